@@ -1,4 +1,4 @@
-"""The program: its commands and their configuration. `--version` is fast: it imports no typer."""
+"""The program as a process: its streams, its signals and its end. `--version` is fast: it imports no typer."""
 
 from __future__ import annotations
 
@@ -7,64 +7,9 @@ import gc
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import NoReturn
 
 from edl_ckpt.cli import __version__
-from edl_ckpt.cli.catalogue import COMMANDS, GROUPS, SECTIONS, function_of
-
-if TYPE_CHECKING:
-    import typer
-
-
-def build(only: str | None = None) -> typer.Typer:
-    """Return the typer application; with `only`, it has one command, which takes half the time."""
-    import typer
-
-    from edl_ckpt.cli.help import HelpCommand, HelpGroup
-    from edl_ckpt.cli.options import with_output
-
-    settings = {"help_option_names": ["-h", "--help"], "color": True}  # whether there are colours, `help` decides
-
-    def application(name: str) -> typer.Typer:
-        return typer.Typer(
-            name=name,
-            cls=HelpGroup,
-            add_completion=False,
-            no_args_is_help=True,
-            suggest_commands=False,
-            pretty_exceptions_enable=False,
-            rich_markup_mode=None,
-            context_settings=settings,
-        )
-
-    app = application("edl-ckpt")
-
-    @app.callback()
-    def options(
-        print_version: bool = typer.Option(False, "--version", "-V", help="Print the version."),
-    ) -> None:
-        if print_version:  # not `version`, a command whose defaults typer would take for a value of this
-            print(f"edl-ckpt {__version__}")
-            raise typer.Exit
-
-    for name in [name for section in SECTIONS.values() for name in section if only in {None, name}]:
-        if name not in GROUPS:
-            app.command(name, cls=HelpCommand, context_settings=settings)(with_output(function_of(name)))
-            continue
-        group = application(name)
-        for member in GROUPS[name][1]:
-            group.command(member, cls=HelpCommand, context_settings=settings)(
-                with_output(function_of(f"{name} {member}"))
-            )
-        app.add_typer(group)
-    return app
-
-
-def parser(only: str | None = None) -> Any:
-    """Return the program as typer's parser sees it, with all commands or with one."""
-    import typer.main
-
-    return typer.main.get_command(build(only))
 
 
 def main(argv: list[str] | None = None) -> NoReturn:
@@ -105,8 +50,8 @@ def _main(arguments: list[str]) -> NoReturn:
         print(f"edl-ckpt {__version__}")
         raise SystemExit(0)
     _open_streams()
-    from edl_ckpt.cli.secrets import hide_arguments
-    from edl_ckpt.cli.signals import handle_signals
+    from edl_ckpt.cli.terminal.secrets import hide_arguments
+    from edl_ckpt.cli.terminal.signals import handle_signals
 
     hide_arguments(arguments)
     # Our own threads do the work. Threads of BLAS would only wait, and starting them costs 0.1 s.
@@ -126,7 +71,7 @@ def _main(arguments: list[str]) -> NoReturn:
 
 def _failed_before(error: OSError | MemoryError | RecursionError, arguments: list[str]) -> int:
     """Report an error of the system before a command began, and return its exit code."""
-    from edl_ckpt.cli.config import error_exit
+    from edl_ckpt.cli.options.config import error_exit
     from edl_ckpt.core.storage.faults import error_of_system
 
     if isinstance(error, BrokenPipeError):
@@ -148,59 +93,6 @@ def _open_streams() -> None:
 
 def run(arguments: list[str]) -> NoReturn:
     """Run one command, and raise SystemExit with its exit code."""
-    from edl_ckpt.cli.config import config_files, error_exit, known_options, named_config, read_config
-    from edl_ckpt.cli.output import AlreadyReported, Output
-    from edl_ckpt.cli.secrets import check_arguments
-    from edl_ckpt.cli.usage import is_refusal
-    from edl_ckpt.core.errors import UsageError
+    from edl_ckpt.cli.options.program import run
 
-    if arguments in [["--help"], ["-h"]]:
-        _show_help()
-    defaults: dict[str, dict[str, Any]] = {}
-    configured = None
-    try:
-        check_arguments(arguments)
-        files = config_files(named_config(arguments))
-        known = {command.partition(" ")[0] for command in COMMANDS}
-        only = arguments[0] if arguments and arguments[0] in known and not files else None
-        app = build(only)
-        if files:
-            defaults, configured = read_config(files, known_options(app))
-    except UsageError as error:
-        raise SystemExit(error_exit(error, arguments)) from None
-    try:
-        code = app(arguments, prog_name="edl-ckpt", default_map=defaults, obj=configured, standalone_mode=False)
-    except SystemExit as end:
-        if isinstance(end.__context__, BrokenPipeError) and not isinstance(end, AlreadyReported):
-            # The reader of the help went away; typer would end with 1.
-            Output.abandon_stdout()
-            raise SystemExit(141) from None
-        raise
-    except Exception as error:
-        if not is_refusal(error):
-            raise
-        json = any(values.get("json") for values in defaults.values())
-        raise SystemExit(_refused(error, arguments, json=json)) from None
-    raise SystemExit(code or 0)
-
-
-def _refused(error: Any, arguments: list[str], *, json: bool) -> int:
-    """Report a refusal of the parser, with the help when only a command is missing; return the exit code."""
-    from edl_ckpt.cli.config import error_exit
-    from edl_ckpt.cli.help import command_of, drawn
-    from edl_ckpt.cli.manual.pages import page
-    from edl_ckpt.cli.usage import explained, is_plain_call
-
-    if not is_plain_call(error):
-        return error_exit(explained(error), arguments, json=json)
-    print(drawn(page(command_of(error.ctx)), sys.stderr), file=sys.stderr)
-    return 2
-
-
-def _show_help() -> NoReturn:
-    """Print the help of the program, for which no command needs to be built."""
-    from edl_ckpt.cli.help import drawn
-    from edl_ckpt.cli.manual.pages import root
-
-    print(drawn(root()), flush=True)
-    raise SystemExit(0)
+    run(arguments)

@@ -19,9 +19,9 @@ import pytest
 from hypothesis import settings
 
 from checkpoints import save_large
-from edl_ckpt.cli.signals import ENDING
-from edl_ckpt.core.format import bulk
-from edl_ckpt.core.interruption import COMMIT
+from edl_ckpt.cli.terminal.signals import ENDING
+from edl_ckpt.core.base.interruption import COMMIT
+from edl_ckpt.core.kernel import bulk
 from examples import TIMES, UNCHECKED
 from places import GOLDEN
 from s3_fixtures import Bucket, Moto, fresh_bucket, make_moto
@@ -141,9 +141,9 @@ def processes() -> Iterator[Any]:
     pytest.importorskip("distributed")
     import dask
 
+    from edl_ckpt.core.base.progress import SILENT
     from edl_ckpt.core.cluster import connection
     from edl_ckpt.core.cluster.connection import connected
-    from edl_ckpt.core.progress import SILENT
 
     with ExitStack() as stack:
         # On a busy machine a killed worker may take longer to start again than Dask waits until it gives it up.
@@ -195,5 +195,5 @@ def tiny_stretches(small_parts: None, monkeypatch: pytest.MonkeyPatch) -> None:
     from bucket_parts import with_parts
 
     with_parts(monkeypatch, 8 << 10)
-    monkeypatch.setattr("edl_ckpt.core.checkpoint.places.PIECE_BYTES", 4 << 10)
-    monkeypatch.setattr("edl_ckpt.core.operations.reshard.survey._SMALL_TABLE_BYTES", 32 << 10)
+    monkeypatch.setattr("edl_ckpt.core.moving.checkpoint.PIECE_BYTES", 4 << 10)
+    monkeypatch.setattr("edl_ckpt.core.moving.checkpoint._SMALL_TABLE_BYTES", 32 << 10)

@@ -32,7 +32,7 @@ UNKNOWN = {"name": "nosuch", "skip_reason": "Dependency not found on PyPI and co
     ],
 )
 def test_advisories_end_ci(packages: list[dict[str, Any]] | None, code: int, words: str, tmp_path: Path) -> None:
-    """13.17: a known vulnerability ends CI with 1; what could not be audited is named, never silent."""
+    """A known vulnerability ends CI with 1; what could not be audited is named, never silent."""
     report = tmp_path / "audit.json"
     if packages is not None:
         report.write_text(json.dumps({"dependencies": packages, "fixes": []}))

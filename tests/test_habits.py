@@ -13,9 +13,10 @@ from places import TESTS, TOP
 
 CI = (TOP / ".ci" / "run").read_text(encoding="utf-8")
 FILES = sorted(TESTS.rglob("*.py"))
+TRACKER = re.compile(r"\A(Issue )?\d+(\.\d+)?[:,] |\A[A-Z]\d+: |\b[Ii]ssue \d")
 SLEEPERS = {
-    "cli/test_progress.py",  # a command at work while somebody drags the border of its window
-    "core/checkpoint/test_swaps.py",  # a writer that takes its time between two renames
+    "cli/terminal/test_progress.py",  # a command at work while somebody drags the border of its window
+    "core/catalog/test_swaps.py",  # a writer that takes its time between two renames
     "core/cluster/test_fault_sweep.py",  # looks whether a worker still takes CPU
     "support/crowd.py",  # a load of many processes, each at a pace of its own
     "support/training_job.py",  # servers and a pruner at a pace of their own
@@ -41,19 +42,26 @@ def test_ci_takes_no_other_words(words: list[str]) -> None:
 
 
 def test_tests_mirror_the_rooms() -> None:
-    """Each package of the engine has a folder of tests by its name; what is below all rooms is tested beside them."""
+    """Each package of the engine has a folder of tests by its name, or tests in the folders below that."""
     rooms = {path.parent.relative_to(TOP / "core") for path in (TOP / "core").rglob("__init__.py")}
     tested = {path.parent.relative_to(TESTS / "core") for path in (TESTS / "core").rglob("test_*.py")}
-    assert tested | {Path()} == rooms
+    assert tested | {folder.parent for folder in tested} | {Path()} == rooms
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(TESTS)))
 def test_each_file(path: Path) -> None:
-    """A file of tests is short, each test says what must hold, and no test waits for a time instead of an event."""
+    """A file of tests is short, each test says what must hold, and no test waits for a time instead of an event.
+
+    A docstring that begins with the number of an issue says nothing to a reader who has not the tracker.
+    """
     text = path.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 550
-    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
+    tree = ast.parse(text)
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     assert [f.name for f in functions if f.name.startswith("test_") and not ast.get_docstring(f)] == []
+    documented: list[ast.Module | ast.FunctionDef] = [tree, *functions]
+    docs = [ast.get_docstring(node) or "" for node in documented]
+    assert [doc for doc in docs if TRACKER.search(doc)] == []
     if str(path.relative_to(TESTS)) not in SLEEPERS and path.parent.name != "bench":  # that looks at intervals
         assert re.findall(r"\btime\.sleep\((?!30\))", text) == []
 

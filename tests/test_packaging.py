@@ -28,7 +28,7 @@ def test_version_is_one_literal() -> None:
     assert PROJECT["project"]["version"] == __version__ == edl_ckpt.core.__version__
     files = [path for room in ("cli", "core") for path in (TOP / room).rglob("*.py")]
     literal = f'"{__version__}"'
-    assert [p for p in files if literal in p.read_text(encoding="utf-8")] == [TOP / "core/__init__.py"]
+    assert [p for p in files if literal in p.read_text(encoding="utf-8")] == [TOP / "core/base/version.py"]
 
 
 def test_typed() -> None:

@@ -16,13 +16,14 @@ from textual.binding import Binding, BindingType
 
 from edl_ckpt.cli.browse import source
 from edl_ckpt.cli.browse.diff import DiffPage
-from edl_ckpt.cli.browse.page import JobEnded, Page
-from edl_ckpt.cli.browse.verify import Check, VerifyPage
+from edl_ckpt.cli.browse.help import HelpPage
+from edl_ckpt.cli.browse.page import BrowserPage, JobEnded
+from edl_ckpt.cli.browse.verify import VerifyPage
 from edl_ckpt.cli.browse.versions import BeginningPage, ChoicePage
-from edl_ckpt.cli.browse.work import Job
+from edl_ckpt.cli.browse.work import BackgroundCheck, BackgroundJob
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.format.model import CheckpointRef, Version
+    from edl_ckpt.core.model.versions import CheckpointRef, Version
 
 _ENDING: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
@@ -50,7 +51,7 @@ class Browser(App[None]):
         self.animation_level = "none"
         self.parse, self.shown, self.now = parse, shown, now
         """How a reference is read, how a terminal that lacks characters shows a text, and what time it is."""
-        self.checks: dict[str, Check] = {}
+        self.checks: dict[str, BackgroundCheck] = {}
         """The last check of each version, by its path."""
         self.ended_with: BaseException | None = None
         """The error of the reference, or a bug: the command reports it when the terminal is as it was."""
@@ -64,10 +65,10 @@ class Browser(App[None]):
                 asyncio.get_running_loop().add_signal_handler(number, self.exit, None, 128 + number)
 
     @property
-    def page(self) -> Page | None:
+    def page(self) -> BrowserPage | None:
         """Return the screen that is shown; None before the first one, and at the end."""
         shown = next(reversed(self.screen_stack), None)
-        return shown if isinstance(shown, Page) else None
+        return shown if isinstance(shown, BrowserPage) else None
 
     async def on_event(self, event: events.Event) -> None:
         """Take back the last notice at each key, whichever widget gets it."""
@@ -96,6 +97,10 @@ class Browser(App[None]):
 
     # What several screens begin.
 
+    def show_keys(self, page: BrowserPage) -> None:
+        """Show the keys of a screen."""
+        self.push_screen(HelpPage(page))
+
     def verify(self, version: Version) -> None:
         """Show the check of a version."""
         self.push_screen(VerifyPage(version))
@@ -107,8 +112,8 @@ class Browser(App[None]):
     def start_check(self, version: Version, level: str) -> None:
         """Verify a version in the background; a check of it that runs is given up."""
         self.cancel_check(version)
-        check = Check(version, level)
-        check.job = Job(
+        check = BackgroundCheck(version, level)
+        check.job = BackgroundJob(
             "verifying",
             lambda job: source.verified(source.again(version), level, job),
             lambda job: self.post_message(JobEnded(job)),
@@ -136,13 +141,13 @@ class Browser(App[None]):
         elif self.page:
             self.page.notice(self._outcome(check))
 
-    def _outcome(self, check: Check) -> str:
-        from edl_ckpt.cli import render_verify
+    def _outcome(self, check: BackgroundCheck) -> str:
+        from edl_ckpt.cli.render import verify as render_verify
 
         words = str(check.error) if check.result is None else render_verify.verdict(check.result)
         return f"verified {check.version.ref}: {words}; v shows it"
 
-    def background(self, page: Page) -> Iterable[str]:
+    def background(self, page: BrowserPage) -> Iterable[str]:
         """Yield how far the checks are that run in the background."""
         for check in self.checks.values():
             if check.is_running and check.job:

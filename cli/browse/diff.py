@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from edl_ckpt.cli import render_diff, text
 from edl_ckpt.cli.browse import source
 from edl_ckpt.cli.browse.grid import Grid, ItemRows
-from edl_ckpt.cli.browse.keys import Key
-from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIT, REFRESH, SEARCH, Page, SearchPage
+from edl_ckpt.cli.browse.keys import ScreenKey
+from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIT, REFRESH, SEARCH, BrowserPage, SearchPage
 from edl_ckpt.cli.browse.stats import CANCEL
-from edl_ckpt.cli.tables import Bar, Cell, Column
+from edl_ckpt.cli.render import diff as render_diff
+from edl_ckpt.cli.terminal import text
+from edl_ckpt.cli.terminal.tables import Bar, Cell, Column
 from edl_ckpt.core.operations.diff import HISTOGRAM_EDGES
 from edl_ckpt.core.operations.diff.results import TableDiff
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.format.model import Version
+    from edl_ckpt.core.model.versions import Version
     from edl_ckpt.core.operations.diff.results import DenseDiff, DiffResult
 
 _COLUMNS = (
@@ -46,7 +47,7 @@ class DiffPage(SearchPage):
         QUIT,
         OPEN,
         CANCEL,
-        Key("a", "a", "all", "all", "show what is equal too, or only what differs"),
+        ScreenKey("a", "a", "all", "all", "show what is equal too, or only what differs"),
         SEARCH,
         REFRESH,
         COPY,
@@ -136,7 +137,7 @@ def _cells(part: DenseDiff | TableDiff, largest: float) -> list[Any]:
     return [Cell(part.name, "bold"), kind, status, *counts, *measured, bar, part.what]
 
 
-class TableDiffPage(Page):
+class TableDiffPage(BrowserPage):
     """How much the rows of one table changed, and which changed most."""
 
     keys = (HELP, BACK, QUIT)

@@ -20,9 +20,9 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from edl_ckpt.cli import text
-from edl_ckpt.cli.folding import cell_width, fold, padded, shortened
-from edl_ckpt.cli.tables import Bar, Cell, Column, Histogram, Layout
+from edl_ckpt.cli.terminal import text
+from edl_ckpt.cli.terminal.folding import cell_width, fold, padded, shortened
+from edl_ckpt.cli.terminal.tables import Bar, Cell, Column, Fit, Histogram
 
 _GAP: Final = 2
 _MORE: Final = " ..."
@@ -60,7 +60,7 @@ class Numbers:
         return Cell(self._line(count))
 
 
-class Rows:
+class GridRows:
     """What a grid shows. Subclasses make a row when it is asked for."""
 
     columns: tuple[Column, ...] = ()
@@ -73,7 +73,7 @@ class Rows:
         raise NotImplementedError
 
 
-class ItemRows(Rows):
+class ItemRows(GridRows):
     """Rows made from items in memory."""
 
     def __init__(
@@ -106,14 +106,14 @@ class Grid(ScrollView, can_focus=True):
         Binding("enter,right,l", "open", "Open", show=False, priority=True),
     ]
 
-    class Moved(Message):
+    class CursorMoved(Message):
         """The cursor is on another row, or the rows are others."""
 
     @dataclass
     class Opened(Message):
         """A row was chosen, by enter or by a click on the row under the cursor."""
 
-        rows: Rows
+        rows: GridRows
         index: int
 
         @property
@@ -123,16 +123,16 @@ class Grid(ScrollView, can_focus=True):
 
     def __init__(self, *, shown: Callable[[str], str] | None = None) -> None:
         super().__init__(classes="-plain" if shown else "")
-        self.rows: Rows = ItemRows((), (), lambda item: item)
+        self.rows: GridRows = ItemRows((), (), lambda item: item)
         self.cursor = 0
         self.empty = ""
         """What is shown where there is no row."""
         self._shown = shown
         self._head = 0
         self._widest: list[Any] = []
-        self._layout: tuple[object, Layout] | None = None
+        self._layout: tuple[object, Fit] | None = None
 
-    def show(self, rows: Rows, *, cursor: int = 0, empty: str = "") -> None:
+    def show(self, rows: GridRows, *, cursor: int = 0, empty: str = "") -> None:
         """Show other rows, with the cursor on one of them."""
         self.rows, self.empty = rows, empty
         self._widest = [Cell("") for _ in rows.columns]
@@ -142,13 +142,13 @@ class Grid(ScrollView, can_focus=True):
         self.cursor = max(0, min(cursor, len(rows) - 1))
         self._follow()
         self.refresh()
-        self.post_message(self.Moved())
+        self.post_message(self.CursorMoved())
 
     def redraw(self) -> None:
         """Draw again: rows that were being read are there."""
         self._layout = None
         self.refresh()
-        self.post_message(self.Moved())
+        self.post_message(self.CursorMoved())
 
     @property
     def seen(self) -> range:
@@ -167,7 +167,7 @@ class Grid(ScrollView, can_focus=True):
         if index != self.cursor:
             self.cursor = index
             self.refresh()
-            self.post_message(self.Moved())
+            self.post_message(self.CursorMoved())
         self._follow()
 
     def _follow(self) -> None:
@@ -188,7 +188,7 @@ class Grid(ScrollView, can_focus=True):
         """Say so when other rows are seen: they may have to be read."""
         super().watch_scroll_y(old_value, new_value)
         if round(old_value) != round(new_value):
-            self.post_message(self.Moved())
+            self.post_message(self.CursorMoved())
 
     def action_move(self, step: int) -> None:
         """Move the cursor by rows."""
@@ -220,7 +220,7 @@ class Grid(ScrollView, can_focus=True):
             self.action_open()
         self.move_to(index)
 
-    def _laid_out(self, width: int) -> Layout:
+    def _laid_out(self, width: int) -> Fit:
         """Return the layout of the rows that are seen. Columns only widen, so that scrolling does not shake them."""
         seen, columns = self.seen, self.rows.columns
         key = (width, seen, id(self.rows))
@@ -228,8 +228,8 @@ class Grid(ScrollView, can_focus=True):
             rows = [self._cells(row) for row in map(self.rows.row, seen) if row is not None]
             for cells in rows:
                 self._widest = [max(pair, key=_wanted) for pair in zip(self._widest, cells, strict=True)]
-            made = Layout.of(columns, [*rows, self._widest], width, narrow=False)
-            made = made or Layout((0,), {0: width}, tuple(range(1, len(columns))), width, {0: width}, {0: False})
+            made = Fit.of(columns, [*rows, self._widest], width, narrow=False)
+            made = made or Fit((0,), {0: width}, tuple(range(1, len(columns))), width, {0: width}, {0: False})
             self._layout = key, made
         return self._layout[1]
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rich.text import Text
-from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
-from edl_ckpt.cli.browse.keys import MOVING, KeyLine
-from edl_ckpt.cli.browse.page import BACK, QUIT, Page, Prompt
-from edl_ckpt.cli.folding import fold
-from edl_ckpt.cli.tables import Cell, Column, Table
+from edl_ckpt.cli.browse.keys import MOVING
+from edl_ckpt.cli.browse.page import BACK, QUIT, BrowserPage
+from edl_ckpt.cli.terminal.folding import fold
+from edl_ckpt.cli.terminal.tables import Cell, Column, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from textual.widget import Widget
 
-class TextPage(Page):
+
+class TextPage(BrowserPage):
     """Lines of text that scroll."""
 
     AUTO_FOCUS = "VerticalScroll"
@@ -28,15 +29,9 @@ class TextPage(Page):
         super().__init__()
         self._heading = title
 
-    def compose(self) -> ComposeResult:
-        """Make the text in place of a table."""
-        yield Static("", id="crumbs", classes="line", markup=False)
-        with VerticalScroll():
-            yield Static("", id="text", markup=False)
-        yield Static("", id="details", markup=False)
-        yield Static("", id="status", markup=False)
-        yield Prompt()
-        yield KeyLine(self.keys)
+    def body(self) -> Iterable[Widget]:
+        """Return the text in place of a table."""
+        yield VerticalScroll(Static("", id="text", markup=False))
 
     def title_parts(self) -> tuple[str, str]:
         """Return the title."""
@@ -59,7 +54,7 @@ class TextPage(Page):
 class HelpPage(TextPage):
     """The keys of the screen that was there."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: BrowserPage) -> None:
         super().__init__("Keys")
         self._page = page
 

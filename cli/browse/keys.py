@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from rich.text import Text
@@ -10,10 +11,8 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.widgets import Static
 
-from edl_ckpt.cli.folding import cell_width
 
-
-class Key(NamedTuple):
+class ScreenKey(NamedTuple):
     """A key: as Textual names it (several with commas), as people do, a word for it, its action, and a sentence."""
 
     keys: str
@@ -23,7 +22,11 @@ class Key(NamedTuple):
     help: str
 
 
-def bound(keys: Iterable[Key]) -> list[BindingType]:
+VERIFY = ScreenKey("v", "v", "verify", "verify", "check the version in the background: headers, ids, or every value")
+DIFF = ScreenKey("d", "d", "diff", "diff", "compare the version with another one")
+
+
+def bound(keys: Iterable[ScreenKey]) -> list[BindingType]:
     """Return the bindings of keys.
 
     They have priority: the application runs them one after the other, as they come. Without it, a key is passed on to
@@ -41,31 +44,41 @@ MOVING = (
 """The keys of every table, and what they do: `Grid` binds them."""
 
 
-class KeyLine(Static):
-    """The keys of a screen in one line: as many as fit, and each can be clicked."""
+class ActionLine(Static):
+    """Words in one line, each of which does something when it is clicked."""
 
-    DEFAULT_CSS = "KeyLine { height: 1; width: 100%; text-wrap: nowrap; }"
+    DEFAULT_CSS = "ActionLine { height: 1; width: 100%; text-wrap: nowrap; }"
 
-    def __init__(self, keys: Sequence[Key]) -> None:
+    def __init__(self) -> None:
         super().__init__("", markup=False)
-        self._keys = keys
-        self._spans: list[tuple[range, Key]] = []
+        self._spans: list[tuple[range, str]] = []
 
-    def on_resize(self) -> None:
-        """Show as many as fit now."""
-        line, at = Text(no_wrap=True), 0
+    def draw(self, parts: Iterable[tuple[Text, str]], gap: str) -> None:
+        """Show texts with a gap after each; a click on one runs its action."""
+        line, begin = Text(no_wrap=True), 0
         self._spans = []
-        for key in self._keys:
-            width = cell_width(key.label) + 1 + cell_width(key.word)
-            if at + width > self.size.width:
-                break
-            line.append(key.label, "bold").append(f" {key.word}  ", "dim")
-            self._spans.append((range(at, at + width), key))
-            at += width + 2
+        for part, action in parts:
+            line.append_text(part).append(gap)
+            self._spans.append((range(begin, begin + part.cell_len), action))
+            begin += part.cell_len + len(gap)
         self.update(line)
 
     async def on_click(self, event: events.Click) -> None:
-        """Do what the key under the mouse does."""
-        for span, key in self._spans:
+        """Do what the words under the mouse do."""
+        for span, action in self._spans:
             if event.x in span:
-                await self.screen.run_action(key.action)
+                await self.screen.run_action(action)
+
+
+class KeyLine(ActionLine):
+    """The keys of a screen in one line: as many as fit."""
+
+    def __init__(self, keys: Sequence[ScreenKey]) -> None:
+        super().__init__()
+        self._keys = keys
+
+    def on_resize(self) -> None:
+        """Show as many as fit now."""
+        parts = [(Text.assemble((key.label, "bold"), (f" {key.word}", "dim")), key.action) for key in self._keys]
+        ends = accumulate(part.cell_len + 2 for part, _ in parts)
+        self.draw([part for part, end in zip(parts, ends, strict=True) if end - 2 <= self.size.width], "  ")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rich.text import Text
 
 from edl_ckpt.cli.browse.help import TextPage
-from edl_ckpt.cli.folding import fold
+from edl_ckpt.cli.terminal.folding import fold
 
 
 class NotesPage(TextPage):

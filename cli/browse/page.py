@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -14,24 +14,27 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from edl_ckpt.cli import text
 from edl_ckpt.cli.browse.grid import Grid
-from edl_ckpt.cli.browse.keys import Key, KeyLine, bound
-from edl_ckpt.cli.browse.work import Job
-from edl_ckpt.cli.folding import cell_width, fold, shortened
-from edl_ckpt.core.errors import EdlCkptError
+from edl_ckpt.cli.browse.keys import KeyLine, ScreenKey, bound
+from edl_ckpt.cli.browse.work import BackgroundJob
+from edl_ckpt.cli.terminal import text
+from edl_ckpt.cli.terminal.folding import cell_width, fold, shortened
+from edl_ckpt.core.base.errors import EdlCkptError
 
 if TYPE_CHECKING:
-    from edl_ckpt.cli.browse.app import Browser
+    from edl_ckpt.cli.browse.work import BackgroundCheck
+    from edl_ckpt.core.model.versions import CheckpointRef, Version
 
-HELP: Final = Key("question_mark", "?", "help", "help", "show the keys of this screen")
-BACK: Final = Key("escape", "esc", "back", "back", "go back to the screen before; also the left arrow")
-_ALSO_BACK: Final = Key("left,h,backspace", "left", "back", "also_back", "")
-QUIT: Final = Key("q", "q", "quit", "quit", "leave the browser; Ctrl-C does it too")
-COPY: Final = Key("y", "y", "copy", "copy", "copy the reference, for other commands, to the clipboard of the terminal")
-REFRESH: Final = Key("r", "r", "refresh", "refresh", "look at the storage again")
-SEARCH: Final = Key("slash", "/", "search", "search", "show only rows that contain a text; esc shows all again")
-OPEN: Final = Key("", "enter", "open", "open_row", "open the row under the cursor; a second click does it too")
+HELP: Final = ScreenKey("question_mark", "?", "help", "help", "show the keys of this screen")
+BACK: Final = ScreenKey("escape", "esc", "back", "back", "go back to the screen before; also the left arrow")
+_ALSO_BACK: Final = ScreenKey("left,h,backspace", "left", "back", "also_back", "")
+QUIT: Final = ScreenKey("q", "q", "quit", "quit", "leave the browser; Ctrl-C does it too")
+COPY: Final = ScreenKey(
+    "y", "y", "copy", "copy", "copy the reference, for other commands, to the clipboard of the terminal"
+)
+REFRESH: Final = ScreenKey("r", "r", "refresh", "refresh", "look at the storage again")
+SEARCH: Final = ScreenKey("slash", "/", "search", "search", "show only rows that contain a text; esc shows all again")
+OPEN: Final = ScreenKey("", "enter", "open", "open_row", "open the row under the cursor; a second click does it too")
 _TICK_SECONDS: Final = 0.2
 _LINES: Final = 6
 """The lines of an error, and those of the row under the cursor."""
@@ -40,9 +43,25 @@ _LINES: Final = 6
 class JobEnded(Message):
     """A job of a screen has a result or an error."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: BackgroundJob) -> None:
         super().__init__()
         self.job = job
+
+
+class Browser(Protocol):
+    """What a screen wants of the application."""
+
+    parse: Callable[[str], CheckpointRef]
+    shown: Callable[[str], str] | None
+    now: Callable[[], float]
+    checks: dict[str, BackgroundCheck]
+    show_keys: Callable[[BrowserPage], None]
+    background: Callable[[BrowserPage], Iterable[str]]
+    verify: Callable[[Version], None]
+    diff: Callable[[Version], None]
+    start_check: Callable[[Version, str], None]
+    cancel_check: Callable[[Version], None]
+    end_with: Callable[[BaseException], None]
 
 
 class Prompt(Horizontal):
@@ -61,16 +80,16 @@ class Prompt(Horizontal):
         yield Input(compact=True, select_on_focus=False)
 
 
-class Page(Screen[None]):
+class BrowserPage(Screen[None]):
     """A screen of the browser: subclasses fill `body`, name their `keys`, and start jobs with `work`."""
 
     DEFAULT_CSS = """
-    Page { layout: vertical; overflow: hidden hidden; }
-    Page > .line { height: 1; width: 100%; text-wrap: nowrap; }
-    Page > #details, Page > #status { height: auto; max-height: 6; width: 100%; }
+    BrowserPage { layout: vertical; overflow: hidden hidden; }
+    BrowserPage > .line { height: 1; width: 100%; text-wrap: nowrap; }
+    BrowserPage > #details, BrowserPage > #status { height: auto; max-height: 6; width: 100%; }
     """
     AUTO_FOCUS = "Grid"
-    keys: ClassVar[tuple[Key, ...]] = (HELP, BACK, QUIT)
+    keys: ClassVar[tuple[ScreenKey, ...]] = (HELP, BACK, QUIT)
     BINDINGS: ClassVar[list[BindingType]] = []
     about = ""
     """A sentence for the page of help."""
@@ -82,7 +101,7 @@ class Page(Screen[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._jobs: dict[str, tuple[Job, Callable[[Any], None]]] = {}
+        self._jobs: dict[str, tuple[BackgroundJob, Callable[[Any], None]]] = {}
         self._error: EdlCkptError | None = None
         self._notice = ""
         self._was_busy = False
@@ -145,11 +164,13 @@ class Page(Screen[None]):
 
     # Jobs.
 
-    def work(self, words: str, function: Callable[[Job], Any], done: Callable[[Any], None], *, kind: str = "") -> Job:
+    def work(
+        self, words: str, function: Callable[[BackgroundJob], Any], done: Callable[[Any], None], *, kind: str = ""
+    ) -> BackgroundJob:
         """Run a function in a thread, and then `done` with its result here; a new job takes the place of its kind."""
         self.give_up(kind)
         self._error = None
-        job = Job(words, function, lambda ended: self.post_message(JobEnded(ended)))
+        job = BackgroundJob(words, function, lambda ended: self.post_message(JobEnded(ended)))
         self._jobs[kind] = job, done
         job.begin()
         return job
@@ -161,7 +182,7 @@ class Page(Screen[None]):
                 found[0].give_up()
 
     @property
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[BackgroundJob]:
         """Return the jobs that are running."""
         return [job for job, _ in self._jobs.values() if job.is_running]
 
@@ -216,7 +237,7 @@ class Page(Screen[None]):
         harmless = text.escaped(words)
         return self.browser.shown(harmless) if self.browser.shown else harmless
 
-    def on_grid_moved(self) -> None:
+    def on_grid_cursor_moved(self) -> None:
         """Say more about the row under the cursor."""
         self.show_details()
 
@@ -323,9 +344,7 @@ class Page(Screen[None]):
 
     def action_help(self) -> None:
         """Show the keys."""
-        from edl_ckpt.cli.browse.help import HelpPage
-
-        self.app.push_screen(HelpPage(self))
+        self.browser.show_keys(self)
 
     def action_back(self) -> None:
         """Close the line to type in, or go back; from the first screen there is nowhere to go."""
@@ -373,7 +392,7 @@ def _folded(head: str, head_style: str, words: str, style: str, width: int) -> l
     return [first, *(Text(line, style) for line in lines[1:])]
 
 
-class SearchPage(Page):
+class SearchPage(BrowserPage):
     """A screen whose rows can be searched for a text."""
 
     _wanted = ""

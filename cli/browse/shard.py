@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from edl_ckpt.cli import text
 from edl_ckpt.cli.browse.grid import ItemRows
 from edl_ckpt.cli.browse.page import BACK, COPY, HELP, QUIT, SEARCH, SearchPage
-from edl_ckpt.cli.tables import Cell, Column
-from edl_ckpt.core import words
-from edl_ckpt.core.format.model import DenseEntry
+from edl_ckpt.cli.terminal import text
+from edl_ckpt.cli.terminal.tables import Cell, Column
+from edl_ckpt.core.base import words
+from edl_ckpt.core.model.tables import DenseEntry
 
 if TYPE_CHECKING:
-    from edl_ckpt.cli.browse.source import Opened
-    from edl_ckpt.core.format.model import TableEntry
+    from edl_ckpt.cli.browse.source import OpenVersion
+    from edl_ckpt.core.model.tables import TableEntry
 
 _COLUMNS = (
     Column("name", "name"),
@@ -32,7 +32,7 @@ class ShardPage(SearchPage):
     keys = (HELP, BACK, QUIT, SEARCH, COPY)
     about = "The contents of one shard, and where they begin in its file."
 
-    def __init__(self, source: Opened, ps_id: int) -> None:
+    def __init__(self, source: OpenVersion, ps_id: int) -> None:
         super().__init__()
         self._source, self._ps_id = source, ps_id
         self._shard = next(s for s in source.checkpoint.shards if s.file.ps_id == ps_id)

@@ -1,25 +1,27 @@
-"""What the screens ask of the engine. Each function is called in a thread of a `Job`, and may wait for storage."""
+"""What the screens ask of the engine. Each function runs in a thread of its own, and may wait for storage."""
 
 from __future__ import annotations
 
+import shlex
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from edl_ckpt.core.errors import EdlCkptError
+from edl_ckpt.core.base.errors import EdlCkptError
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.checkpoint.pages import TablePages
-    from edl_ckpt.core.checkpoint.reader import Checkpoint
-    from edl_ckpt.core.format.model import CheckpointRef, Listing, Version
+    from edl_ckpt.core.base.progress import Reporter
+    from edl_ckpt.core.model.listings import Listing
+    from edl_ckpt.core.model.versions import CheckpointRef, Version
     from edl_ckpt.core.operations.diff import DiffResult
     from edl_ckpt.core.operations.lookup import Lookup
     from edl_ckpt.core.operations.stats import TensorStats
     from edl_ckpt.core.operations.summary import CheckpointSummary
     from edl_ckpt.core.operations.verify.findings import VerifyResult
-    from edl_ckpt.core.progress import Reporter
+    from edl_ckpt.core.reading.pages import TablePages
+    from edl_ckpt.core.reading.reader import Checkpoint
     from edl_ckpt.core.storage.location import Location
 
 _DEPTH: Final = 2
@@ -39,9 +41,9 @@ class Beginning:
 
 def begin(ref: CheckpointRef, reporter: Reporter) -> Beginning:
     """Look at what a reference names. 'latest' is no choice: the listing is shown. Errors as those of `resolve`."""
-    from edl_ckpt.core.checkpoint.catalog import list_versions, pick, resolve, split_version_dir
-    from edl_ckpt.core.checkpoint.files import named_file
-    from edl_ckpt.core.format.names import is_uuid
+    from edl_ckpt.core.catalog.files import named_file
+    from edl_ckpt.core.catalog.listing import list_versions, pick, resolve, split_version_dir
+    from edl_ckpt.core.sources.registry import is_uuid
 
     alone = named_file(ref)
     if alone is not None:
@@ -56,7 +58,7 @@ def begin(ref: CheckpointRef, reporter: Reporter) -> Beginning:
 
 def listed(location: Location) -> Listing:
     """Return the versions of a location."""
-    from edl_ckpt.core.checkpoint.catalog import list_versions
+    from edl_ckpt.core.catalog.listing import list_versions
 
     return list_versions(location)
 
@@ -65,19 +67,18 @@ def below(location: Location, reporter: Reporter) -> list[Location]:
     """Return the first locations with versions below a directory, two directories deep."""
     from itertools import islice
 
-    from edl_ckpt.core.checkpoint.below import locations_below
+    from edl_ckpt.core.catalog.below import locations_below
 
     return list(islice(locations_below(location, depth=_DEPTH, reporter=reporter), _MOST_BELOW))
 
 
 def again(version: Version) -> Version:
     """Return a version as it is listed now; NotFoundError when it is gone."""
-    from edl_ckpt.core.checkpoint.catalog import list_versions
-    from edl_ckpt.core.checkpoint.files import file_version
-    from edl_ckpt.core.errors import NotFoundError
-    from edl_ckpt.core.format.names import FREE_FILE
+    from edl_ckpt.core.base.errors import NotFoundError
+    from edl_ckpt.core.catalog.files import file_version
+    from edl_ckpt.core.catalog.listing import list_versions
 
-    if version.layout == FREE_FILE:
+    if version.is_alone:
         found = file_version(version.location.with_url(version.path))
     else:
         found = next((v for v in list_versions(version.location).versions if v.path == version.path), None)
@@ -87,7 +88,7 @@ def again(version: Version) -> Version:
 
 
 @dataclass(slots=True)
-class Opened:
+class OpenVersion:
     """A version whose headers were read. Its files are closed when the last reader has let go of them."""
 
     version: Version
@@ -96,6 +97,10 @@ class Opened:
     warnings: tuple[str, ...]
     _users: int = 1
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def reference(self, kind: str, name: str) -> str:
+        """Return a table or a variable, as commands take it."""
+        return f"{shlex.quote(self.version.ref)} --{kind} {shlex.quote(name)}"
 
     @contextmanager
     def reading(self) -> Iterator[Checkpoint]:
@@ -116,10 +121,10 @@ class Opened:
             self.checkpoint.close()
 
 
-def opened(version: Version) -> Opened:
+def opened(version: Version) -> OpenVersion:
     """Read the headers of a version; of an incomplete one, those of the shards that are there. Errors as `inspect`."""
-    from edl_ckpt.core.checkpoint.reader import open_checkpoint
     from edl_ckpt.core.operations.summary import summarize
+    from edl_ckpt.core.reading.reader import open_checkpoint
 
     checkpoint = open_checkpoint(version, partial=True)
     try:
@@ -127,11 +132,11 @@ def opened(version: Version) -> Opened:
     except BaseException:
         checkpoint.close()
         raise
-    return Opened(version, checkpoint, summary, tuple(_warnings(version, checkpoint)))
+    return OpenVersion(version, checkpoint, summary, tuple(_warnings(version, checkpoint)))
 
 
 def _warnings(version: Version, checkpoint: Checkpoint) -> Iterator[str]:
-    from edl_ckpt.core.words import missing_shards
+    from edl_ckpt.core.base.words import missing_shards
 
     if version.missing:
         yield f"{missing_shards(version.missing_ranges, version.ps_num)}; the others are shown"
@@ -143,9 +148,9 @@ def _warnings(version: Version, checkpoint: Checkpoint) -> Iterator[str]:
         yield f"shard {shard.file.ps_id}, {problem.subject}: {problem.message} ({problem.code})"
 
 
-def pages(source: Opened, table: str) -> TablePages:
+def pages(source: OpenVersion, table: str) -> TablePages:
     """Return the rows of a table by their position."""
-    from edl_ckpt.core.checkpoint.pages import TablePages
+    from edl_ckpt.core.reading.pages import TablePages
 
     return TablePages(source.checkpoint, table)
 
@@ -157,7 +162,7 @@ def sample(version: Version, table: str, count: int, seed: int) -> Lookup:
     return sample_rows(version, table, count, seed=seed)
 
 
-def stats(source: Opened, name: str, *, is_table: bool, reporter: Reporter) -> TensorStats:
+def stats(source: OpenVersion, name: str, *, is_table: bool, reporter: Reporter) -> TensorStats:
     """Return the statistics and the histogram of a table or a variable."""
     from edl_ckpt.core.operations.stats import tensor_stats
 
@@ -182,6 +187,6 @@ def verified(version: Version, level: str, reporter: Reporter) -> VerifyResult:
 
 def named(ref: CheckpointRef, reporter: Reporter) -> Version:
     """Return the version that a reference names."""
-    from edl_ckpt.core.checkpoint.catalog import resolve
+    from edl_ckpt.core.catalog.listing import resolve
 
     return resolve(ref, reporter=reporter)

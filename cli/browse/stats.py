@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from edl_ckpt.cli import text
 from edl_ckpt.cli.browse import source
 from edl_ckpt.cli.browse.grid import ItemRows
-from edl_ckpt.cli.browse.keys import Key
-from edl_ckpt.cli.browse.page import BACK, COPY, HELP, QUIT, REFRESH, Page
-from edl_ckpt.cli.tables import Bar, Cell, Column
+from edl_ckpt.cli.browse.keys import ScreenKey
+from edl_ckpt.cli.browse.page import BACK, COPY, HELP, QUIT, REFRESH, BrowserPage
+from edl_ckpt.cli.terminal import text
+from edl_ckpt.cli.terminal.tables import Bar, Cell, Column
 
 if TYPE_CHECKING:
-    from edl_ckpt.cli.browse.source import Opened
+    from edl_ckpt.cli.browse.source import OpenVersion
     from edl_ckpt.core.operations.stats import TensorStats
 
-CANCEL = Key("x", "x", "cancel", "cancel", "stop reading")
+CANCEL = ScreenKey("x", "x", "cancel", "cancel", "stop reading")
 _COLUMNS = (
     Column("what", "word", title=""),
     Column("number", "number", worth=9, title=""),
@@ -25,13 +25,13 @@ _COLUMNS = (
 _BAR = 60
 
 
-class StatsPage(Page):
+class StatsPage(BrowserPage):
     """Numbers, then a line for each bin of the histogram."""
 
     keys = (HELP, BACK, QUIT, CANCEL, REFRESH, COPY)
     about = "Statistics of the finite values, and how many values lie in each interval."
 
-    def __init__(self, opened: Opened, name: str, *, is_table: bool) -> None:
+    def __init__(self, opened: OpenVersion, name: str, *, is_table: bool) -> None:
         super().__init__()
         self._source, self._tensor, self._is_table = opened, name, is_table
         self._found: TensorStats | None = None
@@ -43,10 +43,7 @@ class StatsPage(Page):
 
     def reference(self) -> str:
         """Return the reference of the tensor, as `inspect` takes it."""
-        import shlex
-
-        kind = "table" if self._is_table else "variable"
-        return f"{shlex.quote(self._source.version.ref)} --{kind} {shlex.quote(self._tensor)}"
+        return self._source.reference("table" if self._is_table else "variable", self._tensor)
 
     def begin(self) -> None:
         """Read the values."""

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TextIO
 
-from edl_ckpt.cli.window import shown_on
-from edl_ckpt.core.errors import UnsupportedError, UsageError
-from edl_ckpt.core.words import extra_hint
+from edl_ckpt.cli.terminal.window import shown_on
+from edl_ckpt.core.base.errors import UnsupportedError, UsageError
+from edl_ckpt.core.base.words import extra_hint
 
 _TRY = "these commands print the same: edl-ckpt list, edl-ckpt inspect, edl-ckpt head"
 

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.cli import text
 from edl_ckpt.cli.browse import source
-from edl_ckpt.cli.browse.grid import Grid, ItemRows, Numbers, Rows
-from edl_ckpt.cli.browse.keys import Key
-from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIT, REFRESH, Page
-from edl_ckpt.cli.tables import Cell, Column
-from edl_ckpt.core import words
+from edl_ckpt.cli.browse.grid import Grid, GridRows, ItemRows, Numbers
+from edl_ckpt.cli.browse.keys import ScreenKey
+from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIT, REFRESH, BrowserPage
+from edl_ckpt.cli.terminal import text
+from edl_ckpt.cli.terminal.tables import Cell, Column
+from edl_ckpt.core.base import words
 
 if TYPE_CHECKING:
-    from edl_ckpt.cli.browse.source import Opened
-    from edl_ckpt.cli.browse.work import Job
-    from edl_ckpt.core.checkpoint.pages import Page as RowsRead
+    from edl_ckpt.cli.browse.source import OpenVersion
+    from edl_ckpt.cli.browse.work import BackgroundJob
     from edl_ckpt.core.operations.lookup import Lookup
     from edl_ckpt.core.operations.summary import TableSummary, VariableSummary
+    from edl_ckpt.core.reading.pages import Page as RowsRead
 
-STATS = Key("s", "s", "statistics", "stats", "read all values: range, mean, norm, zeros, NaN, and a histogram")
-ROW = Key("colon", ":", "row", "row", "go to a row by its position")
+STATS = ScreenKey("s", "s", "statistics", "stats", "read all values: range, mean, norm, zeros, NaN, and a histogram")
+ROW = ScreenKey("colon", ":", "row", "row", "go to a row by its position")
 
 _WINDOW_BYTES: Final = 4 << 20
 _WINDOW_ROWS: Final = 500
@@ -50,7 +49,7 @@ def numbers(values: npt.NDArray[np.generic]) -> list[str]:
     return [f"{x:>{_WIDTH}.5g}" if isinstance(x, float) else f"{x:>6}" for x in values[:_NUMBERS].tolist()]
 
 
-class WindowRows(Rows):
+class WindowRows(GridRows):
     """Many rows, of which a window is in memory."""
 
     def __init__(self, columns: Sequence[Column], total: int, make: Callable[[Any, int, int], Sequence[Any]]) -> None:
@@ -74,20 +73,41 @@ class WindowRows(Rows):
         return range(max(seen.start - step, 0), min(seen.stop + step, self._total))
 
 
-class WindowPage(Page):
+class WindowPage(BrowserPage):
     """A screen with a window on many rows."""
 
     step = _WINDOW_ROWS
-    _reading: tuple[range, Job | None] = range(0), None
+    _reading: tuple[range, BackgroundJob | None] = range(0), None
     """The rows that are being read, and the job that does it."""
 
-    def read(self, wanted: range, job: Job) -> Any:
+    def read(self, wanted: range, job: BackgroundJob) -> Any:
         """Return what the rows of this range are made of; called in a thread."""
         raise NotImplementedError
 
-    def on_grid_moved(self) -> None:
+    def on_grid_cursor_moved(self) -> None:
         """Read the rows that are seen, unless they are there or being read."""
         self.look()
+
+    def action_row(self) -> None:
+        """Ask for a position."""
+        self.ask("row:", entered=self.go_to)
+
+    def go_to(self, words: str) -> None:
+        """Go to a row by its position."""
+        wanted = _whole(words)
+        if wanted is None or not 0 <= wanted < self.most_rows:
+            self.notice(f"{words!r} is no row: they are 0 to {text.count(max(self.most_rows - 1, 0))}")
+        else:
+            self.grid.move_to(self.line_of(wanted))
+
+    @property
+    def most_rows(self) -> int:
+        """Return how many positions there are."""
+        return len(self.grid.rows)
+
+    def line_of(self, row: int) -> int:
+        """Return the line in which a row begins."""
+        return row
 
     def look(self) -> None:
         """Read the rows that are seen, unless they are there."""
@@ -115,17 +135,17 @@ class TablePage(WindowPage):
         HELP,
         BACK,
         QUIT,
-        Key("g", "g", "go to id", "go", "go to the row of an id"),
+        ScreenKey("g", "g", "go to id", "go", "go to the row of an id"),
         ROW,
         STATS,
-        Key("m", "m", "sample", "sample", "show 100 rows chosen at random; again: others; esc shows all rows"),
+        ScreenKey("m", "m", "sample", "sample", "show 100 rows chosen at random; again: others; esc shows all rows"),
         OPEN,
         COPY,
         REFRESH,
     )
     about = "The rows of a table, shard after shard as they lie there. Only rows that are looked at are read."
 
-    def __init__(self, opened: Opened, table: TableSummary) -> None:
+    def __init__(self, opened: OpenVersion, table: TableSummary) -> None:
         super().__init__()
         self._source, self._table = opened, table
         self._pages = source.pages(opened, table.name)
@@ -145,7 +165,7 @@ class TablePage(WindowPage):
     def reference(self) -> str:
         """Return the reference of the row under the cursor, as `get` takes it."""
         row = self.grid.rows.row(self.grid.cursor) if len(self.grid.rows) else None
-        ref = f"{shlex.quote(self._source.version.ref)} --table {shlex.quote(self._table.name)}"
+        ref = self._source.reference("table", self._table.name)
         return f"{ref} --id {row[0].text}" if row else ref
 
     def begin(self) -> None:
@@ -155,7 +175,7 @@ class TablePage(WindowPage):
         self.grid.show(WindowRows(_ROWS, len(self._pages), _row_cells), cursor=self.grid.cursor, empty="no rows")
         self.look()
 
-    def read(self, wanted: range, job: Job) -> RowsRead:
+    def read(self, wanted: range, job: BackgroundJob) -> RowsRead:
         """Read rows."""
         with self._source.reading():
             return self._pages.read(wanted.start, len(wanted), reporter=job)
@@ -171,7 +191,7 @@ class TablePage(WindowPage):
             self.notice(f"{words!r} is not an id")
             return
 
-        def find(job: Job) -> int | None:
+        def find(job: BackgroundJob) -> int | None:
             with self._source.reading():
                 return self._pages.find(wanted, reporter=job)
 
@@ -185,18 +205,6 @@ class TablePage(WindowPage):
             self.grid.move_to(position)
 
         self.work("searching the ids", find, show, kind="search")
-
-    def action_row(self) -> None:
-        """Ask for a position."""
-        self.ask("row:", entered=self.go_to)
-
-    def go_to(self, words: str) -> None:
-        """Go to a row by its position."""
-        wanted = _whole(words)
-        if wanted is None or not 0 <= wanted < len(self.grid.rows):
-            self.notice(f"{words!r} is no row: they are 0 to {text.count(max(len(self.grid.rows) - 1, 0))}")
-        else:
-            self.grid.move_to(wanted)
 
     def action_sample(self) -> None:
         """Show rows that are chosen at random; every time others."""
@@ -263,6 +271,10 @@ class LinesPage(WindowPage):
         """Return the first element of a line."""
         return line // self.lines_each * self.last + line % self.lines_each * self.per_line
 
+    def line_with(self, element: int) -> int:
+        """Return the line of an element."""
+        return element // self.last * self.lines_each + element % self.last // self.per_line
+
     def begin(self) -> None:
         """Show the lines, the cursor on the element where it was."""
         self._error = None
@@ -271,8 +283,7 @@ class LinesPage(WindowPage):
         at = self._first if len(rows) else 0
         slices = math.prod(self.shape[:-1]) if self.last else 0
         shown = WindowRows(_ELEMENTS, slices * self.lines_each, self._cells)
-        cursor = at // self.last * self.lines_each + at % self.last // self.per_line if self.last else 0
-        self.grid.show(shown, cursor=cursor, empty="no values")
+        self.grid.show(shown, cursor=self.line_with(at) if self.last else 0, empty="no values")
         self._drawn = self.per_line
         self.look()
 
@@ -284,7 +295,7 @@ class LinesPage(WindowPage):
         if self._drawn and self._drawn != self.per_line:
             self.begin()
 
-    def on_grid_moved(self) -> None:
+    def on_grid_cursor_moved(self) -> None:
         """Remember the element under the cursor."""
         if self._drawn == self.per_line:
             self._first = self.element(self.grid.cursor)
@@ -304,7 +315,7 @@ class VariablePage(LinesPage):
     keys = (HELP, BACK, QUIT, STATS, ROW, COPY, REFRESH)
     about = "The values of a dense variable. Only those that are looked at are read."
 
-    def __init__(self, opened: Opened, variable: VariableSummary) -> None:
+    def __init__(self, opened: OpenVersion, variable: VariableSummary) -> None:
         super().__init__()
         self._source, self._variable = opened, variable
         self.shape = variable.shape
@@ -318,28 +329,24 @@ class VariablePage(LinesPage):
 
     def reference(self) -> str:
         """Return the reference of the variable, as `get` takes it."""
-        return f"{shlex.quote(self._source.version.ref)} --variable {shlex.quote(self._variable.name)}"
+        return self._source.reference("variable", self._variable.name)
 
-    def read(self, wanted: range, job: Job) -> tuple[int, npt.NDArray[np.generic]]:  # noqa: ARG002 - one short read
+    def read(self, wanted: range, job: BackgroundJob) -> tuple[int, npt.NDArray[np.generic]]:  # noqa: ARG002 - one short read
         """Read the elements of some lines."""
-        from edl_ckpt.core.checkpoint.pages import read_elements
+        from edl_ckpt.core.reading.pages import read_elements
 
         first, end = self.element(wanted.start), self.element(wanted.stop - 1) + self.per_line
         with self._source.reading() as checkpoint:
             return first, read_elements(checkpoint, self._variable.name, first, end - first)
 
-    def action_row(self) -> None:
-        """Ask for a position along the first dimension."""
-        self.ask("row:", entered=self.go_to)
+    @property
+    def most_rows(self) -> int:
+        """Return how many slices there are along the first dimension."""
+        return self.shape[0] if self.shape else 1
 
-    def go_to(self, words: str) -> None:
-        """Go to a slice along the first dimension."""
-        wanted, most = _whole(words), self.shape[0] if self.shape else 1
-        if wanted is None or not 0 <= wanted < most:
-            self.notice(f"{words!r} is no row: they are 0 to {text.count(max(most - 1, 0))}")
-            return
-        elements = wanted * math.prod(self.shape[1:])
-        self.grid.move_to(elements // self.last * self.lines_each + elements % self.last // self.per_line)
+    def line_of(self, row: int) -> int:
+        """Return the line in which a slice begins."""
+        return self.line_with(row * math.prod(self.shape[1:]))
 
     def action_stats(self) -> None:
         """Show the statistics of the variable."""
@@ -354,7 +361,7 @@ class RowPage(LinesPage):
     keys = (HELP, BACK, QUIT, COPY)
     about = "All values of one row."
 
-    def __init__(self, opened: Opened, table: str, id_: int, vector: npt.NDArray[np.generic]) -> None:
+    def __init__(self, opened: OpenVersion, table: str, id_: int, vector: npt.NDArray[np.generic]) -> None:
         super().__init__()
         self._source, self._table, self._row_id, self._vector = opened, table, id_, vector
         self.shape = (len(vector),)
@@ -371,10 +378,9 @@ class RowPage(LinesPage):
 
     def reference(self) -> str:
         """Return the reference of the row, as `get` takes it."""
-        ref = f"{shlex.quote(self._source.version.ref)} --table {shlex.quote(self._table)}"
-        return f"{ref} --id {self._row_id}"
+        return f"{self._source.reference('table', self._table)} --id {self._row_id}"
 
-    def read(self, wanted: range, job: Job) -> tuple[int, npt.NDArray[np.generic]]:  # noqa: ARG002 - all is there
+    def read(self, wanted: range, job: BackgroundJob) -> tuple[int, npt.NDArray[np.generic]]:  # noqa: ARG002 - all is there
         """Return the elements, which are there already."""
         return 0, self._vector
 

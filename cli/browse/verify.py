@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from edl_ckpt.cli import render_verify
 from edl_ckpt.cli.browse.grid import Grid, ItemRows
-from edl_ckpt.cli.browse.keys import Key
-from edl_ckpt.cli.browse.page import BACK, COPY, HELP, QUIT, Page
+from edl_ckpt.cli.browse.keys import ScreenKey
+from edl_ckpt.cli.browse.page import BACK, COPY, HELP, QUIT, BrowserPage
 from edl_ckpt.cli.browse.stats import CANCEL
-from edl_ckpt.cli.tables import Cell, Column
-from edl_ckpt.core.errors import EdlCkptError
+from edl_ckpt.cli.render import verify as render_verify
+from edl_ckpt.cli.terminal.tables import Cell, Column
 
 if TYPE_CHECKING:
-    from edl_ckpt.cli.browse.work import Job
-    from edl_ckpt.core.format.model import Version
-    from edl_ckpt.core.operations.verify.findings import Finding, VerifyResult
+    from edl_ckpt.cli.browse.work import BackgroundCheck
+    from edl_ckpt.core.model.versions import Version
+    from edl_ckpt.core.operations.verify.findings import Finding
 
 _LEVELS: Final = ("quick", "default", "deep")
 _FLAGS: Final = {"quick": " --quick", "default": "", "deep": " --deep"}
@@ -29,34 +27,18 @@ _COLUMNS = (
 )
 
 
-@dataclass(slots=True)
-class Check:
-    """A verification that runs, has ended, or was cancelled."""
-
-    version: Version
-    level: str
-    job: Job | None = None
-    result: VerifyResult | None = None
-    error: EdlCkptError | None = None
-
-    @property
-    def is_running(self) -> bool:
-        """Return True while it runs."""
-        return self.job is not None and self.job.is_running
-
-
-class VerifyPage(Page):
+class VerifyPage(BrowserPage):
     """The check of one version, and what it found."""
 
     keys = (
         HELP,
         BACK,
         QUIT,
-        Key("1", "1", "headers", "start(0)", "read names and headers"),
-        Key("2", "2", "ids", "start(1)", "read every id, too"),
-        Key("3", "3", "deep", "start(2)", "read every value, too, and compare with the seal"),
+        ScreenKey("1", "1", "headers", "start(0)", "read names and headers"),
+        ScreenKey("2", "2", "ids", "start(1)", "read every id, too"),
+        ScreenKey("3", "3", "deep", "start(2)", "read every value, too, and compare with the seal"),
         CANCEL,
-        Key("", "enter", "whole finding", "open_row", "show the whole finding, with its hint"),
+        ScreenKey("", "enter", "whole finding", "open_row", "show the whole finding, with its hint"),
         COPY,
     )
     about = "A check of one version. It goes on in the background when you go back; nothing is changed or sealed."
@@ -67,7 +49,7 @@ class VerifyPage(Page):
         self._shown: object = None
 
     @property
-    def check(self) -> Check | None:
+    def check(self) -> BackgroundCheck | None:
         """Return the last check of the version."""
         return self.browser.checks.get(self._version.path)
 

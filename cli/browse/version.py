@@ -7,19 +7,16 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
-from textual import events
-from textual.message import Message
-from textual.widgets import Static
 
-from edl_ckpt.cli import render_list, text
 from edl_ckpt.cli.browse import source
-from edl_ckpt.cli.browse.grid import Grid, ItemRows, Rows
-from edl_ckpt.cli.browse.keys import Key
+from edl_ckpt.cli.browse.grid import Grid, GridRows, ItemRows
+from edl_ckpt.cli.browse.keys import DIFF, VERIFY, ActionLine, ScreenKey
 from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIT, REFRESH, SEARCH, SearchPage
-from edl_ckpt.cli.browse.versions import DIFF, VERIFY
-from edl_ckpt.cli.render_inspect import TABLE_COLUMNS, table_cells
-from edl_ckpt.cli.tables import Bar, Cell, Column
-from edl_ckpt.core import words
+from edl_ckpt.cli.render import listing as render_list
+from edl_ckpt.cli.render.inspect import TABLE_COLUMNS, VARIABLE_COLUMNS, table_cells, variable_cells
+from edl_ckpt.cli.terminal import text
+from edl_ckpt.cli.terminal.tables import Bar, Column
+from edl_ckpt.core.base import words
 from edl_ckpt.core.operations.summary import TableSummary, VariableSummary
 
 if TYPE_CHECKING:
@@ -27,26 +24,19 @@ if TYPE_CHECKING:
 
     from textual.widget import Widget
 
-    from edl_ckpt.cli.browse.source import Opened
-    from edl_ckpt.core.errors import EdlCkptError
-    from edl_ckpt.core.format.model import Version
+    from edl_ckpt.cli.browse.source import OpenVersion
+    from edl_ckpt.core.base.errors import EdlCkptError
+    from edl_ckpt.core.model.versions import Version
 
 TABS: Final = ("tables", "variables", "shards", "about")
 
-STATS = Key("s", "s", "statistics", "stats", "read the values: range, mean, norm, zeros, NaN, and a histogram")
-NEXT = Key("tab", "tab", "next tab", "tab(1)", "tables, variables, shards, about; also 1 to 4")
+STATS = ScreenKey("s", "s", "statistics", "stats", "read the values: range, mean, norm, zeros, NaN, and a histogram")
+NEXT = ScreenKey("tab", "tab", "next tab", "tab(1)", "tables, variables, shards, about; also 1 to 4")
 _MORE_TABS = (
-    Key("shift+tab", "shift-tab", "tab before", "tab(-1)", "the tab before"),
-    *(Key(str(n + 1), str(n + 1), name, f"show({n})", f"show {name}") for n, name in enumerate(TABS)),
+    ScreenKey("shift+tab", "shift-tab", "tab before", "tab(-1)", "the tab before"),
+    *(ScreenKey(str(n + 1), str(n + 1), name, f"show({n})", f"show {name}") for n, name in enumerate(TABS)),
 )
 
-_VARIABLES = (
-    Column("dense variable", "name"),
-    Column("dtype", worth=6),
-    Column("shape", worth=8),
-    Column("size", "number", worth=7),
-    Column("shard", "number", worth=3),
-)
 _SHARDS = (
     Column("shard", "number"),
     Column("size", "number", worth=9),
@@ -58,40 +48,16 @@ _SHARDS = (
 _ABOUT = (Column("key", "name", title=""), Column("value", "name", title=""))
 
 
-class TabLine(Static):
-    """The tabs in one line, each of which can be clicked."""
-
-    DEFAULT_CSS = "TabLine { height: 1; width: 100%; text-wrap: nowrap; }"
-
-    class Chosen(Message):
-        """A tab was clicked."""
-
-        def __init__(self, index: int) -> None:
-            super().__init__()
-            self.index = index
-
-    def __init__(self) -> None:
-        super().__init__("", markup=False)
-        self._spans: list[range] = []
+class TabLine(ActionLine):
+    """The tabs in one line."""
 
     def show(self, labels: Sequence[str], chosen: int) -> None:
         """Draw the tabs; on a narrow screen without counts."""
         if sum(map(len, labels)) + 3 * len(labels) > self.app.size.width:
             labels = [label.partition(" ")[0] for label in labels]
-        line, at = Text(no_wrap=True), 0
-        self._spans = []
-        for index, label in enumerate(labels):
-            shown = f" {label} "
-            line.append(shown, "bold reverse" if index == chosen else "").append(" ")
-            self._spans.append(range(at, at + len(shown)))
-            at += len(shown) + 1
-        self.update(line)
-
-    def on_click(self, event: events.Click) -> None:
-        """Choose the tab under the mouse."""
-        for index, span in enumerate(self._spans):
-            if event.x in span:
-                self.post_message(self.Chosen(index))
+        styles = ("bold reverse" if index == chosen else "" for index in range(len(labels)))
+        parts = zip(labels, styles, strict=True)
+        self.draw(((Text(f" {label} ", style), f"show({n})") for n, (label, style) in enumerate(parts)), " ")
 
 
 class VersionPage(SearchPage):
@@ -103,7 +69,7 @@ class VersionPage(SearchPage):
     def __init__(self, version: Version) -> None:
         super().__init__()
         self._version = version
-        self._source: Opened | None = None
+        self._source: OpenVersion | None = None
         self._tab = 0
         self._cursors = [0] * len(TABS)
 
@@ -125,17 +91,15 @@ class VersionPage(SearchPage):
         """Return the reference, with the table or variable under the cursor."""
         row = self.chosen
         name = getattr(row, "name", None)
-        if name is None or self._tab > 1:
+        if name is None or self._tab > 1 or self._source is None:
             return self._version.ref
-        import shlex
-
-        return f"{shlex.quote(self._version.ref)} --{TABS[self._tab][:-1]} {shlex.quote(name)}"
+        return self._source.reference(TABS[self._tab][:-1], name)
 
     def begin(self) -> None:
         """Read the headers; at `refresh`, of the version as it is listed now."""
         before, version = self._source, self._version
 
-        def read(_: object) -> Opened:
+        def read(_: object) -> OpenVersion:
             return source.opened(source.again(version) if before else version)
 
         self._cursors[self._tab] = self.grid.cursor
@@ -147,7 +111,7 @@ class VersionPage(SearchPage):
         if self._source is not None:
             self._source.let_go()
 
-    def _show_opened(self, found: Opened) -> None:
+    def _show_opened(self, found: OpenVersion) -> None:
         if self._source is not None:
             self._source.let_go()
         self._source, self._version = found, found.version
@@ -184,12 +148,12 @@ class VersionPage(SearchPage):
         s = self._source.summary
         return [len(s.tables), len(s.variables), len(s.shards), None]
 
-    def _rows(self) -> Rows:
+    def _rows(self) -> GridRows:
         s = self._source.summary if self._source else None
         if self._tab == 0:
             return ItemRows(TABLE_COLUMNS, self._searched(s.tables if s else ()), table_cells)
         if self._tab == 1:
-            return ItemRows(_VARIABLES, self._searched(s.variables if s else ()), _variable_cells)
+            return ItemRows(VARIABLE_COLUMNS, self._searched(s.variables if s else ()), variable_cells)
         if self._tab == 2:
             return self._shard_rows()
         return ItemRows(_ABOUT, [pair for pair in self._about() if self._has(" ".join(pair))], list)
@@ -241,10 +205,6 @@ class VersionPage(SearchPage):
         self._tab = index
         self.fill()
 
-    def on_tab_line_chosen(self, event: TabLine.Chosen) -> None:
-        """Show the tab that was clicked."""
-        self.action_show(event.index)
-
     def on_resize(self) -> None:
         """Fit the tabs too; Textual calls the handler of each class."""
         self._show_tabs()
@@ -295,13 +255,3 @@ class VersionPage(SearchPage):
         """Show the rows that contain it, from the first on."""
         self._cursors = [0] * len(TABS)
         self.fill()
-
-
-def _variable_cells(variable: VariableSummary) -> list[Any]:
-    return [
-        Cell(variable.name, "bold"),
-        variable.dtype,
-        "x".join(map(str, variable.shape)) or "scalar",
-        words.size(variable.size_bytes),
-        str(variable.shard),
-    ]

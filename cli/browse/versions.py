@@ -2,64 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from edl_ckpt.cli import render_list, text
 from edl_ckpt.cli.browse import source
 from edl_ckpt.cli.browse.grid import Grid, ItemRows
-from edl_ckpt.cli.browse.keys import Key
+from edl_ckpt.cli.browse.keys import DIFF, VERIFY, ScreenKey
 from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIT, REFRESH, SEARCH, SearchPage
-from edl_ckpt.cli.render_metrics import BEST, best_paths, metric_cell, names_of
-from edl_ckpt.cli.tables import Bar, Cell, Column
-from edl_ckpt.core import words
-from edl_ckpt.core.format.model import State
+from edl_ckpt.cli.render import listing as render_list
+from edl_ckpt.cli.render.metrics import names_of
+from edl_ckpt.cli.terminal import text
+from edl_ckpt.cli.terminal.tables import Cell, Column
+from edl_ckpt.core.base import words
+from edl_ckpt.core.model.versions import State
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.errors import EdlCkptError
-    from edl_ckpt.core.format.model import CheckpointRef, Listing, Version
+    from edl_ckpt.core.base.errors import EdlCkptError
+    from edl_ckpt.core.model.listings import Listing
+    from edl_ckpt.core.model.versions import CheckpointRef, Version
     from edl_ckpt.core.storage.location import Location
 
-VERIFY = Key("v", "v", "verify", "verify", "check the version in the background: headers, ids, or every value")
-DIFF = Key("d", "d", "diff", "diff", "compare the version with another one")
-NOTES = Key("w", "w", "warnings", "warnings", "show the warnings about the location")
+NOTES = ScreenKey("w", "w", "warnings", "warnings", "show the warnings about the location")
 
 
 class VersionRows(ItemRows):
-    """Versions as `list` shows them."""
+    """Versions as `list` shows them, but the state comes third: it stays where there is room for few columns."""
 
     def __init__(self, listing: Listing, versions: list[Version], now: float) -> None:
-        self._newest = listing.newest
-        self._names = names_of(listing.versions)
-        self._best = best_paths(listing, self._names)
-        self._largest = max((v.size_bytes for v in listing.versions), default=0)
-        self._now = now
-        columns = (
-            Column("version", "number"),
-            Column("uuid", worth=9),
-            Column("state", worth=9),
-            Column("shards", "number", worth=7),
-            Column("size", "number", worth=6),
-            Column("bar", "bar", title=""),
-            Column("age", "number", worth=3),
-            *(Column(name, "number", worth=4) for name in self._names),
-            Column("remarks", "prose", worth=8, title=""),
-        )
-        super().__init__(columns, versions, self._cells)
+        made = render_list.VersionCells(listing, names_of(listing.versions), listing.versions, now)
+        super().__init__(_state_third(made.columns), versions, lambda version: _state_third(made.row(version)))
 
-    def _cells(self, v: Version) -> list[Any]:
-        metrics = [metric_cell(v.metrics, name, best=self._best.get(name) == v.path) for name in self._names]
-        return [
-            "?" if v.number is None else str(v.number),
-            v.uuid,
-            Cell(v.state.value, render_list.STATE_STYLES[v.state]),
-            f"{len(v.shards)}/{'?' if v.ps_num is None else v.ps_num}",
-            words.size(v.size_bytes),
-            Bar(v.size_bytes, self._largest),
-            text.age(self._now - v.modified) if v.modified else "",
-            *(Cell(cell, "green" if cell.endswith(BEST) else "") for cell in metrics),
-            Cell(render_list.remarks(v, self._newest), "dim"),
-        ]
+
+def _state_third(row: Sequence[Any]) -> list[Any]:
+    return [*row[:2], row[6], *row[2:6], *row[7:]]
 
 
 def matches(version: Version, wanted: str) -> bool:
@@ -71,7 +46,7 @@ def matches(version: Version, wanted: str) -> bool:
 class VersionsPage(SearchPage):
     """The first screen: the versions of a location."""
 
-    keys: ClassVar[tuple[Key, ...]] = (HELP, QUIT, OPEN, VERIFY, DIFF, SEARCH, REFRESH, COPY, NOTES, BACK)
+    keys: ClassVar[tuple[ScreenKey, ...]] = (HELP, QUIT, OPEN, VERIFY, DIFF, SEARCH, REFRESH, COPY, NOTES, BACK)
     about = "The versions of a location. The newest is the last one."
 
     def __init__(self, location: Location) -> None:
@@ -171,8 +146,8 @@ class ChoicePage(VersionsPage, inherit_bindings=False):
         HELP,
         BACK,
         QUIT,
-        Key("", "enter", "compare", "open_row", "compare with the version under the cursor"),
-        Key("o", "o", "other", "other", "compare with a version of another location"),
+        ScreenKey("", "enter", "compare", "open_row", "compare with the version under the cursor"),
+        ScreenKey("o", "o", "other", "other", "compare with a version of another location"),
         SEARCH,
     )
     about = "Choose the version to compare with."

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
-from edl_ckpt.core.errors import EdlCkptError, ReplacedError
-from edl_ckpt.core.parallel import stop_by
-from edl_ckpt.core.words import portion
+from edl_ckpt.core.base.errors import EdlCkptError, ReplacedError
+from edl_ckpt.core.base.parallel import stop_when
+from edl_ckpt.core.base.words import portion
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.model.versions import Version
+    from edl_ckpt.core.operations.verify.findings import VerifyResult
 
 _ATTEMPTS: Final = 5
 
@@ -20,13 +25,15 @@ class GivenUp(SystemExit):
     """Raised where a given up job reports: pools of threads end by it as by a signal."""
 
 
-class Job:
+class BackgroundJob:
     """One piece of work, and the `Reporter` that it reports to.
 
     `ended` is called in the thread of the work, once, after `result`, `error` or `bug` is set; not after `give_up`.
     """
 
-    def __init__(self, words: str, work: Callable[[Job], Any], ended: Callable[[Job], object]) -> None:
+    def __init__(
+        self, words: str, work: Callable[[BackgroundJob], Any], ended: Callable[[BackgroundJob], object]
+    ) -> None:
         self.words = words
         self.result: Any = None
         self.error: EdlCkptError | None = None
@@ -41,7 +48,7 @@ class Job:
     def __repr__(self) -> str:
         return f"<Job {self.words}>"
 
-    def begin(self) -> Job:
+    def begin(self) -> BackgroundJob:
         """Start the thread; a daemon, since the end of the program waits for nobody."""
         self.is_running = True
         threading.Thread(target=self._run, name="edl-ckpt-browse", daemon=True).start()
@@ -81,7 +88,7 @@ class Job:
             raise GivenUp
 
     def _run(self) -> None:
-        stop_by(self._stop)
+        stop_when(self._stop)
         try:
             self._attempt()
         except GivenUp:
@@ -107,6 +114,22 @@ class Job:
                 self._check()
             else:
                 return
+
+
+@dataclass(slots=True)
+class BackgroundCheck:
+    """A verification that runs, has ended, or was cancelled."""
+
+    version: Version
+    level: str
+    job: BackgroundJob | None = None
+    result: VerifyResult | None = None
+    error: EdlCkptError | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Return True while it runs."""
+        return self.job is not None and self.job.is_running
 
 
 def _of_system(error: OSError | MemoryError | RecursionError) -> EdlCkptError:

@@ -6,11 +6,10 @@ from typing import Annotated
 
 import typer
 
-from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.manual.codes import READS, exits
-from edl_ckpt.cli.options import Browsed, parsed_ref
-from edl_ckpt.cli.output import Output
-from edl_ckpt.core.errors import UsageError
+from edl_ckpt.cli.manual.marks import READS, examples, exits
+from edl_ckpt.cli.options.common import Browsed, parsed_ref
+from edl_ckpt.cli.terminal.output import Output
+from edl_ckpt.core.base.errors import UsageError
 
 
 @examples(

@@ -6,11 +6,10 @@ from typing import Annotated
 
 import typer
 
-from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.manual.codes import exits
-from edl_ckpt.cli.output import Output
-from edl_ckpt.core.errors import UsageError
-from edl_ckpt.core.words import meant
+from edl_ckpt.cli.manual.marks import examples, exits
+from edl_ckpt.cli.terminal.output import Output
+from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.words import meant
 
 
 @examples(

@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.manual.codes import exits
-from edl_ckpt.cli.options import Csv, Jsonl
-from edl_ckpt.cli.output import Output
+from edl_ckpt.cli.manual.marks import examples, exits
+from edl_ckpt.cli.options.common import Csv, Jsonl
+from edl_ckpt.cli.terminal.output import Output
 
 
 @examples(
@@ -31,8 +30,8 @@ def config_show_command(
     The environment wins over a configuration file, and that over the program's own value. An empty list of commands
     means all that have the option. Secrets are shown as ***.
     """
-    from edl_ckpt.cli import render_config
-    from edl_ckpt.cli.settings import settings_in_force
+    from edl_ckpt.cli.options.settings import settings_in_force
+    from edl_ckpt.cli.render import config as render_config
 
     found = settings_in_force(out.config)
     out.show(

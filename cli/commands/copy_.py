@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edl_ckpt.cli import options as o
-from edl_ckpt.cli.cluster import Cluster, cluster_of, workers_of, working
-from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.hints import resumable
-from edl_ckpt.cli.manual.codes import WRITES, exits
-from edl_ckpt.cli.output import Output
-from edl_ckpt.core.errors import NotFoundError, UsageError
+from edl_ckpt.cli.manual.marks import WRITES, examples, exits
+from edl_ckpt.cli.options import common as o
+from edl_ckpt.cli.options.cluster import Cluster, cluster_of, workers_of, working
+from edl_ckpt.cli.options.hints import resumable
+from edl_ckpt.cli.terminal.output import Output
+from edl_ckpt.core.base.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.format.model import Version
+    from edl_ckpt.core.model.versions import Version
 
 _AGAIN = "run the same copy again to resume"
 
@@ -53,7 +52,7 @@ def copy_command(
     stopped. Versions already there with identical content are skipped; a different version under the same number is
     refused.
     """
-    from edl_ckpt.cli import render_copy
+    from edl_ckpt.cli.render import copy as render_copy
     from edl_ckpt.core.operations.copy.execute import execute_copy
     from edl_ckpt.core.operations.copy.plan import plan_copy
 
@@ -83,7 +82,7 @@ def copy_command(
 
 def _versions(source: str | None, out: Output, *, every: bool, since: int | None) -> Sequence[Version]:
     """Return the versions to copy: one, all of a location, or those from a number on."""
-    from edl_ckpt.core.checkpoint.catalog import list_versions
+    from edl_ckpt.core.catalog.listing import list_versions
 
     if not every and since is None:
         return (o.resolve_ref(source, out),)

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.manual.codes import WRITES, exits
-from edl_ckpt.cli.options import Layout
-from edl_ckpt.cli.output import Output
+from edl_ckpt.cli.manual.marks import WRITES, examples, exits
+from edl_ckpt.cli.options.common import Layout
+from edl_ckpt.cli.terminal.output import Output
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.progress import Reporter
+    from edl_ckpt.core.base.progress import Reporter
 
 _PS_NUM = 4
 _VERSIONS = (100, 200, 300, 400)
@@ -35,12 +34,12 @@ def demo_command(
 
     It has several versions, one of them incomplete. The demo runs commands on them and shows their output.
     """
-    from edl_ckpt.cli import render_demo
-    from edl_ckpt.core.errors import RefusedError
+    from edl_ckpt.cli.render import demo as render_demo
+    from edl_ckpt.core.base.errors import RefusedError
 
     if (os.path.isdir(directory) and os.listdir(directory)) or os.path.isfile(directory):
         raise RefusedError("exists and is not empty", path=directory, hint="try: edl-ckpt demo OTHER_DIR")
-    make_checkpoints(directory, layout=layout, reporter=out.reporter())
+    make_checkpoints(directory, layout=layout, reporter=out)
     if out.json:
         ran = [(arguments, *captured(arguments, out)) for arguments in _walk(directory)]
         out.print_json(render_demo.document(directory, _PS_NUM, _VERSIONS, ran))
@@ -93,7 +92,7 @@ def captured(arguments: list[str], out: Output) -> tuple[int, Any]:
 
 def _run(arguments: list[str], out: Output) -> int:
     """Run a command line in this process and return its exit code; a signal or a bug ends the demo too."""
-    from edl_ckpt.cli.app import run
+    from edl_ckpt.cli.options.program import run
 
     try:
         run([*arguments, "--progress", out.progress])
@@ -108,9 +107,9 @@ def make_checkpoints(directory: str, *, layout: str | None = None, reporter: Rep
     """Write the versions of the demo; a shard of the last one is missing."""
     import numpy as np
 
-    from edl_ckpt.core.commit.local import forget_seal
+    from edl_ckpt.core.base.progress import SILENT
+    from edl_ckpt.core.commit.publish.disk import forget_seal
     from edl_ckpt.core.operations.save import Table, save_checkpoint
-    from edl_ckpt.core.progress import SILENT
 
     random = np.random.default_rng(7)
     users = np.unique(random.integers(0, 2**40, 20_000))

@@ -6,12 +6,11 @@ from typing import Annotated
 
 import typer
 
-from edl_ckpt.cli.cluster import Cluster, working
-from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.manual.codes import READS, exits
-from edl_ckpt.cli.options import CommandLineOnly, Csv, Every, Jsonl, Workers, resolve_ref, warn_of_seal
-from edl_ckpt.cli.output import Output
-from edl_ckpt.core.errors import UsageError
+from edl_ckpt.cli.manual.marks import READS, examples, exits
+from edl_ckpt.cli.options.cluster import Cluster, working
+from edl_ckpt.cli.options.common import CommandLineOnly, Csv, Every, Jsonl, Workers, resolve_ref, warn_of_seal
+from edl_ckpt.cli.terminal.output import Output
+from edl_ckpt.core.base.errors import UsageError
 
 
 @examples(
@@ -43,7 +42,7 @@ def diff_command(
     The versions may differ in shard count and generation. A second reference that begins with @ is in the location of
     the first. Exit code 3 means that their content differs.
     """
-    from edl_ckpt.cli import render_diff
+    from edl_ckpt.cli.render import diff as render_diff
     from edl_ckpt.core.operations.diff import diff_versions
 
     if not tolerance >= 0:
@@ -56,7 +55,7 @@ def diff_command(
     for version in versions:
         warn_of_seal(out, version)
     with working(out, cluster, workers) as work:
-        result = diff_versions(*versions, tolerance=tolerance, top=top, rows=rows, **work, reporter=out.reporter())
+        result = diff_versions(*versions, tolerance=tolerance, top=top, rows=rows, **work, reporter=out)
     out.show(
         lambda: render_diff.document(result, rows=rows),
         lambda: render_diff.human(result, every=out.shows_all(every)),

@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.manual.codes import LISTS, exits
-from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.text import escaped
+from edl_ckpt.cli.manual.marks import LISTS, examples, exits
+from edl_ckpt.cli.terminal.output import Output
+from edl_ckpt.cli.terminal.text import escaped
 
 _PLACE_HELP = "The location whose storage is looked at, on disk or at a URL. Default: none."
 
@@ -29,8 +28,8 @@ def doctor_command(
     Of the program: its kernel, libraries and extras. Of a LOCATION: its file system or service, found out with small
     files below .edl-ckpt-0 that are removed again, where no reader and no scan of ElasticDL looks.
     """
-    from edl_ckpt.cli import render_doctor
-    from edl_ckpt.cli.program_facts import extra_facts, program_facts
+    from edl_ckpt.cli.render import doctor as render_doctor
+    from edl_ckpt.cli.render.program_facts import extra_facts, program_facts
     from edl_ckpt.core import examine_storage
 
     program, extras = list(program_facts()), list(extra_facts())

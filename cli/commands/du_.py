@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.manual.codes import READS, exits
-from edl_ckpt.cli.options import Csv, Jsonl, Ref, parsed_ref, resolve_ref
-from edl_ckpt.cli.output import Output
+from edl_ckpt.cli.manual.marks import READS, examples, exits
+from edl_ckpt.cli.options.common import Csv, Jsonl, Ref, parsed_ref, resolve_ref
+from edl_ckpt.cli.terminal.output import Output
 
 
 @examples(
@@ -24,10 +23,10 @@ def du_command(
     Of a location: its versions, deleted ones in the trash, what commands left, and files of others. Of a version, as in
     run@100: its tables and variables, from headers.
     """
-    from edl_ckpt.cli import render_usage
-    from edl_ckpt.core.checkpoint.reader import open_checkpoint
+    from edl_ckpt.cli.render import du as render_usage
     from edl_ckpt.core.operations.summary import summarize
     from edl_ckpt.core.operations.usage import measure_usage
+    from edl_ckpt.core.reading.reader import open_checkpoint
 
     if "@" in (ref or "").rpartition("/")[2]:
         with open_checkpoint(resolve_ref(ref, out)) as checkpoint:

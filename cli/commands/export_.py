@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edl_ckpt.cli.cluster import Cluster, cluster_of, workers_of, working
-from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.hints import resumable
-from edl_ckpt.cli.manual.codes import WRITES, exits
-from edl_ckpt.cli.options import DryRun, looks_like_ref, resolve_ref
-from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.text import escaped, parse_size
-from edl_ckpt.core.errors import UsageError
-from edl_ckpt.core.words import counted
+from edl_ckpt.cli.manual.marks import WRITES, examples, exits
+from edl_ckpt.cli.options.cluster import Cluster, cluster_of, workers_of, working
+from edl_ckpt.cli.options.common import DryRun, looks_like_ref, resolve_ref
+from edl_ckpt.cli.options.hints import resumable
+from edl_ckpt.cli.terminal.output import Output
+from edl_ckpt.cli.terminal.text import escaped, parse_size
+from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.words import counted
 
 if TYPE_CHECKING:
     from edl_ckpt.core.storage.location import Location
@@ -93,7 +92,7 @@ def export_command(
     --table and --variable export a part of it. The command needs little memory, whatever the size of the version. A
     pipe or a device as OUTPUT is written into. When OUTPUT is stdout, the report goes to stderr.
     """
-    from edl_ckpt.cli import render_export
+    from edl_ckpt.cli.render import export as render_export
     from edl_ckpt.core.operations.export import Selection, export_version, plan_export
     from edl_ckpt.core.storage.streams import descriptor_of
 
@@ -113,7 +112,7 @@ def export_command(
         "max_shard_bytes": parse_size(max_shard_size) if max_shard_size else None,
         "force": force,
         "use_seal": not ignore_seal,
-        "reporter": out.reporter(),
+        "reporter": out,
     }
     with working(out, cluster, None, target=goal) as work, resumable(out, _again(goal)):
         if dry_run:

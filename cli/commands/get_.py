@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.manual.codes import WRITES, exits
-from edl_ckpt.cli.options import Csv, Jsonl, Ref, resolve_ref, warn_of_seal
-from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.values import Files
-from edl_ckpt.core.errors import UsageError
+from edl_ckpt.cli.manual.marks import WRITES, examples, exits
+from edl_ckpt.cli.options.common import Csv, Jsonl, Ref, resolve_ref, warn_of_seal
+from edl_ckpt.cli.terminal.output import Output
+from edl_ckpt.cli.terminal.values import ValueFiles
+from edl_ckpt.core.base.errors import UsageError
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.format.model import Version
+    from edl_ckpt.core.model.versions import Version
 
 
 @examples(
@@ -57,13 +56,13 @@ def get_command(
     The command opens only the shards that the ids belong to, and reads only the rows or the slice. A slice of a table
     counts its rows shard after shard. Exit code 3 means that an id is not in the table.
     """
-    from edl_ckpt.cli import render_get
+    from edl_ckpt.cli.render import get as render_get
     from edl_ckpt.core.operations.lookup import find_nearest, look_up
 
     by_id = bool(ids or ids_file or nearest or everywhere)
     if (table is None) == (variable is None) or (by_id and (variable or index)):
         raise UsageError("expected --table NAME with --id, --ids-file or --slice, or --variable NAME")
-    version, files = resolve_ref(ref, out), Files(npy, raw)
+    version, files = resolve_ref(ref, out), ValueFiles(npy, raw)
     warn_of_seal(out, version)
     if variable is not None:
         _show_variable(out, version, variable, index, files)
@@ -89,8 +88,8 @@ def get_command(
         raise SystemExit(3)
 
 
-def _show_variable(out: Output, version: Version, name: str, index: str | None, files: Files) -> None:
-    from edl_ckpt.cli import render_get
+def _show_variable(out: Output, version: Version, name: str, index: str | None, files: ValueFiles) -> None:
+    from edl_ckpt.cli.render import get as render_get
     from edl_ckpt.core.operations.lookup import slice_variable
 
     values, dtype = slice_variable(version, name, "..." if index is None else index)
@@ -102,8 +101,8 @@ def _show_variable(out: Output, version: Version, name: str, index: str | None, 
         )
 
 
-def _show_slice(out: Output, version: Version, table: str, index: str, files: Files) -> None:
-    from edl_ckpt.cli import render_get
+def _show_slice(out: Output, version: Version, table: str, index: str, files: ValueFiles) -> None:
+    from edl_ckpt.cli.render import get as render_get
     from edl_ckpt.core.operations.lookup import slice_table
 
     found = slice_table(version, table, index)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.manual.codes import READS, exits
-from edl_ckpt.cli.options import Csv, Jsonl, Ref, Rows, Table, resolve_ref, warn_of_seal
-from edl_ckpt.cli.output import Output
+from edl_ckpt.cli.manual.marks import READS, examples, exits
+from edl_ckpt.cli.options.common import Csv, Jsonl, Ref, Rows, Table, resolve_ref, warn_of_seal
+from edl_ckpt.cli.terminal.output import Output
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.format.model import Version
+    from edl_ckpt.core.model.versions import Version
     from edl_ckpt.core.operations.lookup import Lookup
 
 
@@ -39,7 +38,7 @@ def head_command(
 
 def show_rows(out: Output, ref: str | None, name: str, read: Callable[[Version], Lookup]) -> None:
     """Print rows that are read of a version, by a command of this name."""
-    from edl_ckpt.cli import render_get
+    from edl_ckpt.cli.render import get as render_get
 
     version = resolve_ref(ref, out)
     warn_of_seal(out, version)

@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
-from edl_ckpt.cli.help import drawn, examples
-from edl_ckpt.cli.output import Output
-from edl_ckpt.core.errors import UsageError
-from edl_ckpt.core.words import escaped, meant
+from edl_ckpt.cli.manual.help import drawn
+from edl_ckpt.cli.manual.marks import examples
+from edl_ckpt.cli.terminal.output import Output
+from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.words import escaped, meant
 
 
 @examples(
@@ -30,10 +31,11 @@ def help_command(
     from edl_ckpt.cli.catalogue import COMMANDS, GROUPS
     from edl_ckpt.cli.manual.pages import page
     from edl_ckpt.cli.manual.topics import TOPICS
+    from edl_ckpt.cli.options.program import parser
 
     name = " ".join(words or ())
     known = (*COMMANDS, *GROUPS, *TOPICS)
     if name and name not in known:
         hint = meant(name, known) or f"topics: {', '.join(TOPICS)}"
         raise UsageError(f"no help on {escaped(name)}", hint=hint)
-    out.write(drawn(page(name)) + "\n")
+    out.write(drawn(page(name, parser)) + "\n")

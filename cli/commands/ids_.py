@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.manual.codes import READS, exits
-from edl_ckpt.cli.options import Ref, Table, resolve_ref, warn_of_seal
-from edl_ckpt.cli.output import Output
+from edl_ckpt.cli.manual.marks import READS, examples, exits
+from edl_ckpt.cli.options.common import Ref, Table, resolve_ref, warn_of_seal
+from edl_ckpt.cli.terminal.output import Output
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.format.bulk import I64
+    from edl_ckpt.core.kernel.bulk import I64
 
 
 @examples(

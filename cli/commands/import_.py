@@ -7,14 +7,13 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from edl_ckpt.cli.cluster import Cluster, cluster_of, workers_of, working
-from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.hints import half_done, resumable
-from edl_ckpt.cli.manual.codes import WRITES, exits
-from edl_ckpt.cli.options import DryRun, ForceSeal, Layout, LockWait, asked_layout, parsed_ref
-from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.text import parse_duration
-from edl_ckpt.core.errors import UsageError
+from edl_ckpt.cli.manual.marks import WRITES, examples, exits
+from edl_ckpt.cli.options.cluster import Cluster, cluster_of, workers_of, working
+from edl_ckpt.cli.options.common import DryRun, ForceSeal, Layout, LockWait, asked_layout, parsed_ref
+from edl_ckpt.cli.options.hints import half_done, resumable
+from edl_ckpt.cli.terminal.output import Output
+from edl_ckpt.cli.terminal.text import parse_duration
+from edl_ckpt.core.base.errors import UsageError
 
 _OF_ARRAYS: Final = ("plan_arrays", "import_arrays")
 _OF_CHECKPOINTS: Final = ("plan_checkpoint", "import_checkpoint")
@@ -50,17 +49,17 @@ def import_command(
     Each row goes to the parameter server that ElasticDL expects. The fingerprint proves the result. --dry-run reads the
     ids, and shows the shards that would be written.
     """
-    from edl_ckpt.cli import render_import
+    from edl_ckpt.cli.render import importing as render_import
+    from edl_ckpt.core.base.parallel import keep_freed_memory
     from edl_ckpt.core.operations import importing
-    from edl_ckpt.core.parallel import keep_freed_memory
 
     keep_freed_memory()
     ref, place = parsed_ref(target, out), out.location(source)
     if not isinstance(ref.version, int):
         raise UsageError(f"{target!r}: expected LOCATION@VERSION, where VERSION is a number")
     wait = parse_duration(lock_wait)
-    acting: dict[str, Any] = {"layout": asked_layout(out, layout, ref.location), "reporter": out.reporter()}
-    checkpoint = importing.as_checkpoint(place, reporter=out.reporter())
+    acting: dict[str, Any] = {"layout": asked_layout(out, layout, ref.location), "reporter": out}
+    checkpoint = importing.as_checkpoint(place, reporter=out)
     if checkpoint is not None and names:
         raise UsageError("--map cannot be used with a checkpoint, which has names of its own")
     plan, run = _OF_CHECKPOINTS if checkpoint else _OF_ARRAYS

@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.manual.codes import READS, exits
-from edl_ckpt.cli.options import Csv, Every, Jsonl, Ref, resolve_ref, warn_of_seal
-from edl_ckpt.cli.output import Output
+from edl_ckpt.cli.manual.marks import READS, examples, exits
+from edl_ckpt.cli.options.common import Csv, Every, Jsonl, Ref, resolve_ref, warn_of_seal
+from edl_ckpt.cli.terminal.output import Output
 
 
 @examples(
@@ -34,12 +33,12 @@ def inspect_command(
 
     Without --stats the command reads headers only.
     """
-    from edl_ckpt.cli import render_inspect
-    from edl_ckpt.core.checkpoint.reader import open_checkpoint
-    from edl_ckpt.core.errors import IncompleteError
+    from edl_ckpt.cli.render import inspect as render_inspect
+    from edl_ckpt.core.base.errors import IncompleteError
+    from edl_ckpt.core.base.words import missing_shards
     from edl_ckpt.core.operations.stats import tensor_stats
     from edl_ckpt.core.operations.summary import select, summarize
-    from edl_ckpt.core.words import missing_shards
+    from edl_ckpt.core.reading.reader import open_checkpoint
 
     version = resolve_ref(ref, out)
     warn_of_seal(out, version)
@@ -47,7 +46,7 @@ def inspect_command(
         whole = summarize(version, checkpoint.shards)
         summary = select(whole, shard=shard, table=table, variable=variable)
         names, tables = [v.name for v in summary.variables], [t.name for t in summary.tables]
-        found = tensor_stats(checkpoint, variables=names, tables=tables, reporter=out.reporter()) if stats else ()
+        found = tensor_stats(checkpoint, variables=names, tables=tables, reporter=out) if stats else ()
         out.detail(f"read {checkpoint.bytes_read} bytes of {version.size_bytes}")
     out.show(
         lambda: render_inspect.document(summary, found),

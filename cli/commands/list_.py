@@ -7,18 +7,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.hints import trials_hint
-from edl_ckpt.cli.manual.codes import LISTS, exits
-from edl_ckpt.cli.options import Csv, Experiment, Grace, Jsonl, Mode, Places, Prometheus, check_prometheus
-from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.templates import template_of
-from edl_ckpt.cli.text import escaped, parse_duration
-from edl_ckpt.core.errors import EdlCkptError, UsageError
-from edl_ckpt.core.words import meant
+from edl_ckpt.cli.manual.marks import LISTS, examples, exits
+from edl_ckpt.cli.options.common import (
+    Csv,
+    Experiment,
+    Grace,
+    Jsonl,
+    Mode,
+    Places,
+    Prometheus,
+    check_prometheus,
+    template_of,
+)
+from edl_ckpt.cli.options.hints import trials_hint
+from edl_ckpt.cli.terminal.output import Output
+from edl_ckpt.cli.terminal.text import escaped, parse_duration
+from edl_ckpt.core.base.errors import EdlCkptError, UsageError
+from edl_ckpt.core.base.words import meant
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.format.model import Listing
+    from edl_ckpt.core.model.listings import Listing
     from edl_ckpt.core.storage.location import Location
 
 
@@ -77,8 +85,8 @@ def list_command(
     if metric is not None and "metric" not in out.defaulted:
         raise UsageError("--metric can only be used with --experiment", hint="try: --sort METRIC or --best METRIC")
 
-    from edl_ckpt.cli import render_list
-    from edl_ckpt.core.checkpoint.catalog import narrowed
+    from edl_ckpt.cli.render import listing as render_list
+    from edl_ckpt.core.catalog.listing import narrowed
 
     found, failed = _listings(out, locations or [""], parse_duration(grace), every=prometheus, recursive=recursive)
     whole = [listing for listing, _ in found]
@@ -102,8 +110,9 @@ def list_command(
 
 def _show_experiment(out: Output, place: str, metric: str | None, mode: str | None, grace_seconds: float) -> None:
     """Show the trials in a directory; exit with 3 when one of them is there and cannot be read now."""
-    from edl_ckpt.cli import render_experiment, render_list
-    from edl_ckpt.core.checkpoint.experiment import list_experiment
+    from edl_ckpt.cli.render import experiment as render_experiment
+    from edl_ckpt.cli.render import listing as render_list
+    from edl_ckpt.core.catalog.experiment import list_experiment
 
     found = list_experiment(out.location(place), metric=metric, mode=mode, grace_seconds=grace_seconds)
     out.show(
@@ -123,7 +132,7 @@ def _show_experiment(out: Output, place: str, metric: str | None, mode: str | No
 
 def _show_metrics(out: Output, listings: list[Listing], failed: list[EdlCkptError]) -> None:
     """Print metrics of all locations, then end as a listing does."""
-    from edl_ckpt.cli import prometheus
+    from edl_ckpt.cli.render import prometheus
 
     out.write(prometheus.of_listings(listings, [error.path or "" for error in failed]))
     if failed:
@@ -134,7 +143,7 @@ def _show_metrics(out: Output, listings: list[Listing], failed: list[EdlCkptErro
 
 def _warn(out: Output, listing: Listing, tags: Iterable[str]) -> None:
     """Print the warnings about a listing; of one without a version, where the versions are."""
-    from edl_ckpt.cli import render_list
+    from edl_ckpt.cli.render import listing as render_list
 
     known = {tag for version in listing.versions for tag in version.tags}
     for tag in tags:
@@ -153,14 +162,14 @@ def _listings(
     out: Output, locations: list[str], grace_seconds: float, *, every: bool, recursive: bool
 ) -> tuple[list[tuple[Listing, str]], list[EdlCkptError]]:
     """Return the listings, as `_listing` does, and of several locations, or with `every`, the errors of the others."""
-    from edl_ckpt.core.checkpoint.below import locations_below
+    from edl_ckpt.core.catalog.below import locations_below
 
     found: list[tuple[Listing, str]] = []
     failed: list[EdlCkptError] = []
     for text in locations:
         try:
             where = out.location(text)
-            below = tuple(locations_below(where, reporter=out.reporter())) if recursive else ()
+            below = tuple(locations_below(where, reporter=out)) if recursive else ()
             found += [_listing(place, grace_seconds) for place in below or (where,)]
         except EdlCkptError as error:
             if len(locations) == 1 and not every:
@@ -172,9 +181,9 @@ def _listings(
 
 def _listing(where: Location, grace_seconds: float) -> tuple[Listing, str]:
     """Return the listing of a location, and ''; of the directory of a version, that of its location, and its path."""
-    from edl_ckpt.core.checkpoint.catalog import list_versions, resolve
-    from edl_ckpt.core.format.model import CheckpointRef
-    from edl_ckpt.core.progress import SILENT
+    from edl_ckpt.core.base.progress import SILENT
+    from edl_ckpt.core.catalog.listing import list_versions, resolve
+    from edl_ckpt.core.model.versions import CheckpointRef
 
     listing = list_versions(where, grace_seconds=grace_seconds)
     if listing.versions:

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edl_ckpt.cli import options as o
-from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.manual.codes import NOTES, exits
-from edl_ckpt.cli.output import Output
-from edl_ckpt.core.errors import UsageError
+from edl_ckpt.cli.manual.marks import NOTES, examples, exits
+from edl_ckpt.cli.options import common as o
+from edl_ckpt.cli.terminal.output import Output
+from edl_ckpt.core.base.errors import UsageError
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.format.model import Version
+    from edl_ckpt.core.model.versions import Version
 
 _AS_TEXT = ("{", "[", '"')
 """What begins like this is meant to be JSON, so it is not taken for a text when it is none."""
@@ -74,16 +73,14 @@ def metadata_remove_command(
     """Remove values from a version."""
     from edl_ckpt.core.operations.annotate import remove_metadata
 
-    ref, keys = (words[0], words[1:]) if o.looks_like_ref(words[0], out) else (None, words)
-    if not keys:
-        raise UsageError("KEY is missing, the key to remove", hint="expected REF KEY...")
+    ref, keys = o.split_names(words, out, "KEY", "key")
     version = o.resolve_named(ref, out, "metadata remove", *keys)
     remove_metadata(version, keys, **o.locking(out, lock_wait))
     _show(out, o.resolve_ref(version.ref, out))
 
 
 def _show(out: Output, version: Version) -> None:
-    from edl_ckpt.cli import render_metadata
+    from edl_ckpt.cli.render import metadata as render_metadata
 
     out.show(
         lambda: render_metadata.document(version),

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edl_ckpt.cli import options as o
-from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.hints import is_named
-from edl_ckpt.cli.manual.codes import NOTES, exits
-from edl_ckpt.cli.output import Output
-from edl_ckpt.core.errors import UsageError
-from edl_ckpt.core.words import meant
+from edl_ckpt.cli.manual.marks import NOTES, examples, exits
+from edl_ckpt.cli.options import common as o
+from edl_ckpt.cli.options.hints import is_named
+from edl_ckpt.cli.terminal.output import Output
+from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.words import meant
 
 if TYPE_CHECKING:
     from edl_ckpt.core.storage.location import Location
@@ -91,8 +90,8 @@ def metrics_import_command(
 
     Metrics of a training step belong to the version with the same number. The command reports all that do not match.
     """
-    from edl_ckpt.cli import render_metrics
-    from edl_ckpt.core.checkpoint.catalog import list_versions
+    from edl_ckpt.cli.render import metrics as render_metrics
+    from edl_ckpt.core.catalog.listing import list_versions
     from edl_ckpt.core.operations.metric_sources import import_metrics, match_series, read_series
 
     where = out.location(location)
@@ -123,9 +122,7 @@ def metrics_remove_command(
     """Remove metrics from a version."""
     from edl_ckpt.core.operations.annotate import remove_metrics
 
-    ref, names = (words[0], words[1:]) if o.looks_like_ref(words[0], out) else (None, words)
-    if not names:
-        raise UsageError("NAME is missing, the metric to remove", hint="expected REF NAME...")
+    ref, names = o.split_names(words, out, "NAME", "metric")
     version = o.resolve_named(ref, out, "metrics remove", *names)
     remove_metrics(version, names, **o.locking(out, lock_wait))
     _show(out, version.location, version.key)
@@ -148,7 +145,7 @@ def metrics_mode_command(
 
     `@best:METRIC`, `list --best` and the rules of `prune` use it.
     """
-    from edl_ckpt.core.checkpoint.catalog import list_versions
+    from edl_ckpt.core.catalog.listing import list_versions
     from edl_ckpt.core.operations.annotate import set_modes
     from edl_ckpt.core.state.metadata import MODES
 
@@ -184,8 +181,8 @@ def _split_pairs(words: list[str], out: Output) -> tuple[str | None, dict[str, f
 
 def _show(out: Output, location: Location, version: int | str | None, *, changed: bool = True) -> None:
     """Show metrics; a command that only shows them ends with 3 when some cannot be read."""
-    from edl_ckpt.cli import render_metrics
-    from edl_ckpt.core.checkpoint.catalog import list_versions
+    from edl_ckpt.cli.render import metrics as render_metrics
+    from edl_ckpt.core.catalog.listing import list_versions
 
     listing = list_versions(location)
     chosen = [v for v in listing.versions if version in {None, v.key}]

@@ -6,12 +6,11 @@ from typing import Annotated
 
 import typer
 
-from edl_ckpt.cli import options as o
-from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.manual.codes import NOTES, exits
-from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.text import escaped
-from edl_ckpt.core.errors import UsageError
+from edl_ckpt.cli.manual.marks import NOTES, examples, exits
+from edl_ckpt.cli.options import common as o
+from edl_ckpt.cli.terminal.output import Output
+from edl_ckpt.cli.terminal.text import escaped
+from edl_ckpt.core.base.errors import UsageError
 
 
 @examples(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edl_ckpt.cli import options as o
-from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.manual.codes import LISTS, NOTES, exits
-from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.text import escaped
-from edl_ckpt.core.errors import UsageError
+from edl_ckpt.cli.manual.marks import LISTS, NOTES, examples, exits
+from edl_ckpt.cli.options import common as o
+from edl_ckpt.cli.options.rules import RuleOptions
+from edl_ckpt.cli.terminal.output import Output
+from edl_ckpt.cli.terminal.text import escaped
+from edl_ckpt.core.base.errors import UsageError
 
 if TYPE_CHECKING:
     from edl_ckpt.core.operations.prune.retention import Policy
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @exits(LISTS)
 def policy_show_command(out: Output, location: o.Place = None) -> None:
     """Show the retention rules stored with a location."""
-    from edl_ckpt.core.checkpoint.catalog import list_versions
+    from edl_ckpt.core.catalog.listing import list_versions
     from edl_ckpt.core.operations.prune.plan import unknown_names
     from edl_ckpt.core.operations.prune.stored_policy import read_policy
 
@@ -48,7 +48,7 @@ def policy_show_command(out: Output, location: o.Place = None) -> None:
 @exits(NOTES)
 def policy_set_command(
     out: Output,
-    rules: o.RuleOptions,
+    rules: RuleOptions,
     location: o.Place = None,
     lock_wait: o.LockWait = "10s",
 ) -> None:

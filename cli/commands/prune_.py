@@ -8,14 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edl_ckpt.cli import options as o
-from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.hints import stoppable, trials_hint
-from edl_ckpt.cli.manual.codes import NOTES, exits
-from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.text import parse_duration
-from edl_ckpt.core.errors import AuthError, EdlCkptError, RefusedError, UnavailableError, UnsupportedError, UsageError
-from edl_ckpt.core.words import abridged, command, counted, size
+from edl_ckpt.cli.manual.marks import NOTES, examples, exits
+from edl_ckpt.cli.options import common as o
+from edl_ckpt.cli.options.hints import stoppable, trials_hint
+from edl_ckpt.cli.options.rules import RuleOptions
+from edl_ckpt.cli.terminal.output import Output
+from edl_ckpt.cli.terminal.text import parse_duration
+from edl_ckpt.core.base.errors import (
+    AuthError,
+    EdlCkptError,
+    RefusedError,
+    UnavailableError,
+    UnsupportedError,
+    UsageError,
+)
+from edl_ckpt.core.base.words import abridged, command, counted, size
 
 if TYPE_CHECKING:
     from edl_ckpt.core.operations.prune.execute import PruneResult
@@ -35,7 +42,7 @@ _SAME_CODE = (AuthError, UnavailableError, UnsupportedError)
 @exits(NOTES, c3="some files could not be deleted, or a version could not be read")
 def prune_command(
     out: Output,
-    rules: o.RuleOptions,
+    rules: RuleOptions,
     locations: o.Places = None,
     experiment: o.Experiment = None,
     incomplete: Annotated[
@@ -130,7 +137,7 @@ def prune_command(
 
 def _places(out: Output, locations: list[str] | None, experiment: str | None) -> list[Location]:
     """Return the locations to prune: those that are named, or the trials of an experiment."""
-    from edl_ckpt.core.checkpoint.experiment import trial_locations
+    from edl_ckpt.core.catalog.experiment import trial_locations
 
     if experiment is None:
         return [out.location(text) for text in locations or [""]]
@@ -172,7 +179,7 @@ def _review(out: Output, plan: PrunePlan, *, max_delete: int | None, plan_out: s
 
 def _confirm(out: Output, plan: PrunePlan, *, trash: bool, listed: str) -> bool:
     """Show the plan where the question comes, and ask; there is nothing to ask when it changes nothing."""
-    from edl_ckpt.cli import render_prune
+    from edl_ckpt.cli.render import prune as render_prune
 
     out.print_human(render_prune.plan_human(plan, listed=listed), stderr=out.is_for_programs or not sys.stdout.isatty())
     purge = plan.purge_older_than_seconds is not None
@@ -193,7 +200,7 @@ def _confirm(out: Output, plan: PrunePlan, *, trash: bool, listed: str) -> bool:
 
 def _show(out: Output, done: PrunePlan | PruneResult, *, brief: bool, listed: str) -> None:
     """Print a plan, or a result with the files that could not be deleted."""
-    from edl_ckpt.cli import render_prune
+    from edl_ckpt.cli.render import prune as render_prune
     from edl_ckpt.core.operations.prune.plan import PrunePlan
 
     plan, result = (done, None) if isinstance(done, PrunePlan) else (done.plan, done)

@@ -6,11 +6,10 @@ from typing import Annotated
 
 import typer
 
-from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.manual.codes import NOTES, exits
-from edl_ckpt.cli.options import LockWait, Place
-from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.text import escaped, parse_duration
+from edl_ckpt.cli.manual.marks import NOTES, examples, exits
+from edl_ckpt.cli.options.common import LockWait, Place
+from edl_ckpt.cli.terminal.output import Output
+from edl_ckpt.cli.terminal.text import escaped, parse_duration
 
 
 @examples(
@@ -29,14 +28,14 @@ def recover_command(
     Every command that writes to a location does this first. Interrupted copies are kept, so that they can resume.
     Exit code 3 means that something could not be settled; the output says what a person can do.
     """
-    from edl_ckpt.core.commit.recovery import recover
+    from edl_ckpt.core.commit.repair.recovery import recover
 
     where = out.location(location)
     done = recover(
         where,
         drop_copies=drop_copies,
         wait_seconds=parse_duration(lock_wait),
-        reporter=out.reporter(),
+        reporter=out,
     )
     lists = {"done": list(done.done), "kept": list(done.kept), "left": list(done.left)}
     kept, left = (f"kept: {text}" for text in done.kept), (f"not settled: {text}" for text in done.left)

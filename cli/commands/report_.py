@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
-from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.manual.codes import WRITES, exits
-from edl_ckpt.cli.options import Place, RuleOptions
-from edl_ckpt.cli.output import Output
-from edl_ckpt.core.errors import UsageError
-from edl_ckpt.core.words import command
+from edl_ckpt.cli.manual.marks import WRITES, examples, exits
+from edl_ckpt.cli.options.common import Place
+from edl_ckpt.cli.options.rules import RuleOptions
+from edl_ckpt.cli.terminal.output import Output
+from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.words import command
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.operations.export.target import ExportTarget
+    from edl_ckpt.core.operations.export.output.target import ExportTarget
     from edl_ckpt.core.operations.report.results import LocationReport
     from edl_ckpt.core.storage.location import Location
 
@@ -47,7 +47,7 @@ def report_command(
     histograms, and how much values moved between versions. It reads little, and names what it does not read. It needs
     the extra `report`, unless --json prints the data alone.
     """
-    from edl_ckpt.cli import render_report
+    from edl_ckpt.cli.render import report as render_report
     from edl_ckpt.core.operations.report.results import ReportLimits
     from edl_ckpt.core.operations.report.survey import report_location
 
@@ -64,7 +64,7 @@ def report_command(
             limits=ReportLimits(versions=last, opened=headers),
             seed=seed,
             values=not no_values,
-            reporter=out.reporter(),
+            reporter=out,
         )
         page.write(report)
     if output != "-":
@@ -75,7 +75,7 @@ def report_command(
 
 def _checked(where: Location) -> Location:
     """Return a location; UsageError when it is the directory of a version."""
-    from edl_ckpt.core.checkpoint.catalog import split_version_dir
+    from edl_ckpt.core.catalog.listing import split_version_dir
 
     split = split_version_dir(where)
     if split is not None:
@@ -97,7 +97,7 @@ class _Page(ExitStack):
         if self.name:
             from edl_ckpt.cli.page.render import check_libraries
             from edl_ckpt.core.operations.export.interface import FormatTraits
-            from edl_ckpt.core.operations.export.target import open_target
+            from edl_ckpt.core.operations.export.output.target import open_target
 
             check_libraries()
             if self.name != "-":

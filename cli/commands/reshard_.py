@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edl_ckpt.cli.cluster import Cluster, cluster_of, workers_of, working
-from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.hints import check_place, half_done, resumable
-from edl_ckpt.cli.manual.codes import WRITES, exits
-from edl_ckpt.cli.options import DryRun, ForceSeal, LockWait, Ref, Workers, asked_layout, locking, resolve_ref
-from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.text import parse_size
+from edl_ckpt.cli.manual.marks import WRITES, examples, exits
+from edl_ckpt.cli.options.cluster import Cluster, cluster_of, workers_of, working
+from edl_ckpt.cli.options.common import DryRun, ForceSeal, LockWait, Ref, Workers, asked_layout, locking, resolve_ref
+from edl_ckpt.cli.options.hints import check_place, half_done, resumable
+from edl_ckpt.cli.terminal.output import Output
+from edl_ckpt.cli.terminal.text import parse_size
 
 if TYPE_CHECKING:
     from edl_ckpt.core.storage.location import Location
@@ -58,17 +57,17 @@ def reshard_command(
 
     The new shards become visible only after their fingerprint has proved that no value was lost.
     """
-    from edl_ckpt.cli import render_reshard
+    from edl_ckpt.cli.render import reshard as render_reshard
+    from edl_ckpt.core.base.parallel import keep_freed_memory
     from edl_ckpt.core.operations.reshard.execute import execute_reshard
     from edl_ckpt.core.operations.reshard.needed import find_resharded
     from edl_ckpt.core.operations.reshard.prepare import prepare_reshard
-    from edl_ckpt.core.parallel import keep_freed_memory
 
     keep_freed_memory()
     where = _where(output, out)
     version = resolve_ref(ref, out, to_change=output is None, aloud=True)
     if if_needed:
-        made = find_resharded(version, ps, output=where, layout=layout, force=force, reporter=out.reporter())
+        made = find_resharded(version, ps, output=where, layout=layout, force=force, reporter=out)
         if made is not None:
             out.show(lambda: render_reshard.document(made, dry_run=dry_run), lambda: render_reshard.human(made))
             return
@@ -82,7 +81,7 @@ def reshard_command(
             layout=asked_layout(out, layout, where),
             max_memory_bytes=parse_size(max_memory) if max_memory else None,
             force=force,
-            reporter=out.reporter(),
+            reporter=out,
             **work,
         )
         for warning in (*plan.warnings, *settings.warnings):

@@ -7,10 +7,9 @@ from typing import Annotated
 import typer
 
 from edl_ckpt.cli.commands.head_ import show_rows
-from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.manual.codes import READS, exits
-from edl_ckpt.cli.options import Csv, Jsonl, Ref, Rows, Table
-from edl_ckpt.cli.output import Output
+from edl_ckpt.cli.manual.marks import READS, examples, exits
+from edl_ckpt.cli.options.common import Csv, Jsonl, Ref, Rows, Table
+from edl_ckpt.cli.terminal.output import Output
 
 
 @examples(

@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 
-from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.manual.codes import exits
-from edl_ckpt.cli.output import Output
-from edl_ckpt.core.errors import NotFoundError
-from edl_ckpt.core.words import meant
+from edl_ckpt.cli.manual.marks import examples, exits
+from edl_ckpt.cli.terminal.output import Output
+from edl_ckpt.core.base.errors import NotFoundError
+from edl_ckpt.core.base.words import meant
 
 
 @examples(
@@ -29,7 +28,7 @@ def schema_command(
 
     Every document of the command fits it. Documents gain keys with time, so a schema allows keys that it does not name.
     """
-    from edl_ckpt.cli.schemas import OF_COMMANDS, names, schema_for
+    from edl_ckpt.cli.render.schemas import OF_COMMANDS, names, schema_for
 
     name = " ".join(command) if command else None
     try:

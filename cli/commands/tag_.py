@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edl_ckpt.cli import options as o
-from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.hints import check_second
-from edl_ckpt.cli.manual.codes import LISTS, NOTES, exits
-from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.text import escaped
-from edl_ckpt.core.errors import UsageError
-from edl_ckpt.core.words import plural
+from edl_ckpt.cli.manual.marks import LISTS, NOTES, examples, exits
+from edl_ckpt.cli.options import common as o
+from edl_ckpt.cli.options.hints import check_second
+from edl_ckpt.cli.terminal.output import Output
+from edl_ckpt.cli.terminal.text import escaped
+from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.words import plural
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.format.model import Listing
+    from edl_ckpt.core.model.listings import Listing
     from edl_ckpt.core.storage.location import Location
 
 _Words = Annotated[list[str], typer.Argument(metavar="REF TAG", help="The version, and the tag.")]
@@ -91,7 +90,7 @@ def _split(words: list[str]) -> tuple[str | None, str]:
 
 
 def _show(out: Output, location: Location, more: Mapping[str, Any] | None = None) -> Listing:
-    from edl_ckpt.core.checkpoint.catalog import list_versions
+    from edl_ckpt.core.catalog.listing import list_versions
 
     listing = list_versions(location)
     numbers: dict[str, list[int | str]] = {}

@@ -6,12 +6,11 @@ from typing import Annotated
 
 import typer
 
-from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.manual.codes import NOTES, exits
-from edl_ckpt.cli.options import LockWait, parsed_ref
-from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.text import escaped, parse_duration
-from edl_ckpt.core.errors import UsageError
+from edl_ckpt.cli.manual.marks import NOTES, examples, exits
+from edl_ckpt.cli.options.common import LockWait, parsed_ref
+from edl_ckpt.cli.terminal.output import Output
+from edl_ckpt.cli.terminal.text import escaped, parse_duration
+from edl_ckpt.core.base.errors import UsageError
 
 _Deleted = Annotated[
     str | None,
@@ -40,6 +39,6 @@ def undo_command(out: Output, ref: _Deleted = None, lock_wait: LockWait = "10s")
     where, number = asked.location, asked.version if isinstance(asked.version, int) else None
     if number is None and (asked.version != "latest" or (ref or "").endswith("@latest")):
         raise UsageError(f"@{asked.version}: a version in the trash has only its number", path=where.url)
-    names = undo(where, number, wait_seconds=parse_duration(lock_wait), reporter=out.reporter())
+    names = undo(where, number, wait_seconds=parse_duration(lock_wait), reporter=out)
     document = {"schema": "edl-ckpt/undo/1", "location": where.url, "restored": list(names)}
     out.show(lambda: document, lambda: [f"{escaped(where.url)}: restored {escaped(name)}" for name in names])

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edl_ckpt.cli import options as o
-from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.manual.codes import NOTES, exits
-from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.text import escaped
+from edl_ckpt.cli.manual.marks import NOTES, examples, exits
+from edl_ckpt.cli.options import common as o
+from edl_ckpt.cli.terminal.output import Output
+from edl_ckpt.cli.terminal.text import escaped
 
 if TYPE_CHECKING:
     from edl_ckpt.core.state.holder import Holder
@@ -33,11 +32,11 @@ def unlock_command(
     Other commands take a stale lock over by themselves: at once when its process died on this host, else after ten
     minutes. This command does it earlier. It refuses while the holder is alive.
     """
-    from edl_ckpt.cli import render_unlock
+    from edl_ckpt.cli.render import unlock as render_unlock
     from edl_ckpt.core.operations.unlock import unlock
 
     where = out.location(location)
-    holders = unlock(where, confirm=lambda found: yes or _confirm(found), reporter=out.reporter())
+    holders = unlock(where, confirm=lambda found: yes or _confirm(found), reporter=out)
     out.show(lambda: render_unlock.document(where, holders), lambda: render_unlock.human(where, holders))
 
 

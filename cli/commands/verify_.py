@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edl_ckpt.cli.cluster import Cluster, working
-from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.manual.codes import WRITES, exits
-from edl_ckpt.cli.options import LockWait, Prometheus, Ref, Workers, check_prometheus, locking, parsed_ref
-from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.text import escaped
-from edl_ckpt.core.errors import EdlCkptError, UsageError
+from edl_ckpt.cli.manual.marks import WRITES, examples, exits
+from edl_ckpt.cli.options.cluster import Cluster, working
+from edl_ckpt.cli.options.common import LockWait, Prometheus, Ref, Workers, check_prometheus, locking, parsed_ref
+from edl_ckpt.cli.terminal.output import Output
+from edl_ckpt.cli.terminal.text import escaped
+from edl_ckpt.core.base.errors import EdlCkptError, UsageError
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.format.model import Version
+    from edl_ckpt.core.model.versions import Version
     from edl_ckpt.core.operations.verify.findings import VerifyResult
     from edl_ckpt.core.operations.verify.versions import VerifyRun
     from edl_ckpt.core.storage.location import Location
@@ -55,7 +54,7 @@ def verify_command(
 
     By default the command reads names, headers and ids. Exit code 3 means that it found errors.
     """
-    from edl_ckpt.cli import render_verify
+    from edl_ckpt.cli.render import verify as render_verify
     from edl_ckpt.core.operations.verify.versions import verify_versions
 
     if quick and (deep or seal):
@@ -91,7 +90,7 @@ def verify_command(
 
 
 def _print_line(out: Output, done: VerifyResult | tuple[str, EdlCkptError]) -> None:
-    from edl_ckpt.cli import render_verify
+    from edl_ckpt.cli.render import verify as render_verify
 
     out.print_json(render_verify.line(done), line=True)
 
@@ -109,7 +108,8 @@ class _Reports:
 
     def write(self, run: VerifyRun) -> None:
         """Write all reports of a run, also of one that could verify no version."""
-        from edl_ckpt.cli import github, prometheus, reports
+        from edl_ckpt.cli.render import prometheus, reports
+        from edl_ckpt.cli.terminal import github
 
         if self._junit:
             reports.write_report(self._junit, reports.junit(run.results, run.failed, strict=self._strict))
@@ -132,11 +132,11 @@ def _end(run: VerifyRun, *, strict: bool) -> None:
 
 def _versions(out: Output, ref: str | None, *, every: bool) -> tuple[Location, tuple[Version, ...]]:
     """Return the location of a reference, and its version, or with `every` all versions of the location."""
-    from edl_ckpt.core.checkpoint.catalog import list_versions, resolve, split_version_dir
+    from edl_ckpt.core.catalog.listing import list_versions, resolve, split_version_dir
 
     parsed = parsed_ref(ref, out)
     if not every:
-        return parsed.location, (resolve(parsed, reporter=out.reporter(), seals=False),)
+        return parsed.location, (resolve(parsed, reporter=out, seals=False),)
     if parsed.version != "latest" or split_version_dir(parsed.location):
         raise UsageError("--all needs a location without a version", path=ref)
     return parsed.location, list_versions(parsed.location).versions

@@ -7,10 +7,21 @@ from collections.abc import Mapping
 from typing import Final
 
 from edl_ckpt.cli import __version__
-from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.output import Output
+from edl_ckpt.cli.manual.marks import examples
+from edl_ckpt.cli.terminal.output import Output
 
-_LIBRARIES: Final = ("numpy", "protobuf", "typer", "rich", "fsspec", "xxhash", "s3fs", "botocore", "pyarrow", "torch")
+_LIBRARIES: Final = (
+    "numpy",
+    "protobuf",
+    "typer",
+    "rich",
+    "fsspec",
+    "xxhash",
+    "botocore",
+    "google-crc32c",
+    "pyarrow",
+    "torch",
+)
 
 
 @examples(
@@ -22,7 +33,7 @@ def version_command(out: Output) -> None:
 
     `edl-ckpt --version` prints the version alone.
     """
-    from edl_ckpt.core.format import bulk
+    from edl_ckpt.core.kernel import bulk
 
     kernel = "compiled" if bulk.kernel is not None else "numpy"
     libraries = _installed()

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.manual.codes import LISTS, exits
-from edl_ckpt.cli.options import Interval, Mode, Place, StallAfter, followed_location
-from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.text import escaped, parse_limit
-from edl_ckpt.core.errors import UsageError
-from edl_ckpt.core.words import meant
+from edl_ckpt.cli.manual.marks import LISTS, examples, exits
+from edl_ckpt.cli.options.common import Interval, Mode, Place, StallAfter, followed_location
+from edl_ckpt.cli.terminal.output import Output
+from edl_ckpt.cli.terminal.text import escaped, parse_limit
+from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.words import meant
 
 if TYPE_CHECKING:
     from edl_ckpt.core.operations.follow.wait import WaitResult
@@ -49,7 +48,7 @@ def wait_command(
     That is the newest complete version that can be read, as soon as there is one. Exit code 3 means that the time is
     over, or that nothing at the location changes any more.
     """
-    from edl_ckpt.cli import render_wait
+    from edl_ckpt.cli.render import wait as render_wait
     from edl_ckpt.core.operations.follow.wait import wait_for_version
 
     if mode is not None and best is None and "mode" not in out.defaulted:
@@ -64,7 +63,7 @@ def wait_command(
         timeout_seconds=parse_limit(timeout),
         stall_seconds=parse_limit(stall_after) or None,
         interval_seconds=None if interval is None else parse_limit(interval),
-        reporter=out.reporter(),
+        reporter=out,
     )
     if out.json:
         out.print_json(render_wait.document(result))

@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edl_ckpt.cli.help import examples
-from edl_ckpt.cli.manual.codes import LISTS, exits
-from edl_ckpt.cli.options import Interval, Place, StallAfter, followed_location
-from edl_ckpt.cli.output import Output
-from edl_ckpt.cli.text import parse_limit
-from edl_ckpt.core.errors import EdlCkptError, UsageError
-from edl_ckpt.core.words import counted, meant
+from edl_ckpt.cli.manual.marks import LISTS, examples, exits
+from edl_ckpt.cli.options.common import Interval, Place, StallAfter, followed_location
+from edl_ckpt.cli.terminal.output import Output
+from edl_ckpt.cli.terminal.text import parse_limit
+from edl_ckpt.core.base.errors import EdlCkptError, UsageError
+from edl_ckpt.core.base.words import counted, meant
 
 if TYPE_CHECKING:
-    from edl_ckpt.cli.hooks import Hook
+    from edl_ckpt.cli.terminal.hooks import Hook
     from edl_ckpt.core.operations.follow.changes import EventKind, WatchEvent
-    from edl_ckpt.core.operations.follow.watch import Look
+    from edl_ckpt.core.operations.follow.watch import WatchStep
 
 
 @examples(
@@ -54,16 +53,16 @@ def watch_command(
     That is a live view on a terminal, and one line of JSON for each event elsewhere. The command runs until it is
     interrupted. With --exec it prints events as lines on a terminal too.
     """
-    from edl_ckpt.cli import live
-    from edl_ckpt.cli.hooks import Hook
+    from edl_ckpt.cli.render import live
+    from edl_ckpt.cli.terminal.hooks import Hook
     from edl_ckpt.core.operations.follow.changes import Limits
-    from edl_ckpt.core.operations.follow.watch import looks_at
+    from edl_ckpt.core.operations.follow.watch import watch_steps
 
     where, kinds = followed_location(out, location), _kinds(on)
     hook = Hook.of(execute, shell=shell)
     limits = Limits(parse_limit(stall_after) or None)
     with live.view(out, where, limits, lines=hook is not None) as view:
-        looks = looks_at(
+        looks = watch_steps(
             where,
             after=after,
             interval_seconds=None if interval is None else parse_limit(interval),
@@ -76,9 +75,9 @@ def watch_command(
 
 def _follow(
     out: Output,
-    looks: Iterator[Look],
+    looks: Iterator[WatchStep],
     kinds: frozenset[EventKind],
-    show: Callable[[Look, list[WatchEvent]], None],
+    show: Callable[[WatchStep, list[WatchEvent]], None],
     hook: Hook | None,
 ) -> None:
     """Show each look, and run the command for each of its events; an error at the end when one has failed."""

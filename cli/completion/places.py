@@ -10,11 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, Protocol
 
-from edl_ckpt.core.checkpoint import glance
-from edl_ckpt.core.checkpoint.glance import Budget, Glimpse, Names
+from edl_ckpt.core.catalog import glance
+from edl_ckpt.core.catalog.glance import Glimpse
+from edl_ckpt.core.sources.elasticdl import peek
+from edl_ckpt.core.sources.elasticdl.peek import Budget, Names
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.format.model import Listing
+    from edl_ckpt.core.model.listings import Listing
     from edl_ckpt.core.storage.location import Location
 
 REMOTE: Final = "EDL_CKPT_COMPLETE_REMOTE"
@@ -23,7 +25,7 @@ REMOTE: Final = "EDL_CKPT_COMPLETE_REMOTE"
 _MOST_DELETED: Final = 500
 
 
-class Place(Protocol):
+class KnownPlace(Protocol):
     """A location whose names are wanted."""
 
     def versions(self) -> Iterable[tuple[str, str]]:
@@ -52,7 +54,7 @@ class LocalPlace:
 
     def versions(self) -> Iterator[tuple[str, str]]:
         """Yield numbers, and then UUIDs."""
-        numbers, unnumbered = glance.versions(self._path)
+        numbers, unnumbered = peek.versions(self._path)
         yield from ((str(number), "version") for number in numbers)
         yield from ((name, "version") for name in unnumbered)
 
@@ -70,9 +72,9 @@ class LocalPlace:
         if key is None and version:
             key = self.glimpse().tags.get(version)
         if key is None:
-            key = next((key for found in glance.versions(self._path) for key in found), None)
-        path = None if key is None else glance.find(self._path, key)
-        return glance.names_in(path or self._path, self._budget, variables=variables)
+            key = next((key for found in peek.versions(self._path) for key in found), None)
+        path = None if key is None else peek.find(self._path, key)
+        return peek.names_in(path or self._path, self._budget, variables=variables)
 
 
 class RemotePlace:
@@ -100,10 +102,10 @@ class RemotePlace:
 
     def names(self, version: str, *, variables: bool) -> Names:  # noqa: ARG002 - headers have both
         """Return the names in the headers of a version."""
-        from edl_ckpt.core.checkpoint.catalog import resolve
-        from edl_ckpt.core.checkpoint.reader import open_checkpoint
-        from edl_ckpt.core.format.model import CheckpointRef
-        from edl_ckpt.core.progress import SILENT
+        from edl_ckpt.core.base.progress import SILENT
+        from edl_ckpt.core.catalog.listing import resolve
+        from edl_ckpt.core.model.versions import CheckpointRef
+        from edl_ckpt.core.reading.reader import open_checkpoint
 
         key = int(version) if version.isascii() and version.isdigit() else version or "latest"
         with open_checkpoint(resolve(CheckpointRef(self._location(), key), reporter=SILENT)) as checkpoint:
@@ -115,12 +117,12 @@ class RemotePlace:
         return Location(self._url, self._options)
 
     def _listing(self) -> Listing:
-        from edl_ckpt.core.checkpoint.catalog import list_versions
+        from edl_ckpt.core.catalog.listing import list_versions
 
         return list_versions(self._location())
 
 
-def place_of(url: str, options: Iterable[str], budget: Budget) -> Place | None:
+def place_of(url: str, options: Iterable[str], budget: Budget) -> KnownPlace | None:
     """Return the place that a text names; None for one on a network, unless the user wants those too."""
     if "://" in url and not url.startswith(("file://", "local://")):
         return RemotePlace(url, options) if asks_remote() else None

@@ -22,7 +22,7 @@ _PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0
 _ENDS_WORDS: Final = frozenset("|&;()<>")
 
 
-class Line(NamedTuple):
+class TypedLine(NamedTuple):
     """The words up to the cursor: the last one as it means, and as it is typed, behind its opening quote."""
 
     words: list[str]
@@ -49,23 +49,23 @@ def answer(shell: str, arguments: Sequence[str]) -> NoReturn:
 def _answer(shell: str, arguments: Sequence[str]) -> str:
     from edl_ckpt.cli.completion.grammar import expected
     from edl_ckpt.cli.completion.table import load
-    from edl_ckpt.cli.completion.values import Values, bounded
+    from edl_ckpt.cli.completion.values import Completer, bounded
 
     line = _line(shell, arguments)
     table = load()
     asked = expected(line.words, table)
-    found = bounded(Values(asked, table).candidates())
+    found = bounded(Completer(asked, table).candidates())
     return "".join(_DRAWN[shell](line, each.value[len(asked.typed) :], each) for each in found)
 
 
-def _line(shell: str, arguments: Sequence[str]) -> Line:
+def _line(shell: str, arguments: Sequence[str]) -> TypedLine:
     """Return the words that a shell handed over."""
     if shell == "bash":
         return split(os.environ.get("COMP_LINE", "").encode()[: _number("COMP_POINT")].decode("utf-8", "ignore"))
     if shell == "zsh":
         *words, raw, quote = arguments
-        return Line([*words, _plain(raw, quote)], raw, quote if quote in {"'", '"'} else "")
-    return Line(list(arguments), arguments[-1], "")
+        return TypedLine([*words, _plain(raw, quote)], raw, quote if quote in {"'", '"'} else "")
+    return TypedLine(list(arguments), arguments[-1], "")
 
 
 def _number(variable: str) -> int:
@@ -73,11 +73,11 @@ def _number(variable: str) -> int:
     return int(text) if text.isascii() and text.isdigit() else 1 << 20
 
 
-def split(text: str) -> Line:
+def split(text: str) -> TypedLine:
     r"""Return the words of bash's command line up to the cursor, behind the program's name.
 
     >>> split("edl-ckpt get 'run@1' --table us")
-    Line(words=['get', 'run@1', '--table', 'us'], raw='us', quote='')
+    TypedLine(words=['get', 'run@1', '--table', 'us'], raw='us', quote='')
     >>> split("EDL_CKPT_DIR=x edl-ckpt get 'my ru").words, split("true; edl-ckpt get a\\ b").raw
     (['get', 'my ru'], 'a\\ b')
     """
@@ -109,7 +109,7 @@ def split(text: str) -> Line:
         else:
             meaning, raw = meaning + char, raw + char
     own = next((i for i, word in enumerate(words) if os.path.basename(word) == "edl-ckpt"), 0)
-    return Line([*words[own + 1 :], meaning], raw[opened:] if quote else raw, quote)
+    return TypedLine([*words[own + 1 :], meaning], raw[opened:] if quote else raw, quote)
 
 
 def _plain(raw: str, quote: str) -> str:
@@ -130,7 +130,7 @@ def quoted(text: str, quote: str) -> str | None:
     return "".join(c if c in _PLAIN or ord(c) > 127 else f"\\{c}" for c in text)
 
 
-def _for_bash(line: Line, rest: str, full: Candidate) -> str:
+def _for_bash(line: TypedLine, rest: str, full: Candidate) -> str:
     """Return a line with what stands behind the last character of the word that parts words for readline."""
     written = quoted(rest, line.quote)
     if written is None:
@@ -154,7 +154,7 @@ def _behind_break(raw: str, breaks: str) -> int:
     return cut
 
 
-def _for_zsh(line: Line, rest: str, full: Candidate) -> str:
+def _for_zsh(line: TypedLine, rest: str, full: Candidate) -> str:
     """Return three lines: the word as it is written, as it is shown with its note, and whether a space follows."""
     written = quoted(rest, line.quote)
     if written is None:
@@ -165,7 +165,7 @@ def _for_zsh(line: Line, rest: str, full: Candidate) -> str:
     return f"{line.raw}{written}\n{shown}\n{'open' if full.value.endswith(_OPEN) else 'done'}\n"
 
 
-def _for_fish(line: Line, rest: str, full: Candidate) -> str:
+def _for_fish(line: TypedLine, rest: str, full: Candidate) -> str:
     """Return a line with the value and its note; fish quotes it itself."""
     return f"{line.raw}{rest}\t{full.note}\n"
 

@@ -56,12 +56,11 @@ def load() -> dict[str, Any]:
     return table
 
 
-def make() -> str:
+def make(program: Any) -> str:
     """Return the text of the table, from the parser."""
-    from edl_ckpt.cli.app import parser
     from edl_ckpt.cli.manual.topics import TOPICS
 
-    program, commands = parser(), {}
+    commands = {}
     for name in COMMANDS:
         command = program
         for word in name.split():
@@ -146,7 +145,7 @@ def _metric_formats() -> Iterable[str]:
 
 
 def _dtypes() -> Iterable[str]:
-    from edl_ckpt.core.operations.export.selection import CASTS
+    from edl_ckpt.core.operations.export.content.selection import CASTS
 
     return CASTS
 

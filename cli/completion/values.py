@@ -9,13 +9,14 @@ from itertools import chain
 from typing import Any, Final, NamedTuple, TypeVar
 
 from edl_ckpt.cli.completion.grammar import Expected, commands
-from edl_ckpt.cli.completion.places import Place, expanded, place_of
-from edl_ckpt.core.checkpoint import glance
-from edl_ckpt.core.checkpoint.glance import Budget
+from edl_ckpt.cli.completion.places import KnownPlace, expanded, place_of
+from edl_ckpt.core.catalog import glance
+from edl_ckpt.core.sources.elasticdl import peek
+from edl_ckpt.core.sources.elasticdl.peek import Budget
 
 _MOST: Final = 500
 """So many candidates are handed over: nobody reads more."""
-_SECONDS: Final = 0.12
+SECONDS: Final = 0.12
 """What looking at files may take. A shell may wait 150 ms for all of it; names that come later are left out."""
 _MOST_PROBES: Final = 200
 """So many directories are looked into, to tell locations from others."""
@@ -31,13 +32,13 @@ class Candidate(NamedTuple):
     note: str = ""
 
 
-class Values:
+class Completer:
     """Finds the names for one word; `table` is that of the commands."""
 
     def __init__(self, asked: Expected, table: Mapping[str, Any]) -> None:
         self._asked = asked
         self._table = table
-        self._budget = Budget.of(_SECONDS)
+        self._budget = Budget.of(SECONDS)
 
     def candidates(self) -> Iterator[Candidate]:
         """Yield what begins as the word does; a value may come twice."""
@@ -101,7 +102,7 @@ class Values:
             if self._is_location(each):
                 yield Candidate(f"{each.value}@", "its versions")
         if self._asked.command not in {"tag add", "tag remove", "metrics set", "note", "copy"}:
-            yield from (each for each in self._paths(files=True) if glance.may_be_whole(each.value))
+            yield from (each for each in self._paths(files=True) if peek.may_be_whole(each.value))
 
     def _locations(self) -> Iterator[Candidate]:
         """Yield the directories below what is typed, and the storages of the configuration file."""
@@ -109,7 +110,7 @@ class Values:
         for each in self._paths(files=False):
             probes += 1
             path = expanded(each.value)
-            if probes > _MOST_PROBES or self._budget.spent or not glance.has_versions(path):
+            if probes > _MOST_PROBES or self._budget.spent or not peek.has_versions(path):
                 yield each
                 continue
             last = next(glance.in_trash(path, self._budget), []) if self._asked.command == "undo" else []
@@ -125,7 +126,7 @@ class Values:
     def _paths(self, *, files: bool) -> Iterator[Candidate]:
         """Yield directories, with '/' behind them, and `files` too; hidden ones only where a dot is typed."""
         folder, slash, begun = self._asked.typed.rpartition("/")
-        for entry in glance.entries(expanded(folder + slash)):
+        for entry in peek.entries(expanded(folder + slash)):
             name = entry.name
             hidden = name.startswith(".") and not begun.startswith(".")
             if hidden or not name.startswith(begun) or (name.startswith("-") and not slash):  # else an option
@@ -169,10 +170,10 @@ class Values:
         return self._place.glimpse() if self._place is not None else glance.Glimpse()
 
     @cached_property
-    def _place(self) -> Place | None:
+    def _place(self) -> KnownPlace | None:
         return self._place_of(self._typed_ref[0])
 
-    def _place_of(self, location: str) -> Place | None:
+    def _place_of(self, location: str) -> KnownPlace | None:
         if self._storages is not None:
             try:
                 found = self._storages.locate(location) if location else None
@@ -212,7 +213,7 @@ class Values:
 
         path = config_path(self._asked.options.get("--config", ()))
         try:
-            with open(path, "rb", opener=glance.open_at_once) as file:
+            with open(path, "rb", opener=peek.open_at_once) as file:
                 section = tomllib.loads(file.read(1 << 20).decode()).get("checkpoint_storage")
             if not isinstance(section, dict):
                 return None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from edl_ckpt.cli.manual import codes, panels
+from edl_ckpt.cli.manual import marks, panels
 
 PROGRAM: Final = "edl-ckpt"
 _KINDS: Final[Mapping[str, str]] = {
@@ -69,7 +69,7 @@ def command_page(name: str, command: Any, context: Any, function: Callable[..., 
         Block("Arguments", rows=tuple(Row(_metavar(p, context), _text(p)) for p in arguments)),
         *_option_blocks(name, options, context),
         Block("Values", rows=tuple(_kinds(parameters, context))),
-        Block("Exit codes", rows=tuple(_exit_rows(codes.exits_of(function)))),
+        Block("Exit codes", rows=tuple(_exit_rows(marks.exits_of(function)))),
         Block("Examples", lines=lines),
     )
     return Page(name, summary, usage_line(name, parameters, context), description, _filled(blocks))

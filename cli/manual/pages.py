@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 from edl_ckpt.cli.catalogue import COMMANDS, GROUPS, SECTIONS, function_of
 from edl_ckpt.cli.manual.page import PROGRAM, Block, Page, Row, command_page, group_page
 from edl_ckpt.cli.manual.topics import TOPICS, topic
 
+Parser = Callable[[str], Any]
+"""Returns the program as its parser sees it, with the command of this name."""
 _SUMMARY: Final = "Look at, check, change and prune the checkpoints of ElasticDL's parameter servers."
 _DESCRIPTION: Final = (
     (
@@ -49,31 +51,34 @@ def group(name: str) -> Page:
     return group_page(name, summary, rows, (f"{PROGRAM} {line}" for lines in firsts for line in lines))
 
 
-def page(name: str) -> Page:
+def overview(name: str) -> Page:
+    """Return the page of a group, that of the program for ''."""
+    return group(name) if name else root()
+
+
+def page(name: str, parser: Parser) -> Page:
     """Return the page of a command, a topic or a group, that of the program for ''.
 
     `config` is both: its topic tells more, and names the group.
     """
     if name in COMMANDS:
-        return command(name)
-    return root() if not name else topic(name) if name in TOPICS else group(name)
+        return _command(name, parser)
+    return topic(name) if name in TOPICS else overview(name)
 
 
-def every() -> Iterator[Page]:
+def every(parser: Parser) -> Iterator[Page]:
     """Yield all pages: the program's, each command's and each group's in the order of the help, and the topics."""
     yield root()
     for names in SECTIONS.values():
         for name in names:
             if name in GROUPS:
                 yield group(name)
-            yield from (command(each) for each in COMMANDS if each.partition(" ")[0] == name)
+            yield from (_command(command, parser) for command in COMMANDS if command.partition(" ")[0] == name)
     yield from map(topic, TOPICS)
 
 
-def command(name: str) -> Page:
+def _command(name: str, parser: Parser) -> Page:
     """Return the page of a command, such as `list` or `tag add`."""
-    from edl_ckpt.cli.app import parser
-
     program = parser(name.partition(" ")[0])
     for word in name.split():
         program = program.commands[word]

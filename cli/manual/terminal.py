@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from edl_ckpt.cli.manual.page import Block, Page, Row
-from edl_ckpt.cli.style import painted
+from edl_ckpt.cli.terminal.style import painted
 
 _WIDEST: Final = 110
 """Longer lines of text are hard to read."""

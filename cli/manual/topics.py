@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from edl_ckpt.cli.manual.codes import CODES
+from edl_ckpt.cli.manual.marks import CODES
 from edl_ckpt.cli.manual.page import Block, Page, Row
 
 TOPICS: Final[Mapping[str, str]] = {

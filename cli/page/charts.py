@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from xml.etree import ElementTree as ET
 
 from edl_ckpt.cli.page.figures import number, when
-from edl_ckpt.cli.text import count, escaped
-from edl_ckpt.core import words
-from edl_ckpt.core.format.model import State, Version
-from edl_ckpt.core.libraries import library
+from edl_ckpt.cli.terminal.text import count, escaped
+from edl_ckpt.core.base import words
+from edl_ckpt.core.base.libraries import library
+from edl_ckpt.core.model.versions import State, Version
 
 if TYPE_CHECKING:
     from edl_ckpt.core.operations.report.results import Drift, LocationReport, SampledTensor

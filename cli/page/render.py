@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from edl_ckpt.cli import __version__
 from edl_ckpt.cli.page.sections import facts_of, made_by, sections_of
-from edl_ckpt.cli.text import escaped
-from edl_ckpt.core.libraries import library
+from edl_ckpt.cli.terminal.text import escaped
+from edl_ckpt.core.base.libraries import library
 
 if TYPE_CHECKING:
     from edl_ckpt.core.operations.report.results import LocationReport

@@ -8,31 +8,27 @@ from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli.page import charts
 from edl_ckpt.cli.page.figures import number, when
-from edl_ckpt.cli.text import count, escaped
-from edl_ckpt.core import words
-from edl_ckpt.core.format.model import State, Version
+from edl_ckpt.cli.terminal.text import count, escaped
+from edl_ckpt.core.base import words
+from edl_ckpt.core.model.versions import State, Version
 
 if TYPE_CHECKING:
     from edl_ckpt.core.operations.report.results import LocationReport, OpenedVersion
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table; its kind is 'number', 'when', 'prose', 'name' for a name in a checkpoint, or ''.
+_Column = tuple[str, str]
+"""The title of a column and its kind: 'number', 'when', 'prose', 'name' for a name in a checkpoint, or ''.
 
-    With 'long' behind it, as in 'number long', the title is such a name too.
-    """
-
-    title: str
-    kind: str = ""
+With 'long' after it, as in 'number long', the title is such a name too.
+"""
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class HtmlTable:
     """A table; a cell is a text, or a text with the kind that gives it its colour."""
 
     caption: str
-    columns: Sequence[Column]
+    columns: Sequence[_Column]
     rows: Sequence[Sequence[Any]]
     folded: bool = False
 
@@ -55,7 +51,7 @@ class Section:
     items: Sequence[str] = ()
     charts: Sequence[Figure] = ()
     small: Sequence[Figure] = ()
-    tables: Sequence[Table] = field(default_factory=tuple)
+    tables: Sequence[HtmlTable] = field(default_factory=tuple)
 
 
 def sections_of(report: LocationReport) -> list[Section]:
@@ -101,9 +97,8 @@ def _versions(report: LocationReport) -> Section:
         stay = "Tagged versions, and the newest complete one and all after it, stay in any case."
         rules = f"{whose} {', '.join(map(escaped, retention.rules))}. {stay}"
     columns = [
-        *(Column("version", "name"), Column("saved (UTC)", "when"), Column("state"), Column("size", "number")),
-        *(Column("shards", "number"), Column("tags", "name"), Column("note", "prose"), Column("sealed")),
-        Column("kept, and why", "prose"),
+        *(("version", "name"), ("saved (UTC)", "when"), ("state", ""), ("size", "number"), ("shards", "number")),
+        *(("tags", "name"), ("note", "prose"), ("sealed", ""), ("kept, and why", "prose")),
     ]
     rows = [_version_row(report, version) for version in reversed(report.versions)]
     shown = [
@@ -111,12 +106,12 @@ def _versions(report: LocationReport) -> Section:
         Figure(charts.saves(report), "When each version was saved"),
     ]
     caption = f"Versions, the newest first: {len(rows)} of {report.total_versions}"
-    tables = [Table(caption, *_without_empty(columns, rows))]
+    tables = [HtmlTable(caption, *_without_empty(columns, rows))]
     problems = [escaped(problem) for problem in report.problems]
     return Section("versions", "Versions", [rules], problems, shown, (), tables)
 
 
-def _without_empty(columns: list[Column], rows: list[list[Any]]) -> tuple[list[Column], list[list[Any]]]:
+def _without_empty(columns: list[_Column], rows: list[list[Any]]) -> tuple[list[_Column], list[list[Any]]]:
     """Return a table without the columns that have no content."""
     filled = [k for k in range(len(columns)) if any(row[k] != "" for row in rows)]
     return [columns[k] for k in filled], [[row[k] for k in filled] for row in rows]
@@ -136,8 +131,8 @@ def _version_row(report: LocationReport, version: Version) -> list[Any]:
     return [str(version.key), saved, state, size, shards, tags, note, sealed, why]
 
 
-def _numbers(*titles: str) -> list[Column]:
-    return [Column(title, "number") for title in titles]
+def _numbers(*titles: str) -> list[_Column]:
+    return [(title, "number") for title in titles]
 
 
 def _metrics(report: LocationReport) -> Section | None:
@@ -146,10 +141,10 @@ def _metrics(report: LocationReport) -> Section | None:
     captions = [_metric_caption(report, name) for name in report.metrics]
     small = [Figure(charts.metric(report, name), text) for name, text in zip(report.metrics, captions, strict=True)]
     measured = [version for version in reversed(report.versions) if version.metrics]
-    columns = [Column("version", "name"), *(Column(escaped(name), "number long") for name in report.metrics)]
+    columns = [("version", "name"), *((escaped(name), "number long") for name in report.metrics)]
     rows = [[str(v.key), *(number(v.metrics.get(name)) for name in report.metrics)] for v in measured]
     return Section(
-        "metrics", "Metrics", small=small, tables=[Table("Metrics of each version", columns, rows, folded=True)]
+        "metrics", "Metrics", small=small, tables=[HtmlTable("Metrics of each version", columns, rows, folded=True)]
     )
 
 
@@ -169,9 +164,9 @@ def _findings(report: LocationReport) -> Section:
     if not report.total_versions:
         text = "There was nothing to check."
     rows = [row for opened in reversed(report.opened) for row in _finding_rows(opened)]
-    columns = [Column("version", "name"), Column("severity"), Column("code"), Column("place", "name"),
-               Column("finding", "prose"), Column("what to do", "prose")]  # fmt: skip
-    tables = [Table("Findings of each version, the newest first", columns, rows)] if rows else []
+    columns = [("version", "name"), ("severity", ""), ("code", ""), ("place", "name"),
+               ("finding", "prose"), ("what to do", "prose")]  # fmt: skip
+    tables = [HtmlTable("Findings of each version, the newest first", columns, rows)] if rows else []
     return Section("findings", "Findings", [text if rows else f"{text} Nothing was found."], tables=tables)
 
 
@@ -196,12 +191,12 @@ def _shards(report: LocationReport) -> Section:
     columns = _numbers("shard", "size", "rows", "variables")
     rows = [[str(s.ps_id), words.size(s.size_bytes), count(s.rows), count(s.variables)] for s in newest.shards]
     return Section("shards", "Balance of shards", [text], charts=[Figure(charts.shards(newest), "Bytes of each shard")],
-                   tables=[Table("Shards", columns, rows, folded=True)])  # fmt: skip
+                   tables=[HtmlTable("Shards", columns, rows, folded=True)])  # fmt: skip
 
 
 def _growth(report: LocationReport) -> Section:
     assert report.newest is not None  # noqa: S101 - the caller looked
-    columns = [Column("table", "name"), *_numbers("rows", "dim"), Column("dtype"), *_numbers("size")]
+    columns = [("table", "name"), *_numbers("rows", "dim"), ("dtype", ""), *_numbers("size")]
     rows = [
         [
             *(escaped(table.name), count(table.rows), count(table.dim), table.dtype or ""),
@@ -217,10 +212,10 @@ def _growth(report: LocationReport) -> Section:
         for table in opened.tables
     ]
     tables = [
-        Table(f"Tables of {escaped(report.newest.ref)}", [*columns, Column("initializer", "name")], rows),
-        Table(
+        HtmlTable(f"Tables of {escaped(report.newest.ref)}", [*columns, ("initializer", "name")], rows),
+        HtmlTable(
             "Rows of tables in each version whose headers were read",
-            [Column("version", "name"), Column("table", "name"), *_numbers("rows", "size")],
+            [("version", "name"), ("table", "name"), *_numbers("rows", "size")],
             over_time,
             folded=True,
         ),
@@ -237,7 +232,7 @@ def _histograms(report: LocationReport) -> Section | None:
         for t in report.tensors
     ]
     measures = ("elements read", "minimum", "maximum", "mean", "deviation", "zeros", "NaN", "infinite")
-    columns = [Column("tensor", "name"), Column("kind"), *_numbers(*measures)]
+    columns = [("tensor", "name"), ("kind", ""), *_numbers(*measures)]
     rows = [
         [
             *(escaped(tensor.stats.name), tensor.stats.kind, _extent(tensor.stats.elements, tensor.of_elements)),
@@ -247,7 +242,9 @@ def _histograms(report: LocationReport) -> Section | None:
         for tensor in report.tensors
     ]
     text = f"A sample by the seed {report.seed}: another seed reads other places of large tensors."
-    return Section("values", "Values", [text], small=small, tables=[Table("Statistics of the sample", columns, rows)])
+    return Section(
+        "values", "Values", [text], small=small, tables=[HtmlTable("Statistics of the sample", columns, rows)]
+    )
 
 
 def _extent(read: int, of: int) -> str:
@@ -258,7 +255,7 @@ def _drift(report: LocationReport) -> Section | None:
     if not report.drift:
         return None
     measures = ("relative", "cosine", "largest", "sampled", "changed", "added", "removed")
-    columns = [Column("from"), Column("to"), Column("tensor", "name"), Column("kind"), *_numbers(*measures)]
+    columns = [("from", ""), ("to", ""), ("tensor", "name"), ("kind", ""), *_numbers(*measures)]
     rows = [
         [
             *(escaped(ref.rpartition("@")[2]) for ref in (drift.a, drift.b)),
@@ -273,7 +270,7 @@ def _drift(report: LocationReport) -> Section | None:
         f" by their ids, chosen by the seed {report.seed}; added and removed count ids that only one version has."
     )
     drawn = [Figure(charts.drift(report), "Relative change of what changed most")]
-    tables = [Table("Changes, the newest first", columns, rows)]
+    tables = [HtmlTable("Changes, the newest first", columns, rows)]
     return Section("drift", "Drift between versions", [text], charts=drawn, tables=tables)
 
 

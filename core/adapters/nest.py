@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.adapters.variables import read_variable, unique
-from edl_ckpt.core.arrays import is_array
-from edl_ckpt.core.errors import CorruptError, NameNotFoundError, UsageError
+from edl_ckpt.core.base.arrays import is_array
+from edl_ckpt.core.base.errors import CorruptError, NameNotFoundError, UsageError
+from edl_ckpt.core.base.words import meant
 from edl_ckpt.core.state.document import MAX_SUMS_BYTES, parse_document
-from edl_ckpt.core.words import meant
 
 STRUCTURE: Final = ".structure"
 _SCHEMA: Final = "edl-ckpt/nest/1"

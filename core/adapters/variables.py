@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy.typing as npt
 
-from edl_ckpt.core.arrays import as_array, dtype_name
-from edl_ckpt.core.checkpoint.reader import Checkpoint
-from edl_ckpt.core.errors import NameNotFoundError, UsageError
-from edl_ckpt.core.words import meant
+from edl_ckpt.core.base.arrays import as_array, dtype_name
+from edl_ckpt.core.base.errors import NameNotFoundError, UsageError
+from edl_ckpt.core.base.words import meant
+from edl_ckpt.core.reading.reader import Checkpoint
 
 
 def read_variable(variables: Mapping[str, Any], name: str) -> npt.NDArray[Any]:

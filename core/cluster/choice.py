@@ -7,19 +7,40 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
+from edl_ckpt.core.base.errors import UnsupportedError, UsageError
+from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.parallel import Executor, Threads, default_workers
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.cluster import preflight
 from edl_ckpt.core.cluster.connection import connected
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.cluster.preflight import ask_workers, show_version
-from edl_ckpt.core.errors import UnsupportedError, UsageError
-from edl_ckpt.core.format.model import Version
-from edl_ckpt.core.parallel import Executor, Threads, default_workers
-from edl_ckpt.core.progress import WARNINGS, Reporter
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.location import Location
 
 ExecutorLike: TypeAlias = Executor | Any
 """What the public functions take: an executor, or a `distributed.Client`."""
+
+
+def job_of(
+    executor: ExecutorLike | None,
+    versions: Sequence[Version],
+    *,
+    workers: int | None = None,
+    memory_bytes: int | None = None,
+    reporter: Reporter = WARNINGS,
+) -> Job:
+    """Return the job of an operation on these versions: with the executor of the caller, or with threads.
+
+    Raises as `executor_of`.
+    """
+    chosen = executor_of(executor, versions, workers=workers, reporter=reporter)
+    if not chosen.is_cluster:
+        workers = chosen.threads
+    elif workers is None:
+        workers = default_workers(remote=_are_far(versions))
+    return Job(chosen, workers, memory_bytes, reporter)
 
 
 def executor_of(
@@ -31,8 +52,7 @@ def executor_of(
     that cannot do the work, UnavailableError for a cluster without workers.
     """
     if executor is None:
-        remote = any(open_store(version.location).properties.round_trips for version in versions)
-        return Threads(default_workers(remote=remote) if workers is None else workers)
+        return Threads(default_workers(remote=_are_far(versions)) if workers is None else workers)
     given: Any = wrapped(executor)
     if not isinstance(given, ClusterExecutor):
         if not hasattr(given, "run"):
@@ -43,6 +63,10 @@ def executor_of(
     for version in versions:
         show_version(given, version, reporter)
     return given
+
+
+def _are_far(versions: Sequence[Version]) -> bool:
+    return any(version.location.is_far for version in versions)
 
 
 def check_target(

@@ -16,11 +16,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from edl_ckpt.core.errors import EdlCkptError, NotFoundError, UnavailableError, UnsupportedError, UsageError
-from edl_ckpt.core.progress import Reporter
+from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, UnavailableError, UnsupportedError, UsageError
+from edl_ckpt.core.base.progress import Reporter
+from edl_ckpt.core.base.words import extra_hint
 from edl_ckpt.core.state.document import MAX_BYTES, parse_document
 from edl_ckpt.core.storage.faults import storage_errors
-from edl_ckpt.core.words import extra_hint
 
 START_WORKERS: Final = "start workers: dask worker SCHEDULER_ADDRESS"
 LOOK_AT_SCHEDULER: Final = "look at the log of the scheduler, and try again"

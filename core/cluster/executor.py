@@ -17,14 +17,15 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
+from edl_ckpt.core.base.errors import UnavailableError, UnsupportedError
+from edl_ckpt.core.base.job import FunctionWork
+from edl_ckpt.core.base.parallel import RESULT_BYTES, SMALL_READS, Advance, Meeting, Opened, Result, Task, Work
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.words import abridged, counted, size
 from edl_ckpt.core.cluster import worker
 from edl_ckpt.core.cluster.connection import LOOK_AT_SCHEDULER, START_WORKERS, lost, meanings
 from edl_ckpt.core.cluster.worker import Done, Published, Seen, Shown
-from edl_ckpt.core.errors import UnavailableError, UnsupportedError
-from edl_ckpt.core.parallel import Advance, Meeting, Opened, Result, Task, Work
-from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.storage.meeting import TOKEN
-from edl_ckpt.core.words import abridged, counted, size
 
 _TASKS_A_THREAD: Final = 12
 """So many tasks for each thread at least, where there is data for them: the last ones end at about the same time. More
@@ -73,7 +74,10 @@ class ClusterWorker:
 class ClusterExecutor:
     """Does tasks on the workers of a cluster, through a `distributed.Client`."""
 
-    elsewhere = True
+    is_cluster = True
+    result_bytes = RESULT_BYTES
+    openings: int | None = SMALL_READS  # a file system of many machines takes requests, too
+    task_threads = 1
 
     def __init__(self, client: Any) -> None:
         self.client = client
@@ -138,9 +142,14 @@ class ClusterExecutor:
         """Return the threads of the worker that has most."""
         return max((int(info["nthreads"]) for info in self.workers().values()), default=1)
 
+    @property
+    def all_threads(self) -> int:
+        """Return the threads of all workers."""
+        return sum(int(info["nthreads"]) for info in self.workers().values())
+
     def task_bytes(self, total_bytes: int) -> int:
         """Return the bytes of a task: enough tasks for every thread, and few enough for the scheduler."""
-        return bytes_of_task(total_bytes, sum(int(info["nthreads"]) for info in self.workers().values()))
+        return bytes_of_task(total_bytes, self.all_threads)
 
     def ask(self, function: Callable[..., Any], *args: Any, found: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return what each worker answers, or the error that it raised, by its address; `function` raises no OSError.
@@ -258,16 +267,17 @@ class ClusterExecutor:
         opened: Opened,  # noqa: ARG002 - workers open what they need themselves
         tasks: Iterable[Task],
         advance: Advance,
+        *,
+        in_turn: bool = False,  # noqa: ARG002 - each task has one thread of a worker
     ) -> Generator[Result, None, None]:
         """Yield the results of all tasks, in their order."""
         waiting, published = iter(tasks), Published.of(work, list(self.shown.values()))
-        name = type(work).__name__.strip("_")
+        name = str(work) if isinstance(work, FunctionWork) else type(work).__name__.strip("_")
         running = _Running(self.client, published, self._watch, name)
         self._at_work.append(running)
         try:
             while True:
-                threads = sum(info["nthreads"] for info in self.workers().values())
-                room = UNDER_WAY * max(threads, 1) - len(running)
+                room = UNDER_WAY * max(self.all_threads, 1) - len(running)
                 if room > 0 and len(running) <= room:  # many at a time: each message to the scheduler costs
                     running.begin(list(islice(waiting, room)))
                 if not len(running):

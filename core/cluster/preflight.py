@@ -11,21 +11,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
+from edl_ckpt.core.base.errors import UnavailableError, UnsupportedError
+from edl_ckpt.core.base.ids import new_id
+from edl_ckpt.core.base.progress import Reporter
+from edl_ckpt.core.base.words import abridged, size
 from edl_ckpt.core.cluster import worker
 from edl_ckpt.core.cluster.connection import START_WORKERS
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.cluster.worker import Seen, Shown, Sight
-from edl_ckpt.core.commit.recovery import made_directory
-from edl_ckpt.core.commit.staging import Staging, remove_empty_state
-from edl_ckpt.core.errors import UnavailableError, UnsupportedError
-from edl_ckpt.core.format.model import Version
-from edl_ckpt.core.ids import new_id
-from edl_ckpt.core.progress import Reporter
+from edl_ckpt.core.commit.publish.staging import Staging, remove_empty_state
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.state.paths import STAGE_DIR
 from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.location import OPEN_OPTIONS, Location
 from edl_ckpt.core.storage.meeting import SharedDirectory, SharedPrefix
-from edl_ckpt.core.words import abridged, size
+from edl_ckpt.core.storage.trees import made_directory
 
 _NAMED: Final = 3
 _BLOCK_BYTES: Final = 512  # stat(2)

@@ -20,17 +20,17 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, Final, NamedTuple
 
-from edl_ckpt.core.errors import EdlCkptError, UnsupportedError
-from edl_ckpt.core.format import bulk
-from edl_ckpt.core.memory import memory_now_bytes
-from edl_ckpt.core.parallel import Meeting, Resource, Work, alone, kept_memory
+from edl_ckpt.core.base import version
+from edl_ckpt.core.base.errors import EdlCkptError, UnsupportedError
+from edl_ckpt.core.base.memory import memory_now_bytes
+from edl_ckpt.core.base.parallel import Meeting, Resource, Work, alone, kept_memory
+from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.storage import Location, open_store
 from edl_ckpt.core.storage.location import OPEN_OPTIONS
 
-VERSION: str = import_module("edl_ckpt.core").__version__  # by name: the door of the engine is above all of its rooms
+VERSION: str = version.VERSION
 _MOST_OPENED: Final = 4
 _MOST_ENDED: Final = 1000
 

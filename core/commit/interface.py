@@ -6,31 +6,38 @@ opens an output.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Protocol, Self, TypeAlias
+from typing import Self, TypeAlias
 
-from edl_ckpt.core.commit.uploads import SharedUploads, TargetPart
+from edl_ckpt.core.base.errors import EdlCkptError
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.commit.publish.uploads import SharedUploads, TargetPart
 from edl_ckpt.core.commit.writers import StagedTargets
-from edl_ckpt.core.errors import EdlCkptError
-from edl_ckpt.core.format.model import ShardFile, State, Version
-from edl_ckpt.core.format.names import Layout
+from edl_ckpt.core.model.layouts import Layout
+from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.state.annotate import Describe
-from edl_ckpt.core.state.seal import Seal
+from edl_ckpt.core.state.seal import Seal, base_name
+from edl_ckpt.core.storage import LocalStore, Location, ObjectStore
 from edl_ckpt.core.storage.interface import Sink
-from edl_ckpt.core.storage.location import Location
 
 
 @dataclass(frozen=True, slots=True)
 class LockedLocation:
     """A location whose lock this process holds."""
 
-    location: Location
+    store: LocalStore | ObjectStore
     is_exclusive: bool
     """False on storage without locks: there the user was warned, and other processes may be writing."""
     check: Callable[[], object] = field(repr=False, compare=False)
     """Raises LockedError when another process has taken the lock over; called before steps that cannot be undone."""
+
+    @property
+    def location(self) -> Location:
+        """Return the location."""
+        return self.store.location
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,55 +73,82 @@ class Resume:
         return note is not None and len(note) == self.lengths[shard]
 
 
+@dataclass(frozen=True, slots=True)
+class NewVersion:
+    """A version to be written: its layout, its number, and how."""
+
+    layout: Layout
+    number: int
+    purpose: str
+    replaces: Version | None = None
+    """The version whose place it takes."""
+    keep_old: bool = False
+    """Move the replaced shards to the trash."""
+    memory_bytes: int | None = None
+    """The most that open parts of a remote version take, by default `PART_MEMORY_BYTES`; others wait on the disk."""
+    resumes: Resume | None = None
+    """Continue an interrupted run of the same work."""
+    reporter: Reporter = WARNINGS
+    """Is warned when a replaced version's owner, group or ACL cannot be kept."""
+
+
 SharedTargets: TypeAlias = StagedTargets | SharedUploads
 """Shards that other processes write: files at any offset, uploads part by part."""
 
 
-class VersionOutput(Protocol):
+class VersionOutput:
     """A version being written; a context manager that leaves nothing of what was not published.
 
     The exception is a resumable output: it keeps the finished shards when its run is interrupted.
     """
 
-    @property
-    def resumed(self) -> Mapping[int, Note]:
-        """Return the notes of the shards that an interrupted run had finished: they are not written again."""
-        ...
+    def __init__(self, place: LockedLocation, new: NewVersion) -> None:
+        self._place = place
+        self._layout = new.layout
+        self._number = new.number
+        self._replaces = new.replaces
+        self._resumes = new.resumes
+        self._name = base_name(new.replaces.path) if new.replaces else new.layout.version_dir(new.number)
+        """The name of the version's directory."""
+        self._lock = threading.Lock()
+        self.resumed: dict[int, Note] = {}
+        """The notes of the shards that an interrupted run had finished: they are not written again."""
 
     def create(self, sizes: Sequence[int]) -> Sequence[Sink]:
         """Begin all shards, of these sizes; NoSpaceError when there is no room for them.
 
         A shard in `resumed` gets a sink that must not be written to.
         """
-        ...
+        raise NotImplementedError
 
     def finish(self, shard: int, note: Note) -> None:
         """Make a shard of a resumable output safe, and remember it with a note."""
-        ...
+        raise NotImplementedError
 
     def share(self, *, apart: bool = False) -> SharedTargets:
         """Return the shards as a value, for other processes that write them; UnsupportedError where none can.
 
         `apart` is for tasks that write one shard each: `finish` ends the sharing of that shard alone.
         """
-        ...
+        raise NotImplementedError
 
     def take(self, parts: Iterable[TargetPart]) -> None:
-        """Take the parts of uploads that other processes have sent."""
-        ...
+        """Take the parts of uploads that other processes have sent; nothing where they write files in place."""
 
     def publish(self, prove: Prove, describe: Describe | None = None) -> Seal:
         """Make what was written visible, once it is proved, with its seal and its metadata; return the seal.
 
         An error after the step that makes it visible has a hint that says so.
         """
-        ...
+        raise NotImplementedError
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        raise NotImplementedError
 
 
 class FinishedSink:

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from edl_ckpt.core.commit.interface import Note
-from edl_ckpt.core.format.names import parse_version_dir
+from edl_ckpt.core.sources.registry import directory_named
 from edl_ckpt.core.state.document import MAX_SUMS_BYTES, parse_document
 from edl_ckpt.core.state.paths import JOURNAL, resumable_stage
 from edl_ckpt.core.storage.interface import Store
 
 JOURNAL_SCHEMA: Final = "edl-ckpt/journal/1"
 DELETIONS_SCHEMA: Final = "edl-ckpt/deletions/1"
+_KEYS: Final = {"sizes": "new"}
+"""The fields that have another name in the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,27 +65,9 @@ class Journal:
 
     def to_bytes(self) -> bytes:
         """Return the journal as its file has it; `parse_journal` is the other way."""
-        document = {
-            "schema": JOURNAL_SCHEMA,
-            "version": self.version,
-            "directory": self.directory,
-            "owner": dict(self.owner),
-            "new": dict(self.sizes),
-            "source": self.source,
-            "finished": dict(self.finished),
-            "uploads": dict(self.uploads),
-            "write_ids": dict(self.write_ids),
-            "replaces": self.replaces,
-            "old": list(self.old),
-            "markers": list(self.markers),
-            "seal": None if self.seal is None else dict(self.seal),
-            "deletes": list(self.deletes),
-            "metadata": self.metadata,
-            "inode": self.inode,
-            "keep_old": self.keep_old,
-            "trash": self.trash,
-        }
-        return json.dumps(document).encode()
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))
+        document = {_KEYS.get(name, name): dict(v) if isinstance(v, Mapping) else v for name, v in values}
+        return json.dumps({"schema": JOURNAL_SCHEMA, **document}).encode()
 
 
 def parse_journal(data: bytes, path: str = JOURNAL) -> Journal:
@@ -119,8 +103,7 @@ def _journal(document: Mapping[str, Any]) -> Journal:
         )
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"damaged journal: {type(error).__name__} {error}") from None
-    parsed = parse_version_dir(journal.directory)
-    if parsed is None or parsed[1] != journal.version:
+    if directory_named(journal.directory) != journal.version:
         raise ValueError(f"damaged journal: {journal.directory!r} is not a directory of version {journal.version}")
     named = (*journal.sizes, *journal.finished, *journal.uploads, *journal.write_ids, *journal.old, *journal.markers)
     named = (*named, *journal.deletes, *filter(None, [journal.trash]))

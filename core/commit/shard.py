@@ -11,52 +11,56 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
-from edl_ckpt.core.checkpoint.runs import object_mark
-from edl_ckpt.core.commit.access import inherit_access
-from edl_ckpt.core.commit.recovery import location_lock, made_directory
-from edl_ckpt.core.commit.staging import Staging
-from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError
-from edl_ckpt.core.format.names import Layout, parse_shard_file, parse_single_file, parse_version_dir
-from edl_ckpt.core.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError
+from edl_ckpt.core.base.progress import Reporter
+from edl_ckpt.core.commit.publish.access import inherit_access
+from edl_ckpt.core.commit.publish.staging import Staging
+from edl_ckpt.core.model.layouts import Layout
+from edl_ckpt.core.sources.registry import number_named, shard_named
 from edl_ckpt.core.state.document import check_schema, schema_at_head
 from edl_ckpt.core.state.holder import prove_lock
-from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.paths import notes_dir, seal_file
 from edl_ckpt.core.state.shard_note import (
     EARLIER,
     NoteName,
     ShardNote,
-    file_mark,
     note_bytes,
     note_names,
     run_digest,
 )
-from edl_ckpt.core.storage import LocalStore, ObjectStore, open_store
+from edl_ckpt.core.storage import LocalStore, ObjectStore
 from edl_ckpt.core.storage.access import Access
 from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import Flusher, PreallocatedFile
-from edl_ckpt.core.storage.interface import ObjectWriter, Sink
+from edl_ckpt.core.storage.interface import ObjectStat, ObjectWriter, Sink
+from edl_ckpt.core.storage.local import file_mark
 from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.storage.trees import made_directory
 
 _ATTEMPTS: Final = 20
-_PURPOSE: Final = "save a shard"
+SHARD_PURPOSE: Final = "save a shard"
 
 
 @dataclass(frozen=True, slots=True)
 class ShardPlace:
-    """The place of one server's shard: a location, its layout, the version, and which of how many servers."""
+    """The place of one server's shard: an opened location, its layout, the version, and which of how many servers."""
 
-    location: Location
+    store: LocalStore | ObjectStore
     layout: Layout
     version: int
     ps_id: int
     ps_num: int
+
+    @property
+    def location(self) -> Location:
+        """Return the location."""
+        return self.store.location
 
     @property
     def directory(self) -> str:
@@ -69,22 +73,26 @@ class ShardPlace:
         return self.layout.shard_file(self.ps_id, self.ps_num)
 
     @property
+    def relative(self) -> str:
+        """Return the path of the shard below the location."""
+        return f"{self.directory}/{self.name}"
+
+    @property
     def path(self) -> str:
         """Return the full path or URL of the shard."""
-        return open_store(self.location).path(f"{self.directory}/{self.name}")
+        return self.store.path(self.relative)
 
     def other_shards(self) -> list[str]:
         """Return the shards of another number of servers in the version's directory, in order."""
-        names = sorted(open_store(self.location).names(self.directory))
-        return [name for name in names if (parsed := parse_shard_file(name)) and parsed[1] != self.ps_num]
+        names = sorted(self.store.names(self.directory))
+        return [name for name in names if (parsed := shard_named(name)) and parsed.ps_num != self.ps_num]
 
     def check_number(self, names: Iterable[str]) -> None:
         """Raise RefusedError when one of the names at the location takes the version's number in another layout."""
-        taken = {name for name in names if parse_single_file(name) == self.version}
-        taken |= {name for name in names if (parsed := parse_version_dir(name)) and parsed[1] == self.version}
-        if taken - {self.directory}:
+        taken = {name for name in names if number_named(name) == self.version} - {self.directory}
+        if taken:
             raise RefusedError(
-                f"version {self.version} exists there already in another layout, as {min(taken - {self.directory})}",
+                f"version {self.version} exists there already in another layout, as {min(taken)}",
                 path=self.location.url,
                 hint="nothing was changed",
             )
@@ -99,57 +107,26 @@ class ShardPlace:
 
     def check_alone(self) -> None:
         """Raise RefusedError when the shard could not stand with what is there by now."""
-        self.check_number(list(open_store(self.location).names("")))
+        self.check_number(list(self.store.names("")))
         others = self.other_shards()
         if others:
             raise self.refuse_directory(others[0])
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class SavedPlace:
     """A shard that is visible: the name of its note, and whether it took the place of another one."""
 
     note: NoteName
     replaced: bool
 
 
-class ShardOutput(Protocol):
-    """A shard being written; a context manager that leaves nothing of a shard that was not published."""
-
-    def create(self, size_bytes: int) -> Sink:
-        """Begin the shard, of this size; NoSpaceError when there is no room for it."""
-        ...
-
-    def written(self) -> None:
-        """Begin to flush what was written: nothing more comes."""
-        ...
-
-    def publish(self, note: ShardNote) -> Published:
-        """Make the shard visible, whole, with its note."""
-        ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-
-def open_shard(
-    place: ShardPlace, *, wait_seconds: float = LOCK_WAIT_SECONDS, reporter: Reporter = WARNINGS
-) -> ShardOutput:
-    """Return where to write a shard. The caller needs no lock: replacing a shard takes it, for `wait_seconds`."""
-    store = open_store(place.location)
-    kind = LocalShard if isinstance(store, LocalStore) else RemoteShard
-    return kind(place, wait_seconds=wait_seconds, reporter=reporter)
-
-
 class _Notes:
     """The note on a shard, which is there before the shard, and the seal, which goes before a shard is replaced."""
 
-    def __init__(self, place: ShardPlace, store: LocalStore | ObjectStore) -> None:
+    def __init__(self, place: ShardPlace) -> None:
         self._place = place
-        self._store = store
+        self._store = place.store
         self._name: NoteName | None = None
 
     def write(self, note: ShardNote, mark: str) -> None:
@@ -157,14 +134,14 @@ class _Notes:
         self._name = NoteName(self._place.ps_id, self._place.ps_num, run_digest(note.run, note.older), mark)
         self._store.write_small(self._path(str(self._name)), note_bytes(note))
 
-    def keep(self, *, replaced: bool) -> Published:
+    def keep(self, *, replaced: bool) -> SavedPlace:
         """Remove all other notes on the shard: they are about files that it replaced, or that never became visible."""
         name, self._name = self._name, None
         assert name is not None  # noqa: S101 - it was written before the shard became visible
         for other in note_names(self._store, self._place.version):
             if (other.ps_id, other.ps_num) == (self._place.ps_id, self._place.ps_num) and other != name:
                 self._store.remove(self._path(str(other)))
-        return Published(name, replaced)
+        return SavedPlace(name, replaced)
 
     def drop(self, visible: Callable[[], str]) -> None:
         """Remove the note, unless the visible shard, of which `visible` gives the mark, is the one that it is about.
@@ -190,35 +167,84 @@ class _Notes:
 
     def has_seal(self) -> bool:
         """Say whether the version has a seal."""
-        folder, name = os.path.split(seal_file(self._place.version))
-        return (
-            name in self._store.names(folder)
-            if isinstance(self._store, LocalStore)
-            else (self._store.stat(f"{folder}/{name}") is not None)
-        )
+        return self._store.stat(seal_file(self._place.version)) is not None
 
     def _path(self, name: str) -> str:
         return f"{notes_dir(self._place.version)}/{name}"
 
 
-class LocalShard:
+Hold = Callable[[], AbstractContextManager[object]]
+"""Takes the lock of the location while a shard is replaced."""
+
+
+class ShardOutput:
+    """A shard being written; a context manager that leaves nothing of a shard that was not published."""
+
+    def __init__(self, place: ShardPlace, hold: Hold, reporter: Reporter) -> None:
+        self._place = place
+        self._hold = hold
+        self._reporter = reporter
+        self._notes = _Notes(place)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        raise NotImplementedError
+
+    def create(self, size_bytes: int) -> Sink:
+        """Begin the shard, of this size; NoSpaceError when there is no room for it."""
+        raise NotImplementedError
+
+    def written(self) -> None:
+        """Begin to flush what was written: nothing more comes."""
+
+    def publish(self, note: ShardNote) -> SavedPlace:
+        """Make the shard visible, whole, with its note; only the replacement of a shard takes the lock."""
+        mark = self._finish()
+        is_taken = self._notes.has_seal() or self._visible_mark() != ""  # the present files may have that seal
+        if not is_taken and self._publish_new(note, mark):
+            return self._notes.keep(replaced=False)
+        with self._hold():
+            self._place.check_alone()
+            self._notes.retire_seal()
+            self._notes.write(note, mark)
+            prove_lock(self._place.location)
+            self._replace()
+            return self._notes.keep(replaced=True)
+
+    def _finish(self) -> str:
+        """Make every byte safe; return the mark of the file."""
+        raise NotImplementedError
+
+    def _visible_mark(self) -> str:
+        """Return the mark of the file that has the shard's name now, '' when there is none."""
+        raise NotImplementedError
+
+    def _publish_new(self, note: ShardNote, mark: str) -> bool:
+        """Give the shard a name that must be free; False when another process took it a moment ago."""
+        raise NotImplementedError
+
+    def _replace(self) -> None:
+        """Put the shard in the place of the one that is there; the caller holds the lock."""
+        raise NotImplementedError
+
+
+class DiskShard(ShardOutput):
     """A shard that is written to a staging directory of a local disk."""
 
-    def __init__(self, place: ShardPlace, *, wait_seconds: float, reporter: Reporter) -> None:
-        store = open_store(place.location)
-        assert isinstance(store, LocalStore)  # noqa: S101 - `open_shard` looked
-        self._place = place
-        self._store = store
-        self._wait_seconds = wait_seconds
-        self._reporter = reporter
-        self._staging = Staging(store.root, _PURPOSE)
-        self._notes = _Notes(place, store)
+    def __init__(self, store: LocalStore, place: ShardPlace, hold: Hold, reporter: Reporter) -> None:
+        super().__init__(place, hold, reporter)
+        self._root = store.root
+        self._staging = Staging(store.root, SHARD_PURPOSE)
         self._stack = ExitStack()
         self._file: PreallocatedFile | None = None
         self._flusher: Flusher | None = None
 
     def __enter__(self) -> Self:
-        self._stack.enter_context(made_directory(self._store.root))
+        self._stack.enter_context(made_directory(self._root))
         self._stack.enter_context(self._staging)
         self._stack.callback(self._notes.drop, self._visible_mark)
         return self
@@ -243,8 +269,7 @@ class LocalShard:
         if self._flusher is not None:
             self._flusher.all_written()
 
-    def publish(self, note: ShardNote) -> Published:
-        """Flush the shard, note it, and rename it to its place."""
+    def _finish(self) -> str:
         assert self._file is not None and self._flusher is not None  # noqa: S101, PT018 - made by `create`
         self.written()
         self._flusher.wait()
@@ -253,24 +278,9 @@ class LocalShard:
             found = inside.stat(self._place.name)
             inside.flush()
         assert found is not None  # noqa: S101 - the directory is ours alone
-        mark = file_mark(found)
-        if not self._is_taken() and self._publish_new(note, mark):
-            return self._notes.keep(replaced=False)
-        location = self._place.location
-        with location_lock(location, _PURPOSE, wait_seconds=self._wait_seconds, reporter=self._reporter, create=True):
-            self._place.check_alone()
-            self._notes.retire_seal()
-            self._notes.write(note, mark)
-            prove_lock(location)
-            self._replace()
-            return self._notes.keep(replaced=True)
-
-    def _is_taken(self) -> bool:
-        """Say whether the shard's name is taken, or the version has a seal that its present files may have."""
-        return self._notes.has_seal() or self._visible_mark() != ""
+        return file_mark(found)
 
     def _visible_mark(self) -> str:
-        """Return the mark of the file that has the shard's name now, '' when there is none."""
         directory = self._staging.root.find(self._place.directory)
         if directory is None:
             return ""
@@ -279,7 +289,6 @@ class LocalShard:
         return "" if found is None else file_mark(found)
 
     def _publish_new(self, note: ShardNote, mark: str) -> bool:
-        """Rename the shard to a name that must be free; False when another process took it a moment ago."""
         self._notes.write(note, mark)
         root, stage, name = self._staging.root, self._staging.place, self._place.directory
         for _ in range(_ATTEMPTS):
@@ -302,7 +311,6 @@ class LocalShard:
         return False
 
     def _replace(self) -> None:
-        """Rename the shard over the one that is there, whose access it keeps; the caller holds the lock."""
         name = self._place.name
         with (
             self._staging.root.enter(self._place.directory, make=True) as version,
@@ -327,25 +335,15 @@ class LocalShard:
             self._reporter.warn(f"{self._place.path}: this user cannot keep the {' and '.join(lost)} of the old shard")
 
 
-class RemoteShard:
+class ObjectShard(ShardOutput):
     """A shard that is one object: its bytes are uploaded, and it is visible, whole, once it is completed."""
 
-    def __init__(self, place: ShardPlace, *, wait_seconds: float, reporter: Reporter) -> None:
-        store = open_store(place.location)
-        assert not isinstance(store, LocalStore)  # noqa: S101 - `open_shard` looked
-        self._place = place
+    def __init__(self, store: ObjectStore, place: ShardPlace, hold: Hold, reporter: Reporter) -> None:
+        super().__init__(place, hold, reporter)
         self._store = store
-        self._wait_seconds = wait_seconds
-        self._reporter = reporter
-        self._notes = _Notes(place, store)
         self._object: ObjectWriter | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._object is not None and not self._object.completed:
             with suppress(EdlCkptError):
                 self._object.abort()
@@ -353,40 +351,30 @@ class RemoteShard:
 
     def create(self, size_bytes: int) -> Sink:
         """Begin the upload."""
-        self._object = self._store.new_object(f"{self._place.directory}/{self._place.name}", size_bytes)
+        self._object = self._store.new_object(self._place.relative, size_bytes)
         self._object.begin()
         return self._object
 
-    def written(self) -> None:
-        """Do nothing: each part is uploaded when it is full."""
-
-    def publish(self, note: ShardNote) -> Published:
-        """Complete the upload on the condition that the name is free, else in the place of the object that is there."""
+    def _finish(self) -> str:
         assert self._object is not None  # noqa: S101 - made by `create`
         self._object.finish()
-        mark = object_mark(self._object.write_id or None, self._object.size_bytes)
-        if not self._is_taken():
-            self._notes.write(note, mark)
-            self._place.check_alone()
-            try:
-                self._object.complete()
-            except RefusedError:  # another process took the name a moment ago
-                self._notes.drop(self._visible_mark)
-            else:
-                return self._notes.keep(replaced=False)
-        location = self._place.location
-        with location_lock(location, _PURPOSE, wait_seconds=self._wait_seconds, reporter=self._reporter, create=True):
-            self._place.check_alone()
-            self._notes.retire_seal()
-            self._notes.write(note, mark)
-            prove_lock(location)
-            self._object.complete(replace=True)
-            return self._notes.keep(replaced=True)
-
-    def _is_taken(self) -> bool:
-        return self._notes.has_seal() or self._visible_mark() != ""
+        return ObjectStat(self._object.size_bytes, "", 0.0, self._object.write_id or None).mark
 
     def _visible_mark(self) -> str:
-        """Return the mark of the object that has the shard's name now, '' when there is none."""
-        found = self._store.stat(f"{self._place.directory}/{self._place.name}")
-        return "" if found is None else object_mark(found.write_id, found.size_bytes)
+        found = self._store.stat(self._place.relative)
+        return "" if found is None else found.mark
+
+    def _publish_new(self, note: ShardNote, mark: str) -> bool:
+        assert self._object is not None  # noqa: S101 - as above
+        self._notes.write(note, mark)
+        self._place.check_alone()
+        try:
+            self._object.complete()
+        except RefusedError:  # another process took the name a moment ago
+            self._notes.drop(self._visible_mark)
+            return False
+        return True
+
+    def _replace(self) -> None:
+        assert self._object is not None  # noqa: S101 - as above
+        self._object.complete(replace=True)

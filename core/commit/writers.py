@@ -22,8 +22,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, overload
 
-from edl_ckpt.core.errors import EdlCkptError, LockedError
-from edl_ckpt.core.ids import kernel_id
+from edl_ckpt.core.base.errors import EdlCkptError, LockedError
+from edl_ckpt.core.base.ids import kernel_id
 from edl_ckpt.core.state.document import parse_document
 from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.faults import storage_errors

@@ -8,7 +8,7 @@ from typing import NamedTuple, Self, TypeVar, overload
 
 import numpy as np
 
-from edl_ckpt.core.format import bulk
+from edl_ckpt.core.kernel import bulk
 
 Item = TypeVar("Item")
 

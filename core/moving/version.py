@@ -8,17 +8,23 @@ from __future__ import annotations
 import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import partial
+from typing import TypeVar
 
-from edl_ckpt.core.checkpoint.proof import prove_version
-from edl_ckpt.core.checkpoint.target import TargetShard, WritePlan, check_beside
-from edl_ckpt.core.commit import open_output
-from edl_ckpt.core.commit.interface import VersionOutput, Written
-from edl_ckpt.core.commit.recovery import location_lock
-from edl_ckpt.core.memory import peak_memory_bytes
-from edl_ckpt.core.moving.passes import Pass
-from edl_ckpt.core.parallel import Executor, default_workers
-from edl_ckpt.core.progress import Reporter
+from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.memory import peak_memory_bytes
+from edl_ckpt.core.catalog.target import TargetShard, check_beside
+from edl_ckpt.core.commit.interface import NewVersion, Written
+from edl_ckpt.core.commit.kinds import kind_of
+from edl_ckpt.core.commit.repair.recovery import location_lock
+from edl_ckpt.core.moving.plan import MovePlan, row_marks
+from edl_ckpt.core.moving.settings import ReshardSettings
+from edl_ckpt.core.moving.source import Source
+from edl_ckpt.core.moving.tasks import Move
+from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint
+from edl_ckpt.core.proof.read_back import prove_version
+from edl_ckpt.core.proof.values import ValueOptions
+from edl_ckpt.core.reading.scan import PIECE_BYTES
 from edl_ckpt.core.state.annotate import Describe
 from edl_ckpt.core.state.seal import Seal
 
@@ -49,46 +55,50 @@ Result = TypeVar("Result", bound=WriteResult)
 
 def write_version(
     result: type[Result],
-    plan: WritePlan,
-    opens: AbstractContextManager[Pass[Any, Any, Any]],
+    plan: MovePlan,
+    settings: ReshardSettings,
+    opens: AbstractContextManager[Source],
+    job: Job,
     *,
     purpose: str,
+    doing: str,
     bytes_read: int,
-    executor: Executor | None,
     wait_seconds: float,
     keep_old: bool = False,
     describe: Describe | None = None,
-    reporter: Reporter,
 ) -> Result:
     """Write a planned version, prove it, make it visible and seal it, with the lock of the target held.
 
-    `opens` opens the source, once the lock is held. `bytes_read` are those that were read for the plan, but for those
-    that the opened source counts. `keep_old` is as for `open_output`; `describe` is as for `publish`.
+    `opens` opens the source, once the lock is held. `doing` names the phase to the reporter. `bytes_read` are those
+    that were read for the plan, but for those that the opened source counts. `keep_old` is as in `NewVersion`;
+    `describe` is as for `publish`.
     Raises LockedError when another command holds the lock for longer than `wait_seconds`, NoSpaceError before anything
     is written when there is no room, EdlCkptError when the proof fails.
     """
-    others, target = executor if executor is not None and executor.elsewhere else None, plan.target
+    target, executor, reporter = plan.target, job.executor, job.reporter
     lock = location_lock(target.location, purpose, create=True, wait_seconds=wait_seconds, reporter=reporter)
     with lock as locked:
-        begin, read_before = time.perf_counter(), 0 if others is None else others.bytes_read()
-        with opens as values:
+        begin, read_before = time.perf_counter(), executor.bytes_read()
+        with opens as source:
             if not target.in_place:
-                check_beside(target.location, target.layout, target.beside)
-            with open_output(
-                locked,
+                check_beside(locked.store, target.layout, target.beside)
+            new = NewVersion(
                 target.layout,
                 target.number,
-                purpose=purpose,
+                purpose,
                 replaces=target.replaces,
                 keep_old=keep_old,
-                memory_bytes=values.part_memory_bytes,
+                memory_bytes=settings.part_memory_bytes,
                 reporter=reporter,
-            ) as output:
-                seal = _write(plan, values, output, purpose, others, describe)
-                bytes_read += values.source.bytes_read
-                bytes_written = sum(file.bytes_written for file in values.files)
-                if others is not None:
-                    bytes_read, bytes_written = bytes_read + others.bytes_read() - read_before, plan.size_bytes
+            )
+            with kind_of(locked.store).output(locked, new) as output:
+                files = output.create(plan.layouts.size_bytes.tolist())
+                reporter.start(doing, plan.layouts.value_bytes)
+                content = source.content(Move(plan, settings, source, job).run(output, files))
+                prove = partial(_prove, plan, settings, source, content, purpose, job)
+                seal = output.publish(prove, describe)
+                bytes_read += source.bytes_read + executor.bytes_read() - read_before
+                bytes_written = plan.size_bytes if executor.is_cluster else sum(file.bytes_written for file in files)
     return result(
         ref=plan.ref,
         output=target.location.url,
@@ -103,40 +113,28 @@ def write_version(
         peak_memory_bytes=peak_memory_bytes(),
         fingerprint=seal.fingerprint,
         shards=plan.shards,
-        forced=None if values.trust is None else values.trust.forced,
+        forced=None if source.trust is None else source.trust.forced,
     )
 
 
-def _write(
-    plan: WritePlan,
-    values: Pass[Any, Any, Any],
-    output: VersionOutput,
+def _prove(
+    plan: MovePlan,
+    settings: ReshardSettings,
+    source: Source,
+    content: Fingerprint | ContentSketch,
     purpose: str,
-    others: Executor | None,
-    describe: Describe | None,
+    job: Job,
+    written: Written,
 ) -> Seal:
-    """Move all values into an output, which proves them and publishes them; return the seal."""
-    values.files = output.create(plan.layouts.size_bytes.tolist())
-    values.reporter.start(values.doing, values.value_bytes)
-    if others is None:
-        values.run()
-    else:
-        values.hand_out(others, output)
-    content = values.content()
-
-    def prove(written: Written) -> Seal:
-        seal = prove_version(
-            written.version,
-            plan.layouts,
-            content,
-            workers=values.workers or default_workers(remote=not written.staged),
-            executor=others,
-            batch_bytes=values.proof_batch_bytes,
-            piece_bytes=values.proof_piece_bytes,
-            marks=None if others is None else values.marks(),
-            reporter=values.reporter,
-        )
-        values.source.check_unchanged()
-        return seal if values.trust is None else values.trust.sign(seal, purpose)
-
-    return output.publish(prove, describe)
+    """Return the seal of a written version, which has the content of its source; the source must not have changed."""
+    pieces = min(settings.piece_bytes, PIECE_BYTES)
+    seal = prove_version(
+        written.version,
+        plan.layouts,
+        content,
+        job,
+        options=ValueOptions(batch_bytes=settings.proof_batch_bytes, piece_bytes=pieces),
+        marks=row_marks(plan) if job.executor.is_cluster else None,
+    )
+    source.check_unchanged()
+    return seal if source.trust is None else source.trust.sign(seal, purpose)

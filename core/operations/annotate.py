@@ -9,32 +9,35 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version, list_versions
-from edl_ckpt.core.checkpoint.files import check_in_location
-from edl_ckpt.core.commit.recovery import location_lock
-from edl_ckpt.core.errors import EdlCkptError, LockedError, RefusedError
-from edl_ckpt.core.format.model import State, Version
-from edl_ckpt.core.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.errors import EdlCkptError, LockedError, RefusedError
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.words import command
+from edl_ckpt.core.catalog.files import check_in_location
+from edl_ckpt.core.catalog.listing import VersionLike, as_version, list_versions
+from edl_ckpt.core.commit.repair.recovery import location_lock
+from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.state import annotate
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.metadata import check_mode
 from edl_ckpt.core.state.seal import base_name
-from edl_ckpt.core.storage import LocationLike, open_store
-from edl_ckpt.core.words import command
+from edl_ckpt.core.storage import LocationLike, Store
 
 
 @contextmanager
-def _changing(version: Version, purpose: str, wait_seconds: float, reporter: Reporter) -> Iterator[None]:
-    """Hold the lock of a version's location while its metadata changes.
+def _changing(
+    version: VersionLike, purpose: str, wait_seconds: float, reporter: Reporter
+) -> Iterator[tuple[Store, Version]]:
+    """Hold the lock of a version's location while its metadata changes; yield its store, and the version.
 
     Raises LockedError when the version was deleted after it was looked up: its metadata would be that of the next
     version of this number.
     """
+    version = as_version(version)
     check_in_location(version)
-    with location_lock(version.location, purpose, wait_seconds=wait_seconds, reporter=reporter):
-        if base_name(version.path) not in open_store(version.location).names(""):
+    with location_lock(version.location, purpose, wait_seconds=wait_seconds, reporter=reporter) as locked:
+        if base_name(version.path) not in locked.store.names(""):
             raise LockedError("another command deleted this version meanwhile", path=version.ref)
-        yield
+        yield locked.store, version
 
 
 def set_metrics(
@@ -51,12 +54,11 @@ def set_metrics(
     `steps` has the step of each metric that was measured at another step than the version. `mode` ('max' or 'min') also
     declares the better end of these metrics for the location. Raises LockedError when the lock is not free in time.
     """
-    version = as_version(version)
     modes = {} if mode is None else dict.fromkeys(metrics, check_mode(mode))
-    with _changing(version, "metrics set", wait_seconds, reporter):
-        annotate.write_metrics(version, metrics, steps=steps)
+    with _changing(version, "metrics set", wait_seconds, reporter) as changed:
+        annotate.write_metrics(*changed, metrics, steps=steps)
         if modes:
-            annotate.write_modes(version.location, modes)
+            annotate.write_modes(changed[0], modes)
 
 
 def remove_metrics(
@@ -67,9 +69,8 @@ def remove_metrics(
     reporter: Reporter = WARNINGS,
 ) -> None:
     """Remove metrics of a version; NotFoundError when it has none of such a name."""
-    version = as_version(version)
-    with _changing(version, "metrics remove", wait_seconds, reporter):
-        annotate.erase_metrics(version, names)
+    with _changing(version, "metrics remove", wait_seconds, reporter) as changed:
+        annotate.erase_metrics(*changed, names)
 
 
 def set_modes(
@@ -81,8 +82,8 @@ def set_modes(
 ) -> None:
     """Declare for a location the mode of each metric: 'max' when higher is better, 'min' when lower is."""
     checked = {name: check_mode(mode) for name, mode in modes.items()}
-    with location_lock(location, "metrics mode", wait_seconds=wait_seconds, reporter=reporter):
-        annotate.write_modes(location, checked)
+    with location_lock(location, "metrics mode", wait_seconds=wait_seconds, reporter=reporter) as locked:
+        annotate.write_modes(locked.store, checked)
 
 
 def add_tag(
@@ -108,12 +109,12 @@ def add_tag(
             path=version.ref,
             hint=f"to give it the tag {tag!r} all the same: {again}",
         )
-    with _changing(version, "tag add", wait_seconds, reporter):
-        annotate.write_tag(version, tag)
+    with _changing(version, "tag add", wait_seconds, reporter) as (store, _):
+        annotate.write_tag(store, version, tag)
         versions = () if also else list_versions(version.location).versions
         others = {v.key: v for v in versions if tag in v.tags and v.key != version.key}
         for other in others.values():  # last: a crash leaves the tag on too many versions, never on none
-            annotate.erase_tag(other, tag)
+            annotate.erase_tag(store, other, tag)
     for other in versions:
         if other.metadata_fault and other.key != version.key:
             kind = other.unread.kind if other.unread else EdlCkptError
@@ -129,9 +130,8 @@ def remove_tag(
     version: VersionLike, tag: str, *, wait_seconds: float = LOCK_WAIT_SECONDS, reporter: Reporter = WARNINGS
 ) -> None:
     """Remove a tag from a version; NotFoundError when the version does not have it."""
-    version = as_version(version)
-    with _changing(version, "tag remove", wait_seconds, reporter):
-        annotate.erase_tag(version, tag)
+    with _changing(version, "tag remove", wait_seconds, reporter) as changed:
+        annotate.erase_tag(*changed, tag)
 
 
 def set_metadata(
@@ -146,9 +146,8 @@ def set_metadata(
     All keys and values of a version have at most 64 KiB as JSON. Raises UsageError, and nothing changes, for more, for
     a key that cannot be printed, and for a value that JSON lacks.
     """
-    version = as_version(version)
-    with _changing(version, "metadata set", wait_seconds, reporter):
-        annotate.write_metadata(version, metadata)
+    with _changing(version, "metadata set", wait_seconds, reporter) as changed:
+        annotate.write_metadata(*changed, metadata)
 
 
 def remove_metadata(
@@ -159,15 +158,13 @@ def remove_metadata(
     reporter: Reporter = WARNINGS,
 ) -> None:
     """Remove values of a version by their keys; NotFoundError, and nothing is removed, when it lacks one of them."""
-    version = as_version(version)
-    with _changing(version, "metadata remove", wait_seconds, reporter):
-        annotate.erase_metadata(version, keys)
+    with _changing(version, "metadata remove", wait_seconds, reporter) as changed:
+        annotate.erase_metadata(*changed, keys)
 
 
 def set_note(
     version: VersionLike, text: str, *, wait_seconds: float = LOCK_WAIT_SECONDS, reporter: Reporter = WARNINGS
 ) -> None:
     """Write a version's note; it replaces an older one, and '' removes it."""
-    version = as_version(version)
-    with _changing(version, "note", wait_seconds, reporter):
-        annotate.write_note(version, text)
+    with _changing(version, "note", wait_seconds, reporter) as changed:
+        annotate.write_note(*changed, text)

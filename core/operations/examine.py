@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edl_ckpt.core.commit.probe import probe_disk, probe_objects
-from edl_ckpt.core.errors import AuthError, EdlCkptError, NotFoundError
-from edl_ckpt.core.ids import new_id
-from edl_ckpt.core.state.paths import STAGE_DIR
-from edl_ckpt.core.storage import LocalStore, Location, LocationLike, open_store
+from edl_ckpt.core.base.errors import AuthError, EdlCkptError, NotFoundError
+from edl_ckpt.core.base.words import counted, describe
+from edl_ckpt.core.commit.kinds import kind_of
+from edl_ckpt.core.storage import Location, LocationLike, open_store
 from edl_ckpt.core.storage.facts import Fact, Verdict
-from edl_ckpt.core.words import counted, describe
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -45,7 +43,7 @@ def examine_storage(location: LocationLike, *, write: bool = True) -> StorageRep
     if not write or readable_only:
         return StorageReport(where, tuple(facts), wrote=False)
     try:
-        facts += probe_disk(store) if isinstance(store, LocalStore) else probe_objects(store, f"{STAGE_DIR}/{new_id()}")
+        facts += kind_of(store).probe()
     except NotFoundError:
         raise
     except AuthError as error:

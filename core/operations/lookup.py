@@ -16,22 +16,26 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.arrays import Ids, as_ids
-from edl_ckpt.core.checkpoint.aliases import own_name
-from edl_ckpt.core.checkpoint.blocks import as_dtype, check_row_count, id_blocks
-from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version
-from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint, raise_problems
-from edl_ckpt.core.checkpoint.sampling import hash_ids
-from edl_ckpt.core.checkpoint.slices import Axis, Index, choose, memory_bytes, parse_index, read_chosen, result_shape
-from edl_ckpt.core.checkpoint.table import find_rows
-from edl_ckpt.core.errors import CorruptError, IncompleteError, NameNotFoundError, UnsupportedError, UsageError
-from edl_ckpt.core.format import placement
-from edl_ckpt.core.format.bulk import I64
-from edl_ckpt.core.format.model import DType, TableEntry, Version
-from edl_ckpt.core.memory import check_memory
-from edl_ckpt.core.numbers import whole_number
+from edl_ckpt.core.base.arrays import Ids, as_ids
+from edl_ckpt.core.base.errors import CorruptError, IncompleteError, NameNotFoundError, UnsupportedError, UsageError
+from edl_ckpt.core.base.memory import check_memory
+from edl_ckpt.core.base.numbers import whole_number
+from edl_ckpt.core.base.words import abridged, counted, describe, escaped, meant, missing_shards
+from edl_ckpt.core.catalog.listing import VersionLike, as_version
+from edl_ckpt.core.kernel.bulk import I64
+from edl_ckpt.core.kernel.placement import owners
+from edl_ckpt.core.model.dtypes import DType
+from edl_ckpt.core.model.layouts import Placement
+from edl_ckpt.core.model.tables import TableEntry
+from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.reading.aliases import own_name
+from edl_ckpt.core.reading.blocks import as_dtype, id_blocks
+from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint, raise_problems
+from edl_ckpt.core.reading.sampling import hash_ids
+from edl_ckpt.core.reading.slices import Axis, Index, choose, memory_bytes, parse_index, read_chosen, result_shape
+from edl_ckpt.core.reading.table import find_rows
+from edl_ckpt.core.sources.elasticdl.target import variable_owner
 from edl_ckpt.core.storage.interface import RangeReader
-from edl_ckpt.core.words import abridged, counted, describe, escaped, meant, missing_shards
 
 _QUERIES_AT_ONCE: Final = 256
 _BATCH_ROWS: Final = 4096
@@ -87,8 +91,8 @@ def look_up(
     """
     version = as_version(version)
     wanted = _unique(ids)
-    owner = placement.row_owners(wanted, version.ps_num or 1)
-    shards = None if everywhere else set(owner.tolist()) or {0}
+    owner = owners(version.layout.placement, wanted, version.ps_num or 1)
+    shards = None if everywhere or owner is None else set(owner.tolist()) or {0}
     with _open_some(version, shards) as checkpoint:
         dtype = checkpoint.table_dtype(table)
         claimed = checkpoint.infos[table].dim if table in checkpoint.infos else 0
@@ -141,10 +145,11 @@ def _open_with(version: Version, name: str) -> tuple[Checkpoint, str]:
     """
     ps_num = version.ps_num or 0
     known: list[str] = []
-    owner = {placement.variable_owner(name, ps_num)} if ps_num else set()
+    is_known = version.layout.placement is Placement.MOD and ps_num
+    owner = {variable_owner(name, ps_num)} if is_known else set()
     present = {shard.ps_id for shard in version.shards}
-    for owners in (owner & present, present):
-        checkpoint = _open_some(version, owners)
+    for chosen in (owner & present, present):
+        checkpoint = _open_some(version, chosen)
         try:
             own = own_name(checkpoint, name)
         except BaseException:
@@ -222,15 +227,11 @@ def _within(chosen: range, first: int, count: int) -> range:
 def _ids_at(reader: RangeReader, entry: TableEntry, rows: range) -> I64:
     """Return the ids of some rows of a shard, int64 [n], at ascending places; blocks behind the last are not read."""
     found: list[I64] = []
-    at = 0
-    for block in id_blocks(reader, entry):
-        own = _within(rows, at, len(block.ids))
-        found.append(block.ids[own.start : own.stop : own.step] if own else block.ids[:0])
-        at += len(block.ids)
-        if at > rows[-1]:
+    for first, ids in id_blocks(reader, entry):
+        own = _within(rows, first, len(ids))
+        found.append(ids[own.start : own.stop : own.step] if own else ids[:0])
+        if first + len(ids) > rows[-1]:
             break
-    else:
-        check_row_count(reader, entry, at)
     return np.concatenate(found)
 
 
@@ -255,8 +256,7 @@ def open_table(version: VersionLike, table: str | None) -> Iterator[tuple[Checkp
 def ids_of(checkpoint: Checkpoint, table: str) -> Iterator[I64]:
     """Yield the ids of a table, int64 [n], in the order of shards and rows; no value is read."""
     for shard, entry in checkpoint.entries(table):
-        for block in id_blocks(checkpoint.reader(shard), entry):
-            yield block.ids
+        yield from (ids for _, ids in id_blocks(checkpoint.reader(shard), entry))
 
 
 def first_rows(version: VersionLike, table: str | None = None, count: int = 10) -> Lookup:

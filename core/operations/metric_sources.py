@@ -18,12 +18,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Any, Final
 
-from edl_ckpt.core.checkpoint.catalog import list_versions
-from edl_ckpt.core.commit.recovery import location_lock
-from edl_ckpt.core.errors import EdlCkptError, UnsupportedError, UsageError
-from edl_ckpt.core.format.model import Version
-from edl_ckpt.core.interruption import COMMIT
-from edl_ckpt.core.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.errors import EdlCkptError, UnsupportedError, UsageError
+from edl_ckpt.core.base.interruption import COMMIT
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.words import extra_hint, meant
+from edl_ckpt.core.catalog.listing import list_versions
+from edl_ckpt.core.commit.repair.recovery import location_lock
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.state.annotate import write_metrics
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.metadata import check_metric_name
@@ -31,7 +32,6 @@ from edl_ckpt.core.storage import Location, LocationLike
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.location import as_url
 from edl_ckpt.core.storage.regular import check_input, open_input
-from edl_ckpt.core.words import extra_hint, meant
 
 FORMATS: Final = ("log", "tensorboard", "csv", "jsonl")
 
@@ -173,13 +173,13 @@ def import_metrics(
 
     Takes the location's lock itself, before it lists the versions.
     """
-    with location_lock(location, "metrics import", wait_seconds=wait_seconds, reporter=reporter):
+    with location_lock(location, "metrics import", wait_seconds=wait_seconds, reporter=reporter) as locked:
         plan = match_series(series, location, list_versions(location).versions, nearest=nearest)
         for match in plan.matches:
             COMMIT.more()  # between two versions a signal ends the command
             elsewhere = match.step != match.version.version
             steps = dict.fromkeys(match.metrics, match.step) if elsewhere else {}
-            write_metrics(match.version, match.metrics, steps=steps)
+            write_metrics(locked.store, match.version, match.metrics, steps=steps)
     return plan
 
 

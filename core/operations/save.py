@@ -9,25 +9,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.arrays import Array, as_array, as_ids, dtype_name
-from edl_ckpt.core.checkpoint.target import Target, free_target
+from edl_ckpt.core.base.arrays import Array, as_array, as_ids, dtype_name
+from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.numbers import whole_number
+from edl_ckpt.core.base.parallel import default_workers, run_parallel
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.words import counted, describe, escaped
+from edl_ckpt.core.catalog.target import Target, free_target
 from edl_ckpt.core.commit.interface import written_version
-from edl_ckpt.core.errors import UsageError
-from edl_ckpt.core.format.checks import check_ps_num, dtype_named
-from edl_ckpt.core.format.model import Version
-from edl_ckpt.core.numbers import whole_number
-from edl_ckpt.core.operations.importing.arrays import ArrayData
-from edl_ckpt.core.operations.importing.execute import execute_import
-from edl_ckpt.core.operations.importing.names import Assignment, ImportedTable
-from edl_ckpt.core.operations.importing.plan import plan_import
-from edl_ckpt.core.operations.importing.survey import survey_assigned
-from edl_ckpt.core.parallel import default_workers, run_parallel
-from edl_ckpt.core.progress import WARNINGS, Reporter
+from edl_ckpt.core.model.dtypes import dtype_named
+from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.operations.importing.array_data import ArrayData
+from edl_ckpt.core.operations.importing.plan import execute_import, prepare_import
+from edl_ckpt.core.operations.importing.source import ImportedTable, NamedArrays
+from edl_ckpt.core.sources.elasticdl.target import check_ps_num
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import LocationLike, open_store
-from edl_ckpt.core.storage.interface import PlainReader
+from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.storage.location import Location
-from edl_ckpt.core.words import counted, describe, escaped
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -78,15 +78,16 @@ def save_checkpoint(
     for what, given in (("variables", variables), ("tables", tables)):
         if not isinstance(given, Mapping):
             raise UsageError(f"{what} must be a mapping of names to values, got a {type(given).__name__}")
-    arrays = Assignment(
+    arrays = NamedArrays(
         {name: _array(name, as_array(value, f"variable {name!r}")) for name, value in variables.items()},
         tuple(_table(name, table) for name, table in tables.items()),
     )
     target = free_target(Location.of(location), number, layout=layout)
-    plan = plan_import(survey_assigned(arrays, count), target)
+    job = Job.here(reporter=reporter)
+    plan, settings = prepare_import(arrays, target, count, job)
     for warning in plan.warnings:
         reporter.warn(warning)
-    done = execute_import(plan, purpose="save", wait_seconds=wait_seconds, reporter=reporter)
+    done = execute_import(plan, settings, job, purpose="save", wait_seconds=wait_seconds)
     return _as_listed(target, [shard.size_bytes for shard in done.shards], done.fingerprint)
 
 
@@ -118,7 +119,7 @@ def _array(name: str, values: npt.NDArray[Any]) -> ArrayData:
     return ArrayData(name, dtype_named(name, dtype_name(values)), values.shape, _MemoryReader(values), 0)
 
 
-class _MemoryReader(PlainReader):
+class _MemoryReader(RangeReader):
     """The bytes of an array, C order, little-endian, as those of a file; no copy is made where they are so already."""
 
     path = ""

@@ -11,11 +11,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.checkpoint.blocks import as_dtype
-from edl_ckpt.core.checkpoint.reader import Checkpoint
-from edl_ckpt.core.checkpoint.scan import dense_pieces, read_dense
-from edl_ckpt.core.progress import WARNINGS, Reporter
-from edl_ckpt.core.words import counted, describe, escaped
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.words import counted, describe, escaped
+from edl_ckpt.core.reading.blocks import as_dtype
+from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.reading.scan import dense_pieces, read_dense
 
 _BINS: Final = 4096
 

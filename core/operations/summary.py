@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from edl_ckpt.core.errors import NotFoundError
-from edl_ckpt.core.format.model import ShardIndex, TableEntry, TableInfo, Version
-from edl_ckpt.core.notebook import Bytes, card, shape_words, table
-from edl_ckpt.core.words import abridged, counted, describe, escaped, meant, size
+from edl_ckpt.core.base.errors import NotFoundError
+from edl_ckpt.core.base.notebook import Bytes, card, shape_words, table
+from edl_ckpt.core.base.words import abridged, counted, describe, escaped, meant, size
+from edl_ckpt.core.model.tables import ShardIndex, TableEntry, TableInfo
+from edl_ckpt.core.model.versions import Version
 
 
 @dataclass(frozen=True, slots=True)

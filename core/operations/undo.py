@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 
-from edl_ckpt.core.checkpoint.catalog import command_to_keep, list_versions, shared_tags
-from edl_ckpt.core.checkpoint.target import layouts_at
-from edl_ckpt.core.commit.deletions import last_deletion
-from edl_ckpt.core.commit.recovery import location_lock
-from edl_ckpt.core.commit.trash import put_back
-from edl_ckpt.core.errors import RefusedError, UnsupportedError
-from edl_ckpt.core.format.names import layouts_among
-from edl_ckpt.core.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.errors import RefusedError
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.words import command
+from edl_ckpt.core.catalog.listing import command_to_keep, list_versions, shared_tags
+from edl_ckpt.core.catalog.target import layouts_at
+from edl_ckpt.core.commit.deletion.records import TrashEntry
+from edl_ckpt.core.commit.deletion.removal import no_trash
+from edl_ckpt.core.commit.kinds import kind_of
+from edl_ckpt.core.commit.repair.recovery import location_lock
+from edl_ckpt.core.sources.registry import layouts_among
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
-from edl_ckpt.core.storage import LocalStore, Location, LocationLike, open_store
-from edl_ckpt.core.words import command
+from edl_ckpt.core.storage import Location, LocationLike, Store, open_store
 
 
 def undo(
@@ -34,11 +35,13 @@ def undo(
     """
     where = Location.of(location)
     store = open_store(where)
-    if not isinstance(store, LocalStore):
-        raise UnsupportedError("this storage has no rename, and so no trash", path=where.url)
+    if not store.properties.trash:
+        raise no_trash(where)
+    trash = kind_of(store).trash
     with location_lock(where, "undo", wait_seconds=wait_seconds, reporter=reporter):
-        _check_layouts(where, version)
-        names = put_back(store, reporter, version)
+        entry = trash.last(version)
+        _check_layouts(store, entry)
+        names = trash.put_back(entry, reporter)
     for tag, versions in shared_tags(list_versions(where).versions).items():
         if any(os.path.basename(v.path) in names for v in versions):
             numbers = " and ".join(str(v.version) for v in versions)
@@ -49,19 +52,18 @@ def undo(
     return names
 
 
-def _check_layouts(location: Location, number: int | None) -> None:
+def _check_layouts(store: Store, entry: TrashEntry) -> None:
     """Raise RefusedError if the deleted versions have another layout than those that are at the location now."""
-    entry = last_deletion(location, number)
     for version in list_versions(entry.path).versions:
         if os.path.basename(version.path) not in entry.recorded:
             continue
-        others = layouts_at(location) - layouts_among([os.path.basename(version.path)])
+        others = layouts_at(store) - layouts_among([os.path.basename(version.path)])
         if others:
             names = " and ".join(sorted(layout.name for layout in others))
             raise RefusedError(
                 f"{os.path.basename(version.path)} has the {version.layout.name} layout, and the location has versions"
                 f" in the {names} layout: ElasticDL's scan would crash; nothing was restored",
-                path=location.url,
+                path=store.location.url,
                 hint="try: "
-                + command("reshard", version.ref, "--ps", str(version.ps_num or "N"), "--output", str(location)),
+                + command("reshard", version.ref, "--ps", str(version.ps_num or "N"), "--output", str(store.location)),
             )

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from edl_ckpt.core.checkpoint.files import check_is_no_file
-from edl_ckpt.core.errors import LockedError, RefusedError
-from edl_ckpt.core.interruption import COMMIT
-from edl_ckpt.core.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.errors import LockedError, RefusedError
+from edl_ckpt.core.base.interruption import COMMIT
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.words import duration
+from edl_ckpt.core.catalog.files import check_is_no_file
 from edl_ckpt.core.state.holder import Holder
 from edl_ckpt.core.state.lock import open_lock
 from edl_ckpt.core.state.owner import format_owner, is_here
-from edl_ckpt.core.storage import LocalStore, Location, LocationLike, open_store
+from edl_ckpt.core.storage import Location, LocationLike, open_store
 from edl_ckpt.core.storage.faults import storage_errors
-from edl_ckpt.core.words import duration
 
 
 def unlock(
@@ -31,11 +31,11 @@ def unlock(
     """
     where = Location.of(location)
     check_is_no_file(where)
-    store = open_store(where)
-    if isinstance(store, LocalStore):
-        with storage_errors(store.root):
-            os.stat(store.root)
-    lock = open_lock(store, "unlock", reporter)
+    path = where.local_path
+    if path is not None:
+        with storage_errors(path):
+            os.stat(path)
+    lock = open_lock(open_store(where), "unlock", reporter)
     holders = tuple(lock.holders())
     for holder in holders:
         if holder.is_alive:

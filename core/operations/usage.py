@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from edl_ckpt.core.checkpoint.catalog import list_everything
-from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.base.words import counted, describe, escaped, size
+from edl_ckpt.core.catalog.listing import list_everything
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.state.paths import STAGE_DIR, STATE_DIR, TRASH_DIR
 from edl_ckpt.core.storage import LocationLike
 from edl_ckpt.core.storage.location import Location
-from edl_ckpt.core.words import counted, describe, escaped, size
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,12 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from edl_ckpt.core.errors import CorruptError, EdlCkptError, NotFoundError, UsageError
-from edl_ckpt.core.format.model import Version
-from edl_ckpt.core.format.names import FREE_FILE
-from edl_ckpt.core.interruption import COMMIT
-from edl_ckpt.core.numbers import whole_number
-from edl_ckpt.core.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError, UsageError
+from edl_ckpt.core.base.interruption import COMMIT
+from edl_ckpt.core.base.numbers import whole_number
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.words import meant
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.state.document import MAX_BYTES, check_value
 from edl_ckpt.core.state.holder import prove_lock, write_proved
 from edl_ckpt.core.state.metadata import (
@@ -38,10 +38,8 @@ from edl_ckpt.core.state.metadata import (
 )
 from edl_ckpt.core.state.paths import LOCATION_FILE, META_DIR, version_file
 from edl_ckpt.core.state.seal import base_name
-from edl_ckpt.core.storage import LocationLike, Store, open_store
+from edl_ckpt.core.storage import Store, open_store
 from edl_ckpt.core.storage.interface import lists_marks
-from edl_ckpt.core.storage.location import Location
-from edl_ckpt.core.words import meant
 
 Document = dict[str, Any]
 Change = Callable[[Document], None]
@@ -50,6 +48,7 @@ Describe = Callable[[Drafts | None], None]
 
 
 def write_metrics(
+    store: Store,
     version: Version,
     metrics: Mapping[str, float],
     *,
@@ -67,10 +66,10 @@ def write_metrics(
         kept = {n: s for n, s in document.get("steps", {}).items() if n not in metrics}
         document["steps"] = kept | measured
 
-    _edit_version(version.location, version.key, change)
+    _edit_version(store, version.key, change)
 
 
-def erase_metrics(version: Version, names: Sequence[str]) -> None:
+def erase_metrics(store: Store, version: Version, names: Sequence[str]) -> None:
     """Remove metrics of a version; NotFoundError when it has none of such a name."""
 
     def change(document: Document) -> None:
@@ -81,42 +80,42 @@ def erase_metrics(version: Version, names: Sequence[str]) -> None:
         for key in ("metrics", "steps"):
             document[key] = {n: v for n, v in document.get(key, {}).items() if n not in names}
 
-    _edit_version(version.location, version.key, change)
+    _edit_version(store, version.key, change)
 
 
-def write_tag(version: Version, tag: str) -> None:
+def write_tag(store: Store, version: Version, tag: str) -> None:
     """Give a version a tag; nothing changes when the version has it already."""
     check_tag(tag)
 
     def change(document: Document) -> None:
         document["tags"] = sorted({*document.get("tags", []), tag})
 
-    _edit_version(version.location, version.key, change)
+    _edit_version(store, version.key, change)
 
 
-def erase_tag(version: Version, tag: str) -> None:
+def erase_tag(store: Store, version: Version, tag: str) -> None:
     """Remove a tag from a version; NotFoundError when the version does not have it."""
-    _erase_tag(version.location, version.key, tag)
+    _erase_tag(store, version.key, tag)
 
 
-def _erase_tag(location: Location, key: int | str, tag: str, drafts: Drafts | None = None) -> None:
+def _erase_tag(store: Store, key: int | str, tag: str, drafts: Drafts | None = None) -> None:
     def change(document: Document) -> None:
         if tag not in document.get("tags", []):
             hint = meant(tag, document.get("tags", []), "tags")
-            raise NotFoundError(f"no tag {tag!r}", path=f"{location}@{key}", hint=hint)
+            raise NotFoundError(f"no tag {tag!r}", path=f"{store.location}@{key}", hint=hint)
         document["tags"] = [t for t in document.get("tags", []) if t != tag]
 
-    _edit_version(location, key, change, drafts)
+    _edit_version(store, key, change, drafts)
 
 
-def write_note(version: Version, text: object) -> None:
+def write_note(store: Store, version: Version, text: object) -> None:
     """Write a version's note; it replaces an older one, and '' removes it. UsageError for what is no text."""
     if not isinstance(text, str):
         raise UsageError(f"a note must be a text, got {text!r:.80}")
-    _edit_version(version.location, version.key, lambda document: document.update(note=text))
+    _edit_version(store, version.key, lambda document: document.update(note=text))
 
 
-def write_metadata(version: Version, metadata: Mapping[str, Any]) -> None:
+def write_metadata(store: Store, version: Version, metadata: Mapping[str, Any]) -> None:
     """Record values by keys; they replace older values of the same keys. UsageError for what is no JSON value."""
     if not isinstance(metadata, Mapping):
         raise UsageError(f"metadata must be a mapping of keys, got {type(metadata).__name__}")
@@ -125,10 +124,10 @@ def write_metadata(version: Version, metadata: Mapping[str, Any]) -> None:
     def change(document: Document) -> None:
         document["metadata"] = _bounded(document.get("metadata", {}) | values, version.ref)
 
-    _edit_version(version.location, version.key, change)
+    _edit_version(store, version.key, change)
 
 
-def erase_metadata(version: Version, keys: Sequence[str]) -> None:
+def erase_metadata(store: Store, version: Version, keys: Sequence[str]) -> None:
     """Remove values by their keys; NotFoundError, and nothing is removed, when the version lacks one of the keys."""
 
     def change(document: Document) -> None:
@@ -139,7 +138,7 @@ def erase_metadata(version: Version, keys: Sequence[str]) -> None:
             raise NotFoundError(f"no metadata {absent[0]!r}", path=version.ref, hint=hint)
         document["metadata"] = {key: value for key, value in present.items() if key not in keys}
 
-    _edit_version(version.location, version.key, change)
+    _edit_version(store, version.key, change)
 
 
 def _bounded(metadata: Document, ref: str) -> Document:
@@ -154,27 +153,27 @@ def _bounded(metadata: Document, ref: str) -> Document:
     return metadata
 
 
-def write_modes(location: LocationLike, modes: Mapping[str, str], drafts: Drafts | None = None) -> None:
+def write_modes(store: Store, modes: Mapping[str, str], drafts: Drafts | None = None) -> None:
     """Declare for a location the mode of each metric: 'max' when higher is better, 'min' when lower is."""
 
     def change(document: Document) -> None:
         document["modes"] = document.get("modes", {}) | {check_metric_name(n): mode for n, mode in modes.items()}
 
-    _edit_location(location, change, drafts)
+    _edit_location(store, change, drafts)
 
 
-def write_policy(location: LocationLike, policy: Mapping[str, Any] | None) -> None:
+def write_policy(store: Store, policy: Mapping[str, Any] | None) -> None:
     """Store a retention policy, as `Policy.to_json` makes it, with a location; None removes it."""
-    _edit_location(location, lambda document: document.update(policy=policy))
+    _edit_location(store, lambda document: document.update(policy=policy))
 
 
-def _edit_version(location: Location, key: int | str, change: Change, drafts: Drafts | None = None) -> None:
+def _edit_version(store: Store, key: int | str, change: Change, drafts: Drafts | None = None) -> None:
     empty = {"schema": VERSION_SCHEMA, "uuid" if isinstance(key, str) else "version": key}
-    _edit(location, version_file(key), empty, change, parse_version, drafts)
+    _edit(store, version_file(key), empty, change, parse_version, drafts)
 
 
-def _edit_location(location: LocationLike, change: Change, drafts: Drafts | None = None) -> None:
-    _edit(location, f"{META_DIR}/{LOCATION_FILE}", {"schema": LOCATION_SCHEMA}, change, parse_location, drafts)
+def _edit_location(store: Store, change: Change, drafts: Drafts | None = None) -> None:
+    _edit(store, f"{META_DIR}/{LOCATION_FILE}", {"schema": LOCATION_SCHEMA}, change, parse_location, drafts)
 
 
 def _check_again(document: Document, check: Callable[[Document], object], path: str) -> None:
@@ -187,7 +186,7 @@ def _check_again(document: Document, check: Callable[[Document], object], path: 
 
 
 def _edit(
-    location: LocationLike,
+    store: Store,
     relative: str,
     empty: Document,
     change: Change,
@@ -195,7 +194,6 @@ def _edit(
     drafts: Drafts | None,
 ) -> None:
     """Read a document, change it, and write it back; an empty one is removed where that cannot remove another one."""
-    store = open_store(location)
     path = f"{store.location}/{relative}"
     try:
         existing = read_document(drafts or store, relative) or {}
@@ -236,9 +234,8 @@ class MetadataCopies:
     the modes of the target are read once, and of the source only what belongs to a version.
     """
 
-    def __init__(self, target: Location, *, reporter: Reporter = WARNINGS) -> None:
+    def __init__(self, target: Store, *, reporter: Reporter = WARNINGS) -> None:
         self._target = target
-        self._store = open_store(target)
         self._reporter = reporter
         self._modes: dict[str, str] | None = None
         self._holders: dict[str, set[int | str]] | None = None
@@ -253,7 +250,7 @@ class MetadataCopies:
         target loses a tag that comes with the copy, with a warning, unless both have it in the source. A file by itself
         has no metadata.
         """
-        if source.layout == FREE_FILE:
+        if source.is_alone:
             return
         store = open_store(source.location)
         document = read_document(store, version_file(source.key)) or {}
@@ -269,37 +266,39 @@ class MetadataCopies:
         _edit_version(self._target, source.version, change, drafts)
         self._copy_modes(store, {*document.get("metrics", ()), *source.metrics}, drafts)
         for tag in document.get("tags", ()):
-            self._move_tag(tag, source, drafts)
+            self._move_tag(tag, source, store, drafts)
 
     def _copy_modes(self, store: Store, metrics: set[str], drafts: Drafts | None) -> None:
         if not metrics:
             return
         origin = _read_whole(store, (LOCATION_FILE,)).modes
         if self._modes is None:
-            self._modes = dict(_read_whole(self._store, (LOCATION_FILE,)).modes)
+            self._modes = dict(_read_whole(self._target, (LOCATION_FILE,)).modes)
         new = {n: m for n, m in origin.items() if n in metrics and self._modes.get(n) != m}
         if new:
             write_modes(self._target, new, drafts)
             self._modes |= new
 
-    def _move_tag(self, tag: str, source: Version, drafts: Drafts | None) -> None:
+    def _move_tag(self, tag: str, source: Version, origin: Store, drafts: Drafts | None) -> None:
         if self._holders is None:
             self._holders = {}
-            for key, metadata in _read_whole(self._store).versions.items():
+            for key, metadata in _read_whole(self._target).versions.items():
                 for present in metadata.tags:
                     self._holders.setdefault(present, set()).add(key)
         holders = self._holders.setdefault(tag, set())
         for key in sorted(holders - {source.version}, key=str):
-            if tag not in self._tags_at(source.location, key):
+            if tag not in self._tags_at(origin, key):
                 _erase_tag(self._target, key, tag, drafts)
                 holders.discard(key)
-                self._reporter.warn(f"{self._target}: the tag {tag!r} moves from version {key} to {source.version}")
+                self._reporter.warn(
+                    f"{self._target.location}: the tag {tag!r} moves from version {key} to {source.version}"
+                )
         holders.add(source.version)
 
-    def _tags_at(self, origin: Location, key: int | str) -> tuple[str, ...]:
-        where = str(origin), key
+    def _tags_at(self, origin: Store, key: int | str) -> tuple[str, ...]:
+        where = str(origin.location), key
         if where not in self._origins:
-            found = _read_whole(open_store(origin), (base_name(version_file(key)),)).versions.get(key)
+            found = _read_whole(origin, (base_name(version_file(key)),)).versions.get(key)
             self._origins[where] = () if found is None else found.tags
         return self._origins[where]
 

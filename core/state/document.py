@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from itertools import chain, compress
 from typing import Any, Final, NoReturn
 
-from edl_ckpt.core.errors import UnsupportedError, UsageError
+from edl_ckpt.core.base.errors import UnsupportedError, UsageError
 
 MAX_BYTES: Final = 1 << 22
 """No file of our state is larger, except those that list the checksums of shards."""

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
-from edl_ckpt.core.errors import EdlCkptError, UnavailableError
-from edl_ckpt.core.format.model import Version
-from edl_ckpt.core.parallel import SMALL_READS, run_parallel
+from edl_ckpt.core.base.errors import EdlCkptError, UnavailableError
+from edl_ckpt.core.base.parallel import SMALL_READS, run_parallel
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.state.document import MAX_DEPTH, is_deep, parse_document
 from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.paths import INDEX_FILE, META_DIR, STATE_DIR, is_document, metadata_owner, sealed_version

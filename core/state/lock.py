@@ -18,9 +18,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol
 
-from edl_ckpt.core.errors import EdlCkptError, LockedError
-from edl_ckpt.core.parallel import impatient
-from edl_ckpt.core.progress import Reporter
+from edl_ckpt.core.base.errors import EdlCkptError, LockedError
+from edl_ckpt.core.base.parallel import impatient
+from edl_ckpt.core.base.progress import Reporter
+from edl_ckpt.core.base.words import command
 from edl_ckpt.core.state.aside import set_aside
 from edl_ckpt.core.state.holder import Holder, LostLockError, lost_lock, provable
 from edl_ckpt.core.state.owner import (
@@ -40,7 +41,6 @@ from edl_ckpt.core.state.remote_lock import ADVICE, MISSED_SECONDS, RemoteLock
 from edl_ckpt.core.storage import LocalStore, Location, ObjectStore
 from edl_ckpt.core.storage.beneath import Directory, ForeignError, close_read
 from edl_ckpt.core.storage.faults import storage_errors
-from edl_ckpt.core.words import command
 
 _NAME: Final = os.path.basename(LOCK_FILE)
 LOCK_WAIT_SECONDS: Final = 10.0

@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.state.holder import write_proved
 from edl_ckpt.core.state.metadata import read_document
 from edl_ckpt.core.state.paths import MANAGER_FILE, META_DIR
-from edl_ckpt.core.storage import Location, open_store
 from edl_ckpt.core.storage.interface import Store
 
 _SCHEMA: Final = "edl-ckpt/manager/1"
@@ -58,7 +57,7 @@ def _is_time(value: object) -> bool:
     return type(value) in {int, float} and abs(float(str(value))) < 1 << 53
 
 
-def write_managed(location: Location, managed: Managed) -> None:
+def write_managed(store: Store, managed: Managed) -> None:
     """Replace what managers remember; the caller holds the lock of the location."""
     document = {
         "schema": _SCHEMA,
@@ -66,4 +65,4 @@ def write_managed(location: Location, managed: Managed) -> None:
         "saved": [{"version": version, "time": time} for version, time in managed.saved.items()],
         "last_preserved": managed.last_preserved,
     }
-    write_proved(open_store(location), _PATH, (json.dumps(document, indent=2) + "\n").encode())
+    write_proved(store, _PATH, (json.dumps(document, indent=2) + "\n").encode())

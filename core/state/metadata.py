@@ -2,7 +2,7 @@
 
 It is in small JSON files under `.edl-ckpt-0/meta-0/`, where ElasticDL's scan does not look: `{version}.json` for each
 version that has metadata, and `location.json`. People can read them without this tool, and a copy of the directory
-takes them along (`core/README.md`, section State, shows one). Keys that we do not know are kept. A damaged file is
+takes them along (`docs/format.md`, section State, shows one). Keys that we do not know are kept. A damaged file is
 reported, and the others are still read. `annotate.py` writes the files.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NoReturn
 
-from edl_ckpt.core.errors import (
+from edl_ckpt.core.base.errors import (
     CorruptError,
     EdlCkptError,
     RefusedError,
@@ -22,13 +22,13 @@ from edl_ckpt.core.errors import (
     UnsupportedError,
     UsageError,
 )
-from edl_ckpt.core.parallel import SMALL_READS, run_parallel
+from edl_ckpt.core.base.parallel import SMALL_READS, run_parallel
+from edl_ckpt.core.base.words import escaped
 from edl_ckpt.core.state.document import MAX_BYTES, MAX_SUMS_BYTES, parse_document
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.paths import JOURNAL, META_DIR, described_key, is_document, sealed_version
 from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.interface import Store
-from edl_ckpt.core.words import escaped
 
 VERSION_SCHEMA: Final = "edl-ckpt/meta/1"
 LOCATION_SCHEMA: Final = "edl-ckpt/location/1"

@@ -1,7 +1,7 @@
 """Every name inside `.edl-ckpt-0/`, the one place beside checkpoints that ElasticDL's own scan tolerates.
 
 The scan reads a number from each name in checkpoint_dir, and from the first name in each directory there. So each
-immediate child of the state directory ends in -0; below those any name will do (`core/README.md`, section State).
+immediate child of the state directory ends in -0; below those any name will do (`docs/format.md`, section State).
 """
 
 from __future__ import annotations

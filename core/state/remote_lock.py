@@ -32,10 +32,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from edl_ckpt.core.errors import EdlCkptError, UnsupportedError
-from edl_ckpt.core.ids import new_id
-from edl_ckpt.core.interruption import WHOLE
-from edl_ckpt.core.parallel import LOOK_SECONDS, stop_requested
+from edl_ckpt.core.base.errors import EdlCkptError, UnsupportedError
+from edl_ckpt.core.base.ids import new_id
+from edl_ckpt.core.base.interruption import WHOLE
+from edl_ckpt.core.base.parallel import LOOK_SECONDS, stop_requested
 from edl_ckpt.core.state import owner as owners
 from edl_ckpt.core.state.document import parse_document
 from edl_ckpt.core.state.holder import Holder, lost_lock
@@ -49,7 +49,7 @@ MISSED_SECONDS: Final = 2.5 * TOUCH_SECONDS
 """A holder elsewhere that has been silent for so long may be dead: a person may remove its lock (`unlock`)."""
 _ROUNDS: Final = 6
 """How often a process lists again when others want the lock at the same time, or its claim is not listed yet."""
-_ROUND_SECONDS: Final = 0.05
+ROUND_SECONDS: Final = 0.05
 _ALIVE: Final = "alive"
 _DOUBT: Final = "doubt"
 _LOST: Final = "lost"
@@ -148,12 +148,12 @@ class RemoteLock:
                 return True
             if others and others[0] < self._claim:  # the first of those who want the lock stays, the others go
                 break
-            time.sleep(_ROUND_SECONDS)
+            time.sleep(ROUND_SECONDS)
         if not others:
             return self._go_without("does not list what was just written")
         self._blocker = others[0]
         self._withdraw()
-        time.sleep(random.uniform(0, _ROUND_SECONDS))  # noqa: S311 - spreads attempts, hides nothing
+        time.sleep(random.uniform(0, ROUND_SECONDS))  # noqa: S311 - spreads attempts, hides nothing
         return False
 
     def _go_without(self, why: str) -> bool:

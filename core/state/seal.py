@@ -21,12 +21,12 @@ from datetime import UTC, datetime
 from io import BytesIO
 from typing import Any, Final, NamedTuple, NoReturn, overload
 
-from edl_ckpt.core.errors import CorruptError, RefusedError, UnsupportedError, UsageError
-from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.base.errors import CorruptError, RefusedError, UnsupportedError, UsageError
+from edl_ckpt.core.base.words import counted, describe
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.state.document import check_schema, schema_at_head
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.storage.interface import Store
-from edl_ckpt.core.words import counted, describe
 
 SEAL_SCHEMA: Final = "edl-ckpt/seal/2"
 _WITHOUT_DIGEST: Final = "edl-ckpt/seal/1"

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from edl_ckpt.core.errors import CorruptError, EdlCkptError, UnsupportedError
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnsupportedError
 from edl_ckpt.core.state.document import MAX_SUMS_BYTES, is_newer, parse_document, schema_at_head
 from edl_ckpt.core.state.paths import notes_dir
 from edl_ckpt.core.state.seal import Chunk, number_chunks
@@ -85,11 +84,6 @@ def parse_note_name(name: str) -> NoteName | None:
     if match is None or int(match[1]) >= int(match[2]):
         return None
     return NoteName(int(match[1]), int(match[2]), match[3], match[4])
-
-
-def file_mark(found: os.stat_result) -> str:
-    """Return the mark of a file on a disk: a rename keeps it, and every other change gives another one."""
-    return f"{found.st_ino:x}_{found.st_size:x}_{found.st_mtime_ns:x}"
 
 
 def note_names(store: Store, version: int) -> list[NoteName]:

@@ -6,17 +6,20 @@ from edl_ckpt.core.storage.interface import ObjectStore, Store
 from edl_ckpt.core.storage.local import LocalStore
 from edl_ckpt.core.storage.location import Location, LocationLike
 
-__all__ = ["LocalStore", "Location", "LocationLike", "ObjectStore", "Store", "open_store"]
+__all__ = ["LocalStore", "Location", "LocationLike", "ObjectStore", "Store", "open_objects", "open_store"]
 
 
 def open_store(place: LocationLike) -> LocalStore | ObjectStore:
     """Return the store of a location; its `properties` say what can be done there."""
     location = Location.of(place)
     path = location.local_path
-    if path is not None:
-        return LocalStore(location, path)
+    return open_objects(location) if path is None else LocalStore(location, path)
+
+
+def open_objects(location: Location) -> ObjectStore:
+    """Return the store of a location that is not on the local disk."""
     if location.scheme in {"s3", "s3a"}:
-        from edl_ckpt.core.storage.s3.store import S3Store  # with http.client, ssl and xml
+        from edl_ckpt.core.storage.s3.store import S3Store  # with email
 
         return S3Store(location)
     from edl_ckpt.core.storage.fsspec import FsspecStore

@@ -12,11 +12,10 @@ import os
 import stat
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
 from typing import Final, Self
 
-from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError, UsageError
-from edl_ckpt.core.ids import new_id
+from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError, UsageError
+from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.storage.faults import Fault, storage_errors
 from edl_ckpt.core.storage.files import NEW, PreallocatedFile, exchange_names, rename_name
 
@@ -78,9 +77,7 @@ class Directory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def join(self, name: str) -> str:

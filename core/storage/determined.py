@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.words import meant
 from edl_ckpt.core.storage.location import Location
-from edl_ckpt.core.words import meant
 
 SECTION: Final = "checkpoint_storage"
 SECRETS: Final = ("access_key", "secret_key")

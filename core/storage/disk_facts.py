@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Final
 
+from edl_ckpt.core.base.words import extra_hint, size
 from edl_ckpt.core.storage.facts import Fact, Verdict
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.mounts import reports_changes, type_of
-from edl_ckpt.core.words import extra_hint, size
 
 _LITTLE_BYTES: Final = 1 << 30
 _FEW_FILES: Final = 10_000

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from edl_ckpt.core.errors import (
+from edl_ckpt.core.base.errors import (
     AuthError,
     EdlCkptError,
     LockedError,

@@ -15,24 +15,23 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self, cast
 
-from edl_ckpt.core.errors import EdlCkptError, NoSpaceError, RefusedError
-from edl_ckpt.core.interruption import WHOLE
-from edl_ckpt.core.parallel import run_parallel
+from edl_ckpt.core.base.errors import NoSpaceError, RefusedError
+from edl_ckpt.core.base.interruption import WHOLE
+from edl_ckpt.core.base.parallel import run_parallel
+from edl_ckpt.core.base.words import size
 from edl_ckpt.core.storage.access import Access
-from edl_ckpt.core.storage.faults import error_of_call, storage_errors
-from edl_ckpt.core.words import size
+from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.interface import OnDisk
 
 NEW: Final = ".new"
 """The ending of a staged file that is about to replace another one."""
 _RENAME_NOREPLACE: Final = 1
-_RENAME_EXCHANGE: Final = 2
+RENAME_EXCHANGE: Final = 2
 _AT_FDCWD: Final = -100
 _SYNC_FILE_RANGE_WRITE: Final = 2
 _SPARE_BYTES: Final = 1 << 20
 _FLUSHERS: Final = 4
 _COPY_BYTES: Final = 4 << 20
-_AHEAD_BYTES: Final = 1 << 20
-"""Bytes that the kernel is asked to read at a time: of more, it may read only the beginning."""
 _FLUSH_BYTES: Final = 64 << 20
 _OTHERS_SECONDS: Final = 0.25
 """How often a flush begins of what other processes write."""
@@ -40,7 +39,7 @@ _FILE_FLUSH_BYTES: Final = 1 << 20
 """Bytes of a file that are worth a call to begin its flush: a thousand files would take it a thousand times."""
 
 
-class PreallocatedFile:
+class PreallocatedFile(OnDisk):
     """A new file of known size, or with None one that this process has made; several threads write, at any offset.
 
     With the descriptor of its directory, only the last part of the path is looked up, there.
@@ -79,27 +78,10 @@ class PreallocatedFile:
                 done += os.pwrite(self._fd, view[done:], offset + done)
         self.add_moved(done)
 
-    @property
-    def descriptor(self) -> int:
-        """Return the descriptor of the open file."""
-        return self._fd
-
     def add_moved(self, size_bytes: int) -> None:
         """Count bytes that were written."""
         with self._lock:
             self.bytes_written += size_bytes
-
-    def will_need(self, offset: int, size_bytes: int) -> None:
-        """Let the system begin to read some bytes."""
-        begin_reading(self._fd, offset, size_bytes)
-
-    def will_not_need(self, offset: int, size_bytes: int) -> None:
-        """Let the system use the memory of some bytes of the page cache for others."""
-        leave_cache(self._fd, offset, size_bytes)
-
-    def failed(self, error: int, offset: int) -> EdlCkptError:  # noqa: ARG002 - the protocol has it
-        """Return what the number of a system's error means for this file."""
-        return error_of_call(error, self.path)
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill the whole buffer with what was written from `offset` on."""
@@ -232,27 +214,6 @@ def begin_flush(file: int, offset: int, size_bytes: int) -> None:
         begin(file, offset, size_bytes, _SYNC_FILE_RANGE_WRITE)
 
 
-def begin_reading(file: int, offset: int, size_bytes: int) -> None:
-    """Let the kernel begin to read some bytes of an open file, where it can.
-
-    It reads ahead of one thread for each open file, and two that read the same file look to it like jumps.
-    """
-    advise = getattr(os, "posix_fadvise", None)  # macOS lacks it
-    if advise is None:
-        return
-    for at in range(offset, offset + size_bytes, _AHEAD_BYTES):
-        with suppress(OSError):  # advice only: whoever reads gets the error
-            advise(file, at, min(_AHEAD_BYTES, offset + size_bytes - at), os.POSIX_FADV_WILLNEED)
-
-
-def leave_cache(file: int, offset: int, size_bytes: int) -> None:
-    """Let the kernel use the memory of some bytes of an open file for others, where it can."""
-    advise = getattr(os, "posix_fadvise", None)
-    if advise is not None:
-        with suppress(OSError):
-            advise(file, offset, size_bytes, os.POSIX_FADV_DONTNEED)
-
-
 def flush_path(path: str) -> None:
     """Flush a file that another library wrote, or the names in a directory, to the disk."""
     with storage_errors(path):
@@ -266,7 +227,7 @@ def flush_path(path: str) -> None:
 def exchange_names(one: str, other: str, one_in: int = _AT_FDCWD, other_in: int = _AT_FDCWD) -> bool:
     """Let two paths, or names in open directories, change places; False, without a change, where the kernel cannot."""
     try:
-        _rename(one, other, _RENAME_EXCHANGE, one_in, other_in)
+        _rename(one, other, RENAME_EXCHANGE, one_in, other_in)
     except OSError as error:
         if error.errno not in {errno.EINVAL, errno.ENOSYS}:
             raise
@@ -279,7 +240,8 @@ def rename_name(old: str, new: str, old_in: int = _AT_FDCWD, new_in: int = _AT_F
     _rename(old, new, _RENAME_NOREPLACE, old_in, new_in)
 
 
-def _renameat2() -> Callable[..., int] | None:
+def renameat2() -> Callable[..., int] | None:
+    """Return the call of the C library that renames with flags, None where there is none."""
     return _of_c("renameat2", ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
 
 
@@ -296,14 +258,14 @@ def _of_c(name: str, *arguments: type) -> Callable[..., int] | None:
 
 def _rename(old: str, new: str, flags: int, old_in: int, new_in: int) -> None:
     """Rename with flags. Without the system call, NOREPLACE is checked by hand and EXCHANGE raises ENOSYS."""
-    call = _renameat2()
+    call = renameat2()
     if call is not None:
         if call(old_in, os.fsencode(old), new_in, os.fsencode(new), flags) == 0:
             return
         code = ctypes.get_errno()
-        if flags == _RENAME_EXCHANGE or code not in {errno.EINVAL, errno.ENOSYS}:
+        if flags == RENAME_EXCHANGE or code not in {errno.EINVAL, errno.ENOSYS}:
             raise OSError(code, os.strerror(code), old, None, new)
-    elif flags == _RENAME_EXCHANGE:
+    elif flags == RENAME_EXCHANGE:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), old)
     places = {"src_dir_fd": _known(old_in), "dst_dir_fd": _known(new_in)}
     with suppress(FileNotFoundError):

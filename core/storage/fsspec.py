@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from edl_ckpt.core.errors import (
+from edl_ckpt.core.base.errors import (
     EdlCkptError,
     LockedError,
     NotFoundError,
@@ -23,7 +23,7 @@ from edl_ckpt.core.errors import (
     UnsupportedError,
     UsageError,
 )
-from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
+from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.storage.facts import Fact, Verdict
 from edl_ckpt.core.storage.faults import Fault, storage_errors
 from edl_ckpt.core.storage.interface import (
@@ -110,7 +110,6 @@ class FsspecStore:
 
     properties = Properties(
         rename=False,
-        exchange=False,
         trash=False,
         whole_listings=False,
         positional_write=False,

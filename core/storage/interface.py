@@ -6,19 +6,22 @@ a kind of store.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, TypeGuard
 
-from edl_ckpt.core.errors import EdlCkptError
+from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.storage.facts import Fact
-from edl_ckpt.core.storage.faults import Fault
+from edl_ckpt.core.storage.faults import Fault, error_of_call
 from edl_ckpt.core.storage.location import Location
 
 if TYPE_CHECKING:
     from edl_ckpt.core.storage.parts import PartMemory
 
+_AHEAD_BYTES: Final = 1 << 20
+"""Bytes that the kernel is asked to read at a time: of more, it may read only the beginning."""
 SMALL_BYTES: Final = 1 << 26
 """No file of our own state is larger, so nothing larger is read whole."""
 
@@ -29,8 +32,6 @@ class Properties:
 
     rename: bool
     """A file or directory can be renamed, so a version appears or disappears in one step."""
-    exchange: bool
-    """Two directories can change places in one step, if the kernel supports it."""
     trash: bool
     """Deleted versions can wait in a trash, and be put back."""
     whole_listings: bool
@@ -75,45 +76,42 @@ class Entry:
         return self.relative.rpartition("/")[0]
 
 
-class RangeReader(Protocol):
-    """An open file; several threads read ranges of it."""
+class RangeReader:
+    """An open file; several threads read ranges of it. By itself it holds nothing open, and copies what it reads."""
 
     path: str
     size_bytes: int
     bytes_read: int
-    block_bytes: int
+    block_bytes: int = 0
     """How many bytes a read should ask for at least where more are needed anyway; 0 where reads cost nothing."""
-
-    @property
-    def generation(self) -> str:
-        """Return what tells the bytes of this opening from those of another one; '' where the storage does not say."""
-        ...
+    generation: str = ""
+    """What tells the bytes of this opening from those of another one; '' where the storage does not say."""
+    mark: str = ""
+    """What listings of the store show for these bytes (`Entry.mark`), '' where they show nothing."""
 
     def read(self, offset: int, size: int) -> bytes:
         """Return exactly `size` bytes at `offset`; raises LockedError when the file has become shorter."""
-        ...
+        raise NotImplementedError
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill the whole buffer from `offset` on; errors as `read`."""
-        ...
+        buffer[:] = self.read(offset, len(buffer))
 
-    def view(self, offset: int, size: int) -> memoryview | None:
+    def view(self, offset: int, size: int) -> memoryview | None:  # noqa: ARG002 - readers of memory need it
         """Return bytes without copying them; None where that is impossible."""
-        ...
+        return None
 
     def check_unchanged(self) -> None:
-        """Raise LockedError when the file has changed since it was opened."""
-        ...
+        """Raise LockedError when the file has changed since it was opened, where another process can change it."""
 
     def close(self) -> None:
         """Release the file."""
-        ...
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 Inside = Callable[[str], bool]
@@ -151,6 +149,18 @@ class Store(Protocol):
         """Return the paths of a directory's files by name; {} when there is no such directory."""
         ...
 
+    def ages(self, relative: str) -> dict[str, float]:
+        """Return the seconds since each file of a directory was written, by its name; '' is an object of that path.
+
+        The listing shows everything that was written before, and the ages are by the clock of the storage. 0.0 stands
+        for an unknown age.
+        """
+        ...
+
+    def stat(self, relative: str) -> ObjectStat | None:
+        """Return the state of a file; None when there is no such file."""
+        ...
+
     def modified(self, relative: str) -> float:
         """Return when a file was last written, in seconds since the epoch, as a listing shows it."""
         ...
@@ -176,6 +186,8 @@ class SentPart(NamedTuple):
     etag: str
     verified: bool
     """True when the store reported its checksum, and that was right."""
+    crc32c: str = ""
+    """The checksum that the store keeps of it and wants again at the end, in base64; '' without one."""
 
 
 class ObjectWriter(Protocol):
@@ -233,10 +245,6 @@ class ObjectStore(Store, Protocol):
         """Begin a file of a known size below the location; objects with one `memory` for parts keep its bound."""
         ...
 
-    def stat(self, relative: str) -> ObjectStat | None:
-        """Return the state of a file; None when there is no such file."""
-        ...
-
     def remove_many(self, relatives: Sequence[str]) -> None:
         """Remove files; missing ones are no error."""
         ...
@@ -270,14 +278,6 @@ class ObjectStore(Store, Protocol):
 
     def tree(self, relative: str) -> list[str]:
         """Return the paths, below the location, of all files in a directory and its subdirectories."""
-        ...
-
-    def ages(self, relative: str) -> dict[str, float]:
-        """Return the seconds since each file of a directory was written, by its name; '' is a file of that path itself.
-
-        The listing shows everything that was written before, and the ages are by the clock of the storage. 0.0 stands
-        for an unknown age.
-        """
         ...
 
 
@@ -361,12 +361,21 @@ class OpenUpload:
 
 @dataclass(frozen=True, slots=True)
 class ObjectStat:
-    """The state of a remote file: size, ETag, age by the store's clock, and its write id if it has one."""
+    """The state of a file: size, ETag, age by the store's clock, and what identifies its writing, if anything."""
 
     size_bytes: int
     etag: str
     age_seconds: float
     write_id: str | None = None
+
+    @property
+    def mark(self) -> str:
+        """Return what tells the file from others of its name; without a write id its size, which proves little.
+
+        >>> ObjectStat(5, "", 0.0, "20261121T211600-host_7-1-0a1b2c3d").mark, ObjectStat(255, "", 0.0).mark
+        ('20261121T211600-host_7-1-0a1b2c3d', 'size_ff')
+        """
+        return self.write_id or f"size_{self.size_bytes:x}"
 
 
 def flat_listing(store: Store, found: Iterable[tuple[str, int, float, bool, str]], inside: Inside) -> list[Entry]:
@@ -393,83 +402,57 @@ def _parents(relative: str) -> Iterator[str]:
         at = relative.find("/", at + 1)
 
 
-class PlainReader:
-    """The common part of readers that hold nothing open, and that copy what they read."""
-
-    path: str
-    size_bytes: int
-    bytes_read: int
-    block_bytes = 0
-    generation = ""
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Return exactly `size` bytes at `offset`."""
-        raise NotImplementedError
-
-    def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill the whole buffer from `offset` on."""
-        buffer[:] = self.read(offset, len(buffer))
-
-    def view(self, offset: int, size: int) -> memoryview | None:  # noqa: ARG002 - the protocol has it
-        """Return None: the bytes are always copied."""
-        return None
-
-    def check_unchanged(self) -> None:
-        """Do nothing: nobody else changes the bytes."""
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to release."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class RemoteReader(PlainReader):
+class RemoteReader(RangeReader):
     """The common part of remote readers: every read is one request."""
 
     block_bytes = 4 << 20
     """What a connection moves in twice the time that a request waits; each worker has memory for one block."""
-    mark = ""
-    """What listings of the store show for these bytes (`Entry.mark`), '' where they show nothing."""
 
     def check_unchanged(self) -> None:
         """Raise LockedError when the file has changed since it was opened."""
         raise NotImplementedError
 
 
-class OnDisk(Protocol):
-    """A reader or a sink of the local disk: the compiled kernel may read or write it itself."""
+class OnDisk:
+    """The common part of readers and sinks of the local disk: the compiled kernel may read or write them itself."""
+
+    path: str
+    _fd: int
 
     @property
     def descriptor(self) -> int:
         """Return the descriptor of the open file."""
-        ...
+        return self._fd
 
     def add_moved(self, size_bytes: int) -> None:
         """Count bytes that the kernel has read or written."""
-        ...
+        raise NotImplementedError
 
     def will_need(self, offset: int, size_bytes: int) -> None:
-        """Let the system begin to read some bytes, so that the disk works beside the look at those before them."""
-        ...
+        """Let the system begin to read some bytes, so that the disk works beside the look at those before them.
+
+        It reads ahead of one thread for each open file, and two that read the same file look to it like jumps.
+        """
+        for at in range(offset, offset + size_bytes, _AHEAD_BYTES):
+            self._advise(at, min(_AHEAD_BYTES, offset + size_bytes - at), "POSIX_FADV_WILLNEED")
 
     def will_not_need(self, offset: int, size_bytes: int) -> None:
         """Let the system use the memory of some bytes of the page cache for others; those of the disk stay."""
-        ...
+        self._advise(offset, size_bytes, "POSIX_FADV_DONTNEED")
 
-    def failed(self, error: int, offset: int) -> EdlCkptError:
+    def _advise(self, offset: int, size_bytes: int, advice: str) -> None:
+        if hasattr(os, "posix_fadvise"):  # macOS lacks it
+            with suppress(OSError):  # advice only: whoever reads gets the error
+                os.posix_fadvise(self._fd, offset, size_bytes, getattr(os, advice))
+
+    def failed(self, error: int, offset: int) -> EdlCkptError:  # noqa: ARG002 - a reader says where
         """Return what the number of a system's error means here; -1 for a file that has become shorter."""
-        ...
+        return error_of_call(error, self.path)
 
 
 def is_on_disk(file: object) -> TypeGuard[OnDisk]:
     """Say whether the kernel may read or write a file itself."""
-    return hasattr(file, "descriptor")
+    return isinstance(file, OnDisk)
 
 
 class Sink(Protocol):

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import os
 import stat as stat_module
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
-from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError
-from edl_ckpt.core.interruption import COMMIT
+from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError
+from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.storage.beneath import Directory, ForeignError, kind_of
 from edl_ckpt.core.storage.disk_facts import disk_facts
 from edl_ckpt.core.storage.facts import Fact
-from edl_ckpt.core.storage.faults import Fault, error_of_call, storage_errors
-from edl_ckpt.core.storage.files import begin_reading, leave_cache
-from edl_ckpt.core.storage.interface import SMALL_BYTES, Entry, Inside, Properties, RangeReader
+from edl_ckpt.core.storage.faults import Fault, storage_errors
+from edl_ckpt.core.storage.interface import SMALL_BYTES, Entry, Inside, ObjectStat, OnDisk, Properties, RangeReader
 from edl_ckpt.core.storage.location import Location
 
 _ATTEMPTS: Final = 3
 """How often something is read that another process may be replacing."""
 
 
-class LocalReader:
-    """A local file read with `pread`."""
-
-    block_bytes = 0
+class LocalReader(RangeReader, OnDisk):
+    """A local file read with `pread`, and not mapped: when another process truncates it, the kernel kills this one."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -39,11 +36,8 @@ class LocalReader:
             os.close(self._fd)
             raise NotFoundError("not a regular file", path=path)
         self.size_bytes = self._stat.st_size
-
-    @property
-    def generation(self) -> str:
-        """Return the file's number, size and time, which every machine sees alike on a file system that they share."""
-        return f"{self._stat.st_ino}-{self._stat.st_size}-{self._stat.st_mtime_ns}"
+        # every machine sees these alike on a file system that they share
+        self.generation = f"{self._stat.st_ino}-{self._stat.st_size}-{self._stat.st_mtime_ns}"
 
     def read(self, offset: int, size: int) -> bytes:
         """Return exactly `size` bytes at `offset`."""
@@ -67,27 +61,14 @@ class LocalReader:
                 done += count
         self.bytes_read += done
 
-    @property
-    def descriptor(self) -> int:
-        """Return the descriptor of the open file."""
-        return self._fd
-
     def add_moved(self, size_bytes: int) -> None:
         """Count bytes that the kernel has read."""
         self.bytes_read += size_bytes
 
-    def will_need(self, offset: int, size_bytes: int) -> None:
-        """Let the system begin to read some bytes, so that the disk works beside the look at those before them."""
-        begin_reading(self._fd, offset, size_bytes)
-
-    def will_not_need(self, offset: int, size_bytes: int) -> None:
-        """Let the system use the memory of some bytes of the page cache for others."""
-        leave_cache(self._fd, offset, size_bytes)
-
     def failed(self, error: int, offset: int) -> EdlCkptError:
         """Return what the number of a system's error means; -1 for a file that has become shorter."""
         if error >= 0:
-            return error_of_call(error, self.path)
+            return super().failed(error, offset)
         with suppress(OSError):  # the kernel reads many bytes in a call: of these the first that is missing is named
             offset = max(offset, os.fstat(self._fd).st_size)
         return LockedError(
@@ -95,10 +76,6 @@ class LocalReader:
             path=self.path,
             offset=offset,
         )
-
-    def view(self, offset: int, size: int) -> memoryview | None:  # noqa: ARG002 - the protocol has it
-        """Return None. If another process truncates a mapped file, the kernel kills this one."""
-        return None
 
     def close(self) -> None:
         """Close the file."""
@@ -117,14 +94,6 @@ class LocalReader:
                 path=self.path,
                 hint="try again when the job has finished saving",
             )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def is_gone(path: str) -> bool:
@@ -152,6 +121,11 @@ def _private_entry(relative: str, path: str, info: os.stat_result) -> Entry:
     return Entry(relative, path, False, 0, info.st_mtime, fault)
 
 
+def file_mark(found: os.stat_result) -> str:
+    """Return the mark of a file on a disk: a rename keeps it, and every other change gives another one."""
+    return f"{found.st_ino:x}_{found.st_size:x}_{found.st_mtime_ns:x}"
+
+
 def is_there(path: str) -> bool:
     """Say whether something has a name, a link itself too; raises the error of looking, which says neither."""
     with storage_errors(path):
@@ -170,7 +144,6 @@ class LocalStore:
 
     properties = Properties(
         rename=True,
-        exchange=True,
         trash=True,
         whole_listings=True,
         positional_write=True,
@@ -275,6 +248,26 @@ class LocalStore:
             if os.path.islink(path):  # one that leads nowhere: what it leads to may be there again
                 raise
             return {}
+
+    def ages(self, relative: str) -> dict[str, float]:
+        """Return the seconds since each file of a directory was written, by its name."""
+        now = time.time()
+        return {name: now - self.modified(f"{relative}/{name}") for name in self.names(relative)}
+
+    def stat(self, relative: str) -> ObjectStat | None:
+        """Return the state of a file; None when there is no such file."""
+        path = self.path(relative)
+        found: os.stat_result | None = None
+        if _is_private(relative):
+            folder, name = os.path.split(relative)
+            directory = Directory.beneath(self.root, folder)
+            if directory is not None:
+                with directory:
+                    found = directory.stat(name)
+        else:
+            with suppress(NotFoundError), storage_errors(path):
+                found = os.stat(path)
+        return None if found is None else ObjectStat(found.st_size, "", time.time() - found.st_mtime, file_mark(found))
 
     def modified(self, relative: str) -> float:
         """Return when a file was last written, in seconds since the epoch."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.base.errors import UsageError
 
 _URL_SCHEMES: Final = frozenset(
     {"s3", "s3a", "gs", "gcs", "abfs", "az", "adl", "hdfs", "webhdfs", "http", "https", "ftp", "sftp", "file", "memory"}
@@ -99,6 +99,11 @@ class Location:
     def scheme(self) -> str:
         """Return what stands before '://', '' for a plain path."""
         return self.url.partition("://")[0] if "://" in self.url else ""
+
+    @property
+    def is_far(self) -> bool:
+        """Return True for storage where each read takes a request."""
+        return self.local_path is None
 
     @property
     def local_path(self) -> str | None:

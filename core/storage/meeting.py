@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from edl_ckpt.core.errors import NotFoundError
-from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.base.errors import NotFoundError
+from edl_ckpt.core.storage import ObjectStore, open_objects
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.location import Location
 
@@ -59,26 +59,30 @@ class SharedPrefix:
     hint: str = "workers take credentials from their own environment, as AWS_PROFILE or AWS_ACCESS_KEY_ID"
 
     @property
+    def _store(self) -> ObjectStore:
+        return open_objects(self.location)
+
+    @property
     def path(self) -> str:
         """Return its full URL."""
-        return open_store(self.location).path(self.relative)
+        return self._store.path(self.relative)
 
     def read(self, name: str) -> bytes:
         """Return a token; NotFoundError when this process sees none."""
-        data = open_store(self.location).read_small(f"{self.relative}/{name}")
+        data = self._store.read_small(f"{self.relative}/{name}")
         if data is None:
             raise NotFoundError("no such object", path=f"{self.path}/{name}")
         return data
 
     def has(self, name: str, token: str) -> bool:
         """Say whether a token is there that a worker wrote, in answer to another one."""
-        written = open_store(self.location).read_small(f"{self.relative}/{name}")
+        written = self._store.read_small(f"{self.relative}/{name}")
         return name.startswith(token) and written == name.encode()
 
     def write(self, name: str, data: bytes) -> None:
         """Write a token."""
-        open_store(self.location).write_small(f"{self.relative}/{name}", data)
+        self._store.write_small(f"{self.relative}/{name}", data)
 
     def remove(self, name: str) -> None:
         """Remove a token; a missing one is no error."""
-        open_store(self.location).remove(f"{self.relative}/{name}")
+        self._store.remove(f"{self.relative}/{name}")

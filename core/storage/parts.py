@@ -10,9 +10,9 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
-from edl_ckpt.core.errors import LockedError
-from edl_ckpt.core.interruption import WHOLE
-from edl_ckpt.core.parallel import LOOK_SECONDS, Beside, stop_requested
+from edl_ckpt.core.base.errors import LockedError
+from edl_ckpt.core.base.interruption import WHOLE
+from edl_ckpt.core.base.parallel import LOOK_SECONDS, Beside, stop_requested
 
 if TYPE_CHECKING:
     from edl_ckpt.core.storage.spool import SpoolFile

@@ -10,7 +10,7 @@ import stat
 from contextlib import suppress
 from typing import IO, Any
 
-from edl_ckpt.core.errors import NotFoundError, RefusedError, UsageError
+from edl_ckpt.core.base.errors import NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.storage.faults import storage_errors
 
 

@@ -12,7 +12,7 @@ import stat
 import time
 from typing import IO, Final
 
-from edl_ckpt.core.errors import RefusedError
+from edl_ckpt.core.base.errors import RefusedError
 from edl_ckpt.core.storage.faults import storage_errors
 
 STDOUT: Final = "/dev/stdout"

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
-from edl_ckpt.core.errors import EdlCkptError
+from edl_ckpt.core.base.errors import EdlCkptError
 
 LOG: Final = logging.getLogger("edl_ckpt")
 Result = TypeVar("Result")

@@ -12,20 +12,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.arrays import Array, as_array, as_ids, dtype_name
-from edl_ckpt.core.checkpoint.duplicates import repeated_among
-from edl_ckpt.core.errors import UsageError
-from edl_ckpt.core.format import bulk, placement
-from edl_ckpt.core.format.checks import check_texts, dtype_named, duplicate_id
-from edl_ckpt.core.format.model import DType, TableInfo
-from edl_ckpt.core.format.shard_layout import PlacedTable, PlacedVariable
-from edl_ckpt.core.numbers import whole_number
+from edl_ckpt.core.base.arrays import Array, as_array, as_ids, dtype_name
+from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.numbers import whole_number
+from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.model.dtypes import DType, dtype_named
+from edl_ckpt.core.model.tables import TableInfo
 from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.proof.duplicates import NO_IDS, check_reads, order_of
+from edl_ckpt.core.sources.elasticdl.target import PlacedTable, PlacedVariable, check_texts, row_owners, variable_owner
 from edl_ckpt.core.storage.spool import SpoolFile
 
 ID_BLOCK: Final = 1 << 16
@@ -74,7 +75,8 @@ class TableContent:
         self.dtype = dtype
         self.rows = 0
         self.block_bytes: bulk.I64 = np.zeros(0, np.int64)
-        self._range: tuple[int, int, int] | None = None
+        self._order = NO_IDS
+        self._ps_num = 1
 
     @property
     def row_bytes(self) -> int:
@@ -93,24 +95,18 @@ class TableContent:
     def check(self, ps_id: int, ps_num: int) -> None:
         """Count the ids, and remember their order for `check_unique`; UsageError for one of another server."""
         sizes: list[int] = []
-        ascending, last, lowest, highest = True, _LEAST, _MOST, _LEAST
         for ids in self._id_blocks():
             sizes.append(int(bulk.varint_lengths(ids).sum(dtype=np.int64)))
             self._check_owner(ids, ps_id, ps_num)
-            low, high = int(ids.min()), int(ids.max())
-            first_follows = len(sizes) == 1 or int(ids[0]) > last
-            ascending = ascending and first_follows and bool((ids[1:] > ids[:-1]).all())
-            last, lowest, highest = int(ids[-1]), min(lowest, low), max(highest, high)
+            self._order = self._order.followed_by(order_of(ids))
         self.block_bytes = np.array(sizes, np.int64)
-        self._range = None if ascending else (lowest, highest, ps_num)
+        self._ps_num = ps_num
 
     def check_unique(self) -> None:
-        """Raise CorruptError when an id occurs twice; ids that ascend need no look."""
-        if self._range is not None:
-            lowest, highest, step = self._range
-            count, some = repeated_among(self._id_blocks, self.rows, lowest=lowest, highest=highest, step=step)
-            if count:
-                raise duplicate_id(self.info.name, some[0], count, path=None)
+        """Raise CorruptError when an id occurs twice; ids that ascend need no search."""
+        starts = range(0, self.rows, ID_BLOCK)
+        reads = [partial(self.ids, start, min(start + ID_BLOCK, self.rows)) for start in starts]
+        check_reads(self.info.name, reads, self._order, step=self._ps_num, path=None)
 
     def _id_blocks(self) -> Iterator[bulk.I64]:
         for start in range(0, self.rows, ID_BLOCK):
@@ -119,7 +115,7 @@ class TableContent:
     def _check_owner(self, ids: bulk.I64, ps_id: int, ps_num: int) -> None:
         if ps_num == 1:
             return
-        owners = placement.row_owners(ids, ps_num)
+        owners = row_owners(ids, ps_num)
         wrong = owners != ps_id
         if wrong.any():
             first = int(np.flatnonzero(wrong)[0])
@@ -258,7 +254,7 @@ def check_content(
     check_texts(dense, [TableInfo(name, 0, table.initializer) for name, table in known.items()])
     variables = [_dense(name, value) for name, value in dense.items()]
     for variable in variables:
-        owner = placement.variable_owner(variable.placed.name, ps_num)
+        owner = variable_owner(variable.placed.name, ps_num)
         if owner != ps_id:
             raise UsageError(
                 f"variable {variable.placed.name!r} belongs to server {owner} of {ps_num}, not {ps_id}", hint=_HINT

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.arrays import Array, as_array, as_ids
-from edl_ckpt.core.errors import UsageError
-from edl_ckpt.core.format import bulk, placement
-from edl_ckpt.core.format.checks import check_ps_num, check_texts
-from edl_ckpt.core.format.model import TableInfo
-from edl_ckpt.core.numbers import whole_number
+from edl_ckpt.core.base.arrays import Array, as_array, as_ids
+from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.numbers import whole_number
+from edl_ckpt.core.base.words import counted, describe
+from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.model.tables import TableInfo
 from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.sources.elasticdl.target import check_ps_num, check_texts, row_owners, variable_owner
 from edl_ckpt.core.training.content import (
     AnyTable,
     Batch,
@@ -22,7 +23,6 @@ from edl_ckpt.core.training.content import (
     check_names,
     known_table,
 )
-from edl_ckpt.core.words import counted, describe
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +49,7 @@ def partition(dense: Mapping[str, Array], tables: Mapping[str, AnyTable], ps_num
     check_texts(dense, [TableInfo(name, 0, "") for name in tables])
     parts = tuple(ServerPart() for _ in range(count))
     for name, value in dense.items():
-        parts[placement.variable_owner(name, count)].dense[name] = value
+        parts[variable_owner(name, count)].dense[name] = value
     for name, table in tables.items():
         for part, own in zip(parts, _partitioned(name, table, count), strict=True):
             part.tables[name] = own
@@ -78,7 +78,7 @@ def _partitioned(name: str, given: AnyTable, ps_num: int) -> Iterator[Table | Ta
     if ps_num == 1:
         yield Table(ids, vectors, initializer)
         return
-    owner = placement.row_owners(ids, ps_num)
+    owner = row_owners(ids, ps_num)
     rows = np.bincount(owner, minlength=ps_num).astype(np.int64)
     grouped_ids, grouped = _grouped(ids, owner, rows), _grouped(vectors, owner, rows)
     ends = np.cumsum(rows)
@@ -103,7 +103,7 @@ def _filtered(
     def own() -> Iterator[Batch]:
         for some_ids, some_vectors in batches():
             ids = as_ids(some_ids, f"ids of table {name!r}")
-            mine = placement.row_owners(ids, ps_num) == ps_id
+            mine = row_owners(ids, ps_num) == ps_id
             yield ids[mine], as_array(some_vectors, what=f"vectors of table {name!r}")[mine]
 
     return own

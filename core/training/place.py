@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from edl_ckpt.core.checkpoint.catalog import list_versions, look_at
-from edl_ckpt.core.checkpoint.files import check_is_no_file
-from edl_ckpt.core.checkpoint.target import choose_layout, layouts_at
-from edl_ckpt.core.commit.notes import remove_notes
-from edl_ckpt.core.commit.recovery import location_lock
+from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.progress import Reporter
+from edl_ckpt.core.catalog.files import check_is_no_file
+from edl_ckpt.core.catalog.listing import list_versions, look_at
+from edl_ckpt.core.catalog.target import choose_layout, layouts_at
+from edl_ckpt.core.commit.kinds import kind_of
+from edl_ckpt.core.commit.repair.notes import remove_notes
+from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.commit.shard import ShardPlace
-from edl_ckpt.core.commit.trash import delete_versions
-from edl_ckpt.core.errors import UsageError
-from edl_ckpt.core.format.model import State
-from edl_ckpt.core.format.names import Layout, parse_shard_file, writable_layout
-from edl_ckpt.core.progress import Reporter
+from edl_ckpt.core.model.layouts import Layout
+from edl_ckpt.core.model.versions import State
+from edl_ckpt.core.sources.elasticdl.target import writable_layout
+from edl_ckpt.core.sources.registry import shard_named
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.storage import Location, open_store
 
@@ -44,15 +46,16 @@ class Places:
         that is complete or has a tag; the shards of such a version that is neither go to the trash.
         """
         check_is_no_file(self._location)
-        names = list(open_store(self._location).names(""))
-        if any(map(parse_shard_file, names)):
+        store = open_store(self._location)
+        names = list(store.names(""))
+        if any(map(shard_named, names)):
             raise UsageError("is one version's directory", path=self._location.url, hint="name the directory it is in")
         if self._layout is None:
-            layout, warnings = choose_layout(self._location, layouts_at(self._location), self._asked)
+            layout, warnings = choose_layout(self._location, layouts_at(store), self._asked)
             for warning in warnings:
                 self._reporter.warn(warning)
             self._layout = layout
-        place = ShardPlace(self._location, self._layout, number, self._ps_id, self._ps_num)
+        place = ShardPlace(store, self._layout, number, self._ps_id, self._ps_num)
         place.check_number(names)
         if place.directory in names:
             self._check_directory(place)
@@ -67,12 +70,12 @@ class Places:
             others = place.other_shards()
             if not others:  # another server of this run was here
                 return
-            version = look_at(self._location, place.directory)
+            version = look_at(place.store, place.directory)
             unfinished = version is not None and version.state in {State.INCOMPLETE, State.WRITING}
             if version is None or not unfinished or version.extra or self._is_protected(place.version):
                 raise place.refuse_directory(others[0])
-            store = open_store(self._location)
-            removal = delete_versions(self._location, [version], keep=store.properties.trash)
+            store = place.store
+            removal = kind_of(store).trash.delete([version], keep=store.properties.trash)
             for _, error in removal.failed:
                 raise error
             remove_notes(store, place.version)

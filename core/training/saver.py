@@ -15,29 +15,30 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
-from edl_ckpt.core.arrays import Array
-from edl_ckpt.core.checkpoint.catalog import list_versions
-from edl_ckpt.core.commit.notes import note_names_now
-from edl_ckpt.core.commit.shard import Published, ShardPlace, open_shard
-from edl_ckpt.core.errors import EdlCkptError, LockedError, NoSpaceError, UsageError
-from edl_ckpt.core.format.checks import check_ps_num, check_version, restore_warnings
-from edl_ckpt.core.format.model import ShardFile
-from edl_ckpt.core.format.shard_layout import ShardLayout
-from edl_ckpt.core.numbers import whole_number
+from edl_ckpt.core.base.arrays import Array
+from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NoSpaceError, UsageError
+from edl_ckpt.core.base.numbers import whole_number
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.catalog.listing import list_versions
+from edl_ckpt.core.commit.kinds import kind_of
+from edl_ckpt.core.commit.repair.notes import note_names_now
+from edl_ckpt.core.commit.repair.recovery import location_lock
+from edl_ckpt.core.commit.shard import SHARD_PURPOSE, SavedPlace, ShardPlace
+from edl_ckpt.core.model.versions import ShardFile
 from edl_ckpt.core.operations.prune.execute import prune
 from edl_ckpt.core.operations.prune.guards import IN_A_JOB
 from edl_ckpt.core.operations.prune.own_shard import doomed_shards, remove_own_shard
 from edl_ckpt.core.operations.prune.retention import Policy
 from edl_ckpt.core.operations.prune.stored_policy import read_policy
-from edl_ckpt.core.progress import WARNINGS, Reporter
+from edl_ckpt.core.sources.elasticdl.target import ShardLayout, check_ps_num, check_version, restore_warnings
 from edl_ckpt.core.state.shard_note import ShardNote
-from edl_ckpt.core.storage import Location, LocationLike, open_store
+from edl_ckpt.core.storage import Location, LocationLike, Store, open_store
 from edl_ckpt.core.training.background import BackgroundTask
 from edl_ckpt.core.training.content import AnyTable, ShardContent, check_content
 from edl_ckpt.core.training.place import Places
 from edl_ckpt.core.training.sealing import seal_if_whole
 from edl_ckpt.core.training.shard_writer import lay_out, write_shard
-from edl_ckpt.core.training.snapshot import Snapshots
+from edl_ckpt.core.training.snapshot import SnapshotBuffers
 
 SAVE_WAIT_SECONDS: Final = 60.0
 """How long a server waits for the lock of the location, when it replaces a shard or seals the version."""
@@ -135,14 +136,14 @@ class CheckpointSaver:
         self._wait_seconds = wait_seconds
         self._reporter = _Once(reporter)
         self._places = Places(self.location, layout, self.ps_id, self.ps_num, wait_seconds, self._reporter)
-        self._snapshots = Snapshots()
+        self._snapshots = SnapshotBuffers()
         self._task: BackgroundTask[SavedShard] | None = None
         self._last: tuple[ShardPlace, bool] | None = None
         """The place of the last save, and whether it completed the version."""
         self._closed = False
         self._older: dict[int, tuple[str, ...]] | None = {} if run or self.ps_num == 1 else None
         with suppress(EdlCkptError):  # the first save looks again, and may take more shards for older ones
-            self._older_notes(0)
+            self._older_notes(open_store(self.location), 0)
 
     def __repr__(self) -> str:
         return f"<CheckpointSaver {self.location} server {self.ps_id} of {self.ps_num}>"
@@ -199,7 +200,7 @@ class CheckpointSaver:
         Then it applies `keep_checkpoint_max` once more: slower servers may have completed a version since the save.
         """
         self._closed = True
-        self._snapshots = Snapshots()
+        self._snapshots = SnapshotBuffers()
         self._end_task()
         last, self._last = self._last, None
         if last is not None and self.keep_checkpoint_max:
@@ -261,9 +262,17 @@ class CheckpointSaver:
             freed + self._retain(place, leftovers=sealing.complete, by_policy=sealing.by_us),
         )
 
-    def _write(self, place: ShardPlace, content: ShardContent, layout: ShardLayout) -> tuple[Published, ShardNote]:
+    def _write(self, place: ShardPlace, content: ShardContent, layout: ShardLayout) -> tuple[SavedPlace, ShardNote]:
         """Write a shard and make it visible; return the note on it."""
-        with open_shard(place, wait_seconds=self._wait_seconds, reporter=self._reporter) as output:
+        hold = partial(
+            location_lock,
+            self.location,
+            SHARD_PURPOSE,
+            create=True,
+            wait_seconds=self._wait_seconds,
+            reporter=self._reporter,
+        )
+        with kind_of(place.store).shard(place, hold, self._reporter) as output:
             sink = output.create(layout.size_bytes)
             file = ShardFile(self.ps_id, self.ps_num, place.path, layout.size_bytes, 0.0)
             note = write_shard(
@@ -276,14 +285,14 @@ class CheckpointSaver:
                 written=output.written,
                 reporter=self._reporter,
             )
-            note = replace(note, older=self._older_notes(place.version))
+            note = replace(note, older=self._older_notes(place.store, place.version))
             # The only server is the last one, and seals from what it has in memory.
             return output.publish(note if self.ps_num > 1 else ShardNote(self.run, has_sums=False)), note
 
-    def _older_notes(self, number: int) -> tuple[str, ...]:
+    def _older_notes(self, store: Store, number: int) -> tuple[str, ...]:
         """Return the notes on a version that were there when the saver was made; none for a run with a name."""
         if self._older is None:
-            self._older = note_names_now(open_store(self.location))
+            self._older = note_names_now(store)
         return self._older.get(number, ())
 
     def _make_room(self, error: NoSpaceError) -> tuple[str, ...]:

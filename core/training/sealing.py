@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edl_ckpt.core.checkpoint.catalog import look_at
-from edl_ckpt.core.checkpoint.noted_seal import seal_from_notes
-from edl_ckpt.core.commit.notes import noted_versions, remove_notes, sweep_notes
-from edl_ckpt.core.commit.recovery import location_lock
+from edl_ckpt.core.base.errors import EdlCkptError
+from edl_ckpt.core.base.progress import Reporter
+from edl_ckpt.core.catalog.listing import look_at
+from edl_ckpt.core.commit.repair.notes import noted_versions, remove_notes, sweep_notes
+from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.commit.shard import ShardPlace
-from edl_ckpt.core.errors import EdlCkptError
-from edl_ckpt.core.format.model import State, Version
-from edl_ckpt.core.progress import Reporter
+from edl_ckpt.core.model.versions import State, Version
+from edl_ckpt.core.proof.noted_seal import seal_from_notes
 from edl_ckpt.core.state.holder import write_proved
 from edl_ckpt.core.state.metadata import sealed_versions
 from edl_ckpt.core.state.paths import META_DIR, seal_file
 from edl_ckpt.core.state.seal import seal_bytes
 from edl_ckpt.core.state.shard_note import NoteName, ShardNote
-from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def seal_if_whole(
 ) -> Sealing:
     """Seal a version when all its shards are there; `own` is the note on the shard that was just saved."""
     try:
-        names = open_store(place.location).names(place.directory)
+        names = place.store.names(place.directory)
         if len(names) != place.ps_num or any(
             place.layout.shard_file(i, place.ps_num) not in names for i in range(place.ps_num)
         ):
@@ -56,14 +56,14 @@ def seal_if_whole(
 
 def _seal_all(place: ShardPlace, own: tuple[NoteName, ShardNote]) -> Sealing:
     """Seal the version, those before it that were left, and remove notes that nobody needs; the caller has the lock."""
-    store = open_store(place.location)
+    store = place.store
     sealed = sealed_versions(store.names(META_DIR))
     done = Sealing(complete=True, sealed=True)
     if place.version not in sealed:
-        version = look_at(place.location, place.directory)
+        version = look_at(store, place.directory)
         if version is None or version.state is not State.COMPLETE:
             return Sealing(complete=False)
-        _write_seal(version, own)
+        _write_seal(store, version, own)
         done = Sealing(complete=True, sealed=True, by_us=True)
     for number in noted_versions(store):
         if number != place.version and number not in sealed:
@@ -74,16 +74,15 @@ def _seal_all(place: ShardPlace, own: tuple[NoteName, ShardNote]) -> Sealing:
 
 def _seal_earlier(place: ShardPlace, number: int) -> None:
     """Seal a version whose last server could not, if it can be sealed now."""
-    version = look_at(place.location, place.layout.version_dir(number))
+    version = look_at(place.store, place.layout.version_dir(number))
     if version is not None and version.state is State.COMPLETE:
         try:
-            _write_seal(version)
+            _write_seal(place.store, version)
         except EdlCkptError:  # a mixture, say, of which `verify` tells
             return
 
 
-def _write_seal(version: Version, own: tuple[NoteName, ShardNote] | None = None) -> None:
-    store = open_store(version.location)
-    seal = seal_from_notes(version, own=own)
+def _write_seal(store: Store, version: Version, own: tuple[NoteName, ShardNote] | None = None) -> None:
+    seal = seal_from_notes(store, version, own=own)
     write_proved(store, seal_file(version.version), seal_bytes(seal))
     remove_notes(store, version.version)

@@ -15,17 +15,15 @@ from typing import Final
 import numpy as np
 import xxhash
 
-from edl_ckpt.core.checkpoint.fingerprint import ContentSketch
-from edl_ckpt.core.checkpoint.planned import PlannedReader, planned_shards
-from edl_ckpt.core.checkpoint.scan import PIECE_BYTES
-from edl_ckpt.core.checkpoint.sealing import batches, cut
-from edl_ckpt.core.errors import EdlCkptError
-from edl_ckpt.core.format import bulk
-from edl_ckpt.core.format.literals import Literals
-from edl_ckpt.core.format.model import ShardFile
-from edl_ckpt.core.format.shard_layout import ShardLayout, lay_out_shard
-from edl_ckpt.core.parallel import default_workers, run_parallel
-from edl_ckpt.core.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.errors import EdlCkptError
+from edl_ckpt.core.base.parallel import default_workers, run_parallel
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.model.versions import ShardFile
+from edl_ckpt.core.proof.fingerprint import ContentSketch
+from edl_ckpt.core.proof.sealing import batches, cut
+from edl_ckpt.core.reading.scan import PIECE_BYTES
+from edl_ckpt.core.sources.elasticdl.target import Literals, PlannedReader, ShardLayout, lay_out_shard, planned_shards
 from edl_ckpt.core.state.seal import Chunk
 from edl_ckpt.core.state.shard_note import ShardNote
 from edl_ckpt.core.storage.interface import Sink
@@ -56,7 +54,7 @@ class _Region:
     start: int
     end: int
     read: _Read | None
-    stream: _Values | None = None
+    stream: _RowStream | None = None
 
 
 def lay_out(version: int, content: ShardContent) -> ShardLayout:
@@ -120,7 +118,7 @@ def _cut(layout: ShardLayout, file: ShardFile, version: int) -> list[Chunk]:
 
 
 @dataclass(slots=True)
-class _Piece:
+class _ChunkRun:
     """Consecutive chunks of the shard; `data` has their bytes where these came in batches."""
 
     chunks: list[Chunk]
@@ -128,7 +126,7 @@ class _Piece:
 
 
 @dataclass(slots=True)
-class _Values:
+class _RowStream:
     """The values of a table that come in batches, as one stream of bytes; they are sketched as they come."""
 
     table: StreamedTable
@@ -193,14 +191,14 @@ class _Write:
                 yield _memory_region(layout.values_at[name], table.values.reshape(-1).data)
             elif isinstance(table, StreamedTable):
                 start = layout.values_at[name]
-                stream = _Values(table, self.sketch)
+                stream = _RowStream(table, self.sketch)
                 yield _Region(start, start + table.rows * table.row_bytes, None, stream)
             yield _id_region(layout.ids_at[name], table)
 
-    def pieces(self, chunks: Sequence[Chunk]) -> Iterator[_Piece]:
+    def pieces(self, chunks: Sequence[Chunk]) -> Iterator[_ChunkRun]:
         """Yield the shard in pieces, from the first byte to the last."""
         for some in batches(chunks):
-            piece = _Piece(some)
+            piece = _ChunkRun(some)
             if any(region.stream for region, _, _ in self._parts(some[0].start, some[-1].end)):
                 piece.data = self._collect(some[0].start, some[-1].end)
             yield piece
@@ -233,7 +231,7 @@ class _Write:
             if region.read is not None:
                 yield from region.read(begin, stop)
 
-    def write(self, piece: _Piece) -> list[Chunk]:
+    def write(self, piece: _ChunkRun) -> list[Chunk]:
         """Write a piece; return its chunks with their checksums."""
         done: list[Chunk] = []
         first = piece.chunks[0].start

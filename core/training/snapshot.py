@@ -1,4 +1,4 @@
-"""Snapshots of arrays, in memory that the next snapshot uses again: fresh memory costs more than the copy."""
+"""SnapshotBuffers of arrays, in memory that the next snapshot uses again: fresh memory costs more than the copy."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.arrays import Array, as_array
-from edl_ckpt.core.errors import UsageError
-from edl_ckpt.core.format import bulk
+from edl_ckpt.core.base.arrays import Array, as_array
+from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.parallel import default_workers, run_parallel
+from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.operations.save import Table
-from edl_ckpt.core.parallel import default_workers, run_parallel
 from edl_ckpt.core.training.content import AnyTable, TableBatches, check_names, known_table
 
 _GROWTH: Final = 8
@@ -22,7 +22,7 @@ _WORKERS: Final = 2
 """Threads that copy: more are not faster, because the memory is not."""
 
 
-class Snapshots:
+class SnapshotBuffers:
     """Takes one snapshot at a time; the one before it must not be used any more."""
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
-"""What the workers of a cluster take to and from S3, with one, two and four of them: the table of docs/cluster.md.
+"""What the workers of a cluster take to and from S3, with one, two and four of them.
 
-    EDL_CKPT_BENCH_S3=http://127.0.0.1:9000/bench python tests/bench/cluster_s3.py --work DIR --page docs/cluster.md
+    EDL_CKPT_BENCH_S3=http://127.0.0.1:9000/bench python tests/bench/cluster_s3.py --work DIR
 
 The server is one that delays requests and limits connections, as `s3_server.py` wants it. Scheduler and workers are
 processes of this machine that run before the first command, and each worker has one thread. A figure is the least
@@ -21,10 +21,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from cluster_cost import fill
 from cluster_figures import started
 from machine import machine
-from measure import EDL, elsewhere, remove, run
+from measure import EDL, elsewhere, fill, remove, run
 from s3_server import VARIABLE, Server
 from shapes import Shape, make, size_of
 
@@ -139,7 +138,7 @@ def main() -> None:
     lines = list(table(kept["rows"], f"{kept.get('bytes', 0) / 1e6:,.0f} MB, workers of one thread"))
     print(*lines, sep="\n")
     if chosen.page is not None:
-        page = fill(chosen.page.read_text(encoding="utf-8"), "to S3", iter(lines))
+        page = fill(chosen.page.read_text(encoding="utf-8"), "to S3", lines)
         chosen.page.write_text(page, encoding="utf-8")
 
 

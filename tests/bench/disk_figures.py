@@ -13,7 +13,7 @@ from pathlib import Path
 from measure import EDL, Figure, Target, copying, elsewhere, nothing, pairs, remove, run, shell
 from shapes import Shape, make, size_of, write_holes
 
-CP = "cp -r, sync"
+CP = "cp, sync"
 PARSING = """
 import sys
 from pathlib import Path

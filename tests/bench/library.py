@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from edl_ckpt.core.memory import peak_memory_bytes
+from edl_ckpt.core.base.memory import peak_memory_bytes
 
 if TYPE_CHECKING:
     from edl_ckpt.core import Table

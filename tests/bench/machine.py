@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edl_ckpt.core.format import bulk
+from edl_ckpt.core.kernel import bulk
 
 
 def machine() -> str:

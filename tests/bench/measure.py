@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -105,37 +105,29 @@ class Figure:
         ]
         return ", ".join(f"{value:.2f}{unit}" for value, most, unit in found if most is not None and value > most)
 
-    def cells(self) -> tuple[str, ...]:
-        """Return the row of a table: work, target, ratio, ours, the reference, memory; what is missed is bold."""
-        ratios = (self.median_ratio, min(self.ratios), max(self.ratios))
-        middle, least, most = (f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.3f}" for ratio in ratios)
-        mark = "**" if self.missed() else ""
+    def line(self, title: str = "") -> str:
+        """Return the row of a table: work, our time, the reference with our target in brackets, memory.
+
+        The work is named without the title of its table, and with the requests that a server counted.
+        """
+        ratio = f"{self.median_ratio:.2f}" if self.median_ratio >= 0.1 else f"{self.median_ratio:.3f}"
+        most = f" ({self.target})" if self.target != Target() else ""
+        against = f"{ratio} x {self.against}{most}"
+        requests = f"; {sum(self.traffic['requests'].values()):,} requests" if self.traffic else ""
         return (
-            self.name,
-            str(self.target),
-            f"{mark}{middle}{mark} ({least} to {most})",
-            f"{seconds(self.median('wall'))}, {seconds(self.median('cpu'))} CPU",
-            f"{seconds(self.median('wall', reference=True))} ({self.against})",
-            f"{self.peak_mib:.0f} MiB",
+            f"| {self.name.removeprefix(f'{title} ')}{requests} | {seconds(self.median('wall'))} |"
+            f" {f'**{against}**' if self.missed() else against} | {self.peak_mib:.0f} MiB |"
         )
 
-    def line(self) -> str:
-        """Return the row as Markdown, with the traffic of a server where there was one."""
-        return f"| {' | '.join((*self.cells(), *traffic_cells(self.traffic)))} |"
 
-
-def traffic_cells(counted: dict[str, Any]) -> tuple[str, ...]:
-    """Return what a server counted as two cells: requests and bytes, and those in flight; nothing where none did."""
-    if not counted:
-        return ()
-    kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(counted["requests"].items()) if count)
-    moved = f"{megabytes(counted['bytes_out'])} read, {megabytes(counted['bytes_in'])} written"
-    return (f"{kinds}; {moved}", f"{counted['mean_in_flight']:.1f} ({counted['max_in_flight']})")
-
-
-def megabytes(count: float) -> str:
-    """Return a number of bytes in MB."""
-    return f"{count / 1e6:,.0f} MB" if count >= 10e6 else f"{count / 1e6:.1f} MB"
+def fill(page: str, name: str, lines: Iterable[str]) -> str:
+    """Return a page with lines between the marks of this name; ValueError where there are none."""
+    begin, end = f"<!-- figures: {name} -->\n", "<!-- end -->"
+    head, mark, rest = page.partition(begin)
+    _, last, tail = rest.partition(end)
+    if not (mark and last):
+        raise ValueError(f"no place for {name}")
+    return head + begin + "".join(f"{line}\n" for line in lines) + end + tail
 
 
 def seconds(value: float) -> str:

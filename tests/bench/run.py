@@ -1,8 +1,8 @@
 """Measure the figures of docs/benchmarks.md: `python tests/bench/run.py --work DIR` (half an hour, 20 GB of disk).
 
 Every figure is a ratio to a reference that is run in turn with it (A B A B ...), whole processes with their start-up:
-`cp -r` and `sync` for what writes to a disk, obstore for what moves objects of S3. Printed are the median ratio with
-its spread, the seconds of both, the CPU seconds and the peak memory of ours, and on S3 the requests and bytes of ours.
+`cp -r` and `sync` for what writes to a disk, obstore for what moves objects of S3. Printed are the seconds of ours
+and the median ratio, with the target, the peak memory, and on S3 the requests. The results have all runs.
 Raw results go to a JSON file, group by group, each with the machine; `--page` writes the tables from that file, so
 that groups may be measured one after the other.
 """
@@ -13,6 +13,7 @@ import argparse
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,9 @@ import peer_figures
 import s3_figures
 from disk_figures import Bench
 from machine import machine
-from measure import Figure, elsewhere, seconds
+from measure import Figure, elsewhere, fill
 
-HEAD = ("work", "at most", "ratio (spread)", "ours", "reference", "peak memory")
-TRAFFIC = ("requests and bytes", "in flight")
+HEAD = ("| work | time | against | memory |", "|---|---|---|---|")
 SECTIONS: Mapping[str, Mapping[str, Callable[[Bench], Iterator[Figure]]]] = {
     "disk": {
         "reshard": disk_figures.reshard_figures,
@@ -46,55 +46,70 @@ SECTIONS: Mapping[str, Mapping[str, Callable[[Bench], Iterator[Figure]]]] = {
         "check": peer_figures.check_figures,
     },
 }
-SHORT = (
-    ("reshard", "reshard 4 -> 8, dim 16"),
-    ("copy", "verify --deep"),
-    ("export", "export to safetensors,"),
-    ("save", "save_checkpoint"),
-    ("transfer", "copy of 8 shards"),
-    ("transfer", "inspect of 200 shards"),
-)
-"""The figures of README's table: a group, and how the name of its figure begins."""
+TABLES: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "reshard": (
+        ("reshard", "reshard*disk,*"),
+        ("reshard", "reshard 4 -> 8, dim 16*memory*"),
+        ("transfer", "reshard*8 -> 16*"),
+        ("cluster", "reshard*"),
+        ("dcp", "reshard*"),
+    ),
+    "verify": (
+        ("verify", "verify of*"),
+        ("copy", "verify*"),
+        ("transfer", "verify*"),
+        ("check", "*restic*"),
+    ),
+    "copy": (("copy", "copy*B, sealed,*"), ("transfer", "copy*up*"), ("transfer", "copy of 8 *down*")),
+    "export": (("export", "export to safetensors*"), ("transfer", "export*")),
+    "import": (("export", "import*"),),
+    "diff": (("export", "diff, equal*"), ("many", "diff*")),
+    "list": (
+        ("start", "list of*"),
+        ("versions", "list*seals*"),
+        ("versions", "prune*"),
+        ("start", "edl-ckpt --version*"),
+    ),
+    "inspect": (("inspect", "inspect*"), ("transfer", "inspect*")),
+    "save_checkpoint": (("save", "save*"),),
+    "restore": (("restore", "restore 4 -> 8, 1* rows*"), ("restore", "restore 8 -> 4*")),
+    "short": (
+        ("reshard", "reshard 4 -> 8, dim 16*1.12 GB, disk*"),
+        ("copy", "verify*"),
+        ("export", "export to safetensors,*"),
+        ("save", "save*"),
+        ("transfer", "copy of 8 shards*up*"),
+    ),
+}
+"""The tables of docs/benchmarks.md, one an operation, and README's: groups, and patterns of the names of figures."""
 OPTIONAL = {"cluster", "peers"}
 """Sections that are measured only by name."""
 
 
 def with_tables(page: str, found: Mapping[str, Any]) -> str:
-    """Return a page with the figures of each section between its markers; a section without figures stays."""
-    for section, groups in SECTIONS.items():
-        begin, end = f"<!-- figures: {section} -->\n", f"<!-- end of figures: {section} -->"
-        measured = {group: found[group] for group in groups if group in found}
-        if not measured or begin not in page:
-            continue
-        before, _, rest = page.partition(begin)
-        _, _, after = rest.partition(end)
-        figures = [Figure.from_json(raw) for group in measured.values() for raw in group["figures"]]
-        told = "\n".join(f"* `{name}`: measured on {group['machine']}." for name, group in measured.items())
-        page = f"{before}{begin}{table(figures)}\n\n{told}\n{end}{after}"
-    before, begin, rest = page.partition("<!-- figures: short -->\n")
-    _, end, after = rest.partition("<!-- end of figures: short -->")
-    return f"{before}{begin}{short_table(found)}\n{end}{after}" if begin else page
+    """Return a page with the tables for which it has a place, and the machines; a table without figures stays."""
+    for title, chosen in TABLES.items():
+        rows = [figure for group, pattern in chosen for figure in figures(found, group, pattern)]
+        if rows and f"<!-- figures: {title} -->" in page:
+            page = fill(page, title, [*HEAD, *(figure.line(title) for figure in rows)])
+    if found and "<!-- figures: machines -->" in page:
+        page = fill(page, "machines", machines(found))
+    return page
 
 
-def short_table(found: Mapping[str, Any]) -> str:
-    """Return README's table: some of the figures, each as time, ratio to its reference, and memory."""
-    lines = ["| work | time | against | memory |", "|---|---|---|---|"]
-    for group, begin in SHORT:
-        for figure in [Figure.from_json(raw) for raw in found.get(group, {"figures": ()})["figures"]]:
-            if figure.name.startswith(begin):
-                against = f"{figure.median_ratio:.2f} x {figure.against}"
-                lines.append(
-                    f"| {figure.name} | {seconds(figure.median('wall'))} | {against} | {figure.peak_mib:.0f} MiB |"
-                )
-                break
-    return "\n".join(lines)
+def figures(found: Mapping[str, Any], group: str, pattern: str) -> list[Figure]:
+    """Return the figures of a group whose names, with their references, match a pattern."""
+    measured = [Figure.from_json(raw) for raw in found.get(group, {"figures": ()})["figures"]]
+    return [figure for figure in measured if fnmatchcase(f"{figure.name}, {figure.against}", pattern)]
 
 
-def table(figures: list[Figure]) -> str:
-    """Return figures as a table; those of a server with what it counted."""
-    head = (*HEAD, *(TRAFFIC if any(figure.traffic for figure in figures) else ()))
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    return "\n".join(lines + [figure.line() for figure in figures])
+def machines(found: Mapping[str, Any]) -> list[str]:
+    """Return a line for each machine: the processor and its memory, and the days on which it was measured."""
+    days: dict[str, set[str]] = {}
+    for group in found.values():
+        processor, *_, day = group["machine"].split("; ")
+        days.setdefault(processor, set()).add(day)
+    return [f"* {processor}: {', '.join(sorted(measured))}" for processor, measured in days.items()]
 
 
 def chosen_groups(only: list[str]) -> dict[str, Callable[[Bench], Iterator[Figure]]]:
@@ -136,11 +151,11 @@ def main() -> None:
             shutil.rmtree(place, ignore_errors=True)
             place.mkdir(parents=True)
         told = elsewhere(machine)
-        print(f"\n{name}: {told}\n| {' | '.join((*HEAD, *TRAFFIC))} |", flush=True)
-        figures: list[Figure] = []
+        print(f"\n{name}: {told}\n{HEAD[0]}", flush=True)
+        measured: list[Figure] = []
         for figure in measure(Bench(chosen.runs, chosen.scale, chosen.work, memory, chosen.large)):
-            figures.append(figure)  # kept at once: a run may take an hour, and end early
-            found[name] = {"machine": told, "figures": [each.to_json() for each in figures]}
+            measured.append(figure)  # kept at once: a run may take an hour, and end early
+            found[name] = {"machine": told, "figures": [figure.to_json() for figure in measured]}
             chosen.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
             if figure.missed():
                 print(f"missed: {figure.name}: {figure.missed()}, at most {figure.target}")

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from edl_ckpt.core.errors import NotFoundError
+from edl_ckpt.core.base.errors import NotFoundError
 from edl_ckpt.core.storage import LocalStore, open_store
 
 VARIABLE: Final = "EDL_CKPT_BENCH_S3"

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from edl_ckpt.core import CheckpointSaver, Table, TableBatches
-from edl_ckpt.core.memory import peak_memory_bytes
+from edl_ckpt.core.base.memory import peak_memory_bytes
 
 MOST_RATIO, MOST_MIB, MOST_COPIES = 1.2, 64, 1.0
 Model = tuple[dict[str, Any], dict[str, Any]]

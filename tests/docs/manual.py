@@ -1,6 +1,7 @@
 """Make the man pages in `docs/man/`, the reference in `docs/reference/` and the JSON Schemas in `docs/schemas/`.
 
-And what completion needs: the scripts in `completions/`, and the table of commands in `cli/completion/`.
+And what completion needs: the scripts in `completions/`, and the table of commands in `cli/completion/`. And the public
+names of the engine for type checkers, `core/__init__.pyi`.
 
 python tests/docs/manual.py             compare; the exit code is 1 when a file is out of date
 python tests/docs/manual.py --update    rewrite the files
@@ -12,13 +13,15 @@ import json
 import sys
 from pathlib import Path
 
-from edl_ckpt.cli import schemas
+import edl_ckpt.core
 from edl_ckpt.cli.catalogue import SECTIONS
 from edl_ckpt.cli.completion import table
 from edl_ckpt.cli.completion.scripts import SCRIPTS
 from edl_ckpt.cli.manual import markdown, roff
 from edl_ckpt.cli.manual.page import Page
 from edl_ckpt.cli.manual.pages import every
+from edl_ckpt.cli.options.program import parser
+from edl_ckpt.cli.render import schemas
 
 TOP = Path(__file__).parents[2]
 _ROOT = "edl-ckpt.1"
@@ -28,14 +31,26 @@ COMPLETIONS = {"bash": "edl-ckpt.bash", "zsh": "_edl-ckpt", "fish": "edl-ckpt.fi
 
 def files() -> dict[str, str]:
     """Return the text of every generated file, by its path below the top of the repository."""
-    pages = list(every())
-    return {**_man_pages(pages), **_reference(pages), **_schemas(), **_completion()}
+    pages = list(every(parser))
+    return {**_man_pages(pages), **_reference(pages), **_schemas(), **_completion(), "core/__init__.pyi": _door()}
+
+
+def _door() -> str:
+    """Return the public names of the engine, as strict type checkers take them for exported."""
+    homes = sorted(
+        ((home, name) for home, names in edl_ckpt.core._HOMES.items() for name in names),
+        key=lambda pair: (pair[0], not pair[1].isupper(), pair[1]),
+    )
+    lines = [f"from edl_ckpt.core.{home} import {name} as {name}" for home, name in homes]
+    names = [f'    "{name}",' for name in sorted(edl_ckpt.core.__all__, key=lambda name: (not name.isupper(), name))]
+    others = ("__version__: str", "_HOMES: dict[str, tuple[str, ...]]")
+    return "\n".join([*lines, "", "__all__ = [", *names, "]", *others]) + "\n"
 
 
 def _completion() -> dict[str, str]:
     """Return the script of each shell, and the table from which the program completes."""
     made = {f"completions/{COMPLETIONS[shell]}": script for shell, script in SCRIPTS.items()}
-    return {**made, "cli/completion/table.json": table.make()}
+    return {**made, "cli/completion/table.json": table.make(parser())}
 
 
 def _schemas() -> dict[str, str]:
@@ -79,7 +94,14 @@ def stale() -> list[str]:
     made = files()
     present = {
         str(path.relative_to(TOP))
-        for pattern in ("docs/man/*", "docs/reference/*", "docs/schemas/*", "completions/*", "cli/completion/*.json")
+        for pattern in (
+            "docs/man/*",
+            "docs/reference/*",
+            "docs/schemas/*",
+            "completions/*",
+            "cli/completion/*.json",
+            "core/*.pyi",
+        )
         for path in TOP.glob(pattern)
     }
     changed = [p for p, text in made.items() if p in present and (TOP / p).read_text(encoding="utf-8") != text]

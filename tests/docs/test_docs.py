@@ -12,7 +12,7 @@ import pytest
 import edl_ckpt.cli
 import edl_ckpt.core
 from edl_ckpt.cli.catalogue import SECTIONS
-from edl_ckpt.core import errors
+from edl_ckpt.core.base import errors
 from places import TOP
 
 README = (TOP / "README.md").read_text(encoding="utf-8")
@@ -77,4 +77,4 @@ def test_public_names() -> None:
         assert getattr(edl_ckpt.core, name) is not None
         assert name in dir(edl_ckpt.core)
     with pytest.raises(AttributeError):
-        _ = edl_ckpt.core.nothing
+        _ = edl_ckpt.core.nothing  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from edl_ckpt.core.format.wire import head, varint
+from edl_ckpt.core.sources.elasticdl.wire import head, varint
 from edl_ckpt.proto import model_v0_pb2, model_v1_pb2, model_v3_pb2, model_v4_pb2
 from oracle import OLD_NAMES, TF_NAMES, Model, Table, variable_owner
 
@@ -69,7 +69,7 @@ def shard_bytes(model: Model, ps_id: int, ps_num: int, generation: str, *, saver
     """Return the bytes of one shard; of v3 and v4 as one of three savers writes the dtype of a table.
 
     "go" writes the table's own everywhere. "python" writes FLOAT in the info, and DOUBLE [0] in a shard without rows of
-    the table. "earlier" is what edl-ckpt wrote before issue 12: FLOAT in the info, and [0, dim] of FLOAT without rows.
+    the table. "earlier" is what edl-ckpt wrote at first: FLOAT in the info, and [0, dim] of FLOAT without rows.
     """
     dense = {n: v for n, v in model.dense.items() if variable_owner(n, ps_num) == ps_id}
     if generation == "v0":

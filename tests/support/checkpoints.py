@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from edl_ckpt.core import list_versions, parse_ref, resolve, save_checkpoint
-from edl_ckpt.core.checkpoint.parts import Rows
-from edl_ckpt.core.checkpoint.table import TableView
-from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.reading.parts import Rows
+from edl_ckpt.core.reading.table import TableView
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.storage import open_store
 

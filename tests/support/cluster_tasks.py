@@ -11,11 +11,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from edl_ckpt.core.base.errors import CorruptError, NotFoundError
+from edl_ckpt.core.base.memory import peak_memory_bytes
 from edl_ckpt.core.cluster import worker
 from edl_ckpt.core.commit import writers
-from edl_ckpt.core.errors import CorruptError, NotFoundError
-from edl_ckpt.core.format import bulk
-from edl_ckpt.core.memory import peak_memory_bytes
+from edl_ckpt.core.kernel import bulk
 from waiting import wait_until
 
 if TYPE_CHECKING:

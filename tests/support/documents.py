@@ -9,7 +9,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from edl_ckpt.cli import schemas
+from edl_ckpt.cli.render import schemas
 
 
 def check_printed(arguments: Sequence[str], stdout: str, stderr: str, code: int) -> None:
@@ -35,7 +35,7 @@ def check_document(document: Any) -> None:
     """Assert that a document is what its schema says, without a key that the schema does not know."""
     name = document["schema"].removeprefix("edl-ckpt/").rpartition("/")[0]
     errors = [f"{error.json_path}: {error.message}" for error in _validator(name).iter_errors(document)]
-    assert not errors, f"{document['schema']} does not fit its schema (cli/schemas.py): {errors[:5]}"
+    assert not errors, f"{document['schema']} does not fit its schema (cli/render/schemas.py): {errors[:5]}"
 
 
 @cache

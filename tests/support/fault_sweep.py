@@ -34,7 +34,7 @@ from typing import Any
 from unittest import mock
 
 from edl_ckpt.cli import app
-from edl_ckpt.core.errors import EdlCkptError, NoSpaceError, NotFoundError, RefusedError, UsageError
+from edl_ckpt.core.base.errors import EdlCkptError, NoSpaceError, NotFoundError, RefusedError, UsageError
 from program import PROGRAM
 from sweep_commands import EIO, ENOSPC, KILL, UNLINK, Command
 from sweep_state import LOCATIONS, FoundVersion, State, described, is_for_prune, leftovers, snapshot

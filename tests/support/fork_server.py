@@ -104,7 +104,7 @@ def import_all() -> None:
                 import_module(module.name)
     for name in _MODULES:
         import_module(name)
-    edl_ckpt.cli.app.parser()  # typer imports some more
+    import_module("edl_ckpt.cli.options.program").parser()  # typer imports some more
 
 
 def _child(request: Mapping[str, Any], fds: Sequence[int]) -> None:

@@ -27,16 +27,17 @@ import numpy as np
 
 from builders import message, shard_bytes, table_shard
 from edl_ckpt.core import EdlCkptWarning, list_versions, open_checkpoint, verify_version
-from edl_ckpt.core.checkpoint.fingerprint import fingerprint_checkpoint
-from edl_ckpt.core.errors import CorruptError, EdlCkptError
-from edl_ckpt.core.format import bulk
-from edl_ckpt.core.format.generations import draft_shard
-from edl_ckpt.core.format.indexing import index_shards
-from edl_ckpt.core.format.model import ShardFile, ShardIndex, Version
-from edl_ckpt.core.format.wire import BYTES, VARINT, Cursor, tag, varint
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError
+from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.model.tables import ShardIndex
+from edl_ckpt.core.model.versions import ShardFile, Version
 from edl_ckpt.core.operations.lookup import look_up
 from edl_ckpt.core.operations.stats import tensor_stats
-from edl_ckpt.core.storage.interface import PlainReader
+from edl_ckpt.core.proof.values import fingerprint_checkpoint
+from edl_ckpt.core.sources.elasticdl.generations import draft_shard
+from edl_ckpt.core.sources.elasticdl.indexing import index_shards
+from edl_ckpt.core.sources.elasticdl.wire import BYTES, VARINT, Cursor, tag, varint
+from edl_ckpt.core.storage.interface import RangeReader
 from oracle import Model, Table
 from places import GOLDEN
 
@@ -52,7 +53,7 @@ _LENGTHS = (127, 128, 2**16, 2**31 - 1, 2**31, 2**32, 2**60, 2**63 - 1, 2**63, 2
 _NUMBERS = (0, 1, 2, 3, 4, 5, 6, 16, 17, 18, 1000, 2**29 - 1, 2**29)
 
 
-class MemoryReader(PlainReader):
+class MemoryReader(RangeReader):
     """A shard in memory: counts what is read of it, and fails when it is asked for bytes that it does not have."""
 
     def __init__(self, data: bytes, path: str = "mutant") -> None:

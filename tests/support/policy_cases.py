@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from edl_ckpt.core.format.model import ShardFile, State, Version
-from edl_ckpt.core.format.names import ELASTICDL
+from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.operations.prune.guards import Guards
+from edl_ckpt.core.sources.elasticdl.names import ELASTICDL
 from edl_ckpt.core.storage import Location
 
 NOW = 2_000_000_000.0

@@ -13,7 +13,7 @@ import pytest
 
 from documents import check_printed
 from edl_ckpt.cli.catalogue import COMMANDS, function_of
-from edl_ckpt.cli.manual.codes import exits_of
+from edl_ckpt.cli.manual.marks import exits_of
 from fork_server import server
 from scan_guard import scan_guard
 

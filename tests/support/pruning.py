@@ -7,7 +7,7 @@ from pathlib import Path
 
 import elasticdl_rules
 from edl_ckpt.core import verify_version
-from edl_ckpt.core.checkpoint.catalog import list_versions
+from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.operations.prune.execute import PruneResult, execute_prune
 from edl_ckpt.core.operations.prune.guards import Guards
 from edl_ckpt.core.operations.prune.plan import PrunePlan, plan_prune

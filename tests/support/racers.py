@@ -86,7 +86,7 @@ def _run(command: list[str], main: object) -> None:
 
 
 def _save(arguments: list[str]) -> None:
-    from edl_ckpt.core.errors import EdlCkptError
+    from edl_ckpt.core.base.errors import EdlCkptError
 
     sys.path.insert(0, str(Path(__file__).parent))
     from checkpoints import save_small

@@ -18,7 +18,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
-from s3_proxy import ONE_AT_A_TIME, Call, FaultProxy, Forward, Kind, Reply, Store, in_process
+from s3_proxy import ONE_AT_A_TIME, Call, FaultProxy, Forward, Kind, Reply, Store
+from s3_stores import in_process
 
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "nobody",

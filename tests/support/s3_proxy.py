@@ -12,19 +12,20 @@ first is the outermost. Whole bodies are held in memory, in the process of the t
 
 from __future__ import annotations
 
-import io
+import base64
 import re
 import socket
 import struct
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from email.message import Message
-from http.client import HTTPConnection, HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal, NoReturn, Self, TypeAlias, get_args
-from urllib.parse import parse_qs, unquote, unquote_to_bytes, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import google_crc32c
 
 Operation = Literal[
     "list", "get", "head", "put", "copy", "delete", "delete_many", "create_upload", "upload_part", "upload_part_copy",
@@ -34,6 +35,7 @@ Operation = Literal[
 LISTING = {"list-type", "prefix", "delimiter", "marker", "start-after", "continuation-token", "max-keys",
            "encoding-type", "fetch-owner", "x-id"}  # fmt: skip
 OF_A_KEY = {"partNumber", "versionId", "uploadId", "uploads", "max-parts", "part-number-marker", "x-id"}
+CHECKSUM = ("x-amz-checksum-", "x-amz-sdk-checksum-")
 HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "expect"}
 ON_UPLOADS: dict[str, Operation] = {"GET": "list_parts", "PUT": "upload_part", "POST": "complete", "DELETE": "abort"}
 ON_OBJECTS: dict[str, Operation] = {"GET": "get", "HEAD": "head", "PUT": "put", "DELETE": "delete"}
@@ -218,6 +220,20 @@ def strange_etags(call: Call, forward: Forward) -> Reply | None:
     return replace(reply, headers=sent, body=_reversed_in(reply.body))
 
 
+def know_no_crc32c(call: Call, forward: Forward) -> Reply | None:
+    """Ignore what a request says of checksums, as services do that are older than these."""
+    known = tuple((name, value) for name, value in call.headers if not name.lower().startswith(CHECKSUM))
+    return forward(
+        replace(call, headers=known, body=re.sub(rb"<ChecksumCRC32C>[^<]*</ChecksumCRC32C>", b"", call.body))
+    )
+
+
+def refuse_crc32c(call: Call, forward: Forward) -> Reply | None:
+    """Answer 400 to any request that says something of checksums."""
+    said = any(name.lower().startswith(CHECKSUM) for name, _ in call.headers)
+    return (status(400, "InvalidArgument") if said else _plain)(call, forward)
+
+
 def list_no_uploads(call: Call, forward: Forward) -> Reply | None:
     """Answer 501 to a listing of uploads, as s3rver does."""
     return (status(501, "NotImplemented") if call.request.operation == "list_uploads" else _plain)(call, forward)
@@ -242,6 +258,7 @@ DIALECTS: dict[str, Kind] = {
     "ignores If-None-Match": ignore_if_none_match,
     "no delimiter": ignore_delimiter,
     "ETag is no MD5": strange_etags,
+    "no CRC-32C": know_no_crc32c,
     "no list of uploads": list_no_uploads,
 }
 """Services that differ from AWS, each in one respect."""
@@ -253,78 +270,6 @@ def flipped(data: bytes, start: int, size: int) -> bytes:
 
 
 # --- the proxy
-
-
-def over_http(host: str, port: int) -> Store:
-    """Return the store at an address; each request has a connection of its own."""
-
-    def store(call: Call) -> Reply:
-        connection = HTTPConnection(host, port, timeout=60)
-        try:
-            connection.putrequest(call.request.method, call.target, skip_host=True, skip_accept_encoding=True)
-            for name, value in call.headers:
-                if name.lower() not in HOP_BY_HOP:
-                    connection.putheader(name, value)
-            if call.body or call.request.method in {"PUT", "POST"}:
-                connection.putheader("Content-Length", str(len(call.body)))
-            connection.endheaders(call.body)
-            answer = connection.getresponse()
-            return Reply(answer.status, tuple(answer.getheaders()), answer.read())
-        except (OSError, HTTPException) as error:
-            raise RuntimeError(f"{call.request.method} {call.target}: the store does not answer") from error
-        finally:
-            connection.close()
-
-    return store
-
-
-def in_process(application: Callable[..., Iterable[bytes]]) -> Store:
-    """Return the store that is a WSGI application of this process: a request takes a third of its time over HTTP."""
-
-    def store(call: Call) -> Reply:
-        started: list[tuple[int, tuple[tuple[str, str], ...]]] = []
-
-        def start(line: str, headers: list[tuple[str, str]], _error: object = None) -> None:
-            started.append((int(line.split(maxsplit=1)[0]), tuple(headers)))
-
-        try:
-            with ONE_AT_A_TIME:
-                body = b"".join(application(environ(call), start))
-        except Exception:  # noqa: BLE001 - as a server of WSGI answers: moto fails for a part of an aborted upload
-            return Reply(500, (("Content-Type", "text/plain"),), b"the application failed")
-        ((number, headers),) = started
-        return Reply(number, headers, body)
-
-    return store
-
-
-def environ(call: Call) -> dict[str, Any]:
-    """Describe a request as WSGI (PEP 3333) does; RAW_URI is the path as it was sent, as servers of WSGI add."""
-    path, _, query = call.target.partition("?")
-    found: dict[str, Any] = {
-        "REQUEST_METHOD": call.request.method,
-        "SCRIPT_NAME": "",
-        "PATH_INFO": unquote_to_bytes(path).decode("latin-1"),
-        "QUERY_STRING": query,
-        "RAW_URI": call.target,
-        "SERVER_NAME": "127.0.0.1",
-        "SERVER_PORT": "80",
-        "SERVER_PROTOCOL": "HTTP/1.1",
-        "CONTENT_LENGTH": str(len(call.body)),
-        "wsgi.version": (1, 0),
-        "wsgi.url_scheme": "http",
-        "wsgi.input": io.BytesIO(call.body),
-        "wsgi.errors": sys.stderr,
-        "wsgi.multithread": True,
-        "wsgi.multiprocess": False,
-        "wsgi.run_once": False,
-    }
-    for name, value in call.headers:
-        if name.lower() == "content-type":
-            found["CONTENT_TYPE"] = value
-        elif name.lower() not in HOP_BY_HOP:
-            found[f"HTTP_{name.upper().replace('-', '_')}"] = value
-    return found
 
 
 @dataclass
@@ -395,7 +340,7 @@ class FaultProxy:
 
     def answer(self, call: Call) -> Reply | None:
         """Take a request through the faults that strike it to the store, and record it."""
-        forward: Forward = self.forward
+        forward = around(compare_crc32c, self.forward)
         with self.lock:
             struck = [armed.fault.kind for armed in self.faults if armed.strikes(call.request)]
         for kind in reversed(struck):
@@ -418,6 +363,13 @@ class FaultProxy:
         elif answer.status not in {204, 304}:
             kept.append(("Content-Length", str(len(answer.body))))
         return Reply(answer.status, tuple(kept), answer.body)
+
+
+def compare_crc32c(call: Call, forward: Forward) -> Reply | None:
+    """Refuse a body with another CRC-32C than its header says, as AWS does, and moto does not."""
+    told = next((value for name, value in call.headers if name.lower() == "x-amz-checksum-crc32c"), "")
+    is_right = not told or base64.b64encode(google_crc32c.value(call.body).to_bytes(4, "big")).decode() == told
+    return (_plain if is_right else status(400, "BadDigest"))(call, forward)
 
 
 def around(kind: Kind, forward: Forward) -> Forward:

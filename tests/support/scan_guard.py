@@ -14,7 +14,7 @@ from pathlib import Path
 
 import elasticdl_rules
 from edl_ckpt.core import State, list_versions
-from edl_ckpt.core.format.names import ELASTICDL, parse_version_dir
+from edl_ckpt.core.sources.elasticdl.names import ELASTICDL, parse_version_dir
 
 _PUBLISH = frozenset({"copy", "demo", "export", "import", "recover", "reshard", "undo"})
 _DELETE = frozenset({"prune"})

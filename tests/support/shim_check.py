@@ -17,7 +17,7 @@ from ctypes import c_char_p, c_int, c_long, c_void_p
 from errno import ESTALE
 from pathlib import Path
 
-from edl_ckpt.core.errors import EdlCkptError
+from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.storage.beneath import Directory
 from shim_sweep import ERROR, shim
 

@@ -19,7 +19,7 @@ from edl_ckpt.core import (
     save_checkpoint,
     verify_version,
 )
-from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError, RefusedError
+from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError, RefusedError
 from edl_ckpt.core.operations.annotate import add_tag, set_metrics, set_note
 from edl_ckpt.core.operations.prune.execute import prune
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
@@ -134,7 +134,7 @@ class Contract:
         assert [v.version for v in list_versions(self.location).versions] == [20, 100]
 
     def test_shards_without_bytes(self) -> None:
-        """Issue 12.3: shards of version 0 that have no bytes are written, read back, resharded and copied."""
+        """Shards of version 0 that have no bytes are written, read back, resharded and copied."""
         place = f"{self.location}-empty"
         saved = save_checkpoint(place, 0, 4, variables={"w": np.ones(3, np.float32)}, tables={})
         assert sorted(shard.size_bytes for shard in saved.shards)[:3] == [0, 0, 0]

@@ -12,8 +12,8 @@ from typing import Any
 
 import elasticdl_rules
 from edl_ckpt.core import list_versions, verify_version
-from edl_ckpt.core.commit.deletions import list_trash
-from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.commit.deletion.records import list_trash
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.state.paths import STATE_DIR
 
 LOCATIONS = ("run", "other")

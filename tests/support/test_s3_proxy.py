@@ -31,12 +31,12 @@ from s3_proxy import (
     hook,
     ignore_conditions,
     lose_reply,
-    over_http,
     reset,
     stall,
     status,
     truncate,
 )
+from s3_stores import over_http
 from waiting import wait_until
 
 DATA = bytes(range(256)) * 64

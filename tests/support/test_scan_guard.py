@@ -1,4 +1,4 @@
-"""12.2: the guard around every command finds what would disturb ElasticDL's scan, and no command escapes it."""
+"""The guard around every command finds what would disturb ElasticDL's scan, and no command escapes it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FAULTS: dict[str, tuple[str, Callable[[Path], object]]] = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_found(tmp_path: Path, name: str) -> None:
-    """12.2: whatever a command does to the scan at one of its locations, its test fails."""
+    """Whatever a command does to the scan at one of its locations, its test fails."""
     message, disturb = FAULTS[name]
     save_small(tmp_path / "run", 10, 20)
     with pytest.raises(AssertionError, match=message), scan_guard(["tag", "add", "run@20", "x"], tmp_path):
@@ -35,7 +35,7 @@ def test_a_fault_is_found(tmp_path: Path, name: str) -> None:
 
 
 def test_what_a_command_is_for(tmp_path: Path) -> None:
-    """12.2: an import may publish, a prune may delete, and neither may do what the other does."""
+    """An import may publish, a prune may delete, and neither may do what the other does."""
     save_small(tmp_path / "run", 10)
     with scan_guard(["import", "m.npz", "run@20"], tmp_path):
         save_small(tmp_path / "run", 20)
@@ -48,40 +48,40 @@ def test_what_a_command_is_for(tmp_path: Path) -> None:
 
 
 def test_no_command_escapes() -> None:
-    """12.2: tests run commands through `program`; only these files start the program in other ways."""
-    starts = re.compile(r"\bPROGRAM\b|\bapp\.run\(|cli\.app import (main|run)")
+    """Tests run commands through `program`; only these files start the program in other ways."""
+    starts = re.compile(r"\bPROGRAM\b|\bapp\.run\(|cli\.(app|options\.program) import .*\b(main|run)\b")
     found = {str(p.relative_to(TESTS)) for p in TESTS.rglob("*.py") if starts.search(p.read_text(encoding="utf-8"))}
     assert found == {
         "bench/measure.py",  # measures
         "cli/browse/test_terminal.py",  # on a terminal; it compares all files before and after
-        "cli/test_commands.py",  # lists what a start imports
-        "cli/test_completions.py",  # a shell runs it
-        "cli/test_copy_command.py",  # under strace, which kills it
-        "cli/test_after_commit.py",  # with a signal after the commit, in this process
-        "cli/test_doctor.py",  # with a disk that fails, in this process
-        "cli/test_edges.py",  # a shell runs it, or a terminal
-        "cli/test_guesses.py",  # a shell runs it
-        "cli/test_prune_permissions.py",  # on a terminal
+        "cli/commands/test_commands.py",  # lists what a start imports
+        "cli/completion/test_completions.py",  # a shell runs it
+        "cli/commands/test_copy_command.py",  # under strace, which kills it
+        "cli/commands/test_after_commit.py",  # with a signal after the commit, in this process
+        "cli/commands/test_doctor.py",  # with a disk that fails, in this process
+        "cli/terminal/test_edges.py",  # a shell runs it, or a terminal
+        "cli/options/test_guesses.py",  # a shell runs it
+        "cli/commands/test_prune_permissions.py",  # on a terminal
         "core/cluster/test_fault_sweep.py",  # beside a cluster that fails
         "core/cluster/test_reshard.py",  # kills it
         "support/bucket_parts.py",  # on S3 only, killed
-        "cli/test_follow.py",  # runs until it is stopped; on a terminal, or with a command for each event
-        "cli/test_help.py",  # reads the help on a terminal
-        "cli/test_hints.py",  # looks for what is meant, on a terminal too
+        "cli/commands/test_follow.py",  # runs until it is stopped; on a terminal, or with a command for each event
+        "cli/manual/test_help.py",  # reads the help on a terminal
+        "cli/options/test_hints.py",  # looks for what is meant, on a terminal too
         "support/hostile_state.py",  # with state that no scan meets, and a check of everything beside it
-        "cli/test_last_catch.py",  # commands that fail before they have a location, or are killed
-        "cli/test_numbers_in_names.py",  # with little memory, where the scan itself would fail
-        "cli/test_retention_commands.py",  # on a terminal, or beside another process
-        "cli/test_s3.py",  # on S3 only
-        "core/commit/test_remote.py",  # on S3 only, killed
-        "cli/test_rows.py",  # into a pipe, line by line
-        "cli/test_streams.py",  # into pipes
-        "cli/test_unlock.py",  # on a terminal
-        "core/commit/test_stopped.py",  # stopped and killed
-        "core/commit/test_strays.py",  # on S3 only, killed
+        "cli/options/test_last_catch.py",  # commands that fail before they have a location, or are killed
+        "cli/commands/test_numbers_in_names.py",  # with little memory, where the scan itself would fail
+        "cli/commands/test_retention_commands.py",  # on a terminal, or beside another process
+        "cli/commands/test_s3.py",  # on S3 only
+        "core/commit/publish/test_objects.py",  # on S3 only, killed
+        "cli/terminal/test_rows.py",  # into a pipe, line by line
+        "cli/terminal/test_streams.py",  # into pipes
+        "cli/commands/test_unlock.py",  # on a terminal
+        "core/commit/publish/test_stopped.py",  # stopped and killed
+        "core/commit/repair/test_strays.py",  # on S3 only, killed
         "core/operations/test_slices.py",  # into a pipe, in bytes
         "core/operations/prune/test_not_deleted.py",  # ends with two documents; with the guard
-        "cli/test_unreadable.py",  # without the capabilities of root
+        "cli/commands/test_unreadable.py",  # without the capabilities of root
         "docs/console.py",  # pages
         "docs/test_ci.py",  # a shell runs it, in place of a runner
         "support/fault_sweep.py",  # compares the scan itself, at every call

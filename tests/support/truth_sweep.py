@@ -32,7 +32,7 @@ from typing import Any
 
 import elasticdl_rules
 from edl_ckpt.core import execute_copy, plan_copy
-from edl_ckpt.core.errors import RefusedError
+from edl_ckpt.core.base.errors import RefusedError
 from edl_ckpt.core.operations.annotate import add_tag, set_metadata, set_metrics
 from edl_ckpt.core.storage.faults import Fault
 from fault_sweep import run_here

@@ -11,26 +11,26 @@ from typing import NamedTuple
 import numpy as np
 import xxhash
 
-from edl_ckpt.core.checkpoint.elsewhere import CheckpointValue
-from edl_ckpt.core.checkpoint.reader import Checkpoint
-from edl_ckpt.core.checkpoint.seal_work import MOST_CHUNKS
-from edl_ckpt.core.checkpoint.sealing import CHUNK_BYTES, batches, checksum, rereads_correctly
+from edl_ckpt.core.base.errors import CorruptError, NotFoundError, UnavailableError
+from edl_ckpt.core.base.memory import check_memory
+from edl_ckpt.core.base.parallel import Advance
+from edl_ckpt.core.base.progress import Reporter
+from edl_ckpt.core.base.words import escaped
 from edl_ckpt.core.commit.interface import SharedTargets
-from edl_ckpt.core.commit.uploads import Extent, Sending, TargetPart, even_edges
+from edl_ckpt.core.commit.publish.uploads import Extent, Sending, TargetPart, even_edges
 from edl_ckpt.core.commit.writers import StagedTargets
-from edl_ckpt.core.errors import CorruptError, NotFoundError, UnavailableError
-from edl_ckpt.core.format import bulk
-from edl_ckpt.core.format.model import Version
-from edl_ckpt.core.memory import check_memory
-from edl_ckpt.core.parallel import Advance
-from edl_ckpt.core.progress import Reporter
+from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.proof.seal_work import MOST_CHUNKS
+from edl_ckpt.core.proof.sealing import CHUNK_BYTES, batches, checksum, rereads_correctly
+from edl_ckpt.core.reading.picklable import CheckpointValue
+from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.paths import FILES_DIR
 from edl_ckpt.core.state.seal import Chunk
-from edl_ckpt.core.storage import Location, Store, open_store
+from edl_ckpt.core.storage import Store, open_store
 from edl_ckpt.core.storage.interface import RangeReader, Sink, lists_marks
 from edl_ckpt.core.storage.parts import PART_MEMORY_BYTES
-from edl_ckpt.core.words import escaped
 
 _spare = threading.local()
 
@@ -85,13 +85,13 @@ def _buffer(size: int) -> bulk.U8:
     return data
 
 
-def carry_other_files(version: Version, target: Location, *, reporter: Reporter) -> None:
+def carry_other_files(version: Version, target: Store, *, reporter: Reporter) -> None:
     """Copy the other files in a directory of Determined, and compare them; the caller holds the lock of the target.
 
     A file that is there with the same bytes is left alone. Memory use: the largest file. Links, and files that cannot
     be read or whose names lead outside, are left out, with a warning.
     """
-    source, place, top = open_store(version.location), open_store(target), version.uuid
+    source, top = open_store(version.location), version.uuid
     shards = {shard.path for shard in version.shards}
     is_disk = version.location.local_path is not None
 
@@ -107,11 +107,11 @@ def carry_other_files(version: Version, target: Location, *, reporter: Reporter)
             reporter.warn(f"{escaped(entry.path)}: a link, unreadable, or a name that leads outside: not copied")
         elif not is_dir:
             data, name = _content(source, entry.path, entry.size_bytes), f"{FILES_DIR}/{entry.relative}"
-            if _present(place, name, len(data)) != data:
-                prove_lock(target)
-                place.write_small(name, data)
-                if _present(place, name, len(data)) != data:
-                    raise CorruptError("what was written is not what was read", path=place.path(name))
+            if _present(target, name, len(data)) != data:
+                prove_lock(target.location)
+                target.write_small(name, data)
+                if _present(target, name, len(data)) != data:
+                    raise CorruptError("what was written is not what was read", path=target.path(name))
 
 
 def _content(store: Store, path: str, size_bytes: int) -> bytes:
@@ -137,7 +137,7 @@ class Carried(NamedTuple):
     """The parts that they are, where the target is an upload."""
 
 
-class Sums(NamedTuple):
+class CarriedSums(NamedTuple):
     """What a task answers: the checksums of its chunks, and the parts that it has sent."""
 
     chunks: list[str]
@@ -177,15 +177,15 @@ class CarryWork:
         """Open the source in another process."""
         return Sending(self.source.open(), PART_MEMORY_BYTES)
 
-    def do(self, opened: Sending[Checkpoint], task: Carried, advance: Advance) -> Sums:
+    def do(self, opened: Sending[Checkpoint], task: Carried, advance: Advance) -> CarriedSums:
         """Copy the chunks of a task."""
         if isinstance(self.targets, StagedTargets):
             with self.targets.only(task.shard).opened([task.shard]) as files:
-                return Sums(self._carry(opened.source, task, files, advance), [])
+                return CarriedSums(self._carry(opened.source, task, files, advance), [])
         assert task.extent is not None  # noqa: S101 - see `tasks_of`
         with self.targets.opened([task.extent], opened.memory) as uploads:
             sums = self._carry(opened.source, task, uploads, advance)
-        return Sums(sums, uploads.sent)
+        return CarriedSums(sums, uploads.sent)
 
     def _carry(self, opened: Checkpoint, task: Carried, files: Sequence[Sink], advance: Advance) -> list[str]:
         sums = []

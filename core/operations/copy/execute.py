@@ -12,42 +12,36 @@ import hashlib
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from edl_ckpt.core.checkpoint.duplicates import check_unique_ids
-from edl_ckpt.core.checkpoint.elsewhere import CheckpointValue
-from edl_ckpt.core.checkpoint.fingerprint import (
-    ContentSketch,
-    fingerprint_checkpoint,
-    fingerprint_of,
-    value_bytes,
-)
-from edl_ckpt.core.checkpoint.proof import read_back
-from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
-from edl_ckpt.core.checkpoint.seal_work import make_seal
-from edl_ckpt.core.checkpoint.sealing import CHUNK_BYTES, batches, cut, tensors_of
-from edl_ckpt.core.checkpoint.target import check_beside
-from edl_ckpt.core.checkpoint.trust import check_trust, hint
-from edl_ckpt.core.checkpoint.unique import check_unique_ids_by
-from edl_ckpt.core.checkpoint.values import fingerprint_by, read_back_by
-from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, executor_of
-from edl_ckpt.core.commit import open_output
-from edl_ckpt.core.commit.interface import LockedLocation, Resume, VersionOutput, Written
-from edl_ckpt.core.commit.recovery import location_lock
-from edl_ckpt.core.commit.uploads import Sending
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, LockedError, RefusedError
+from edl_ckpt.core.base.interruption import COMMIT
+from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.parallel import default_workers, run_parallel
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.words import command, counted, describe, size
+from edl_ckpt.core.catalog.target import check_beside
+from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, job_of
+from edl_ckpt.core.commit.interface import LockedLocation, NewVersion, Resume, VersionOutput, Written
+from edl_ckpt.core.commit.kinds import kind_of
+from edl_ckpt.core.commit.publish.uploads import Sending
+from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.commit.writers import StagedTargets
-from edl_ckpt.core.errors import CorruptError, EdlCkptError, LockedError, RefusedError
-from edl_ckpt.core.format.checks import check_texts, check_version, restore_warnings
-from edl_ckpt.core.format.model import ShardIndex, State, Version
-from edl_ckpt.core.format.names import copied_layouts
-from edl_ckpt.core.interruption import COMMIT
+from edl_ckpt.core.model.tables import ShardIndex
+from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.copy.carry import CarryWork, carry, carry_other_files, tasks_of
 from edl_ckpt.core.operations.copy.plan import CopyEntry, CopyPlan
-from edl_ckpt.core.parallel import Executor, Threads, default_workers, run_parallel
-from edl_ckpt.core.progress import WARNINGS, Reporter
+from edl_ckpt.core.proof.duplicates import check_unique_ids, near_job
+from edl_ckpt.core.proof.fingerprint import fingerprint_of, value_bytes
+from edl_ckpt.core.proof.seal_work import make_seal
+from edl_ckpt.core.proof.sealing import CHUNK_BYTES, batches, cut, tensors_of
+from edl_ckpt.core.proof.trust import check_trust, hint
+from edl_ckpt.core.proof.values import fingerprint, read_back
+from edl_ckpt.core.reading.picklable import CheckpointValue
+from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
+from edl_ckpt.core.sources.elasticdl.target import check_texts, check_version, copied_layouts, restore_warnings
 from edl_ckpt.core.state.annotate import Describe, MetadataCopies
 from edl_ckpt.core.state.holder import LostLockError, write_proved
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
@@ -61,9 +55,8 @@ from edl_ckpt.core.state.seal import (
     read_seal,
     seal_bytes,
 )
-from edl_ckpt.core.storage import Location, open_store
+from edl_ckpt.core.storage import Store
 from edl_ckpt.core.storage.interface import RangeReader, Sink
-from edl_ckpt.core.words import command, counted, describe, size
 
 _FAR_BATCH_BYTES: Final = 8 << 20
 """What a request of a copy brings: a connection moves it in four times the time that a request waits."""
@@ -124,27 +117,20 @@ def execute_copy(
     if failed and len(plan.entries) == 1:
         raise failed[0][1]
     if len(failed) < len(plan.entries):
-        how = _How(workers, None, reporter)
-        if executor is not None:
-            wanted = [entry.version for entry, error in obstacles if error is None and not entry.skipped]
-            chosen = executor_of(executor, wanted, workers=workers, reporter=reporter)
-            if chosen.elsewhere:
-                absent = (e for e, error in obstacles if error is None and not e.skipped and e.there is None)
-                size_bytes = sum(entry.version.size_bytes for entry in absent)
-                check_target(chosen, plan.target, size_bytes, parts=True, reporter=reporter)
-                how = _How(workers, chosen, reporter)
+        going = [entry for entry, error in obstacles if error is None and not entry.skipped]
+        job = _job_of(plan, going, workers, executor, reporter)
         with location_lock(plan.target, "copy", wait_seconds=wait_seconds, reporter=reporter, create=True) as place:
-            metadata = MetadataCopies(plan.target, reporter=reporter)
+            metadata = MetadataCopies(place.store, reporter=reporter)
             for entry in (entry for entry, error in obstacles if error is None):
                 COMMIT.more()  # between two versions a signal ends the copy
                 try:
-                    done.append(_bring(entry, place, how, partial(metadata.copy, entry.version), force=plan.force))
+                    done.append(_bring(entry, place, job, partial(metadata.copy, entry.version), force=plan.force))
                     if done[-1].skipped:
                         metadata.copy(entry.version)
                     if entry.version.uuid:
-                        carry_other_files(entry.version, plan.target, reporter=reporter)
+                        carry_other_files(entry.version, place.store, reporter=reporter)
                 except EdlCkptError as error:
-                    metadata = MetadataCopies(plan.target, reporter=reporter)  # it may know what was not written
+                    metadata = MetadataCopies(place.store, reporter=reporter)  # it may know what was not written
                     if len(plan.entries) == 1 or isinstance(error, LostLockError):
                         raise
                     failed.append((entry.version.ref, error))
@@ -152,14 +138,18 @@ def execute_copy(
     return CopyResult(tuple(done), moved, time.perf_counter() - begin, tuple(failed))
 
 
-@dataclass(frozen=True, slots=True)
-class _How:
-    """Who does the work."""
-
-    workers: int | None
-    elsewhere: Executor | None
-    """Has tasks done in other processes; without it the threads of this one do everything."""
-    reporter: Reporter
+def _job_of(
+    plan: CopyPlan, entries: Sequence[CopyEntry], workers: int | None, executor: ExecutorLike | None, reporter: Reporter
+) -> Job:
+    """Return the job that copies some entries of a plan; UnsupportedError for workers that cannot write there."""
+    versions = [entry.version for entry in entries]
+    if workers is None:
+        workers = default_workers(remote=plan.target.is_far or any(version.location.is_far for version in versions))
+    job = job_of(executor, versions, workers=workers, reporter=reporter)
+    if job.executor.is_cluster:
+        size_bytes = sum(entry.version.size_bytes for entry in entries if entry.there is None)
+        check_target(job.executor, plan.target, size_bytes, parts=True, reporter=reporter)
+    return job
 
 
 def _obstacle(entry: CopyEntry) -> EdlCkptError | None:
@@ -182,7 +172,7 @@ def _obstacle(entry: CopyEntry) -> EdlCkptError | None:
     return None
 
 
-def _check_content(source: Checkpoint, executor: Executor, reporter: Reporter, *, sealed: bool = False) -> None:
+def _check_content(source: Checkpoint, job: Job, *, sealed: bool = False) -> None:
     """Make the checks that other writers make when they lay out shards: a copy takes the shards as they are.
 
     The ids of a `sealed` version were checked before it was sealed, and its seal shows that they are the same.
@@ -200,50 +190,45 @@ def _check_content(source: Checkpoint, executor: Executor, reporter: Reporter, *
     variables = [variable for shard in source.shards for variable in shard.variables]
     check_texts([variable.name for variable in variables], source.infos.values())
     if not sealed:
-        if executor.elsewhere:
-            check_unique_ids_by(source, executor, reporter=reporter)
-        else:
-            check_unique_ids(source, workers=executor.threads)
+        check_unique_ids(source, job)
     dtypes = [*(variable.dtype for variable in variables), *map(source.table_dtype, source.table_names)]
     sizes = [shard.file.size_bytes for shard in source.shards]
     for warning in restore_warnings(sizes, len(variables), dtypes, source.infos.values()):
-        reporter.warn(f"{source.version.ref}: {warning}")
+        job.reporter.warn(f"{source.version.ref}: {warning}")
 
 
-def _bring(entry: CopyEntry, place: LockedLocation, how: _How, describe: Describe, *, force: bool) -> CopiedVersion:
+def _bring(entry: CopyEntry, place: LockedLocation, job: Job, describe: Describe, *, force: bool) -> CopiedVersion:
     """Make sure that a version is at the target: it is there, is there unsealed, or is copied with its metadata."""
     if entry.skipped:
         text = entry.version.fingerprint
         if not text:
-            seal = read_seal(open_store(place.location), entry.version.version)
+            seal = read_seal(place.store, entry.version.version)
             text = seal.fingerprint if seal is not None else ""
         return CopiedVersion(entry.version.ref, entry.to, entry.version.size_bytes, text, skipped=True)
     if entry.there is not None:
-        return _seal_twin(entry, entry.there, how, force=force)
+        return _seal_twin(entry, entry.there, place.store, job, force=force)
     for layout in copied_layouts(base_name(entry.version.path), entry.version.layout):
-        check_beside(place.location, layout, entry.beside)
-    return _Copy(entry.version, place, how, force=force).run(entry.to, describe)
+        check_beside(place.store, layout, entry.beside)
+    return _Copy(entry.version, place, job, force=force).run(entry.to, describe)
 
 
-def _seal_twin(entry: CopyEntry, there: Version, how: _How, *, force: bool) -> CopiedVersion:
+def _seal_twin(entry: CopyEntry, there: Version, store: Store, job: Job, *, force: bool) -> CopiedVersion:
     """Seal an unsealed version at the target, as a copy killed at its end leaves it, if its bytes are equal."""
-    reporter, workers = how.reporter, default_workers(remote=True) if how.workers is None else how.workers
-    executor = how.elsewhere or Threads(workers)
-    trust, old = (check_trust(v, force=force, reporter=reporter) for v in (entry.version, there))
+    trust, old = (check_trust(v, force=force, reporter=job.reporter) for v in (entry.version, there))
     with open_checkpoint(entry.version) as source, open_checkpoint(there) as target:
-        _check_content(source, executor, reporter)
-        one, two = (make_seal(c, "", executor, reporter=reporter) for c in (source, target))
+        _check_content(source, job)
+        one, two = (make_seal(c, "", job) for c in (source, target))
         if one.shards != two.shards:
             raise RefusedError("exists there already with other content", path=entry.to, hint="nothing was changed")
-        reporter.start("proving", value_bytes(target))
-        text = fingerprint_by(target, executor, reporter=reporter).text
+        job.reporter.start("proving", value_bytes(target))
+        text = fingerprint(target, job).text
         trust.confirm(text)
         old.confirm(text)
         source.check_unchanged()
         target.check_unchanged()
     trust.why = trust.why or old.why
     seal = trust.sign(replace(two, fingerprint=text, origin=entry.version.files_digest), "copy")
-    write_proved(open_store(there.location), seal_file(there.version), seal_bytes(seal))
+    write_proved(store, seal_file(there.version), seal_bytes(seal))
     return CopiedVersion(entry.version.ref, entry.to, there.size_bytes, text, skipped=True, forced=trust.forced)
 
 
@@ -270,23 +255,19 @@ class _Shard:
 class _Copy:
     """The copy of one version."""
 
-    def __init__(self, version: Version, place: LockedLocation, how: _How, *, force: bool) -> None:
+    def __init__(self, version: Version, place: LockedLocation, job: Job, *, force: bool) -> None:
         self.version = version
         self.place = place
-        self.reporter = how.reporter
-        self.elsewhere = how.elsewhere
-        self.workers = default_workers(remote=_is_far(version.location) or _is_far(place.location))
-        if how.workers is not None:
-            self.workers = how.workers
+        self.job = job
+        self.reporter = job.reporter
         self.trust = check_trust(version, force=force, reporter=self.reporter)
         self.seal = self.trust.seal
-        self.batch_bytes = _FAR_BATCH_BYTES if _is_far(version.location) else CHUNK_BYTES
+        self.batch_bytes = _FAR_BATCH_BYTES if version.location.is_far else CHUNK_BYTES
 
     def run(self, to: str, describe: Describe) -> CopiedVersion:
         """Read, write, prove, publish."""
         with open_checkpoint(self.version) as source:
-            executor = self.elsewhere or Threads(self.workers)
-            _check_content(source, executor, self.reporter, sealed=self.seal is not None)
+            _check_content(source, self.job, sealed=self.seal is not None)
             shards = self._shards(source)
             with self._open_output(shards) as output:
                 sinks = output.create([shard.size_bytes for shard in shards])
@@ -294,10 +275,10 @@ class _Copy:
                     shards[index].sums = list(sums)
                 missing = [shard for shard in shards if shard.index not in output.resumed]
                 self.reporter.start("copying", sum(shard.size_bytes for shard in missing))
-                if self.elsewhere is None:
-                    self._move_all(missing, output, sinks)
+                if self.job.executor.is_cluster:
+                    self._hand_out(missing, output, source)
                 else:
-                    self._move_elsewhere(missing, output, source, self.elsewhere)
+                    self._move_all(missing, output, sinks)
                 for shard in missing:
                     if not shard.chunks:
                         output.finish(shard.index, shard.sums)
@@ -327,7 +308,8 @@ class _Copy:
         layout = self.version.layout
         if self.version.uuid:
             (layout,) = copied_layouts(base_name(self.version.path), layout)
-        return open_output(self.place, layout, self.version.version, purpose="copy", resumes=resume)
+        new = NewVersion(layout, self.version.version, "copy", resumes=resume)
+        return kind_of(self.place.store).output(self.place, new)
 
     def _move_all(self, shards: Sequence[_Shard], output: VersionOutput, sinks: Sequence[Sink]) -> None:
         """Copy these shards; each is finished as soon as its last chunk is written."""
@@ -342,13 +324,12 @@ class _Copy:
             if last:
                 output.finish(shard.index, shard.sums)
 
-        for _ in run_parallel(move, list(_tasks(shards, self.batch_bytes)), self.workers):
+        for _ in run_parallel(move, list(_tasks(shards, self.batch_bytes)), self.job.workers):
             pass
 
-    def _move_elsewhere(
-        self, shards: Sequence[_Shard], output: VersionOutput, source: Checkpoint, executor: Executor
-    ) -> None:
-        """Do the same in other processes; behind the fence of its shard no task writes any more."""
+    def _hand_out(self, shards: Sequence[_Shard], output: VersionOutput, source: Checkpoint) -> None:
+        """Do the same in other processes; after the fence of its shard no task writes any more."""
+        executor = self.job.executor
         task_bytes = max(executor.task_bytes(sum(shard.size_bytes for shard in shards)), CHUNK_BYTES)
         by_number = {shard.index: shard for shard in shards if shard.chunks}
         if not by_number:
@@ -360,7 +341,7 @@ class _Copy:
         for task in tasks:
             by_number[task.shard].open_batches += 1
         work = CarryWork(CheckpointValue.of(source), targets, self.batch_bytes)
-        with closing(executor.run(work, Sending(source, 0), tasks, self.reporter.advance)) as results:
+        with self.job.run(work, Sending(source, 0), tasks) as results:
             for task, done in zip(tasks, results, strict=True):
                 shard = by_number[task.shard]
                 self._take(shard, task.first, done.chunks)
@@ -395,7 +376,7 @@ class _Copy:
             text = self._read_back(sealed, written)
         elif self.seal is not None and not self.trust.why:
             text = self.seal.fingerprint
-        elif _is_far(source.version.location):
+        elif source.is_far:
             with self._open_written(written) as target:
                 text = self._fingerprint(target)
         else:
@@ -406,7 +387,7 @@ class _Copy:
 
     def _fingerprint(self, checkpoint: Checkpoint) -> str:
         self.reporter.start("proving", value_bytes(checkpoint))
-        return fingerprint_checkpoint(checkpoint, workers=self.workers, reporter=self.reporter).text
+        return fingerprint(checkpoint, Job.here(self.job.workers, reporter=self.reporter)).text
 
     @staticmethod
     def _open_written(written: Written) -> Checkpoint:
@@ -417,16 +398,10 @@ class _Copy:
 
     def _read_back(self, sealed: Sequence[SealedShard], written: Written) -> str:
         """Read what was written, each byte once; return its fingerprint. EdlCkptError unless it is what was read."""
-        is_near = not _is_far(written.version.location)
         with self._open_written(written) as target:
             try:
-                chunks, sketch = [shard.chunks for shard in sealed], ContentSketch()
                 self.reporter.start("proving", value_bytes(target))
-                if self.elsewhere is not None:
-                    sums = read_back_by(target, chunks, self.elsewhere, sketch, reporter=self.reporter)
-                else:
-                    workers = min(self.workers, default_workers()) if is_near else self.workers
-                    sums = read_back(target, chunks, sketch, workers=workers, reporter=self.reporter)
+                sketch, sums = read_back(target, [shard.chunks for shard in sealed], near_job(target, self.job))
             except CorruptError as error:
                 raise _differs(error.path, error.offset, f" ({error.message})") from error
             for shard, index, now in zip(sealed, target.shards, sums, strict=True):
@@ -454,8 +429,3 @@ def _differs(path: str | None, offset: int | None, detail: str = "") -> EdlCkptE
         offset=offset,
         hint="suspect the memory or the disk of this machine, or the network",
     )
-
-
-def _is_far(location: Location) -> bool:
-    """Say whether each read in a location takes a request."""
-    return open_store(location).properties.round_trips

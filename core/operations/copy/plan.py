@@ -10,17 +10,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version, list_versions
-from edl_ckpt.core.checkpoint.uuids import has_no_number
+from edl_ckpt.core.base.errors import NotFoundError, UsageError
+from edl_ckpt.core.base.notebook import Bytes, card, table
+from edl_ckpt.core.base.words import command, counted, describe, escaped, size
+from edl_ckpt.core.catalog.listing import VersionLike, as_version, list_versions
+from edl_ckpt.core.catalog.uuids import has_no_number
 from edl_ckpt.core.commit.journal import has_interrupted_copy
-from edl_ckpt.core.errors import NotFoundError, UsageError
-from edl_ckpt.core.format.model import Listing, State, Version
-from edl_ckpt.core.format.names import FREE_FILE, SINGLE_FILE, Layout, copied_layouts, layouts_among
-from edl_ckpt.core.notebook import Bytes, card, table
+from edl_ckpt.core.model.layouts import Layout
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.versions import State, Version
+from edl_ckpt.core.sources.elasticdl.target import copied_layouts
+from edl_ckpt.core.sources.registry import layouts_among
 from edl_ckpt.core.state.seal import base_name, read_seal
 from edl_ckpt.core.storage import Location, LocationLike, Store, open_store
 from edl_ckpt.core.storage.local import is_there
-from edl_ckpt.core.words import command, counted, describe, escaped, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,7 @@ def _entry(
     if version.number is None:
         error = has_no_number(version, target)
         return CopyEntry(version, version.ref, refused=True, why=error.message, hint=error.hint or "")
-    if version.layout in {SINGLE_FILE, FREE_FILE}:
+    if version.is_alone or version.is_file:
         why, instead = "one file without shards cannot be copied", _instead(version, target)
         return CopyEntry(version, to, refused=True, why=why, hint=instead)
     if not existing:

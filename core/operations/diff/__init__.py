@@ -6,34 +6,38 @@ Fingerprints answer first: variables and tables with equal digests are equal, an
 
 from __future__ import annotations
 
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
-from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version
-from edl_ckpt.core.checkpoint.elsewhere import CheckpointValue
-from edl_ckpt.core.checkpoint.fingerprint import value_bytes
-from edl_ckpt.core.checkpoint.reader import open_checkpoint
-from edl_ckpt.core.checkpoint.values import fingerprint_by
-from edl_ckpt.core.cluster.choice import ExecutorLike, executor_of
+from edl_ckpt.core.base.job import FunctionWork
+from edl_ckpt.core.base.packing import together
+from edl_ckpt.core.base.parallel import Advance
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.catalog.listing import VersionLike, as_version
+from edl_ckpt.core.cluster.choice import ExecutorLike, job_of
+from edl_ckpt.core.operations.diff.comparison import RowOptions
 from edl_ckpt.core.operations.diff.dense import diff_dense
 from edl_ckpt.core.operations.diff.results import HISTOGRAM_EDGES, DenseDiff, DiffResult, RowChange, TableDiff
-from edl_ckpt.core.operations.diff.tables import PART_BYTES, BothOpened, BothWork, TableOptions, diff_tables
-from edl_ckpt.core.parallel import Advance, default_workers
-from edl_ckpt.core.progress import WARNINGS, Reporter
-from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.operations.diff.tables import PART_BYTES, BothOpened, BothValue, diff_tables
+from edl_ckpt.core.proof.fingerprint import value_bytes
+from edl_ckpt.core.proof.values import fingerprint
+from edl_ckpt.core.reading.reader import open_checkpoint
 
 _VARIABLES_AT_ONCE: Final = 64
-"""Variables of one task: most are so small that a task of its own would outweigh each."""
+"""The most variables of one task: most are so small that a task of its own would outweigh each."""
+_LEAST_TASK_BYTES: Final = 256 << 10
 __all__ = ["HISTOGRAM_EDGES", "DenseDiff", "DiffResult", "RowChange", "TableDiff", "diff_versions"]
 
 
-@dataclass(frozen=True, slots=True)
-class _DenseWork(BothWork):
-    """The changes of dense variables; a task is the names of some."""
-
-    def do(self, opened: BothOpened, task: tuple[str, ...], advance: Advance) -> list[DenseDiff]:  # noqa: ARG002
-        return [diff_dense(opened.one, opened.two, name, self.options.tolerance) for name in task]
+def _diff_variables(
+    both: BothOpened,
+    names: Sequence[str],
+    _: Advance,
+    *,
+    tolerance: float,
+) -> list[DenseDiff]:
+    return [diff_dense(*both, name, tolerance) for name in names]
 
 
 def diff_versions(
@@ -57,26 +61,23 @@ def diff_versions(
     their last digits. With `rows`, this process compares the tables.
     """
     a, b = as_version(a), as_version(b)
-    chosen = executor_of(executor, [a, b], workers=workers, reporter=reporter)
-    remote = any(open_store(v.location).properties.round_trips for v in (a, b))
-    count = default_workers(remote=remote) if chosen.elsewhere else chosen.threads
-    with (
-        open_checkpoint(a) as one,
-        open_checkpoint(b) as two,
-    ):
+    job = job_of(executor, [a, b], workers=workers, reporter=reporter)
+    with open_checkpoint(a) as one, open_checkpoint(b) as two:
+        both = BothOpened(one, two)
         reporter.start("fingerprints", value_bytes(one) + value_bytes(two))
-        first, second = (fingerprint_by(each, chosen, reporter=reporter) for each in (one, two))
+        first, second = (fingerprint(each, job) for each in both)
         names = sorted({*one.variable_names, *two.variable_names})
+        sizes = {v.name: v.size_bytes for each in both for shard in each.shards for v in shard.variables}
         changed = [name for name in names if first.variables.get(name) != second.variables.get(name)]
-        options = TableOptions(tolerance, top, rows, part_bytes, count)
-        work = _DenseWork(CheckpointValue.of(one), CheckpointValue.of(two), options)
-        step = _VARIABLES_AT_ONCE if chosen.elsewhere else 1
-        some = (tuple(changed[at : at + step]) for at in range(0, len(changed), step))
-        with closing(chosen.run(work, BothOpened(one, two), some, lambda _: None)) as results:
+        total = sum(sizes[name] for name in changed)
+        limit = max(job.executor.task_bytes(total), _LEAST_TASK_BYTES)
+        some = together(((name, sizes[name]) for name in changed), limit, most=_VARIABLES_AT_ONCE)
+        work = FunctionWork(BothValue.of(both), partial(_diff_variables, tolerance=tolerance))
+        with job.silent().run(work, both, some) as results:
             found = {each.name: each for diffs in results for each in diffs}
         variables = tuple(found.get(name) or DenseDiff(name, "equal", 0.0, 0.0, 0.0) for name in names)
         same = {name for name, digest in first.tables.items() if second.tables.get(name) == digest}
-        tables = diff_tables(one, two, same, options, chosen, reporter)
+        tables = diff_tables(both, same, RowOptions(tolerance, top, rows), job, part_bytes=part_bytes)
         one.check_unchanged()
         two.check_unchanged()
     equal = all(v.status == "equal" for v in variables) and all(t.status == "equal" for t in tables)

@@ -10,10 +10,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.checkpoint.partition import TablePart
-from edl_ckpt.core.checkpoint.small import SmallTable
 from edl_ckpt.core.operations.diff.measures import Sums, compare
 from edl_ckpt.core.operations.diff.results import HISTOGRAM_EDGES, RowChange, TableDiff
+from edl_ckpt.core.sorting.partition import TablePart
+from edl_ckpt.core.sorting.small import SmallTable
 
 _ELEMENTS_AT_ONCE: Final = 1 << 15
 """Elements that are compared at a time: the arrays that are made of them stay in the cache."""

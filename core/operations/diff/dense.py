@@ -8,11 +8,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.checkpoint.blocks import as_dtype
-from edl_ckpt.core.checkpoint.reader import Checkpoint
-from edl_ckpt.core.format.model import DenseEntry, ShardIndex
+from edl_ckpt.core.model.tables import DenseEntry, ShardIndex
 from edl_ckpt.core.operations.diff.measures import Sums, compare
 from edl_ckpt.core.operations.diff.results import DenseDiff
+from edl_ckpt.core.reading.blocks import as_dtype
+from edl_ckpt.core.reading.reader import Checkpoint
 
 _DENSE_BYTES: Final = 4 << 20
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from edl_ckpt.core.notebook import card, table
-from edl_ckpt.core.words import counted, describe, escaped
+from edl_ckpt.core.base.notebook import card, table
+from edl_ckpt.core.base.words import counted, describe, escaped
 
 HISTOGRAM_EDGES: Final = tuple(10.0**k for k in range(-8, 5))
 """The histogram counts row changes (L2) below the first edge, between each two edges, and from the last edge on."""

@@ -9,27 +9,29 @@ known from their ids, and their values are not read.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Final
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.checkpoint.elsewhere import CheckpointValue
-from edl_ckpt.core.checkpoint.partition import PartitionedTable, by_hash, parts_needed
-from edl_ckpt.core.checkpoint.reader import Checkpoint
-from edl_ckpt.core.checkpoint.scan import IdPiece, count_rows, id_pieces, read_piece
-from edl_ckpt.core.checkpoint.small import read_tables
-from edl_ckpt.core.format import bulk
-from edl_ckpt.core.format.placement import row_owners
+from edl_ckpt.core.base.job import FunctionWork, Job
+from edl_ckpt.core.base.packing import together
+from edl_ckpt.core.base.parallel import Advance, run_parallel
+from edl_ckpt.core.base.progress import Counted
+from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.operations.diff.comparison import RowOptions, TableComparison
 from edl_ckpt.core.operations.diff.results import TableDiff
-from edl_ckpt.core.packing import together
-from edl_ckpt.core.parallel import Advance, Executor, Threads, run_parallel
-from edl_ckpt.core.progress import Counted, Reporter
+from edl_ckpt.core.reading.blocks import IdPiece
+from edl_ckpt.core.reading.picklable import CheckpointValue
+from edl_ckpt.core.reading.places import count_rows, ids_at
+from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.reading.scan import id_pieces, read_piece
+from edl_ckpt.core.sorting.partition import PartitionedTable, by_hash, parts_needed
+from edl_ckpt.core.sorting.small import read_tables
+from edl_ckpt.core.sources.elasticdl.target import row_owners
 
 PART_BYTES: Final = 8 << 20
 """Values and ids of a part."""
@@ -46,19 +48,11 @@ _LOOKED_UP: Final = 4 << 20
 """Ids of the smaller side that are kept in memory: 32 MiB."""
 
 
-@dataclass(frozen=True, slots=True)
-class TableOptions(RowOptions):
-    """The caller's options for the comparison of tables."""
-
-    part_bytes: int
-    workers: int
-
-
-class BothOpened:
+class BothOpened(NamedTuple):
     """The two versions, opened."""
 
-    def __init__(self, one: Checkpoint, two: Checkpoint) -> None:
-        self.one, self.two = one, two
+    one: Checkpoint
+    two: Checkpoint
 
     @property
     def bytes_read(self) -> int:
@@ -71,51 +65,55 @@ class BothOpened:
         self.two.close()
 
 
-@dataclass(frozen=True, slots=True)
-class BothWork:
-    """Two versions to be compared, as a value."""
+class BothValue(NamedTuple):
+    """The two versions as a value."""
 
     one: CheckpointValue
     two: CheckpointValue
-    options: TableOptions
+
+    @classmethod
+    def of(cls, both: BothOpened) -> BothValue:
+        """Return the value of two opened versions."""
+        return cls(*map(CheckpointValue.of, both))
 
     def open(self) -> BothOpened:
         """Open both versions in another process."""
         return BothOpened(self.one.open(), self.two.open())
 
 
-@dataclass(frozen=True, slots=True)
-class _SmallWork(BothWork):
-    """The changes of small tables; a task is the names of some."""
-
-    def do(self, opened: BothOpened, task: list[str], advance: Advance) -> list[TableDiff]:
-        parts = [read_tables(checkpoint, task) for checkpoint in (opened.one, opened.two)]
-        results = []
-        for name in task:
-            comparison = TableComparison(self.options)
-            comparison.add(*(part.pop(name) for part in parts))
-            results.append(comparison.result(name, _table_changes(opened.one, opened.two, name)))
-            advance(_table_bytes(opened.one, name) + _table_bytes(opened.two, name))
-        return results
+def _diff_small(both: BothOpened, names: Sequence[str], advance: Advance, *, options: RowOptions) -> list[TableDiff]:
+    """Return the changes of small tables."""
+    parts = [read_tables(checkpoint, names) for checkpoint in both]
+    results = []
+    for name in names:
+        comparison = TableComparison(options)
+        comparison.add(*(part.pop(name) for part in parts))
+        results.append(comparison.result(name, _table_changes(*both, name)))
+        advance(_table_bytes(both.one, name) + _table_bytes(both.two, name))
+    return results
 
 
-@dataclass(frozen=True, slots=True)
-class _LargeWork(BothWork):
-    """The changes of the rows of large tables; a task is (name, remainder, modulus): those of some shards.
+class _Rows(NamedTuple):
+    """The rows of a large table in the shards of one remainder."""
 
-    The result is None where rows are misplaced, for then their counterparts may be in other shards.
-    """
-
-    def do(self, opened: BothOpened, task: tuple[str, int, int], advance: Advance) -> TableComparison | None:
-        some = [_shards_of(checkpoint, *task) for checkpoint in (opened.one, opened.two)]
-        if not all(map(_is_placed, some)):
-            return None
-        counted = Counted(advance)
-        one, two = (_Side(checkpoint, 1) for checkpoint in some)
-        return _compare_large(one, two, task[0], self.options, counted)
+    table: str
+    remainder: int = 0
+    modulus: int = 1
 
 
-def _shards_of(checkpoint: Checkpoint, name: str, remainder: int, modulus: int) -> Checkpoint:
+def _diff_rows(
+    both: BothOpened, task: _Rows, advance: Advance, *, options: RowOptions, part_bytes: int, workers: int
+) -> TableComparison | None:
+    """Return the changes of rows; None where rows are misplaced, for then their counterparts may be in other shards."""
+    some = [_shards_of(checkpoint, *task) for checkpoint in both]
+    if task.modulus > 1 and not all(map(_is_placed, some)):
+        return None
+    job = Job.here(workers, reporter=Counted(advance))
+    first, second = (_Side(checkpoint, task.table, job) for checkpoint in some)
+    return _compare_large(first, second, options, part_bytes)
+
+
+def _shards_of(checkpoint: Checkpoint, name: str, remainder: int = 0, modulus: int = 1) -> Checkpoint:
     """Return the part of a checkpoint with one table, in the shards of one remainder."""
     some = [shard for shard in checkpoint.shards if shard.file.ps_id % modulus == remainder]
     readers = {shard.file.ps_id: checkpoint.reader(shard) for shard in some}
@@ -133,46 +131,53 @@ def _is_placed(checkpoint: Checkpoint) -> bool:
 
 
 def diff_tables(
-    one: Checkpoint,
-    two: Checkpoint,
-    same: Collection[str],
-    options: TableOptions,
-    executor: Executor,
-    reporter: Reporter,
+    both: BothOpened, same: Collection[str], options: RowOptions, job: Job, *, part_bytes: int
 ) -> tuple[TableDiff, ...]:
     """Return the changes of all tables, by name; those that are the `same` are not read."""
+    one, two = both
     names = sorted({*one.table_names, *two.table_names})
     sizes = {name: _table_bytes(one, name) + _table_bytes(two, name) for name in names if name not in same}
-    reporter.start("comparing rows", sum(sizes.values()))
-    sides = _Side(one, options.workers), _Side(two, options.workers)
-    found = {name: _equal_table(one, name) for name in same}
+    job.reporter.start("comparing rows", sum(sizes.values()))
     if options.rows or options.top > _MOST_TOP:  # too much to travel
-        executor = executor if not executor.elsewhere else Threads(options.workers)
-    both, opened = (CheckpointValue.of(one), CheckpointValue.of(two), options), BothOpened(one, two)
-    most = min(_SMALL_BYTES, options.part_bytes)
-    small = [name for name, size in sizes.items() if name in sides[0] and name in sides[1] and size <= most]
+        job = Job.here(job.workers, reporter=job.reporter)
+    found = {name: _equal_table(one, name) for name in same}
+    common = [name for name in sizes if one.has_table(name) and two.has_table(name)]
+    most = min(_SMALL_BYTES, part_bytes)
+    small = [name for name in common if sizes[name] <= most]
     some = together(((name, sizes[name]) for name in small), _SMALL_BYTES, most=_TOGETHER)
-    with closing(executor.run(_SmallWork(*both), opened, some, reporter.advance)) as done:
-        found |= {result.name: result for results in done for result in results}
-    large = [name for name in sizes if name not in found]
-    if executor.elsewhere:
-        modulus = math.gcd(one.version.ps_num or 1, two.version.ps_num or 1)
-        common = [name for name in large if name in sides[0] and name in sides[1]]
-        tasks = [(name, remainder, modulus) for name in common for remainder in range(modulus)]
-        totals = {name: TableComparison(options) for name in common}
-        largest = max((sizes[name] // modulus for name in common), default=0)
-        executor.check_temporary(largest if largest > options.part_bytes else 0, len(tasks))
-        with closing(executor.run(_LargeWork(*both), opened, tasks, reporter.advance)) as parts:
-            for (name, _, _), part in zip(tasks, parts, strict=True):
-                if part is None:
-                    totals.pop(name, None)
-                elif name in totals:
-                    totals[name].merge(part)
-        found |= {name: total.result(name, _table_changes(one, two, name)) for name, total in totals.items()}
-    for name in large:
-        if name not in found:
-            found[name] = _diff_large(*sides, name, options, reporter)
+    with job.run(FunctionWork(BothValue.of(both), partial(_diff_small, options=options)), both, some) as results:
+        found |= {result.name: result for done in results for result in done}
+    large = [name for name in common if name not in found]
+    modulus = math.gcd(one.version.ps_num or 1, two.version.ps_num or 1) if job.executor.is_cluster else 1
+    tasks = [_Rows(name, remainder, modulus) for name in large for remainder in range(modulus)]
+    largest = max((sizes[name] // modulus for name in large), default=0)
+    job.executor.check_temporary(largest if largest > part_bytes else 0, len(tasks))
+    totals = _compare_rows(both, tasks, options, job, part_bytes)
+    misplaced = [_Rows(name) for name, total in totals.items() if total is None]
+    totals |= _compare_rows(both, misplaced, options, Job.here(job.workers, reporter=job.reporter), part_bytes)
+    found |= {name: total.result(name, _table_changes(*both, name)) for name, total in totals.items() if total}
+    for name in sizes.keys() - found.keys():
+        found[name] = _one_sided(one if one.has_table(name) else two, name, options, job, has_first=one.has_table(name))
     return tuple(found[name] for name in names)
+
+
+def _compare_rows(
+    both: BothOpened, tasks: Sequence[_Rows], options: RowOptions, job: Job, part_bytes: int
+) -> dict[str, TableComparison | None]:
+    """Return the changes of the rows of large tables; None for a table where rows of some task are misplaced."""
+    totals: dict[str, TableComparison | None] = {task.table: TableComparison(options) for task in tasks}
+    workers = job.executor.task_threads
+    work = FunctionWork(
+        BothValue.of(both), partial(_diff_rows, options=options, part_bytes=part_bytes, workers=workers)
+    )
+    with job.run(work, both, tasks, in_turn=True) as results:
+        for task, part in zip(tasks, results, strict=True):
+            total = totals[task.table]
+            if part is None or total is None:
+                totals[task.table] = None
+            else:
+                total.merge(part)
+    return totals
 
 
 def _row_count(checkpoint: Checkpoint, name: str) -> int:
@@ -188,40 +193,38 @@ def _equal_table(checkpoint: Checkpoint, name: str) -> TableDiff:
 
 
 class _Side:
-    """One of the two checkpoints; its rows are counted when the first of its large tables needs them."""
+    """A table in one of the two versions; its rows are counted when they are needed."""
 
-    def __init__(self, checkpoint: Checkpoint, workers: int) -> None:
-        self.checkpoint = checkpoint
-        self._workers = workers
-
-    def __contains__(self, name: str) -> bool:
-        return self.checkpoint.has_table(name)
+    def __init__(self, checkpoint: Checkpoint, name: str, job: Job) -> None:
+        self.checkpoint, self.name, self.job = checkpoint, name, job
+        self.rows = _row_count(checkpoint, name)
 
     @cached_property
-    def pieces(self) -> Mapping[str, Sequence[IdPiece]]:
-        """The pieces of each table, with their rows numbered."""
-        by_table: dict[str, list[IdPiece]] = {}
-        for piece in count_rows(self.checkpoint, id_pieces(self.checkpoint), self._workers):
-            by_table.setdefault(piece.entry.name, []).append(piece)
-        return by_table
+    def pieces(self) -> Sequence[IdPiece]:
+        """The pieces of the table, with their rows numbered."""
+        places = count_rows(self.checkpoint, ids_at(self.checkpoint, 0, values=True), self.job)
+        return [place.piece(self.checkpoint) for place in places]
 
-    def ids(self, name: str) -> bulk.I64:
-        """Return the ids of a table, ascending: int64 [rows]."""
-        pieces = self.pieces.get(name, ())
-        ids = np.empty(sum(piece.rows for piece in pieces), np.int64)
-        at = 0
-        for piece in pieces:
-            ids[at : at + piece.rows] = read_piece(self.checkpoint, piece).ids
-            at += piece.rows
+    def ids(self) -> bulk.I64:
+        """Return the ids of the table, ascending: int64 [rows]."""
+        ids = np.empty(sum(piece.rows for piece in self.pieces), np.int64)
+        end = 0
+        for piece in self.pieces:
+            start, end = end, end + piece.rows
+            ids[start:end] = read_piece(self.checkpoint, piece).ids
         bulk.sort_ids(ids)
         return ids
 
-    def cut(self, name: str, parts: int, reporter: Reporter, wanted: _Among | None) -> PartitionedTable:
-        """Return a table in parts by a hash of the id; of the rows that are wanted, if not all are."""
-        pieces = self.pieces.get(name, ())
-        assign = by_hash(parts)
+    def cut(self, parts: int, wanted: _Among | None) -> PartitionedTable:
+        """Return the table in parts by a hash of the id; of the rows that are wanted, if not all are."""
         return PartitionedTable(
-            self.checkpoint, name, pieces, parts=parts, assign=assign, wanted=wanted, reporter=reporter
+            self.checkpoint,
+            self.name,
+            self.pieces,
+            parts=parts,
+            assign=by_hash(parts),
+            wanted=wanted,
+            reporter=self.job.reporter,
         )
 
 
@@ -248,37 +251,27 @@ class _Among:
         return found
 
 
-def _diff_large(first: _Side, second: _Side, name: str, options: TableOptions, reporter: Reporter) -> TableDiff:
-    if name not in first:
-        rows = tuple((i, "added", None) for i in second.ids(name).tolist()) if options.rows else ()
-        return TableDiff(name, "added", added=_row_count(second.checkpoint, name), rows=rows)
-    if name not in second:
-        rows = tuple((i, "removed", None) for i in first.ids(name).tolist()) if options.rows else ()
-        return TableDiff(name, "removed", removed=_row_count(first.checkpoint, name), rows=rows)
-    total = _compare_large(first, second, name, options, reporter)
-    return total.result(name, _table_changes(first.checkpoint, second.checkpoint, name))
+def _one_sided(checkpoint: Checkpoint, name: str, options: RowOptions, job: Job, *, has_first: bool) -> TableDiff:
+    """Return the change of a table that one version has: the first one, or the second."""
+    side, status = _Side(_shards_of(checkpoint, name), name, job), "removed" if has_first else "added"
+    rows = tuple((i, status, None) for i in side.ids().tolist()) if options.rows else ()
+    return TableDiff(name, status, 0 if has_first else side.rows, side.rows if has_first else 0, rows=rows)
 
 
-def _compare_large(
-    first: _Side, second: _Side, name: str, options: TableOptions, reporter: Reporter
-) -> TableComparison:
-    one, two = first.checkpoint, second.checkpoint
+def _compare_large(first: _Side, second: _Side, options: RowOptions, part_bytes: int) -> TableComparison:
     total = TableComparison(options)
-    if not _row_count(one, name) or not _row_count(two, name):
-        total.removed, total.added = _row_count(one, name), _row_count(two, name)
+    if not first.rows or not second.rows:
+        total.removed, total.added = first.rows, second.rows
         if options.rows:
-            total.rows += [(i, "removed", None) for i in first.ids(name).tolist()]
-            total.rows += [(i, "added", None) for i in second.ids(name).tolist()]
+            total.rows += [(i, "removed", None) for i in first.ids().tolist()]
+            total.rows += [(i, "added", None) for i in second.ids().tolist()]
         return total
-    among = _counterparts(first, second, name, options), _counterparts(second, first, name, options)
-    sizes = [_table_bytes(side, name) + 8 * _row_count(side, name) for side in (one, two)]
-    parts = parts_needed(min(sizes) if any(among) else max(sizes), options.part_bytes)
-    with (
-        first.cut(name, parts, reporter, among[0]) as left,
-        second.cut(name, parts, reporter, among[1]) as right,
-    ):
-        total.removed += _row_count(one, name) - left.rows
-        total.added += _row_count(two, name) - right.rows
+    among = _counterparts(first, second, options), _counterparts(second, first, options)
+    sizes = [_table_bytes(side.checkpoint, side.name) + 8 * side.rows for side in (first, second)]
+    parts = parts_needed(min(sizes) if any(among) else max(sizes), part_bytes)
+    with first.cut(parts, among[0]) as left, second.cut(parts, among[1]) as right:
+        total.removed += first.rows - left.rows
+        total.added += second.rows - right.rows
 
         def compare(number: int) -> TableComparison:
             comparison = TableComparison(options)
@@ -287,17 +280,16 @@ def _compare_large(
 
         # Each part of both sides as it was, and sorted.
         at_once = _AT_ONCE_BYTES // max(5 * max(sizes) // parts, 1)
-        for some in run_parallel(compare, range(parts), max(min(options.workers, at_once), 1)):
+        for some in run_parallel(compare, range(parts), max(min(first.job.workers, at_once), 1)):
             total.merge(some)
     return total
 
 
-def _counterparts(side: _Side, other: _Side, name: str, options: TableOptions) -> _Among | None:
+def _counterparts(side: _Side, other: _Side, options: RowOptions) -> _Among | None:
     """Return which rows of a side are worth reading; None where most may have a counterpart, or each is listed."""
-    few, many = _row_count(other.checkpoint, name), _row_count(side.checkpoint, name)
-    if options.rows or not 0 < few <= min(many // 4, _LOOKED_UP):
+    if options.rows or not 0 < other.rows <= min(side.rows // 4, _LOOKED_UP):
         return None
-    return _Among(other.ids(name))
+    return _Among(other.ids())
 
 
 def _table_changes(one: Checkpoint, two: Checkpoint, name: str) -> str:

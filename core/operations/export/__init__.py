@@ -1,7 +1,8 @@
 """Exporting a version: to formats that other tools open, in bounded memory, published whole or not at all.
 
-`interface.py` describes a format, `formats.py` lists all of them. `content.py` turns a checkpoint into tensors, and
-`target.py` makes the output visible. The fingerprint proves every export that changes no value.
+`interface.py` describes a format, `formats` has all of them. `content` turns a checkpoint into tensors, `output` makes
+the result visible, and `cluster` does the same work in other processes. The fingerprint proves every export that
+changes no value.
 """
 
 from __future__ import annotations
@@ -9,16 +10,16 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from edl_ckpt.core.checkpoint.catalog import VersionLike
-from edl_ckpt.core.checkpoint.partition import PART_BYTES
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.words import counted, describe, escaped
+from edl_ckpt.core.catalog.listing import VersionLike
 from edl_ckpt.core.cluster.choice import ExecutorLike
+from edl_ckpt.core.operations.export.content.selection import Selection
 from edl_ckpt.core.operations.export.dry import ExportPlan, plan_export
 from edl_ckpt.core.operations.export.formats import FORMATS, guess_format, requested
 from edl_ckpt.core.operations.export.interface import ExportedFile
-from edl_ckpt.core.operations.export.selection import Selection
-from edl_ckpt.core.progress import WARNINGS, Reporter
+from edl_ckpt.core.sorting.partition import PART_BYTES
 from edl_ckpt.core.storage import LocationLike
-from edl_ckpt.core.words import counted, describe, escaped
 
 __all__ = [
     "FORMATS",
@@ -79,7 +80,8 @@ def export_version(
 
     A version that does not match its seal is CorruptError; `use_seal=False` goes on, and the result says why.
 
-    An `executor` on a cluster writes safetensors, npy and parquet to S3, or to a file system that its workers share.
+    An `executor` on a cluster writes safetensors and parquet to S3, or to a file system that its workers share:
+    a directory with a file for each task.
 
     Memory is a few times `part_bytes`; an output at a URL is written to the local disk first. Raises RefusedError for a
     target that exists, or that lies among checkpoints, where ElasticDL's scan would meet it; NoSpaceError before

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Protocol, TypeGuard
+from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.checkpoint.partition import PART_BYTES
-from edl_ckpt.core.format.model import DType, Version
-from edl_ckpt.core.operations.export.places import Place, SentFile
-from edl_ckpt.core.operations.export.selection import Selection
-from edl_ckpt.core.parallel import Executor
-from edl_ckpt.core.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.cluster.executor import ClusterExecutor
+from edl_ckpt.core.model.dtypes import DType
+from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.operations.export.content.selection import Selection
+from edl_ckpt.core.operations.export.output.places import Place
+from edl_ckpt.core.sorting.partition import PART_BYTES
 from edl_ckpt.core.storage.location import Location
 
 
@@ -63,79 +64,6 @@ class TableRows:
 
 
 @dataclass(frozen=True, slots=True)
-class EncodedRows:
-    """A batch of rows as a format has them: its bytes, and a note for the end of the file."""
-
-    rows: int
-    data: memoryview
-    note: bytes
-
-
-class Encoder(Protocol):
-    """A value that makes something of batches of tables, in other processes too."""
-
-    def check(self) -> None:
-        """Raise UnsupportedError in a process that would make other bytes than this one."""
-        ...
-
-    def encode(self, table: str, ids: npt.NDArray[np.int64], vectors: npt.NDArray[np.generic]) -> EncodedRows:
-        """Return a batch of a table, encoded."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedPart:
-    """Batches that follow each other, encoded by another process into a file of its own."""
-
-    path: str
-    batches: tuple[tuple[int, int, bytes], ...]
-    """The rows, the bytes and the note of each."""
-    checksum: str
-
-    @property
-    def size_bytes(self) -> int:
-        """Return the bytes of all batches."""
-        return sum(size for _, size, _ in self.batches)
-
-
-class Spread(Protocol):
-    """What other processes do of an export that encodes tables: each part by one of them, then put into its place.
-
-    One that `sends` takes parts to object storage, as soon as they are encoded.
-    """
-
-    @property
-    def sends(self) -> bool:
-        """Say whether it is a `SpreadToObjects`."""
-        ...
-
-    def encode(self, encoder: Encoder) -> Mapping[str, Sequence[EncodedPart]]:
-        """Return all rows of each table, in parts."""
-        ...
-
-    def place(self, parts: Mapping[str, Sequence[tuple[int, EncodedPart]]]) -> None:
-        """Copy parts into files that are there, at offsets, and compare what these then have with the checksums."""
-        ...
-
-
-class SpreadToObjects(Spread, Protocol):
-    """A `Spread` that sends parts."""
-
-    def most_bytes(self, table: str) -> int:
-        """Return how large the file of a table may become."""
-        ...
-
-    def send(self, encoder: Encoder, files: Mapping[str, SentFile], head: bytes) -> Mapping[str, Sequence[EncodedPart]]:
-        """Send all rows of each table behind a head; what is written to a file from now on, is sent as its end."""
-        ...
-
-
-def sends(spread: Spread) -> TypeGuard[SpreadToObjects]:
-    """Say whether the parts of tables are sent to object storage."""
-    return spread.sends
-
-
-@dataclass(frozen=True, slots=True)
 class TableNote:
     """A note on a table for importers: the names of its two tensors, and the initializer of rows for new ids."""
 
@@ -172,8 +100,6 @@ class ExportContent:
     metadata: Mapping[str, str]
     fill: Callable[[Mapping[str, Place]], None]
     finish: Callable[[], Mapping[str, str]]
-    spread: Spread | None = None
-    """Where other processes do the work: what does it in place of the batches of tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +119,6 @@ class FormatTraits:
     """True when the output contains every value unchanged, so that a whole export can be proved."""
     is_text: bool = False
     """True for lines of text, which a terminal may have, and a stream while they are made."""
-    sized: bool = False
-    """True when the sizes of all files follow from names and shapes."""
-    spreads: bool = False
-    """True when several processes can write the output."""
     lacked_dtypes: frozenset[str] = frozenset()
     """Names of the dtypes that tables cannot have in this format."""
 
@@ -213,8 +135,8 @@ class ExportRequest:
     reporter: Reporter = WARNINGS
     use_seal: bool = True
     """True to go on when the version does not match its seal."""
-    executor: Executor | None = None
-    """Who does the work, where it is not this process."""
+    cluster: ClusterExecutor | None = None
+    """Whose workers do the work, where it is not this process."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from edl_ckpt.core.format.model import Listing, ShardFile, State, Version
-from edl_ckpt.core.words import counted
+from edl_ckpt.core.base.words import counted
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.versions import ShardFile, State, Version
 
 
 class EventKind(enum.StrEnum):
@@ -47,7 +48,7 @@ class Health(enum.Enum):
     """They cannot be read now, which says nothing of what they are."""
 
 
-class Check(NamedTuple):
+class HealthCheck(NamedTuple):
     """The result of reading the headers of a version, and why they cannot be used; '' when they can."""
 
     health: Health
@@ -63,11 +64,11 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenVersion:
     """One version at one moment; `changed` is when it last changed, on the clock of `Moment.tick`."""
 
     version: Version
-    check: Check
+    check: HealthCheck
     changed: float
     settled: tuple[ShardFile, ...] = ()
     """Its shards when it was last complete and readable; () before that."""
@@ -88,7 +89,7 @@ class Moment:
     at: float
     tick: float
     exists: bool = False
-    seen: Mapping[str, Seen] = field(default_factory=dict, hash=False)
+    seen: Mapping[str, SeenVersion] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ def to_check(before: Moment, listing: Listing) -> list[Version]:
 
 
 def moment_after(
-    before: Moment, listing: Listing | None, checks: Mapping[str, Check], *, at: float, tick: float
+    before: Moment, listing: Listing | None, checks: Mapping[str, HealthCheck], *, at: float, tick: float
 ) -> Moment:
     """Return the moment of a listing; `checks` has the headers of the versions that `to_check` asks for, by path.
 
@@ -131,7 +132,9 @@ def moment_after(
     """
     if listing is None:
         return Moment(at, tick)
-    seen: dict[str, Seen] = {path: old for path, old in before.seen.items() if old.version.version in listing.replacing}
+    seen: dict[str, SeenVersion] = {
+        path: old for path, old in before.seen.items() if old.version.version in listing.replacing
+    }
     for version in listing.versions:
         old = before.seen.get(version.path)
         if old is not None and (version.state is State.UNREADABLE or version.replaced_by):
@@ -141,16 +144,16 @@ def moment_after(
     return Moment(at, tick, exists=True, seen=seen)
 
 
-def _seen(version: Version, old: Seen | None, check: Check | None, tick: float) -> Seen:
+def _seen(version: Version, old: SeenVersion | None, check: HealthCheck | None, tick: float) -> SeenVersion:
     same = old is not None and _is_same(old, version)
     if check is None:
         keep = old is not None and same and version.state is State.COMPLETE
-        check = old.check if old is not None and keep else Check(Health.UNKNOWN)
-    seen = Seen(version, check, old.changed if old is not None and same else tick, old.settled if old else ())
+        check = old.check if old is not None and keep else HealthCheck(Health.UNKNOWN)
+    seen = SeenVersion(version, check, old.changed if old is not None and same else tick, old.settled if old else ())
     return replace(seen, settled=version.shards) if seen.is_complete else seen
 
 
-def _is_same(seen: Seen, version: Version) -> bool:
+def _is_same(seen: SeenVersion, version: Version) -> bool:
     """Say whether nothing of a version's files has changed."""
     return seen.version.shards == version.shards and seen.version.extra == version.extra
 
@@ -167,7 +170,7 @@ def changes(before: Moment, after: Moment, limits: Limits) -> list[WatchEvent]:
     return events
 
 
-def _of_files(old: Seen | None, seen: Seen, at: float) -> Iterator[WatchEvent]:
+def _of_files(old: SeenVersion | None, seen: SeenVersion, at: float) -> Iterator[WatchEvent]:
     """Yield what happened to the files of a version, and to its seal."""
     version = seen.version
     if old is None:
@@ -179,7 +182,7 @@ def _of_files(old: Seen | None, seen: Seen, at: float) -> Iterator[WatchEvent]:
         yield WatchEvent(EventKind.SEALED, version, at)
 
 
-def _arrivals(old: Seen | None, version: Version, at: float) -> Iterator[WatchEvent]:
+def _arrivals(old: SeenVersion | None, version: Version, at: float) -> Iterator[WatchEvent]:
     before = {shard.path: shard for shard in old.version.shards} if old else {}
     settled = {shard.path: shard for shard in old.settled} if old else {}
     for shard in version.shards:
@@ -189,7 +192,9 @@ def _arrivals(old: Seen | None, version: Version, at: float) -> Iterator[WatchEv
             yield WatchEvent(EventKind.SHARD_ARRIVED, version, at, shard, replaced=bool(settled))
 
 
-def _of_time(old: Seen | None, then: float, seen: Seen, after: Moment, limits: Limits) -> Iterator[WatchEvent]:
+def _of_time(
+    old: SeenVersion | None, then: float, seen: SeenVersion, after: Moment, limits: Limits
+) -> Iterator[WatchEvent]:
     """Yield what has happened to a version because nothing else did."""
     for kind, due in _due(seen, limits):
         was_due = old is not None and any(k is kind and then >= d for k, d in _due(old, limits))
@@ -197,7 +202,7 @@ def _of_time(old: Seen | None, then: float, seen: Seen, after: Moment, limits: L
             yield WatchEvent(kind, seen.version, after.at, why=why_unfinished(seen))
 
 
-def _due(seen: Seen, limits: Limits) -> Iterator[tuple[EventKind, float]]:
+def _due(seen: SeenVersion, limits: Limits) -> Iterator[tuple[EventKind, float]]:
     """Yield what a version will count as, and from when on, unless it changes before."""
     if seen.is_complete:
         return
@@ -213,7 +218,7 @@ def next_due(moment: Moment, limits: Limits) -> float | None:
     return min((due for due in dues if due > moment.tick), default=None)
 
 
-def standing(seen: Seen, tick: float, limits: Limits) -> str:
+def standing(seen: SeenVersion, tick: float, limits: Limits) -> str:
     """Return the state of a version in a word: that of a listing, or stalled or corrupt when it is so for too long."""
     if seen.is_complete:
         return "complete"
@@ -226,7 +231,7 @@ def standing(seen: Seen, tick: float, limits: Limits) -> str:
     return (State.WRITING if state is State.COMPLETE else state).value  # its headers are not all there yet
 
 
-def why_unfinished(seen: Seen) -> str:
+def why_unfinished(seen: SeenVersion) -> str:
     """Return why a version is not complete, in words.
 
     The words name files of the location, which anybody may have chosen: escape them before a terminal gets them.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from edl_ckpt.core.errors import UsageError
-from edl_ckpt.core.format.model import Listing, ShardFile, State, Version
-from edl_ckpt.core.numbers import whole_number
+from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.numbers import whole_number
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.operations.follow.changes import Health
 from edl_ckpt.core.operations.follow.observe import Observer
 from edl_ckpt.core.operations.follow.pace import CLOCK, Clock
-from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.storage.location import LocationLike
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Final, Self
 
-from edl_ckpt.core.checkpoint.catalog import GRACE_SECONDS
-from edl_ckpt.core.checkpoint.readable import read_fault
-from edl_ckpt.core.checkpoint.snapshot import Snapshots
-from edl_ckpt.core.errors import EdlCkptError, LockedError, UnavailableError
-from edl_ckpt.core.format.model import Listing, ShardFile, Version
-from edl_ckpt.core.operations.follow.changes import Check, Health
+from edl_ckpt.core.base.errors import EdlCkptError, LockedError, UnavailableError
+from edl_ckpt.core.base.progress import Reporter
+from edl_ckpt.core.catalog.listing import GRACE_SECONDS
+from edl_ckpt.core.catalog.snapshot import Snapshots
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.versions import ShardFile, Version
+from edl_ckpt.core.operations.follow.changes import Health, HealthCheck
 from edl_ckpt.core.operations.follow.pace import Clock, Pace
-from edl_ckpt.core.progress import Reporter
+from edl_ckpt.core.reading.readable import read_fault
 from edl_ckpt.core.state.metadata import is_unread
 from edl_ckpt.core.storage.location import LocationLike
 
@@ -27,7 +27,7 @@ class _Checked:
 
     shards: tuple[ShardFile, ...]
     first: float
-    check: Check
+    check: HealthCheck
 
     def is_sure(self, tick: float) -> bool:
         return self.check.health is not Health.UNREAD and tick - self.first >= _DOUBT_SECONDS
@@ -85,7 +85,7 @@ class Observer:
         """Wait until something may have changed, or so many seconds."""
         self.pace.pause(most, cost=self._cost)
 
-    def check(self, version: Version) -> Check:
+    def check(self, version: Version) -> HealthCheck:
         """Return what the headers of a version say; remembered while its files stay the same.
 
         A fault is looked at again for half a minute: a server notes the run of a shard beside the shard.
@@ -110,15 +110,13 @@ class Observer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.pace.close()
 
 
-def _read(version: Version) -> Check:
+def _read(version: Version) -> HealthCheck:
     try:
         fault = read_fault(version)
     except EdlCkptError as error:
-        return Check(Health.UNREAD if is_unread(error) else Health.DAMAGED, str(error))
-    return Check(Health.DAMAGED, fault) if fault else Check(Health.READABLE)
+        return HealthCheck(Health.UNREAD if is_unread(error) else Health.DAMAGED, str(error))
+    return HealthCheck(Health.DAMAGED, fault) if fault else HealthCheck(Health.READABLE)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
-from edl_ckpt.core.errors import UsageError
-from edl_ckpt.core.interruption import WHOLE
+from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.interruption import WHOLE
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.mounts import reports_changes
 

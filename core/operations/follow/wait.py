@@ -6,15 +6,16 @@ import enum
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from edl_ckpt.core.checkpoint.catalog import listed_mode, ranked
-from edl_ckpt.core.format.model import Listing, State, Version
-from edl_ckpt.core.numbers import whole_number
-from edl_ckpt.core.operations.follow.changes import Check, Health, Seen, why_unfinished
+from edl_ckpt.core.base.numbers import whole_number
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.words import counted, describe, escaped
+from edl_ckpt.core.catalog.listing import listed_mode, ranked
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.versions import State, Version
+from edl_ckpt.core.operations.follow.changes import Health, HealthCheck, SeenVersion, why_unfinished
 from edl_ckpt.core.operations.follow.observe import Observer
 from edl_ckpt.core.operations.follow.pace import CLOCK, Clock
-from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.storage.location import Location, LocationLike
-from edl_ckpt.core.words import counted, describe, escaped
 
 
 class Outcome(enum.StrEnum):
@@ -170,8 +171,8 @@ def _unfinished(observer: Observer, wanted: _Wanted, listing: Listing | None) ->
     """Yield the versions that would do if they were complete, could be read, and had the metric."""
     for version in wanted.among(listing) if listing is not None else ():
         is_complete = version.state is State.COMPLETE
-        check = observer.check(version) if is_complete else Check(Health.UNKNOWN)
+        check = observer.check(version) if is_complete else HealthCheck(Health.UNKNOWN)
         if not is_complete or check.health is not Health.READABLE:
-            yield Unfinished(version, why_unfinished(Seen(version, check, 0.0)))
+            yield Unfinished(version, why_unfinished(SeenVersion(version, check, 0.0)))
         elif wanted.best is not None:
             yield Unfinished(version, f"it has no value of {wanted.best!r}")

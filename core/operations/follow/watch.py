@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from edl_ckpt.core.checkpoint.catalog import GRACE_SECONDS
-from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.catalog.listing import GRACE_SECONDS
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.follow.changes import (
-    Check,
     Health,
+    HealthCheck,
     Limits,
     Moment,
     WatchEvent,
@@ -20,7 +21,6 @@ from edl_ckpt.core.operations.follow.changes import (
 )
 from edl_ckpt.core.operations.follow.observe import Observer
 from edl_ckpt.core.operations.follow.pace import CLOCK, Clock
-from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.storage.location import LocationLike
 
 _SETTLED_SECONDS: Final = 60.0
@@ -28,7 +28,7 @@ _SETTLED_SECONDS: Final = 60.0
 DEFAULT_LIMITS: Final = Limits()
 
 
-class Look(NamedTuple):
+class WatchStep(NamedTuple):
     """One look at a location, and what happened since the look before."""
 
     moment: Moment
@@ -56,7 +56,7 @@ def watch_location(
     is found by the next look, and what has come and gone by then is not. Raises the errors of listing; storage that
     does not answer is tried again.
     """
-    for look in looks_at(
+    for look in watch_steps(
         location,
         after=after,
         interval_seconds=interval_seconds,
@@ -68,7 +68,7 @@ def watch_location(
         yield from look.events
 
 
-def looks_at(
+def watch_steps(
     location: LocationLike,
     *,
     after: int | None = None,
@@ -77,7 +77,7 @@ def looks_at(
     limits: Limits = DEFAULT_LIMITS,
     clock: Clock = CLOCK,
     reporter: Reporter = WARNINGS,
-) -> Iterator[Look]:
+) -> Iterator[WatchStep]:
     """Yield every look at a location, also those since which nothing happened; as `watch_location` in all else."""
     end = None if timeout_seconds is None else clock.tick() + timeout_seconds
     with Observer(
@@ -86,7 +86,7 @@ def looks_at(
         before: Moment | None = None
         while True:
             moment = _moment(observer, before, clock, after)
-            yield Look(moment, tuple(changes(before or _known(moment, after), moment, limits)))
+            yield WatchStep(moment, tuple(changes(before or _known(moment, after), moment, limits)))
             before, tick = moment, clock.tick()
             if end is not None and tick >= end:
                 return
@@ -105,7 +105,7 @@ def _moment(observer: Observer, before: Moment | None, clock: Clock, after: int 
     last = before or Moment(clock.now(), clock.tick())
     settled = {p for p, s in last.seen.items() if s.is_complete and last.tick - s.changed > _SETTLED_SECONDS}
     listing = observer.look(settled)
-    checks: Mapping[str, Check] = {}
+    checks: Mapping[str, HealthCheck] = {}
     if listing is not None:
         observer.forget(listing)
         wanted = to_check(last, listing)
@@ -117,18 +117,18 @@ def _moment(observer: Observer, before: Moment | None, clock: Clock, after: int 
     return moment_after(last, listing, checks, at=clock.now(), tick=clock.tick())
 
 
-def _first_checks(observer: Observer, wanted: list[Version], now: float, after: int | None) -> dict[str, Check]:
+def _first_checks(observer: Observer, wanted: list[Version], now: float, after: int | None) -> dict[str, HealthCheck]:
     """Return the headers of the versions that are there when a watch begins.
 
     Those are read from the newest version down to the first that is whole, of versions that changed a moment ago, and
     of those that will be reported. The others were complete long ago.
     """
-    checks: dict[str, Check] = {}
+    checks: dict[str, HealthCheck] = {}
     is_whole = False
     for version in reversed(wanted):
         is_news = after is not None and version.version > after
         if is_whole and not is_news and version.modified < now - GRACE_SECONDS:
-            checks[version.path] = Check(Health.READABLE)
+            checks[version.path] = HealthCheck(Health.READABLE)
         else:
             checks[version.path] = observer.check(version)
             is_whole = is_whole or checks[version.path].health is Health.READABLE

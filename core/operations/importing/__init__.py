@@ -10,24 +10,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from edl_ckpt.core.checkpoint.target import free_target
-from edl_ckpt.core.cluster.choice import ExecutorLike, check_source, check_target, executor_of
-from edl_ckpt.core.commit.part_plan import plan_parts
-from edl_ckpt.core.format.checks import check_ps_num
+from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.catalog.target import free_target
+from edl_ckpt.core.cluster.choice import ExecutorLike, check_source, check_target, job_of
+from edl_ckpt.core.moving.settings import ReshardSettings
+from edl_ckpt.core.operations.importing.archives import check_members
 from edl_ckpt.core.operations.importing.arrays import ArraySource
 from edl_ckpt.core.operations.importing.checkpoint import as_checkpoint, import_checkpoint, plan_checkpoint
-from edl_ckpt.core.operations.importing.execute import ImportResult, execute_import
-from edl_ckpt.core.operations.importing.names import NameMap, read_map
-from edl_ckpt.core.operations.importing.plan import ImportPlan, moved_by, plan_import
-from edl_ckpt.core.operations.importing.survey import survey_arrays
-from edl_ckpt.core.parallel import Executor
-from edl_ckpt.core.progress import WARNINGS, Reporter
+from edl_ckpt.core.operations.importing.names import NameMap, assign_names, read_map
+from edl_ckpt.core.operations.importing.plan import ArraysPlan, ImportResult, execute_import, prepare_import
+from edl_ckpt.core.sources.elasticdl.target import check_ps_num
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
-from edl_ckpt.core.storage import LocationLike, open_store
+from edl_ckpt.core.storage import LocationLike
 from edl_ckpt.core.storage.location import Location
 
 __all__ = [
-    "ImportPlan",
+    "ArraysPlan",
     "ImportResult",
     "NameMap",
     "as_checkpoint",
@@ -61,10 +60,11 @@ def import_arrays(
     UsageError for arrays that cannot be a table, UnsupportedError for a dtype that a checkpoint cannot contain,
     LockedError when another command holds the lock.
     """
-    with _planned(source, location, version, ps_num, names, layout, executor, reporter, writes=True) as (plan, work):
-        for warning in plan.warnings:
+    planned = _planned(source, location, version, ps_num, names, layout, executor, reporter, writes=True)
+    with planned as (plan, settings, job):
+        for warning in (*plan.warnings, *settings.warnings):
             reporter.warn(warning)
-        return execute_import(plan, executor=work, wait_seconds=wait_seconds, reporter=reporter)
+        return execute_import(plan, settings, job, wait_seconds=wait_seconds)
 
 
 def plan_arrays(
@@ -77,10 +77,11 @@ def plan_arrays(
     layout: str | None = None,
     executor: ExecutorLike | None = None,
     reporter: Reporter = WARNINGS,
-) -> ImportPlan:
+) -> tuple[ArraysPlan, ReshardSettings]:
     """Return what `import_arrays` would do, from all ids of the source; nothing is written, and no lock is taken."""
-    with _planned(source, location, version, ps_num, names, layout, executor, reporter, writes=False) as (plan, _):
-        return plan
+    planned = _planned(source, location, version, ps_num, names, layout, executor, reporter, writes=False)
+    with planned as (plan, settings, _):
+        return plan, settings
 
 
 @contextmanager
@@ -95,21 +96,20 @@ def _planned(
     reporter: Reporter,
     *,
     writes: bool,
-) -> Iterator[tuple[ImportPlan, Executor | None]]:
-    """Yield the plan, and who does the work, with the source open."""
+) -> Iterator[tuple[ArraysPlan, ReshardSettings, Job]]:
+    """Yield the plan, its settings, and who does the work, with the source open."""
     check_ps_num(ps_num)
     target = free_target(Location.of(location), version, layout=layout)
-    work = None if executor is None else executor_of(executor, [], reporter=reporter)
-    with ArraySource(Location.of(source), shared=work is not None and work.elsewhere) as arrays:
-        for file in arrays.values()[:1] if work is not None and work.elsewhere else ():
+    job = job_of(executor, [], reporter=reporter)
+    work = job.executor
+    with ArraySource(Location.of(source), shared=work.is_cluster) as opened:
+        arrays, read_before = assign_names(opened, names or NameMap()), work.bytes_read()
+        for file in arrays.files[:1] if work.is_cluster else ():
             check_source(work, file.place, file.path, reporter=reporter)
         if writes:
             check_target(work, target.location, arrays.size_bytes, parts=True, reporter=reporter)
-        read_before = 0 if work is None else work.bytes_read()
-        survey = survey_arrays(arrays, ps_num, names=names, executor=work, reporter=reporter)
-        if work is not None:
-            survey = replace(survey, bytes_read=work.bytes_read() - read_before)
-        plan, least = plan_import(survey, target), open_store(target.location).properties.part_bytes
-        if survey.spread is not None and work is not None and least:
-            plan = replace(plan, parts=plan_parts(moved_by(plan), work, least))
-        yield plan, work
+        if opened.members:
+            check_members(opened.members, opened.value_of(opened.members[0].base), job)
+        plan, settings = prepare_import(arrays, target, ps_num, job)
+        survey = replace(plan.survey, bytes_read=arrays.bytes_read + work.bytes_read() - read_before)
+        yield replace(plan, survey=survey), settings, job

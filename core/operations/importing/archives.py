@@ -8,28 +8,28 @@ for that, by the same processes.
 
 from __future__ import annotations
 
+import errno
 import io
 import mmap
 import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.checkpoint.blocks import VALUE_BATCH_BYTES
-from edl_ckpt.core.checkpoint.elsewhere import FileValue
-from edl_ckpt.core.errors import CorruptError, UnsupportedError
-from edl_ckpt.core.format.generations import why_impossible
-from edl_ckpt.core.operations.export.places import combined_crc32
-from edl_ckpt.core.packing import packed
-from edl_ckpt.core.parallel import Advance, Executor
-from edl_ckpt.core.progress import Reporter
-from edl_ckpt.core.storage.interface import PlainReader, RangeReader
+from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
+from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.packing import packed
+from edl_ckpt.core.base.parallel import Advance
+from edl_ckpt.core.operations.export.output.places import combined_crc32
+from edl_ckpt.core.operations.importing.array_data import AnyFileValue
+from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES
+from edl_ckpt.core.sources.elasticdl.target import why_impossible
+from edl_ckpt.core.storage.interface import RangeReader
 
 _HEAD_BYTES: Final = 30
 """Of a member, before its name and its extra field."""
@@ -39,7 +39,7 @@ _ELEMENTS_AT_ONCE: Final = 1 << 18
 """Of an array whose order changes."""
 
 
-class Extent(PlainReader):
+class FileExtent(RangeReader):
     """Bytes of another file `base`, which begin at `begin`."""
 
     def __init__(self, base: RangeReader, begin: int, size_bytes: int) -> None:
@@ -51,7 +51,7 @@ class Extent(PlainReader):
         return self.base.read(self.begin + offset, size)
 
 
-class StoredMember(Extent):
+class StoredMember(FileExtent):
     """The bytes of a member of the archive `base`, which are stored as they are."""
 
     def __init__(self, base: RangeReader, info: zipfile.ZipInfo) -> None:
@@ -74,35 +74,43 @@ class StoredMember(Extent):
 
 
 def as_stream(reader: RangeReader) -> io.BufferedReader:
-    """Return an opened file as zipfile wants it; whoever has opened it closes it."""
-    return io.BufferedReader(_Stream(reader), 1 << 16)
+    """Return an opened file as zipfile wants it; the caller, which has opened it, closes it."""
+    return io.BufferedReader(RangeStream(reader, 0, reader.size_bytes), 1 << 16)
 
 
-class _Stream(io.RawIOBase):
-    def __init__(self, reader: RangeReader) -> None:
-        self._reader, self._at = reader, 0
+class RangeStream(io.RawIOBase):
+    """Bytes [start, start + size) of an opened file as a stream."""
+
+    def __init__(self, reader: RangeReader, start: int, size: int) -> None:
+        super().__init__()
+        self._reader, self._start, self._size, self._position = reader, start, size, 0
 
     def readable(self) -> bool:
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
+        """Return True."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._reader.size_bytes}[whence]
-        if start + offset < 0:
-            raise OSError(22, "a seek to before the begin of the file")
-        self._at = start + offset
-        return self._at
+        """Go to a position; OSError for one before the beginning."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        if base + offset < 0:
+            raise OSError(errno.EINVAL, f"a position before the beginning: {base + offset}")
+        self._position = base + offset
+        return self._position
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        size = max(min(len(buffer), self._reader.size_bytes - self._at), 0)
-        buffer[:size] = self._reader.read(self._at, size) if size else b""
-        self._at += size
-        return size
+        """Fill a buffer, or as much of it as there are bytes."""
+        count = max(min(len(buffer), self._size - self._position), 0)
+        if count:
+            self._reader.read_into(self._start + self._position, memoryview(buffer).cast("B")[:count])
+            self._position += count
+        return count
 
 
-class _Piece(NamedTuple):
+class _MemberPiece(NamedTuple):
     """Bytes of a member, by its number."""
 
     member: int
@@ -114,13 +122,13 @@ class _Piece(NamedTuple):
 class ChecksumWork:
     """The checksums of pieces of an archive; a task is some of them."""
 
-    archive: FileValue
+    archive: AnyFileValue
 
     def open(self) -> RangeReader:
         """Open the archive in another process."""
         return self.archive.open()
 
-    def do(self, opened: RangeReader, task: tuple[_Piece, ...], advance: Advance) -> list[int]:
+    def do(self, opened: RangeReader, task: tuple[_MemberPiece, ...], advance: Advance) -> list[int]:
         """Return the CRC-32 of each piece."""
         found = []
         for piece in task:
@@ -133,20 +141,20 @@ class ChecksumWork:
         return found
 
 
-def check_members(members: Sequence[StoredMember], archive: FileValue, executor: Executor, reporter: Reporter) -> None:
+def check_members(members: Sequence[StoredMember], archive: AnyFileValue, job: Job) -> None:
     """Let other processes read an archive; CorruptError for a member whose bytes have another checksum."""
     total = sum(member.size_bytes for member in members)
-    task_bytes = executor.task_bytes(total)
-    reporter.start("comparing checksums", total)
+    task_bytes = job.executor.task_bytes(total)
+    job.reporter.start("comparing checksums", total)
 
-    def pieces() -> Iterator[_Piece]:
+    def pieces() -> Iterator[_MemberPiece]:
         for number, member in enumerate(members):
             for start in range(0, member.size_bytes, task_bytes):
-                yield _Piece(number, member.begin + start, min(task_bytes, member.size_bytes - start))
+                yield _MemberPiece(number, member.begin + start, min(task_bytes, member.size_bytes - start))
 
     tasks = list(packed(((piece, piece.size, "", 8) for piece in pieces()), task_bytes))
     sums = [0] * len(members)
-    with closing(executor.run(ChecksumWork(archive), members[0].base, tasks, reporter.advance)) as results:
+    with job.run(ChecksumWork(archive), members[0].base, tasks) as results:
         for task, found in zip(tasks, results, strict=True):
             for piece, crc in zip(task, found, strict=True):
                 sums[piece.member] = combined_crc32(sums[piece.member], crc, piece.size)

@@ -7,32 +7,31 @@ Nothing is ever unpickled. Files that only a framework's own library can read co
 from __future__ import annotations
 
 import errno
-import math
 import os
 import re
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from types import TracebackType
 from typing import Any, Final, Self
 
-import numpy as np
-import numpy.typing as npt
-
-from edl_ckpt.core.checkpoint.elsewhere import FileValue
-from edl_ckpt.core.checkpoint.fingerprint import empty_fingerprint
-from edl_ckpt.core.errors import CorruptError, EdlCkptError, NotFoundError, UnsupportedError
-from edl_ckpt.core.format.checks import dtype_named
-from edl_ckpt.core.format.model import DTYPES, DType
-from edl_ckpt.core.operations.export.arrays import INDEX, SAFETENSORS_DTYPES
-from edl_ckpt.core.operations.export.frameworks import CHECKPOINT_PREFIX, METADATA_FILE, PARQUET, dense_directory
-from edl_ckpt.core.operations.export.names import NOTES, original_name
-from edl_ckpt.core.operations.export.target import DENSE_FILE
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError, UnsupportedError
+from edl_ckpt.core.base.words import counted
+from edl_ckpt.core.model.dtypes import DTYPES, DType, dtype_named
+from edl_ckpt.core.operations.export.formats.arrays import INDEX, SAFETENSORS_DTYPES, SHARDED
+from edl_ckpt.core.operations.export.formats.frameworks import (
+    CHECKPOINT_PREFIX,
+    METADATA_FILE,
+    PARQUET,
+    dense_directory,
+)
+from edl_ckpt.core.operations.export.formats.names import NOTES, original_name
+from edl_ckpt.core.operations.export.output.target import DENSE_FILE
 from edl_ckpt.core.operations.importing.archives import (
-    Extent,
+    FileExtent,
     StoredMember,
     as_stream,
     check_shape,
@@ -41,6 +40,7 @@ from edl_ckpt.core.operations.importing.archives import (
     npy_header,
     unpacked,
 )
+from edl_ckpt.core.operations.importing.array_data import AnyFileValue, ArrayData, joined, naming, value_of
 from edl_ckpt.core.operations.importing.frameworks import (
     Found,
     parse_object,
@@ -50,58 +50,24 @@ from edl_ckpt.core.operations.importing.frameworks import (
     read_torch,
     tensorflow_prefix,
 )
-from edl_ckpt.core.storage import LocalStore, Location, open_store
+from edl_ckpt.core.proof.fingerprint import empty_fingerprint
+from edl_ckpt.core.storage import Location, open_objects, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.storage.regular import check_input, is_file, open_input
 from edl_ckpt.core.storage.spool import SpooledReader
-from edl_ckpt.core.words import counted
 
 _DTYPE_OF: Final = {tag: DTYPES[name] for name, tag in SAFETENSORS_DTYPES.items()}
 _OTHER_DTYPES: Final = ("C64", "F4", "F6_E2M3", "F6_E3M2", "F8_E4M3", "F8_E5M2", "F8_E8M0")
 """Those of safetensors that no checkpoint can contain."""
 _MAX_HEADER_BYTES: Final = 100_000_000
 """As the safetensors library has it."""
-_SHARDED: Final = "model.safetensors.index.json"
 _NOTES_FILE: Final = f"{NOTES}.npy"
 _FETCH_BYTES: Final = 8 << 20
 ARRAY_ENDINGS: Final = (".safetensors", ".npz", ".npy", ".pt", ".pth", ".parquet", ".json")
 """The endings of files that contain arrays, so no checkpoint."""
 _INPUT: Final = re.compile(r"\.(npy|json|safetensors|parquet|index|data-[0-9].*)$|^checkpoint$")
 """Names of files in a directory that some format reads, and of those that belong to a TensorFlow checkpoint."""
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayData:
-    """An array in a file: its bytes, C order, little-endian, begin at `offset`."""
-
-    name: str
-    dtype: DType
-    shape: tuple[int, ...]
-    reader: RangeReader
-    offset: int
-
-    @property
-    def size_bytes(self) -> int:
-        """Return the bytes of all elements."""
-        return math.prod(self.shape) * self.dtype.itemsize
-
-    def checked(self, size_bytes: int) -> Self:
-        """Return the array; CorruptError when so many bytes are there, and they are not those of its shape."""
-        if self.size_bytes != size_bytes:
-            message = f"{self.name!r} has {counted(size_bytes, 'byte')} (expected {self.size_bytes})"
-            raise CorruptError(message, path=self.reader.path, offset=self.offset)
-        return self
-
-    def read(self, start: int, size: int, *, out: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:
-        """Return bytes [start, start + size) of its elements: where they are if the reader can, else in `out`."""
-        view = self.reader.view(self.offset + start, size) if size else None
-        if view is not None:
-            return np.frombuffer(view, np.uint8)
-        data = np.empty(size, np.uint8) if out is None else out
-        if size:
-            self.reader.read_into(self.offset + start, data.data)
-        return data
 
 
 class ArraySource:
@@ -112,13 +78,15 @@ class ArraySource:
     """
 
     def __init__(self, source: Location, *, shared: bool = False) -> None:
-        self._source = source
+        self.location = source
         self._shared = shared
         self.path = source.url
         self.arrays: dict[str, ArrayData] = {}
         self.notes: dict[str, dict[str, Any]] = {}
         self._fingerprint: object = None
         """The fingerprint that an export recorded here."""
+        self._exports: set[object] = set()
+        """The names of the exports of a cluster that wrote the files."""
         self._document: Mapping[str, Any] = {}
         """The notes that an export left, other than those on tables."""
         self.members: list[StoredMember] = []
@@ -139,7 +107,7 @@ class ArraySource:
         self._stack.close()
 
     def _open(self) -> None:
-        local = self._source.local_path
+        local = self.location.local_path
         if local is None and self.path.lower().endswith(".safetensors"):
             with suppress(NotFoundError):  # a directory may have that name, or nothing
                 self._open_safetensors(self.path)
@@ -193,12 +161,11 @@ class ArraySource:
 
     def _names(self) -> list[str]:
         """Return the names in the directory."""
-        if self._source.local_path is not None or not self._shared:
+        if self.location.local_path is not None or not self._shared:
             with storage_errors(self.path):
                 return sorted(os.listdir(self.path))
-        folder, name = self._source.split()
-        store = open_store(folder)
-        assert not isinstance(store, LocalStore)  # noqa: S101 - it is not on the local disk
+        folder, name = self.location.split()
+        store = open_objects(folder)
         below = [relative.removeprefix(f"{name}/") for relative in store.tree(name)]
         if not below and store.stat(name) is None:
             raise NotFoundError("no such file or directory", path=self.path)
@@ -207,7 +174,7 @@ class ArraySource:
     def _json(self, name: str) -> dict[str, Any]:
         """Return the document in a file of the directory."""
         path = os.path.join(self.path, name)
-        if self._source.local_path is not None or not self._shared:
+        if self.location.local_path is not None or not self._shared:
             return parse_object(_load(path), path)
         reader = self._reader(path)
         return parse_object(reader.read(0, min(reader.size_bytes, _MAX_HEADER_BYTES)), path)
@@ -224,7 +191,7 @@ class ArraySource:
 
     def _open_folder(self) -> None:
         names = self._names()
-        if _SHARDED in names:
+        if SHARDED in names:
             self._open_sharded()
         elif any(name == f"{CHECKPOINT_PREFIX}.index" or (name == METADATA_FILE and self._shared) for name in names):
             self._check_not_shared()  # in a bucket: `_open` knows those of this machine
@@ -243,6 +210,8 @@ class ArraySource:
         One file of several is imported alone.
         """
         self._spool(read_parquet(self.path, self._take_document))
+        if len(self._exports) > 1:
+            raise CorruptError("its files are not of the same export", path=self.path)
         whole = self._document.get("whole")
         noted = whole if isinstance(whole, dict) else {}
         one_of_several = noted.get("tables") not in (0, 1) and not os.path.isdir(self.path)
@@ -257,31 +226,18 @@ class ArraySource:
                 hint="put the directory back, or export again",
             )
         self._open_safetensors(dense)
-        if self._fingerprint != fingerprint:
+        if self._fingerprint != fingerprint and (self._fingerprint or len(self._exports) > 1):
             raise CorruptError(f"is not of the same export as {self.path}: their fingerprints differ", path=dense)
 
-    @property
-    def size_bytes(self) -> int:
-        """Return the bytes of all elements."""
-        return sum(array.size_bytes for array in self.arrays.values())
-
-    def values(self) -> list[FileValue]:
-        """Return the files of all arrays as values, each once, in the order in which `readers` has them."""
-        return [self.value_of(each) for each in self.readers()]
-
-    def value_of(self, reader: RangeReader) -> FileValue:
+    def value_of(self, reader: RangeReader) -> AnyFileValue:
         """Return a file of the source as a value."""
-        return FileValue.of(self._source.with_url(reader.path).split()[0], reader)
-
-    def readers(self) -> list[RangeReader]:
-        """Return the readers of all arrays, each once."""
-        return list({id(array.reader): array.reader for array in self.arrays.values()}.values())
+        return value_of(self.location, reader)
 
     def _check_not_shared(self) -> None:
         if self._shared:
             raise UnsupportedError(
                 "the workers of a cluster import checkpoints, .safetensors, and little-endian .npy and .npz in C order",
-                path=self._source.url,
+                path=self.location.url,
                 hint="without --cluster, this machine imports it",
             )
 
@@ -302,7 +258,7 @@ class ArraySource:
             array = ArrayData(*head, extent.base, extent.begin)
             self._add(array.checked(extent.size_bytes))
 
-    def _spooled(self, pieces: Iterable[Iterable[memoryview | bytes]]) -> list[Extent]:
+    def _spooled(self, pieces: Iterable[Iterable[memoryview | bytes]]) -> list[FileExtent]:
         """Write pieces to a file without a name; return where each of them is."""
         file = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - closed with the stack
         ends = [0]
@@ -311,18 +267,17 @@ class ArraySource:
             ends.append(file.tell())
         file.flush()
         whole = self._stack.enter_context(SpooledReader(file, self.path))
-        return [Extent(whole, start, end - start) for start, end in pairwise(ends)]
+        return [FileExtent(whole, start, end - start) for start, end in pairwise(ends)]
 
     def _reader(self, path: str) -> RangeReader:
-        folder, _ = self._source.with_url(path).split()
+        folder, _ = self.location.with_url(path).split()
         return self._stack.enter_context(open_store(folder).open(path))
 
     def _fetch(self) -> str:
         """Bring a remote file, or the files of a remote directory, to the local disk; return where it is."""
         self._check_not_shared()
-        folder, name = self._source.split()
-        store = open_store(folder)
-        assert not isinstance(store, LocalStore)  # noqa: S101 - `_open` asks only for what is not on the local disk
+        folder, name = self.location.split()
+        store = open_objects(folder)
         below = [relative for relative in store.tree(name) if relative.count("/") == 1]
         if not below and store.stat(name) is None:
             raise NotFoundError("no such file or directory", path=self.path)
@@ -351,7 +306,7 @@ class ArraySource:
         self.arrays[array.name] = array
 
     def _open_sharded(self) -> None:
-        index, document = os.path.join(self.path, _SHARDED), self._json(_SHARDED)
+        index, document = os.path.join(self.path, SHARDED), self._json(SHARDED)
         weights = document.get("weight_map")
         if not isinstance(weights, dict) or not all(isinstance(f, str) for f in weights.values()):
             raise CorruptError("there is no weight_map in it", path=index)
@@ -362,6 +317,23 @@ class ArraySource:
         absent = sorted(set(weights) - set(self.arrays))
         if absent:
             raise CorruptError(f"weight_map names {absent[0]!r}, which is in none of its files", path=index)
+        metadata = document.get("metadata")
+        if isinstance(metadata, dict) and isinstance(metadata.get("tables"), dict):
+            self._take_parts(metadata, index)
+
+    def _take_parts(self, metadata: Mapping[str, Any], index: str) -> None:
+        """Join the tables that a cluster has exported; their parts have notes of their own until then."""
+        if self._exports - {metadata.get("export")}:
+            raise CorruptError("is not of the same export as other files there", path=index)
+        self.notes.clear()
+        for name, note in metadata["tables"].items():
+            named = {kind: f"{name}.{kind}" for kind in ("ids", "vectors")}
+            for kind, whole in named.items():
+                names = note.get(kind) if isinstance(note, dict) else None
+                parts = [self.arrays.pop(part, None) for part in names] if naming(names) else [None]
+                self._add(joined(whole, parts, index))
+            self._take_notes({name: {**note, **named}}, index)
+        self._fingerprint = metadata.get("fingerprint")
 
     def _open_safetensors(self, path: str) -> None:
         reader = self._reader(path)
@@ -378,7 +350,7 @@ class ArraySource:
         metadata = header.pop("__metadata__", {})
         if isinstance(metadata, dict) and isinstance(metadata.get("tables"), str):
             self._take_notes(parse_object(metadata["tables"].encode("utf-8", "surrogatepass"), path), path)
-            self._fingerprint = metadata.get("fingerprint")
+            self._note_export(metadata)
         end, data_bytes = 0, reader.size_bytes - 8 - size
         spans = [(_span(name, entry, path), name, entry) for name, entry in header.items()]
         for (start, stop), name, entry in sorted(spans, key=lambda found: found[0]):
@@ -397,6 +369,12 @@ class ArraySource:
         """Take what an export leaves for importers: notes on tables, and the fingerprint of everything."""
         self._document = document
         self._take_notes(document["tables"], self.path)
+        self._note_export(document)
+
+    def _note_export(self, document: Mapping[str, Any]) -> None:
+        """Note the fingerprint of everything in an export; files of a cluster have only the name of theirs."""
+        if isinstance(document.get("export"), str):
+            self._exports.add(document["export"])
         self._fingerprint = document.get("fingerprint")
 
     def _take_notes(self, document: Mapping[str, Any], path: str) -> None:
@@ -440,7 +418,7 @@ class ArraySource:
         offset = npy_header(reader, NOTES)[2]
         return parse_object(reader.read(offset, min(reader.size_bytes - offset, _MAX_HEADER_BYTES)), self.path)
 
-    def _members(self, archive: zipfile.ZipFile, names: list[str]) -> list[tuple[str, Extent]]:
+    def _members(self, archive: zipfile.ZipFile, names: list[str]) -> list[tuple[str, FileExtent]]:
         """Unpack members to a file without a name, which compares their checksums; shared ones stay where they are."""
         if self._archive is not None:
             self.members = [StoredMember(self._archive, archive.getinfo(name)) for name in names]
@@ -490,7 +468,7 @@ class ArraySource:
         if kind.byteorder == ">" or (fortran and len(shape) > 1):
             data = in_order(reader, kind, shape, offset, "F" if fortran else "C")
             self._spool(iter([(name, dtype, shape, data)]))
-        elif isinstance(reader, Extent):
+        elif isinstance(reader, FileExtent):
             self._add(replace(array, reader=reader.base, offset=reader.begin + offset))
         else:
             self._add(array)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from edl_ckpt.core.checkpoint.catalog import (
+from edl_ckpt.core.base.errors import CorruptError
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.catalog.files import named_file
+from edl_ckpt.core.catalog.listing import (
     VersionLike,
     as_version,
     list_versions,
@@ -12,19 +15,17 @@ from edl_ckpt.core.checkpoint.catalog import (
     resolve,
     split_version_dir,
 )
-from edl_ckpt.core.checkpoint.files import named_file
 from edl_ckpt.core.cluster.choice import ExecutorLike
-from edl_ckpt.core.errors import CorruptError
-from edl_ckpt.core.format.model import Version
-from edl_ckpt.core.format.names import DESIGN, is_uuid, parse_version_dir
+from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.moving.settings import ReshardSettings
 from edl_ckpt.core.operations.importing.arrays import ARRAY_ENDINGS
-from edl_ckpt.core.operations.importing.execute import ImportResult
+from edl_ckpt.core.operations.importing.plan import ImportResult
 from edl_ckpt.core.operations.reshard.plan import ReshardPlan
 from edl_ckpt.core.operations.reshard.prepare import prepare_reshard, reshard_version
-from edl_ckpt.core.operations.reshard.settings import ReshardSettings
-from edl_ckpt.core.progress import WARNINGS, Reporter
+from edl_ckpt.core.sources.elasticdl.target import DESIGN
+from edl_ckpt.core.sources.registry import directory_named, is_uuid
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
-from edl_ckpt.core.storage import LocationLike, open_store
+from edl_ckpt.core.storage import LocationLike, open_objects
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.regular import is_directory, is_file
 
@@ -54,7 +55,7 @@ def _is_checkpoint_dir(place: Location) -> bool:
     """Return True for a location with versions rather than files of another tool."""
     path = place.local_path
     if path is None:
-        return any(parse_version_dir(name) or is_uuid(name) for name in open_store(place).names(""))
+        return any(directory_named(name) is not None or is_uuid(name) for name in open_objects(place).names(""))
     return is_directory(path) and bool(list_versions(place).versions)
 
 

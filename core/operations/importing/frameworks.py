@@ -9,20 +9,19 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.errors import CorruptError, NotFoundError, UnsupportedError
-from edl_ckpt.core.format.checks import dtype_named
-from edl_ckpt.core.format.model import DTYPES, DType
-from edl_ckpt.core.libraries import library
-from edl_ckpt.core.operations.export.frameworks import CHECKPOINT_PREFIX, METADATA_FILE, PARQUET
-from edl_ckpt.core.operations.export.names import NOTES, original_name
+from edl_ckpt.core.base.errors import CorruptError, NotFoundError, UnsupportedError
+from edl_ckpt.core.base.libraries import library
+from edl_ckpt.core.base.words import counted
+from edl_ckpt.core.model.dtypes import DTYPES, DType, dtype_named
+from edl_ckpt.core.operations.export.formats.frameworks import CHECKPOINT_PREFIX, METADATA_FILE, PARQUET, PARTS_FILE
+from edl_ckpt.core.operations.export.formats.names import NOTES, original_name
 from edl_ckpt.core.storage.faults import storage_errors
-from edl_ckpt.core.words import counted
 
 TakeNotes = Callable[[Mapping[str, Any]], None]
 """Takes the document that an export leaves for importers: its `tables`, and its metadata beside them."""
@@ -112,25 +111,50 @@ def read_parquet(path: str, take_notes: TakeNotes) -> Iterator[Found]:
 
     Raises CorruptError for a directory that lacks the files of some tables.
     """
-    parquet = library("pyarrow.parquet", "arrow")
     folder = os.path.isdir(path)
     files = (
         [os.path.join(path, name) for name in sorted(os.listdir(path)) if name.endswith(PARQUET)] if folder else [path]
     )
+    whole = _parts_document(path, len(files)) if folder else None
+    tables: dict[str, list[str]] = {}
+    notes: dict[str, Mapping[str, Any]] = {}
     for full in files:
-        try:
-            table = parquet.ParquetFile(full)
-        except Exception as error:  # noqa: BLE001 - pyarrow's errors have no common root but Exception
-            raise CorruptError(f"not a Parquet file: {error}", path=full) from None
+        table = _opened(full)
         metadata = {**(table.schema_arrow.metadata or {}), **(table.metadata.metadata or {})}
-        notes: Mapping[str, Any] = {"tables": {}}
+        noted: Mapping[str, Any] = {"tables": {}}
         if b"edl-ckpt" in metadata:
-            notes = read_notes(metadata[b"edl-ckpt"], full)
-            take_notes(notes)
-            _check_whole(notes.get("whole"), path, len(files) if folder else None)
+            noted = read_notes(metadata[b"edl-ckpt"], full)
+            take_notes(noted)
+            if whole is None:
+                _check_whole(noted.get("whole"), path, len(files) if folder else None)
             if table.schema_arrow.names == ["id"] and not table.metadata.num_rows:
                 continue  # of a version without tables
-        yield from _read_table(table, metadata, notes["tables"], full)
+        key = full if whole is None else metadata.get(b"table", b"").decode("utf-8", "replace")
+        tables.setdefault(key, []).append(full)
+        notes[key] = noted["tables"]
+    if whole is not None:
+        take_notes(whole)
+    for key, parts in tables.items():
+        yield from _read_table(parts, notes[key])
+
+
+def _parts_document(path: str, files: int) -> Mapping[str, Any] | None:
+    """Return what a cluster says of a directory that it exported; None for any other one."""
+    full = os.path.join(path, PARTS_FILE)
+    if not os.path.exists(full):
+        return None
+    with storage_errors(full), open(full, "rb") as file:
+        document = read_notes(file.read(), full)
+    if document.get("files") != files:
+        raise CorruptError(f"there are {files} Parquet files, and {document.get('files')} were exported", path=path)
+    return document
+
+
+def _opened(path: str) -> Any:
+    try:
+        return library("pyarrow.parquet", "arrow").ParquetFile(path)
+    except Exception as error:  # noqa: BLE001 - pyarrow's errors have no common root but Exception
+        raise CorruptError(f"not a Parquet file: {error}", path=path) from None
 
 
 def _check_whole(whole: object, path: str, files: int | None) -> None:
@@ -140,10 +164,11 @@ def _check_whole(whole: object, path: str, files: int | None) -> None:
         raise CorruptError(f"there are Parquet files of {files} tables, and {count} were exported", path=path)
 
 
-def _read_table(table: Any, metadata: Mapping[bytes, bytes], notes: Mapping[str, Any], path: str) -> Iterator[Found]:
-    """Yield the ids and the vectors of a Parquet file."""
-    schema = table.schema_arrow
-    title = metadata.get(b"table")
+def _read_table(paths: Sequence[str], notes: Mapping[str, Any]) -> Iterator[Found]:
+    """Yield the ids and the vectors of a table, in files that follow each other."""
+    path, tables = paths[0], [_opened(path) for path in paths]
+    table, schema = tables[0], tables[0].schema_arrow
+    title = {**(schema.metadata or {}), **(table.metadata.metadata or {})}.get(b"table")
     file_name = os.path.basename(path)
     name = original_name(file_name.removesuffix(PARQUET)) if title is None else title.decode("utf-8", "replace")
     kind = schema.field("vector").type if {"id", "vector"} <= set(schema.names) else None
@@ -158,12 +183,21 @@ def _read_table(table: Any, metadata: Mapping[bytes, bytes], notes: Mapping[str,
             hint="rename or combine columns first, for example with DuckDB:"
             " COPY (SELECT user AS id, [x0, x1] AS vector FROM 'a.parquet') TO 'b.parquet'",
         )
-    rows, ids = table.metadata.num_rows, str(schema.field("id").type)
-    yield f"{name}.ids", dtype_named(name, ids), (rows,), _column(table, "id", 1, path)
+    odd = next((k for k, other in enumerate(tables) if not other.schema_arrow.equals(schema)), None)
+    if odd is not None:
+        raise CorruptError(f"has other columns than {file_name}, and is a part of the same table", path=paths[odd])
+    rows, ids = sum(each.metadata.num_rows for each in tables), str(schema.field("id").type)
+    yield f"{name}.ids", dtype_named(name, ids), (rows,), _columns(tables, "id", 1, paths)
     element = {"float": "float32", "double": "float64", "halffloat": "float16"}.get(
         str(kind.value_type), str(kind.value_type)
     )
-    yield f"{name}.vectors", dtype_named(name, element), (rows, dim), _column(table, "vector", dim, path)
+    yield f"{name}.vectors", dtype_named(name, element), (rows, dim), _columns(tables, "vector", dim, paths)
+
+
+def _columns(tables: Sequence[Any], name: str, dim: int, paths: Sequence[str]) -> Iterator[npt.NDArray[np.uint8]]:
+    """Yield a column of files that follow each other."""
+    for table, path in zip(tables, paths, strict=True):
+        yield from _column(table, name, dim, path)
 
 
 def _first_length(table: Any, path: str) -> int | None:

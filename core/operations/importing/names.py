@@ -8,91 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import numpy as np
-
-from edl_ckpt.core.errors import NotFoundError, UnsupportedError, UsageError
-from edl_ckpt.core.format import bulk
-from edl_ckpt.core.format.generations import MAX_DIM
-from edl_ckpt.core.operations.importing.arrays import ArrayData, ArraySource
+from edl_ckpt.core.base.errors import NotFoundError, UnsupportedError, UsageError
+from edl_ckpt.core.base.words import meant
+from edl_ckpt.core.operations.importing.array_data import ArrayData
+from edl_ckpt.core.operations.importing.arrays import ArraySource
+from edl_ckpt.core.operations.importing.source import ImportedTable, NamedArrays
+from edl_ckpt.core.sources.elasticdl.target import MAX_DIM
 from edl_ckpt.core.storage.faults import storage_errors
-from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.storage.location import as_url
 from edl_ckpt.core.storage.regular import open_input
-from edl_ckpt.core.words import meant
 
 _INTEGERS: Final = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"}
-
-
-@dataclass(frozen=True, slots=True)
-class ImportedTable:
-    """The arrays of a table: ids [n] and vectors [n, dim]; `initializer` is that of rows for new ids."""
-
-    name: str
-    ids: ArrayData
-    vectors: ArrayData
-    initializer: str
-
-    @property
-    def rows(self) -> int:
-        """Return the number of rows."""
-        return self.ids.shape[0]
-
-    @property
-    def dim(self) -> int:
-        """Return the elements of a row."""
-        return self.vectors.shape[1]
-
-    @property
-    def row_bytes(self) -> int:
-        """Return the bytes of a row."""
-        return self.dim * self.vectors.dtype.itemsize
-
-    def read_ids(self, start: int, count: int) -> bulk.I64:
-        """Return ids [start, start + count) as int64: perhaps those of the source itself, so do not change them."""
-        size = self.ids.dtype.itemsize
-        data = self.ids.read(start * size, count * size)
-        return data.view(np.dtype(self.ids.dtype.name).newbyteorder("<")).astype(np.int64, copy=False)
-
-    def read_rows(self, start: int, rows: bulk.U8) -> bulk.U8:
-        """Return vectors from row `start` on, as many as uint8 [n, row_bytes] has: in it, or where they are."""
-        return self.vectors.read(start * self.row_bytes, rows.nbytes, out=rows.reshape(-1)).reshape(rows.shape)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Assignment:
-    """All arrays of a source by what they become: dense variables by name, and tables."""
-
-    variables: Mapping[str, ArrayData]
-    tables: tuple[ImportedTable, ...]
-
-    @property
-    def arrays(self) -> list[ArrayData]:
-        """Return all of them."""
-        return [*self.variables.values(), *(array for table in self.tables for array in (table.ids, table.vectors))]
-
-    @property
-    def size_bytes(self) -> int:
-        """Return the bytes of all elements."""
-        return sum(array.size_bytes for array in self.arrays)
-
-    @property
-    def _readers(self) -> list[RangeReader]:
-        return list({id(array.reader): array.reader for array in self.arrays}.values())
-
-    @property
-    def bytes_read(self) -> int:
-        """Return how many bytes of their files were read so far."""
-        return sum(reader.bytes_read for reader in self._readers)
-
-    def close(self) -> None:
-        """Close all files."""
-        for reader in self._readers:
-            reader.close()
-
-    def check_unchanged(self) -> None:
-        """Raise LockedError when a file of theirs has changed since it was opened."""
-        for reader in self._readers:
-            reader.check_unchanged()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +57,7 @@ def read_map(path: str | os.PathLike[str]) -> NameMap:
     return NameMap(rename, tables)
 
 
-def assign_names(source: ArraySource, names: NameMap) -> Assignment:
+def assign_names(source: ArraySource, names: NameMap) -> NamedArrays:
     """Return the variables and tables that the arrays of a source become.
 
     Raises NotFoundError for an array that is named and is not there, UsageError for two of one name and for arrays that
@@ -161,7 +87,7 @@ def assign_names(source: ArraySource, names: NameMap) -> Assignment:
         name = names.rename.get(array.name, array.name)
         if array.name not in in_tables and variables.setdefault(name, array) is not array:
             raise UsageError(f"two arrays would be named {name!r}", path=source.path)
-    return Assignment(variables, tuple(tables))
+    return NamedArrays(variables, tuple(tables), source.location)
 
 
 def _table_sections(source: ArraySource, names: NameMap) -> Mapping[str, Mapping[str, Any]]:

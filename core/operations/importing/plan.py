@@ -1,42 +1,87 @@
-"""The plan of an import: the shards of the new version and the offset of everything in them; nothing is read."""
+"""The plan of an import: that of a move, from arrays to a new version; and how it is carried out."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
-from edl_ckpt.core.checkpoint.target import Target, WritePlan, lay_out
-from edl_ckpt.core.commit.part_plan import Moved, PartsPlan
-from edl_ckpt.core.moving.sparse import PieceCounts
-from edl_ckpt.core.operations.importing.survey import ImportSurvey
+from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.words import counted, describe, escaped, size
+from edl_ckpt.core.catalog.target import Target
+from edl_ckpt.core.moving.plan import MovePlan, lay_out_survey
+from edl_ckpt.core.moving.settings import ReshardSettings, settings_on
+from edl_ckpt.core.moving.survey import SourceSurvey, survey_source
+from edl_ckpt.core.moving.version import WriteResult, write_version
+from edl_ckpt.core.operations.importing.source import NamedArrays
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ImportPlan(WritePlan):
-    """All that an import will write, and where."""
+class ArraysPlan(MovePlan):
+    """All that an import will write, and where; `arrays` are those that it reads, still open."""
 
-    survey: ImportSurvey
-    parts: PartsPlan | None = None
-    """How other processes send parts, where they write to object storage."""
-
-    @property
-    def bytes_read(self) -> int:
-        """Return the bytes of headers and ids that were read so far, and of values once they are imported."""
-        return self.survey.arrays.bytes_read + self.survey.bytes_read
+    arrays: NamedArrays
 
 
-def plan_import(survey: ImportSurvey, target: Target) -> ImportPlan:
+@dataclass(frozen=True, slots=True)
+class ImportResult(WriteResult):
+    """The new version; the source and the version that was read back both have its `fingerprint`.
+
+    `from_ps` is the number of shards of a source that is a checkpoint, None for arrays.
+    """
+
+    def __repr__(self) -> str:
+        return describe(
+            "ImportResult",
+            escaped(self.ref),
+            counted(self.to_ps, "shard"),
+            counted(self.rows, "row"),
+            size(self.size_bytes),
+        )
+
+
+def plan_import(survey: SourceSurvey, arrays: NamedArrays, target: Target) -> ArraysPlan:
     """Return the plan to write surveyed arrays to a target."""
-    layouts, shards, warnings = lay_out(target, target.number, survey.variables, survey.tables, survey.to_ps)
-    return ImportPlan(target, layouts, shards, warnings, survey)
+    return ArraysPlan(target, *lay_out_survey(survey, target), arrays)
 
 
-def moved_by(plan: ImportPlan) -> Moved:
-    """Return what a plan moves, for the plan of its parts; the stretches are those that other processes counted."""
-    arrays, spread = plan.survey.arrays, plan.survey.spread
-    counted = () if spread is None else zip(spread.stretches, spread.counted, strict=True)
-    return Moved(
-        plan.layouts,
-        {table.name: table.row_bytes for table in arrays.tables},
-        plan.survey.variables,
-        [PieceCounts(arrays.tables[rows.table].name, counts.rows, counts.id_bytes) for rows, counts in counted],
+def prepare_import(
+    arrays: NamedArrays,
+    target: Target,
+    ps_num: int,
+    job: Job,
+) -> tuple[ArraysPlan, ReshardSettings]:
+    """Read the ids of arrays; return the plan to write them for `ps_num` servers, and its settings.
+
+    Raises UsageError for a number of servers that cannot be, CorruptError for an id that a table has twice.
+    """
+    survey = survey_source(arrays, ps_num, number=target.number, job=job)
+    plan = plan_import(survey, arrays, target)
+    return plan, settings_on(plan, job.executor)
+
+
+def execute_import(
+    plan: ArraysPlan,
+    settings: ReshardSettings,
+    job: Job,
+    *,
+    purpose: str = "import",
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+) -> ImportResult:
+    """Write a planned version, prove it, make it visible and seal it, with the lock of the target held.
+
+    The source must still be open. `purpose` names the command to those that wait for the lock. Raises LockedError when
+    another command holds the lock for longer than `wait_seconds`, NoSpaceError before anything is written when there is
+    no room, EdlCkptError when the proof fails.
+    """
+    return write_version(
+        ImportResult,
+        plan,
+        settings,
+        nullcontext(plan.arrays),
+        settings.job(job.executor, reporter=job.reporter),
+        purpose=purpose,
+        doing="importing",
+        bytes_read=plan.survey.bytes_read - plan.arrays.bytes_read,
+        wait_seconds=wait_seconds,
     )

@@ -10,24 +10,27 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
-from edl_ckpt.core.checkpoint.catalog import list_versions
-from edl_ckpt.core.commit.notes import forget_notes
-from edl_ckpt.core.commit.recovery import location_lock
-from edl_ckpt.core.commit.trash import Purge, delete_versions, empty_trash, forget_gone, sweep
-from edl_ckpt.core.errors import EdlCkptError, RefusedError
-from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.base.errors import EdlCkptError, RefusedError
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.words import counted, describe, size
+from edl_ckpt.core.catalog.listing import list_versions
+from edl_ckpt.core.commit.deletion.removal import Purge
+from edl_ckpt.core.commit.kinds import forget_gone, kind_of
+from edl_ckpt.core.commit.repair.notes import forget_notes
+from edl_ckpt.core.commit.repair.recovery import location_lock
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.prune.guards import NO_EXCEPTIONS, Guards, Why, guard_reasons, guarded, looked_at
 from edl_ckpt.core.operations.prune.plan import Action, PruneEntry, PrunePlan, plan_prune
 from edl_ckpt.core.operations.prune.retention import Policy
-from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
-from edl_ckpt.core.storage import Location, LocationLike, open_store
-from edl_ckpt.core.words import counted, describe, size
+from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore
 
+Stores: TypeAlias = dict[Location, LocalStore | ObjectStore]
+"""The opened stores of locations whose locks are held."""
 LOOK_AGAIN_SECONDS: Final = 5.0
 """A prune that takes longer than this lists the locations again before it deletes the next version."""
 
@@ -104,13 +107,13 @@ def prune(
         return made
 
     if confirm is None:
-        with _locked(places, wait_seconds, reporter):
-            return _execute(plan(), moment, known, trash=trash, reporter=reporter)
+        with _locked(places, wait_seconds, reporter) as stores:
+            return _execute(plan(), stores, moment, known, trash=trash, reporter=reporter)
     made = plan()
     if not confirm(made):
         raise _not_confirmed()
-    with _locked(places, wait_seconds, reporter):
-        return _execute(made, time.time() if now is None else now, known, trash=trash, reporter=reporter)
+    with _locked(places, wait_seconds, reporter) as stores:
+        return _execute(made, stores, time.time() if now is None else now, known, trash=trash, reporter=reporter)
 
 
 def execute_prune(
@@ -132,8 +135,8 @@ def execute_prune(
     if confirm is not None and not confirm(plan):
         raise _not_confirmed()
     known = {location: Known() for location in plan.locations}
-    with _locked(plan.locations, wait_seconds, reporter):
-        return _execute(plan, time.time() if now is None else now, known, trash=trash, reporter=reporter)
+    with _locked(plan.locations, wait_seconds, reporter) as stores:
+        return _execute(plan, stores, time.time() if now is None else now, known, trash=trash, reporter=reporter)
 
 
 def _not_confirmed() -> RefusedError:
@@ -141,22 +144,23 @@ def _not_confirmed() -> RefusedError:
 
 
 @contextmanager
-def _locked(locations: Iterable[Location], wait_seconds: float, reporter: Reporter) -> Iterator[None]:
+def _locked(locations: Iterable[Location], wait_seconds: float, reporter: Reporter) -> Iterator[Stores]:
     """Hold the locks of several locations, taken in the order of their names: two prunes cannot deadlock."""
     with ExitStack() as stack:
+        stores: Stores = {}
         for location in sorted(set(locations), key=str):
             lock = location_lock(location, "prune", may_be_empty=True, wait_seconds=wait_seconds, reporter=reporter)
-            stack.enter_context(lock)
-        yield
+            stores[location] = stack.enter_context(lock).store
+        yield stores
 
 
 def _execute(
-    plan: PrunePlan, now: float, known: Mapping[Location, Known], *, trash: bool, reporter: Reporter
+    plan: PrunePlan, stores: Stores, now: float, known: Mapping[Location, Known], *, trash: bool, reporter: Reporter
 ) -> PruneResult:
     """Execute a plan; the caller holds the locks of all its locations. `known` is what is known of their metadata."""
     present = _look_again(plan, now, known)
     going = {e.path for e in plan.deletions}
-    look = _Look(plan, now, known)
+    look = _Recheck(plan, now, known)
     reporter.start("deleting", plan.deleted_bytes)
     deleted: list[Version] = []
     failed: list[tuple[str, EdlCkptError]] = []
@@ -164,17 +168,22 @@ def _execute(
     freed = 0
     for location, versions in present.items():
         doomed = [v for v in versions if v.path in going]
-        store = open_store(location)
-        problems += sweep(store)
-        removal = delete_versions(location, doomed, keep=trash, look=look, known=known[location])
-        problems += forget_gone(location, {v.version for v in versions} - {v.version for v in removal.deleted})
+        store = stores[location]
+        deletion = kind_of(store).trash
+        problems += deletion.sweep()
+        removal = deletion.delete(doomed, keep=trash, look=look, known=known[location])
+        problems += forget_gone(store, {v.version for v in versions} - {v.version for v in removal.deleted})
         problems += forget_notes(store, {v.version for v in removal.deleted})
         deleted += removal.deleted
         failed += ((version.ref, error) for version, error in removal.failed)
         problems += removal.problems
         freed += removal.freed_bytes
         reporter.advance(sum(v.size_bytes for v in removal.deleted))
-    age = plan.purge_older_than_seconds
+    purge: Purge | None = None
+    if plan.purge_older_than_seconds is not None:
+        age = plan.purge_older_than_seconds
+        purged = [kind_of(stores[at]).trash.empty(now=now, older_than_seconds=age) for at in plan.locations]
+        purge = Purge(sum(each.freed_bytes for each in purged), tuple(p for each in purged for p in each.problems))
     return PruneResult(
         plan=plan,
         deleted=tuple(v.ref for v in deleted),
@@ -182,11 +191,11 @@ def _execute(
         trashed=trash,
         failed=tuple(failed),
         problems=tuple(problems),
-        purge=None if age is None else empty_trash(plan.locations, now=now, older_than_seconds=age),
+        purge=purge,
     )
 
 
-class _Look:
+class _Recheck:
     """Looks again at everything that a plan relies on before a deletion, when the last look was some time ago.
 
     A process may be stopped between a look and the deletion. The kernel's boot clock goes on meanwhile.

@@ -13,16 +13,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-from edl_ckpt.core.checkpoint.catalog import GRACE_SECONDS
-from edl_ckpt.core.checkpoint.readable import newest_readable
-from edl_ckpt.core.checkpoint.swaps import staged_paths
-from edl_ckpt.core.commit.notes import noted_versions
-from edl_ckpt.core.errors import EdlCkptError, LockedError, RefusedError
-from edl_ckpt.core.format.model import State, Version
+from edl_ckpt.core.base.errors import EdlCkptError, LockedError, RefusedError
+from edl_ckpt.core.base.words import counted
+from edl_ckpt.core.catalog.listing import GRACE_SECONDS
+from edl_ckpt.core.catalog.swaps import staged_paths
+from edl_ckpt.core.commit.repair.notes import noted_versions
+from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.prune.retention import by_location
+from edl_ckpt.core.reading.readable import newest_readable
 from edl_ckpt.core.state.shard_note import has_newer_note
-from edl_ckpt.core.storage import LocalStore, ObjectStore, open_store
-from edl_ckpt.core.words import counted
+from edl_ckpt.core.storage import Store, open_store
 
 Why = Mapping[str, tuple[str, ...]]
 """Why a version must not be deleted: each reason, with the option that lifts it and its value; () when none does."""
@@ -111,14 +111,14 @@ def guard_reasons(
     return reasons
 
 
-def _noted(store: LocalStore | ObjectStore) -> list[int]:
+def _noted(store: Store) -> list[int]:
     """Return the versions of a location that there are notes on."""
     with suppress(EdlCkptError):  # where our state cannot be read, tags cannot either, and they protect all versions
         return noted_versions(store)
     return []
 
 
-def _has_newer_note(store: LocalStore | ObjectStore, number: int) -> bool:
+def _has_newer_note(store: Store, number: int) -> bool:
     with suppress(EdlCkptError):
         return has_newer_note(store, number)
     return False

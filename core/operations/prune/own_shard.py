@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 
-from edl_ckpt.core.checkpoint.catalog import GRACE_SECONDS, list_versions
-from edl_ckpt.core.commit.notes import remove_notes
-from edl_ckpt.core.commit.recovery import location_lock
-from edl_ckpt.core.commit.trash import forget_gone
-from edl_ckpt.core.errors import EdlCkptError, NotFoundError, UsageError
-from edl_ckpt.core.format.model import State, Version
+from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.catalog.listing import GRACE_SECONDS, list_versions
+from edl_ckpt.core.commit.kinds import forget_gone, kind_of
+from edl_ckpt.core.commit.repair.notes import remove_notes
+from edl_ckpt.core.commit.repair.recovery import location_lock
+from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.prune.guards import find_unreadable, prunable
-from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.paths import seal_file
-from edl_ckpt.core.state.seal import base_name
-from edl_ckpt.core.storage import LocalStore, Location, LocationLike, open_store
-from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore
 
 
 def remove_own_shard(
@@ -54,15 +50,15 @@ def remove_own_shard(
     doomed = partial(doomed_shards, ps_id=ps_id, ps_num=ps_num, keep=keep_checkpoint_max, leftovers=leftovers)
     if not any(doomed(list_versions(where).versions)):
         return ()
-    with location_lock(where, "keep_checkpoint_max", wait_seconds=wait_seconds, reporter=reporter):
+    with location_lock(where, "keep_checkpoint_max", wait_seconds=wait_seconds, reporter=reporter) as locked:
         # Once more: now no other command of ours changes them, and what has tags is read from its own files.
         versions = list_versions(where, known=Known()).versions
         removed: list[str] = []
         for version, path in list(doomed(versions)):
-            removed += _remove(version, path)
+            removed += _remove(locked.store, version, path)
         if removed:
             present = {version.version for version in prunable(list_versions(where).versions)}
-            for error in forget_gone(where, present):
+            for error in forget_gone(locked.store, present):
                 reporter.warn(str(error))
     return tuple(removed)
 
@@ -98,25 +94,10 @@ def _is_empty(version: Version) -> bool:
     return not (version.shards or version.extra or version.fault or version.linked)
 
 
-def _remove(version: Version, path: str | None) -> list[str]:
+def _remove(store: LocalStore | ObjectStore, version: Version, path: str | None) -> list[str]:
     """Remove a shard, and its directory when it is empty; neither need exist. The caller holds the lock."""
-    store, removed = open_store(version.location), list[str]()
-    directory = base_name(version.path)
     prove_lock(version.location)
     if path is not None:
         store.remove(seal_file(version.version))
         remove_notes(store, version.version)
-    if not isinstance(store, LocalStore):
-        if path is not None:
-            store.remove(f"{directory}/{base_name(path)}")
-            store.remove_directory(directory)
-            removed.append(path)
-        return removed
-    if path is not None:
-        with suppress(NotFoundError), storage_errors(path):
-            os.unlink(path)
-            removed.append(path)
-    with suppress(EdlCkptError), storage_errors(version.path):  # it may have shards of other servers
-        os.rmdir(version.path)
-        removed.append(version.path)
-    return removed
+    return kind_of(store).trash.remove_shard(version, path)

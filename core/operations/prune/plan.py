@@ -14,10 +14,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from edl_ckpt.core.checkpoint.catalog import list_versions
-from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError, UsageError
-from edl_ckpt.core.format.model import Listing, State, Version
-from edl_ckpt.core.notebook import Bytes, card, table
+from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError, UsageError
+from edl_ckpt.core.base.notebook import Bytes, card, table
+from edl_ckpt.core.base.words import abridged, command, counted, describe, escaped, meant, neighbours, size
+from edl_ckpt.core.catalog.listing import list_versions
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.prune.guards import (
     NEWEST,
     NO_EXCEPTIONS,
@@ -33,7 +35,6 @@ from edl_ckpt.core.operations.prune.retention import Policy, Tagged, by_location
 from edl_ckpt.core.operations.prune.stored_policy import read_policy
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.storage import Location, LocationLike
-from edl_ckpt.core.words import abridged, command, counted, describe, escaped, meant, neighbours, size
 
 _WAYS: Final = (
     "give a rule: --keep N, --keep-best N --metric NAME, --keep-every STEPS, --keep-within 7d, --keep-tag TAG, "

@@ -7,8 +7,9 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
-from edl_ckpt.core.errors import RefusedError, UsageError
-from edl_ckpt.core.format.model import State
+from edl_ckpt.core.base.errors import RefusedError, UsageError
+from edl_ckpt.core.base.words import counted, size
+from edl_ckpt.core.model.versions import State
 from edl_ckpt.core.operations.prune.guards import NO_EXCEPTIONS, Guards
 from edl_ckpt.core.operations.prune.plan import Action, PruneEntry, PrunePlan
 from edl_ckpt.core.state.document import MAX_SUMS_BYTES, parse_document
@@ -16,7 +17,6 @@ from edl_ckpt.core.storage import Location
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.location import as_url
 from edl_ckpt.core.storage.regular import check_target, open_input
-from edl_ckpt.core.words import counted, size
 
 PLAN_SCHEMA: Final = "edl-ckpt/prune-plan/1"
 _ENTRY: Final[Mapping[str, type]] = {

@@ -13,12 +13,12 @@ from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Any, Final
 
-from edl_ckpt.core.checkpoint.catalog import ranked
-from edl_ckpt.core.errors import UsageError
-from edl_ckpt.core.format.model import State, Version
+from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.words import abridged, duration, size
+from edl_ckpt.core.catalog.listing import ranked
+from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.state.metadata import mode_of
 from edl_ckpt.core.storage import Location
-from edl_ckpt.core.words import abridged, duration, size
 
 Reasons = dict[str, list[str]]
 """Why versions are kept, by their paths."""

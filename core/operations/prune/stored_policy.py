@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from edl_ckpt.core.checkpoint.catalog import list_versions
-from edl_ckpt.core.checkpoint.files import check_is_no_file
-from edl_ckpt.core.commit.recovery import location_lock
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.catalog.files import check_is_no_file
+from edl_ckpt.core.catalog.listing import list_versions
+from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.operations.prune.retention import Policy
-from edl_ckpt.core.progress import WARNINGS, Reporter
 from edl_ckpt.core.state.annotate import write_policy
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.metadata import read_metadata
@@ -38,5 +38,5 @@ def store_policy(
     """
     where = Location.of(location)
     list_versions(where)  # raises when the location does not exist; object storage would make it
-    with location_lock(where, "policy", wait_seconds=wait_seconds, reporter=reporter):
-        write_policy(where, None if policy.is_empty else policy.to_json())
+    with location_lock(where, "policy", wait_seconds=wait_seconds, reporter=reporter) as locked:
+        write_policy(locked.store, None if policy.is_empty else policy.to_json())

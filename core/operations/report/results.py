@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.base.words import counted, describe, escaped, size
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.prune.plan import PruneEntry
 from edl_ckpt.core.operations.stats import TensorStats
 from edl_ckpt.core.operations.summary import CheckpointSummary
 from edl_ckpt.core.operations.verify.findings import Finding
 from edl_ckpt.core.storage.location import Location
-from edl_ckpt.core.words import counted, describe, escaped, size
 
 
 @dataclass(frozen=True, slots=True)

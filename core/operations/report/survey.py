@@ -13,9 +13,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from edl_ckpt.core.checkpoint.catalog import list_versions, ranked
-from edl_ckpt.core.errors import EdlCkptError, UnavailableError, UsageError
-from edl_ckpt.core.format.model import Listing, State, Version
+from edl_ckpt.core.base.errors import EdlCkptError, UnavailableError, UsageError
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.words import counted
+from edl_ckpt.core.catalog.listing import list_versions, ranked
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.prune.plan import Action, plan_listed
 from edl_ckpt.core.operations.prune.retention import Policy
 from edl_ckpt.core.operations.prune.stored_policy import read_policy
@@ -28,11 +31,9 @@ from edl_ckpt.core.operations.report.results import (
 )
 from edl_ckpt.core.operations.report.values import Samples, chosen_tensors, compare_versions, histograms
 from edl_ckpt.core.operations.summary import CheckpointSummary, TableSummary, VariableSummary, summarize
-from edl_ckpt.core.operations.verify.check import verify_indexed
-from edl_ckpt.core.progress import WARNINGS, Reporter
+from edl_ckpt.core.operations.verify.check import verify_indexed, verify_job
 from edl_ckpt.core.state.metadata import mode_of
 from edl_ckpt.core.storage.location import Location, LocationLike
-from edl_ckpt.core.words import counted
 
 LIMITS: Final = ReportLimits()
 _NEWEST: Final = 8
@@ -177,7 +178,7 @@ def _spread(versions: Sequence[Version], most: int) -> list[Version]:
 
 def _open(version: Version, *, beside: bool) -> tuple[OpenedVersion, CheckpointSummary | None]:
     try:
-        result, shards = verify_indexed(version, level="quick", beside=beside)
+        result, shards = verify_indexed(version, verify_job(version), level="quick", beside=beside)
     except UnavailableError:
         raise
     except EdlCkptError as error:

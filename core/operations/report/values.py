@@ -12,16 +12,15 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
-from edl_ckpt.core.checkpoint.sampling import RowSample, sample_table, sample_values, sample_variable
-from edl_ckpt.core.errors import EdlCkptError, UnavailableError
-from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.base.errors import EdlCkptError, UnavailableError
+from edl_ckpt.core.base.progress import Reporter
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.diff.measures import Sums, compare
 from edl_ckpt.core.operations.report.results import Drift, ReportLimits, SampledTensor
 from edl_ckpt.core.operations.stats import Moments
 from edl_ckpt.core.operations.summary import CheckpointSummary
-from edl_ckpt.core.progress import Reporter
-from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
+from edl_ckpt.core.reading.sampling import RowSample, sample_table, sample_values, sample_variable
 
 
 class Tensors(NamedTuple):
@@ -125,8 +124,7 @@ def compare_versions(
 
 
 def _sample(checkpoint: Checkpoint, tensors: Tensors, limits: ReportLimits, seed: int, left_out: list[str]) -> _Sample:
-    remote = open_store(checkpoint.version.location).properties.round_trips
-    count = limits.remote_rows if remote else limits.rows
+    count = limits.remote_rows if checkpoint.is_far else limits.rows
     tables = {}
     for name in filter(checkpoint.has_table, tensors.tables):
         sample = sample_table(

@@ -11,21 +11,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from edl_ckpt.core.checkpoint.catalog import check_listed
-from edl_ckpt.core.checkpoint.reader import open_checkpoint, openings_by
-from edl_ckpt.core.checkpoint.trust import check_trust
+from edl_ckpt.core.base.errors import LockedError, UnsupportedError
+from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.progress import SILENT, WARNINGS, Reporter
+from edl_ckpt.core.base.words import counted, describe, escaped, size
+from edl_ckpt.core.catalog.listing import check_listed
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_shared, executor_of
-from edl_ckpt.core.errors import LockedError, UnsupportedError
+from edl_ckpt.core.moving.checkpoint import VersionSource
+from edl_ckpt.core.moving.settings import ReshardSettings, settings_for
 from edl_ckpt.core.moving.version import WriteResult, write_version
-from edl_ckpt.core.operations.reshard.move import Move
 from edl_ckpt.core.operations.reshard.plan import ReshardPlan
-from edl_ckpt.core.operations.reshard.settings import ReshardSettings, settings_for
-from edl_ckpt.core.parallel import Executor
-from edl_ckpt.core.progress import SILENT, WARNINGS, Reporter
+from edl_ckpt.core.proof.trust import check_trust
+from edl_ckpt.core.reading.reader import open_checkpoint
 from edl_ckpt.core.state.annotate import MetadataCopies
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import open_store
-from edl_ckpt.core.words import counted, describe, escaped, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,48 +67,49 @@ def execute_reshard(
     NoSpaceError, before anything is written, when there is no room; EdlCkptError when the proof fails; CorruptError
     when the source has a seal that it does not match. `force` goes on then, and the new seal records it.
     """
-    if keep_old and not open_store(plan.target.location).properties.trash:
+    if keep_old and not plan.target.properties.trash:
         raise UnsupportedError(
             "this storage has no rename, so no trash for the old shards", path=plan.target.location.url
         )
     work = executor_of(executor, [plan.survey.source], reporter=reporter)
-    if work.elsewhere:
+    if work.is_cluster:
         check_shared(plan.target.location, parts=True)
-    chosen, source, target = settings or settings_for(plan), plan.survey.source, plan.target
-    copies = MetadataCopies(target.location, reporter=reporter)
+    source, target = plan.survey.source, plan.target
+    copies = MetadataCopies(open_store(target.location), reporter=reporter)
     is_described = not target.in_place and target.number == source.version
+    settings = settings or settings_for(plan)
+    job = settings.job(work, reporter=reporter)
     return write_version(
         ReshardResult,
         plan,
-        _opened(plan, chosen, work, force=force, reporter=reporter),
+        settings,
+        _opened(plan, job, force=force),
+        job,
         purpose="reshard",
+        doing="resharding",
         bytes_read=plan.survey.bytes_read,
-        executor=work,
         wait_seconds=wait_seconds,
         keep_old=keep_old,
         describe=partial(copies.copy, source) if is_described else None,
-        reporter=reporter,
     )
 
 
 @contextmanager
-def _opened(
-    plan: ReshardPlan, settings: ReshardSettings, executor: Executor, *, force: bool, reporter: Reporter
-) -> Iterator[Move]:
+def _opened(plan: ReshardPlan, job: Job, *, force: bool) -> Iterator[VersionSource]:
     """Open the source of a plan; LockedError when a file of it is not the one that was surveyed."""
     source = plan.survey.source
     if plan.target.in_place:
         check_listed(source, "the version has changed since the plan was made; try again")
     trust = check_trust(source, force=force, reporter=SILENT)  # the plan has warned
-    trust.reporter = reporter
+    trust.reporter = job.reporter
     _allow_open_files(plan.to_ps + plan.from_ps)
-    with open_checkpoint(source, workers=openings_by(executor)) as checkpoint:
+    with open_checkpoint(source, workers=job.executor.openings) as checkpoint:
         checkpoint.check_unchanged()
         for shard in checkpoint.shards:
             if checkpoint.reader(shard).size_bytes != shard.file.size_bytes:
                 raise LockedError("the shard has changed since the plan was made", path=shard.file.path)
         checkpoint.take_ids(plan.survey.kept)
-        yield Move(plan, settings, checkpoint, reporter, trust)
+        yield VersionSource(checkpoint, trust)
 
 
 def _allow_open_files(count: int) -> None:

@@ -8,17 +8,17 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version, resolve
-from edl_ckpt.core.checkpoint.fingerprint import fingerprint_checkpoint
-from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
-from edl_ckpt.core.checkpoint.target import TargetShard
-from edl_ckpt.core.checkpoint.trust import check_trust
-from edl_ckpt.core.errors import NotFoundError
-from edl_ckpt.core.format.checks import check_ps_num
-from edl_ckpt.core.format.model import CheckpointRef, Version
-from edl_ckpt.core.memory import peak_memory_bytes
+from edl_ckpt.core.base.errors import NotFoundError
+from edl_ckpt.core.base.memory import peak_memory_bytes
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.catalog.listing import VersionLike, as_version, resolve
+from edl_ckpt.core.catalog.target import TargetShard
+from edl_ckpt.core.model.versions import CheckpointRef, Version
 from edl_ckpt.core.operations.reshard.execute import ReshardResult
-from edl_ckpt.core.progress import WARNINGS, Reporter
+from edl_ckpt.core.proof.trust import check_trust
+from edl_ckpt.core.proof.values import fingerprint_checkpoint
+from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
+from edl_ckpt.core.sources.elasticdl.target import check_ps_num
 from edl_ckpt.core.storage.location import Location, LocationLike
 
 _WRITTEN: Final = frozenset({"v4", ""})

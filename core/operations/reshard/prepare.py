@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version
-from edl_ckpt.core.checkpoint.reader import open_checkpoint, openings_by
-from edl_ckpt.core.checkpoint.target import Target, free_target
-from edl_ckpt.core.checkpoint.trust import check_trust
-from edl_ckpt.core.checkpoint.uuids import has_no_number
+from edl_ckpt.core.base.errors import RefusedError, UsageError
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.catalog.listing import VersionLike, as_version
+from edl_ckpt.core.catalog.target import Target, free_target
+from edl_ckpt.core.catalog.uuids import has_no_number
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_shared, check_target, executor_of, wrapped
-from edl_ckpt.core.commit.local import replaces_link
-from edl_ckpt.core.commit.part_plan import plan_parts
-from edl_ckpt.core.errors import RefusedError, UsageError
-from edl_ckpt.core.format.checks import check_ps_num
-from edl_ckpt.core.format.model import Version
-from edl_ckpt.core.format.names import DESIGN, FREE_FILE, Layout, parse_version_dir, writable_layout
+from edl_ckpt.core.commit.publish.disk import replaces_link
+from edl_ckpt.core.model.layouts import Layout
+from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.moving.settings import ReshardSettings, choose_settings, settings_on
 from edl_ckpt.core.operations.reshard.execute import ReshardResult, execute_reshard
-from edl_ckpt.core.operations.reshard.order import moved_by
 from edl_ckpt.core.operations.reshard.plan import ReshardPlan, plan_reshard
-from edl_ckpt.core.operations.reshard.settings import ReshardSettings, choose_settings, settings_for
-from edl_ckpt.core.operations.reshard.survey import survey_ids, widest_row_bytes
-from edl_ckpt.core.progress import WARNINGS, Reporter
+from edl_ckpt.core.operations.reshard.survey import survey_ids
+from edl_ckpt.core.proof.trust import check_trust
+from edl_ckpt.core.reading.reader import open_checkpoint
+from edl_ckpt.core.sources.elasticdl.target import DESIGN, check_ps_num, writable_layout
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
-from edl_ckpt.core.state.seal import base_name
 from edl_ckpt.core.storage import LocationLike, open_store
 from edl_ckpt.core.storage.location import Location
 
@@ -105,15 +100,14 @@ def prepare_reshard(
     target = reshard_target(version, output=where, layout=layout, empty=empty, number=number)
     check_trust(version, force=force, reporter=reporter)
     chosen = executor_of(executor, [version], workers=workers, reporter=reporter)
-    if chosen.elsewhere:
+    if chosen.is_cluster:
         check_shared(target.location, parts=True)
         workers = chosen.threads
-    read_before = chosen.bytes_read()
-    with open_checkpoint(version, workers=openings_by(chosen)) as checkpoint:
+    with open_checkpoint(version, workers=chosen.openings) as checkpoint:
         first = choose_settings(
-            widest_row_bytes(checkpoint),
-            open_store(version.location).properties,
-            open_store(target.location),
+            max((table.row_bytes for shard in checkpoint.shards for table in shard.tables), default=0),
+            target.properties,
+            round_trips=checkpoint.is_far,
             workers=workers,
             max_memory_bytes=max_memory_bytes,
         )
@@ -121,23 +115,14 @@ def prepare_reshard(
             checkpoint,
             ps_num,
             workers=first.workers,
-            executor=chosen if chosen.elsewhere else None,
+            executor=chosen if chosen.is_cluster else None,
             piece_bytes=first.piece_bytes,
             max_memory_bytes=max_memory_bytes,
             reporter=reporter,
         )
-    survey = replace(survey, bytes_read=survey.bytes_read + chosen.bytes_read() - read_before)
-    plan = plan_reshard(
-        survey, target, renumber=number is not None or version.layout == FREE_FILE or bool(version.uuid)
-    )
-    settings = settings_for(plan, workers=workers, max_memory_bytes=max_memory_bytes)
-    least = open_store(target.location).properties.part_bytes
-    if chosen.elsewhere and least:
-        memory = None if max_memory_bytes is None else settings.part_memory_bytes
-        settings = replace(
-            settings, open_part_bytes=0, parts=plan_parts(moved_by(plan), chosen, least, memory_bytes=memory)
-        )
-    return plan, settings
+    renumber = number is not None or version.is_alone or bool(version.uuid)
+    plan = plan_reshard(survey, target, renumber=renumber)
+    return plan, settings_on(plan, chosen, workers=workers, max_memory_bytes=max_memory_bytes)
 
 
 def reshard_target(
@@ -153,7 +138,7 @@ def reshard_target(
     Raises RefusedError when something is in the way, UsageError for a layout that cannot be.
     """
     wanted = version.version if number is None else number
-    is_directory = parse_version_dir(base_name(version.path)) is not None
+    is_directory = version.layout.is_numbered and version.layout.system == DESIGN.system
     if output is not None:
         if number is None and version.number is None:
             raise has_no_number(version, output)
@@ -185,4 +170,5 @@ def reshard_target(
             path=version.path,
             hint="move it away, or try: --output LOCATION",
         )
-    return Target(version.location, version.layout, wanted, version.path, replaces=version)
+    properties = open_store(version.location).properties
+    return Target(version.location, version.layout, wanted, version.path, version, properties=properties)

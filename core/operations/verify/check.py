@@ -12,13 +12,15 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Final
 
-from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version, being_replaced, list_versions
-from edl_ckpt.core.checkpoint.files import named_file
-from edl_ckpt.core.checkpoint.reader import check_all_unchanged, check_not_replaced
-from edl_ckpt.core.cluster.choice import ExecutorLike, executor_of
-from edl_ckpt.core.errors import LockedError, UsageError
-from edl_ckpt.core.format.consistency import blocking_problems
-from edl_ckpt.core.format.model import CheckpointRef, ShardIndex, State, Version
+from edl_ckpt.core.base.errors import LockedError, UsageError
+from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.parallel import Beside, awaited, default_workers
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.catalog.files import named_file
+from edl_ckpt.core.catalog.listing import VersionLike, as_version, being_replaced, list_versions
+from edl_ckpt.core.cluster.choice import ExecutorLike, job_of
+from edl_ckpt.core.model.tables import ShardIndex
+from edl_ckpt.core.model.versions import CheckpointRef, State, Version
 from edl_ckpt.core.operations.verify.findings import LEVELS, Report, VerifyResult
 from edl_ckpt.core.operations.verify.headers import (
     check_headers,
@@ -29,10 +31,10 @@ from edl_ckpt.core.operations.verify.headers import (
 )
 from edl_ckpt.core.operations.verify.ids import ContentCheck
 from edl_ckpt.core.operations.verify.seals import compare_with_seal, find_seal, sums_of_seal
-from edl_ckpt.core.parallel import Beside, Executor, awaited, default_workers
-from edl_ckpt.core.progress import WARNINGS, Reporter
+from edl_ckpt.core.reading.reader import check_all_unchanged, check_not_replaced
+from edl_ckpt.core.sources.registry import source_of
 from edl_ckpt.core.state.seal import Seal
-from edl_ckpt.core.storage import Location, open_store
+from edl_ckpt.core.storage import Location
 from edl_ckpt.core.storage.interface import RangeReader
 
 _ATTEMPTS: Final = 10
@@ -59,40 +61,35 @@ def verify_version(
     meanwhile, the version is verified again. Raises UsageError for another level, LockedError when a shard keeps
     changing, and the errors of storage; a damaged checkpoint raises nothing.
     """
-    result, _ = verify_indexed(
-        version,
-        level=level,
-        workers=workers,
-        executor=executor,
-        reporter=reporter,
-        use_seal=use_seal,
-        beside=beside,
-    )
-    return result
+    version = as_version(version)
+    job = verify_job(version, workers=workers, executor=executor, reporter=reporter)
+    return verify_indexed(version, job, level=level, use_seal=use_seal, beside=beside)[0]
 
 
-def verify_indexed(
-    version: VersionLike,
+def verify_job(
+    version: Version,
     *,
-    level: str = "default",
     workers: int | None = None,
     executor: ExecutorLike | None = None,
     reporter: Reporter = WARNINGS,
-    use_seal: bool = True,
-    beside: bool = True,
+) -> Job:
+    """Return the job for the verification of a version; raises as `job_of`."""
+    if workers is None and version.location.is_far and default_workers(remote=True) > 1:
+        workers = _FAR_READERS
+    return job_of(executor, [version], workers=workers, reporter=reporter)
+
+
+def verify_indexed(
+    version: Version, job: Job, *, level: str, use_seal: bool = True, beside: bool = True
 ) -> tuple[VerifyResult, tuple[ShardIndex, ...]]:
     """Verify a version, and return the indexes of the shards whose headers could be read with the findings."""
-    version = as_version(version)
     if level not in LEVELS:
         raise UsageError(f"no level {level!r}; expected {', '.join(LEVELS)}")
-    if workers is None and open_store(version.location).properties.round_trips and default_workers(remote=True) > 1:
-        workers = _FAR_READERS
-    chosen = executor_of(executor, [version], workers=workers, reporter=reporter)
     if version.replaced_by:
         raise being_replaced(version.ref, version.replaced_by)
     for attempt in range(_ATTEMPTS):
         try:
-            return _verify(version, level, chosen, reporter, use_seal=use_seal, beside=beside)
+            return _verify(version, level, job, use_seal=use_seal, beside=beside)
         except LockedError:  # a job is saving it: verify the files that it leaves
             if attempt == _ATTEMPTS - 1:
                 raise
@@ -106,17 +103,11 @@ def verify_indexed(
 
 
 def _verify(
-    version: Version,
-    level: str,
-    executor: Executor,
-    reporter: Reporter,
-    *,
-    use_seal: bool,
-    beside: bool,
+    version: Version, level: str, job: Job, *, use_seal: bool, beside: bool
 ) -> tuple[VerifyResult, tuple[ShardIndex, ...]]:
     if version.fault and not version.shards:
         raise version.fault.error()
-    report, read_before = Report(), executor.bytes_read()
+    report, read_before = Report(), job.executor.bytes_read()
     with ExitStack() as stack:
         others = Beside(2)  # far away, each of these takes a request or two, as the headers do
         stack.callback(others.close)
@@ -131,12 +122,12 @@ def _verify(
         report.take(found)
         fingerprint, sound = None, True
         if level != "quick":
-            content = ContentCheck(checkpoint, version, report, executor, reporter, values=level == "deep")
+            content = ContentCheck(checkpoint, version, report, job, values=level == "deep")
             stack.callback(content.close)
             with report.checking("ids"):
                 content.check_ids()
             if level == "deep":
-                contradicted = blocking_problems(version, checkpoint.shards)
+                contradicted = source_of(version).blocking(version, checkpoint.shards)
                 certain = whole and not contradicted and version.state is not State.MIXED
                 fingerprint = _check_all(content, seal, readers, certain=certain)
                 if seal is not None and fingerprint not in {None, seal.fingerprint}:
@@ -146,8 +137,8 @@ def _verify(
             with report.checking("ids"):
                 content.wait_for_ids()
             sound = content.sound
-        check_all_unchanged(version.location, [checkpoint.reader(shard) for shard in checkpoint.shards])
-        bytes_read = checkpoint.bytes_read + executor.bytes_read() - read_before
+        check_all_unchanged(checkpoint.store, [checkpoint.reader(shard) for shard in checkpoint.shards])
+        bytes_read = checkpoint.bytes_read + job.executor.bytes_read() - read_before
         shards_read = len(checkpoint.shards)
     if any(finding.severity == "error" for finding in report.findings):  # names, shards and seal may be of two moments
         check_not_replaced(version)
@@ -184,7 +175,7 @@ def _check_all(
         fingerprint = content.check_values(certain=certain, sums=sums)
     if seal is not None and sums is not None:
         with report.checking("seal"):
-            sound = compare_with_seal(seal, content.checkpoint, readers, report, sums, workers=content.executor.threads)
+            sound = compare_with_seal(seal, content.checkpoint, readers, report, sums, workers=content.job.workers)
         if not sound:
             with report.checking("ids"):
                 content.wait_for_ids()

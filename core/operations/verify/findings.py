@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final
 
-from edl_ckpt.core.errors import CorruptError
-from edl_ckpt.core.format.consistency import WARNINGS
-from edl_ckpt.core.format.model import Problem, ShardFile, ShardIndex
-from edl_ckpt.core.notebook import card, table
-from edl_ckpt.core.words import counted, describe, escaped
+from edl_ckpt.core.base.errors import CorruptError
+from edl_ckpt.core.base.notebook import card, table
+from edl_ckpt.core.base.words import counted, describe, escaped
+from edl_ckpt.core.model.tables import Problem, ShardIndex
+from edl_ckpt.core.model.versions import ShardFile
 
 LEVELS: Final = ("quick", "default", "deep")
 CHECKS: Final = ("names", "headers", "ids", "values", "seal")
@@ -93,6 +93,20 @@ class VerifyResult:
         return card("VerifyResult", self.ref, facts, [table(columns, rows, len(self.findings), "finding")])
 
 
+WARNINGS: Final = frozenset(
+    {
+        "negative-id",
+        "dense-skew",
+        "empty-table-form",
+        "over-2gib",
+        "ambiguous-dtype",
+        "old-generation",
+        "unknown-field",
+        "scan-crash",
+        "old-seal",
+    }
+)
+"""Finding codes that leave a version restorable; all others are errors."""
 _OWN_DTYPE: Final = (
     "`edl-ckpt reshard` with the same number of servers writes the dtype of the rows everywhere"
     " (on object storage: with --output)"
@@ -179,10 +193,10 @@ class Report:
         with self.lock:
             self.findings.append(found)
 
-    def add_problem(self, shard: ShardIndex, problem: Problem) -> None:
-        """Add a problem from the index of a shard, or from the comparison of shards."""
-        name, at = problem.subject, problem.offset
-        self.add(problem.code, problem.message, shard=shard.file, subject=name, offset=at, warning=problem.warning)
+    def add_problem(self, shard: ShardIndex | None, problem: Problem, *, path: str) -> None:
+        """Add a problem from the index of a shard, or from the comparison of shards; without a shard, of the path."""
+        file, name, at = shard.file if shard else None, problem.subject, problem.offset
+        self.add(problem.code, problem.message, shard=file, path=path, subject=name, offset=at, warning=problem.warning)
 
     def add_error(self, error: CorruptError, shard: ShardFile) -> None:
         """Add the error that ended the reading of a shard."""

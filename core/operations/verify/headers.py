@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
 from typing import Final
 
-from edl_ckpt.core.checkpoint.reader import Checkpoint, openings
-from edl_ckpt.core.checkpoint.runs import mixed_runs
-from edl_ckpt.core.errors import CorruptError, EdlCkptError, NotFoundError
-from edl_ckpt.core.format import placement
-from edl_ckpt.core.format.checks import LARGE_SHARD_BYTES
-from edl_ckpt.core.format.consistency import cross_check
-from edl_ckpt.core.format.generations import Draft, draft_shard
-from edl_ckpt.core.format.indexing import index_shards
-from edl_ckpt.core.format.model import (
-    MISSING_LISTED,
-    DenseEntry,
-    DType,
-    ShardFile,
-    ShardIndex,
-    State,
-    TableEntry,
-    Version,
-)
-from edl_ckpt.core.format.names import parse_single_file, parse_version_dir, scan_crashes
-from edl_ckpt.core.format.wire import Cursor
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError
+from edl_ckpt.core.base.parallel import run_parallel
+from edl_ckpt.core.base.words import abridged, missing_shards
+from edl_ckpt.core.catalog.runs import mixed_runs
+from edl_ckpt.core.model.versions import MISSING_LISTED, ShardFile, State, Version
 from edl_ckpt.core.operations.verify.findings import Report
-from edl_ckpt.core.parallel import run_parallel
+from edl_ckpt.core.reading.reader import Checkpoint, openings
+from edl_ckpt.core.sources.elasticdl.loader import scan_crashes
+from edl_ckpt.core.sources.registry import source_of
 from edl_ckpt.core.state.seal import base_name
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader
-from edl_ckpt.core.words import abridged, missing_shards
 
 _COUNTS: Final = 20
 
@@ -78,9 +65,9 @@ def _missing(version: Version) -> Iterable[range]:
 
 def check_location(version: Version, report: Report) -> None:
     """Report the names on which ElasticDL's scan of the whole location raises an exception, whatever the version is."""
+    if version.is_alone:
+        return  # ElasticDL scans nothing there
     name, store = base_name(version.path), open_store(version.location)
-    if parse_version_dir(name) is None and parse_single_file(name) is None and not version.uuid:
-        return  # a file by itself: ElasticDL scans nothing there
 
     def inside(entry: str) -> Collection[str] | None:
         if entry == name and not version.uuid:  # a request less
@@ -108,40 +95,27 @@ def open_readable_shards(
     """
     store = open_store(version.location)
     readers: dict[int, RangeReader] = {}
-    drafts: list[Draft] = []
     files = _one_set(version)
 
-    def begin(file: ShardFile) -> Draft | EdlCkptError:
+    def lost(file: ShardFile, error: EdlCkptError) -> None:
+        readers.pop(file.ps_id, None)
+        if isinstance(error, CorruptError):
+            report.add_error(error, file)
+        else:
+            report.add("missing-shard", f"the shard cannot be opened: {error.message}", shard=file)
+
+    def begin(file: ShardFile) -> EdlCkptError | None:
         try:
-            reader = store.open(file.path)
-            stack.callback(reader.close)
-            opened[base_name(file.path)] = readers[file.ps_id] = reader
-            return draft_shard(file, Cursor(reader))
+            opened[base_name(file.path)] = readers[file.ps_id] = stack.enter_context(closing(store.open(file.path)))
         except (CorruptError, NotFoundError) as error:
             return error
+        return None
 
-    for file, result in zip(files, run_parallel(begin, files, openings(store)), strict=True):
-        if isinstance(result, Draft):
-            drafts.append(result)
-            continue
-        readers.pop(file.ps_id, None)
-        if isinstance(result, CorruptError):
-            report.add_error(result, file)
-        else:
-            report.add("missing-shard", f"the shard cannot be opened: {result.message}", shard=file)
-    shards: list[ShardIndex] = []
-    while drafts:
-        try:
-            shards = index_shards([_fresh(d) for d in drafts], version.version, workers=openings(store))
-            break
-        except CorruptError as error:
-            bad = [d for d in drafts if d.file.path == error.path] or drafts[:1]
-            if error.code == "empty-file":  # the same holds for every empty one: thousands take one turn
-                bad = [d for d in drafts if d.cursor.size_bytes == 0]
-            for draft in bad:
-                report.add_error(error, draft.file)
-            gone = set(map(id, bad))
-            drafts = [d for d in drafts if id(d) not in gone]
+    for file, error in zip(files, run_parallel(begin, files, openings(store)), strict=True):
+        if error is not None:
+            lost(file, error)
+    present = replace(version, shards=tuple(files))
+    shards = source_of(version).index(present, readers, workers=openings(store), on_fault=lost)
     checkpoint = Checkpoint(version, shards, readers)
     return checkpoint, len(shards) == version.ps_num
 
@@ -156,81 +130,11 @@ def _one_set(version: Version) -> Sequence[ShardFile]:
     return max(sets.values(), key=lambda s: (len(s) == s[0].ps_num, s[0].ps_num))
 
 
-def _fresh(draft: Draft) -> Draft:
-    """Return a draft in its first state, for another attempt with fewer shards."""
-    return Draft(
-        draft.file,
-        draft.cursor,
-        fields=draft.fields,
-        candidates=draft.candidates,
-        version=draft.version,
-        unknown=[u for u in draft.unknown if u[0] > 5],
-    )
-
-
 def check_headers(version: Version, checkpoint: Checkpoint, report: Report) -> None:
     """Report the faults that headers show: contradictions, misplaced variables, sizes, generation, unknown fields."""
     for shard in checkpoint.shards:
         for problem in shard.problems:
-            report.add_problem(shard, problem)
-        for number, offset in _first_of_each(shard.unknown_fields):
-            report.add(
-                "unknown-field", f"field {number} is unknown: no reader knows it, and no restore keeps it",
-                shard=shard.file, subject=str(number), offset=offset,
-            )  # fmt: skip
-        if shard.file.size_bytes > LARGE_SHARD_BYTES:
-            report.add(
-                "over-2gib",
-                f"the shard has {shard.file.size_bytes} bytes: Python's protobuf cannot parse it",
-                shard=shard.file,
-            )
-        for kind, entry, dtype in _odd_dtypes(shard):
-            report.add(
-                "unsupported-dtype", f"the {kind} has dtype {dtype.name}: ElasticDL's Python restore raises ValueError",
-                shard=shard.file, subject=entry.name, offset=entry.offset,
-            )  # fmt: skip
-        _check_placed(shard, report)
-    for shard, problem in cross_check(version, checkpoint.shards):
+            report.add_problem(shard, problem, path=version.path)
+    for of, problem in source_of(version).check(version, checkpoint.shards):
         if problem.code != "lost-info":
-            report.add_problem(shard, problem)
-    generation = checkpoint.generation
-    if generation and generation != "v4":
-        report.add(
-            "old-generation",
-            f"the shards have wire generation {generation}; today's ElasticDL reads only v4",
-            path=version.path,
-        )
-    if version.ps_num and placement.crowded_shards(version.ps_num) < version.ps_num:
-        usable = placement.crowded_shards(version.ps_num)
-        message = f"with {version.ps_num} servers only {usable} can have dense variables"
-        report.add("dense-skew", message, path=version.path)
-
-
-def _first_of_each(fields: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    first: dict[int, int] = {}
-    for number, offset in fields:
-        first.setdefault(number, offset)
-    return sorted(first.items())
-
-
-def _odd_dtypes(shard: ShardIndex) -> Iterator[tuple[str, DenseEntry | TableEntry, DType]]:
-    """Yield the entries that today's ElasticDL cannot read. Only in v4 shards: older ones could have float16."""
-    if shard.generation != "v4":
-        return
-    for variable in shard.variables:
-        if not variable.dtype.elasticdl:
-            yield "variable", variable, variable.dtype
-    for table in shard.tables:
-        dtype = table.dtype or table.empty_dtype
-        if dtype and not dtype.elasticdl:
-            yield "table", table, dtype
-
-
-def _check_placed(shard: ShardIndex, report: Report) -> None:
-    for variable in shard.variables:
-        owner = placement.variable_owner(variable.name, shard.file.ps_num)
-        if owner != shard.file.ps_id:
-            report.add(
-                "misplaced-variable", f"the variable belongs to shard {owner}", shard=shard.file, subject=variable.name,
-                offset=variable.offset,
-            )  # fmt: skip
+            report.add_problem(of, problem, path=version.path)

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version, check_listed
-from edl_ckpt.core.checkpoint.files import check_in_location
-from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint, openings
-from edl_ckpt.core.checkpoint.seal_work import make_seal
-from edl_ckpt.core.checkpoint.sealing import Mismatch, comparable, rereads_correctly, tensors_of
-from edl_ckpt.core.checkpoint.summing import ChunkSums
-from edl_ckpt.core.checkpoint.trust import check_trust
-from edl_ckpt.core.cluster.choice import ExecutorLike, executor_of
-from edl_ckpt.core.commit.recovery import location_lock
-from edl_ckpt.core.errors import (
+from edl_ckpt.core.base.errors import (
     AuthError,
     CorruptError,
     EdlCkptError,
@@ -21,17 +12,26 @@ from edl_ckpt.core.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from edl_ckpt.core.format.model import Version
-from edl_ckpt.core.format.names import FREE_FILE
+from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.words import command
+from edl_ckpt.core.catalog.files import check_in_location
+from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed
+from edl_ckpt.core.cluster.choice import ExecutorLike, job_of
+from edl_ckpt.core.commit.repair.recovery import location_lock
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.verify.findings import HINTS, Report
-from edl_ckpt.core.progress import WARNINGS, Reporter
+from edl_ckpt.core.proof.seal_work import make_seal
+from edl_ckpt.core.proof.sealing import Mismatch, comparable, rereads_correctly, tensors_of
+from edl_ckpt.core.proof.summing import ChunkSums
+from edl_ckpt.core.proof.trust import check_trust
+from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint, openings
 from edl_ckpt.core.state.holder import write_proved
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.state.seal import Seal, base_name, differing_sizes, read_seal, seal_bytes
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader
-from edl_ckpt.core.words import command
 
 
 def seal_version(
@@ -51,6 +51,12 @@ def seal_version(
     that is damaged or does not match. `force` replaces that too, and the new seal records it.
     """
     version = as_version(version)
+    job = job_of(executor, [version], workers=workers, reporter=reporter)
+    write_seal(version, fingerprint, job, force=force, wait_seconds=wait_seconds)
+
+
+def write_seal(version: Version, fingerprint: str, job: Job, *, force: bool, wait_seconds: float) -> None:
+    """Do what `seal_version` does, by a job."""
     check_in_location(version)
     if version.uuid:
         raise RefusedError(
@@ -58,20 +64,19 @@ def seal_version(
             path=version.path,
             hint=f"a copy of it is sealed: {command('copy', version.ref, 'LOCATION')}",
         )
-    store = open_store(version.location)
-    chosen = executor_of(executor, [version], workers=workers, reporter=reporter)
+    reporter = job.reporter
     with (
         location_lock(version.location, "verify --seal", wait_seconds=wait_seconds, reporter=reporter),
         open_checkpoint(version) as checkpoint,
     ):
         trust = check_trust(version, force=force, reporter=reporter)
         trust.confirm(fingerprint)
-        seal = make_seal(checkpoint, fingerprint, chosen, reporter=reporter)
+        seal = make_seal(checkpoint, fingerprint, job)
         checkpoint.check_unchanged()
         check_listed(version, "the version changed before it was sealed; a job may be writing it")
         if trust.seal is not None and _contradict(trust.seal, seal):
             trust.overrule(_other_bytes(version))
-        write_proved(store, seal_file(version.version), seal_bytes(trust.sign(seal, "verify --seal")))
+        write_proved(checkpoint.store, seal_file(version.version), seal_bytes(trust.sign(seal, "verify --seal")))
 
 
 def _contradict(one: Seal, other: Seal) -> bool:
@@ -95,7 +100,7 @@ def find_seal(version: Version, report: Report) -> Seal | None:
 
     Raises UnsupportedError for a seal that is newer than this program, and UnavailableError and AuthError.
     """
-    if version.layout == FREE_FILE or version.uuid:
+    if version.is_alone or version.uuid:
         return None  # the seals beside it are of others
     try:
         seal = read_seal(open_store(version.location), version.version)
@@ -118,7 +123,7 @@ def sums_of_seal(seal: Seal, checkpoint: Checkpoint, readers: Mapping[str, Range
     """Return the sums of the chunks of a seal, to which the bytes are added while the values are checked."""
     sums = ChunkSums((readers[shard.name], shard.chunks) for shard in comparable(seal, readers))
     by_number = {shard.file.ps_id: checkpoint.reader(shard) for shard in checkpoint.shards}
-    sums.add_rest(checkpoint.shards, by_number, workers=openings(open_store(checkpoint.version.location)))
+    sums.add_rest(checkpoint.shards, by_number, workers=openings(checkpoint.store))
     return sums
 
 

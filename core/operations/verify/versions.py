@@ -6,18 +6,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from edl_ckpt.core.checkpoint.catalog import VersionLike, as_version
+from edl_ckpt.core.base.errors import EdlCkptError
+from edl_ckpt.core.base.interruption import COMMIT
+from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.words import counted, describe
+from edl_ckpt.core.catalog.listing import VersionLike, as_version
 from edl_ckpt.core.cluster.choice import ExecutorLike
-from edl_ckpt.core.errors import EdlCkptError
-from edl_ckpt.core.format.model import Version
-from edl_ckpt.core.interruption import COMMIT
-from edl_ckpt.core.operations.verify.check import verify_version
+from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.operations.verify.check import verify_indexed, verify_job
 from edl_ckpt.core.operations.verify.findings import VerifyResult
-from edl_ckpt.core.operations.verify.seals import seal_version
-from edl_ckpt.core.progress import WARNINGS, Reporter
+from edl_ckpt.core.operations.verify.seals import write_seal
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage.location import Location
-from edl_ckpt.core.words import counted, describe
 
 _NOT_MATCHING: Final = frozenset({"checksum-mismatch", "fingerprint-mismatch"})
 
@@ -65,26 +66,11 @@ def verify_versions(
         try:
             version = as_version(wanted)
             beside = version.location not in seen
+            job = verify_job(version, workers=workers, executor=executor, reporter=reporter)
+            wanted_level = "deep" if seal else level
+            result, _ = verify_indexed(version, job, level=wanted_level, use_seal=use_seal, beside=beside)
             if seal:
-                result = verify_and_seal(
-                    version,
-                    use_seal=use_seal,
-                    beside=beside,
-                    workers=workers,
-                    executor=executor,
-                    wait_seconds=wait_seconds,
-                    reporter=reporter,
-                )
-            else:
-                result = verify_version(
-                    version,
-                    level=level,
-                    workers=workers,
-                    executor=executor,
-                    reporter=reporter,
-                    use_seal=use_seal,
-                    beside=beside,
-                )
+                result = _seal_if_whole(version, result, job, replaces=not use_seal, wait_seconds=wait_seconds)
         except EdlCkptError as error:
             failed.append((wanted.ref if isinstance(wanted, Version) else str(wanted), error))
             take(failed[-1])
@@ -112,30 +98,22 @@ def verify_and_seal(
     only. Raises the errors of both.
     """
     version = as_version(version)
-    result = verify_version(
-        version,
-        level="deep",
-        workers=workers,
-        executor=executor,
-        reporter=reporter,
-        use_seal=use_seal,
-        beside=beside,
-    )
+    job = verify_job(version, workers=workers, executor=executor, reporter=reporter)
+    result, _ = verify_indexed(version, job, level="deep", use_seal=use_seal, beside=beside)
+    return _seal_if_whole(version, result, job, replaces=not use_seal, wait_seconds=wait_seconds)
+
+
+def _seal_if_whole(
+    version: Version, result: VerifyResult, job: Job, *, replaces: bool, wait_seconds: float
+) -> VerifyResult:
+    """Seal a version after a deep verification, as `verify_and_seal` does."""
     if result.fingerprint is None:
-        reporter.warn(f"{result.ref}: not sealed, because shards are missing or damaged")
+        job.reporter.warn(f"{result.ref}: not sealed, because shards are missing or damaged")
         return result
     codes = {finding.code for finding in result.findings}
     if _NOT_MATCHING & codes:
-        reporter.warn(f"{result.ref}: not sealed, because its seal is damaged or does not match; see --force")
+        job.reporter.warn(f"{result.ref}: not sealed, because its seal is damaged or does not match; see --force")
         return result
     if not result.sealed or "old-seal" in codes:
-        seal_version(
-            version,
-            result.fingerprint,
-            force=not use_seal,
-            workers=workers,
-            executor=executor,
-            wait_seconds=wait_seconds,
-            reporter=reporter,
-        )
+        write_seal(version, result.fingerprint, job, force=replaces, wait_seconds=wait_seconds)
     return replace(result, sealed=True, findings=tuple(f for f in result.findings if f.code != "old-seal"))

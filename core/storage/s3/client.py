@@ -1,27 +1,23 @@
-"""The client of an S3 service: single requests, retried and checked, over the client of botocore (`transport`).
+"""The client of an S3 service: single requests, retried and checked, by botocore's public client (`session`).
 
-botocore, which s3fs brings along, provides credentials, endpoint and region, from the usual environment of AWS or from
-`--storage-option`. The rules of the requests are our own. s3fs 2026.9 reads ahead, caches listings for ever, retries
-without a word, and can join ranges of two generations of an object. Every request has five attempts with growing
-pauses, and each retry is logged (`-v` shows it). The MD5 that S3 reports for an upload must be that of the data.
+The rules of the requests are our own. Every request has five attempts with growing pauses, and each retry is logged
+(`-v` shows it). The checksum that S3 reports for an upload must be that of the data: CRC-32C for parts, where the
+service reports it, else MD5.
 """
 
 from __future__ import annotations
 
 import base64
 import functools
-import gzip
 import hashlib
-import json
 import logging
 import os
 import random
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from edl_ckpt.core.errors import (
+from edl_ckpt.core.base.errors import (
     AuthError,
     EdlCkptError,
     LockedError,
@@ -29,13 +25,11 @@ from edl_ckpt.core.errors import (
     NotFoundError,
     UnavailableError,
     UnsupportedError,
-    UsageError,
 )
-from edl_ckpt.core.parallel import pause
-from edl_ckpt.core.storage.s3.direct import moment
-from edl_ckpt.core.storage.s3.transport import CONNECTIONS, Transport
-from edl_ckpt.core.storage.s3.wire import DamagedError
-from edl_ckpt.core.words import extra_hint, meant
+from edl_ckpt.core.base.parallel import pause
+from edl_ckpt.core.base.words import extra_hint
+from edl_ckpt.core.storage.s3.session import Clients, settings
+from edl_ckpt.core.storage.s3.transport import DamagedError, Transport
 
 
 class NoBucketError(NotFoundError):
@@ -45,15 +39,6 @@ class NoBucketError(NotFoundError):
 LOG: Final = logging.getLogger("edl_ckpt")
 ATTEMPTS: Final = 5
 """Attempts for each request before it fails."""
-_TEXT_OPTIONS: Final = {
-    "endpoint_url": "endpoint_url",
-    "region": "region_name",
-    "key": "aws_access_key_id",
-    "secret": "aws_secret_access_key",
-    "token": "aws_session_token",
-}
-"""The arguments of botocore's client by our names of them."""
-_SECONDS_OPTIONS: Final = {"connect_timeout": 10.0, "read_timeout": 60.0}
 _AUTH: Final = {
     "AccessDenied", "AllAccessDisabled", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch",
     "RequestTimeTooSkewed", "403", "401", "NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError",
@@ -86,11 +71,13 @@ class Connection:
             import botocore.session  # noqa: F401 - to say at once that it is missing
         except ImportError as error:
             raise UnsupportedError(str(error), path=shown, hint=extra_hint("s3")) from error
-        self._transport = Transport(functools.partial(_make_client, *_settings(options, shown)))
+        self._transport = Transport(functools.partial(Clients, *settings(options, shown)))
         self.takes_quoted_etags = True
         """False once this service answered 412 to If-Match with the right ETag in quotes (Ceph's gateway)."""
         self._reports_md5: bool | None = None
         """Whether this service's ETags are MD5 sums; None until the first upload."""
+        self._reports_crc32c: bool | None = None
+        """Whether this service reports the CRC-32C of parts; None until it had one."""
 
     def request(self, method: str, path: str, **parameters: Any) -> dict[str, Any]:
         """Make one request of S3's interface and return its answer, with its body; `path` is for errors.
@@ -104,52 +91,97 @@ class Connection:
 
         `on_failure` is called after each attempt that may have begun one without an answer.
         """
-        make = functools.partial(self._transport.call, "create_multipart_upload", parameters)
-        return str(self._try(make, f"create_multipart_upload of {path}", path, on_failure)["UploadId"])
+        method = "create_multipart_upload"
 
-    def read(self, path: str, size: int, **parameters: Any) -> dict[str, Any]:
-        """Make a ranged GET that must return `size` bytes."""
-        return self._get(path, functools.partial(self._transport.call, "get_object", parameters, size=size))
+        def begin(**sums: str) -> dict[str, Any]:
+            make = functools.partial(self._transport.call, method, {**parameters, **sums})
+            return self._try(make, f"{method} of {path}", path, on_failure)
 
-    def read_into(self, path: str, buffer: memoryview, **parameters: Any) -> dict[str, Any]:
-        """Make a ranged GET that must fill a buffer of bytes."""
-        return self._get(path, functools.partial(self._transport.call, "get_object", parameters, buffer))
+        if self._reports_crc32c is not False and _crc32c_function() is not None:
+            try:
+                answer = begin(ChecksumAlgorithm="CRC32C")
+            except (LockedError, NoSpaceError, NotFoundError, UnavailableError):
+                raise
+            except EdlCkptError:  # a service may refuse what it does not know, also by a 403
+                answer = begin()
+                self._reports_crc32c = False
+            else:
+                self._reports_crc32c = answer.get("ChecksumAlgorithm") == "CRC32C" or self._reports_crc32c
+            return str(answer["UploadId"])
+        return str(begin()["UploadId"])
 
-    def _get(self, path: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def read(self, path: str, wanted: memoryview | int, **parameters: Any) -> Any:
+        """Make a ranged GET that must fill a buffer of bytes, or return so many; return its answer."""
+        make = functools.partial(self._transport.call, "get_object", parameters, wanted)
         return self._try(make, f"get_object of {path}", path)
 
     def identity(self, path: str) -> tuple[str, str, str]:
         """Return the address of the service, its region, and where the credentials come from; '' without any."""
         try:
-            return self._transport.identity()
+            return self._transport.clients.identity()
         except Exception as error:
             raise _meaning(error, path) from error
 
     def upload(self, method: str, path: str, data: bytes | bytearray, **parameters: Any) -> dict[str, Any]:
-        """PUT data and compare the MD5 that S3 reports with that of the data.
+        """PUT data and compare the checksum that S3 reports with that of the data.
 
+        A part has a CRC-32C where the service reports it, both that and an MD5 until this is known, and else an MD5.
         Some services report an ETag that is no MD5. That is found out at the first small object, which is read back.
         Then `verified` is False, and whoever needs a proof reads back.
         """
-        digest = hashlib.md5(data, usedforsecurity=False)
-        sums = {"ContentMD5": base64.b64encode(digest.digest()).decode()}
+        crc = _crc32c(data) if method == "upload_part" and self._reports_crc32c is not False else ""
 
         def write() -> dict[str, Any]:
-            answer = self._transport.call(method, {**parameters, **sums, "Body": data})
-            etag = answer["ETag"].strip('"')
-            encrypted = answer.get("ServerSideEncryption", "AES256") != "AES256" or answer.get("SSECustomerAlgorithm")
-            if encrypted or not is_md5(etag) or self._reports_md5 is False:
-                return {**answer, "verified": False}
-            if etag != digest.hexdigest():
-                is_part = method == "upload_part"  # which cannot be read back alone
-                if self._reports_md5 or not (is_part or self._rereads(parameters, data)):
-                    raise DamagedError("S3 received other bytes than were sent")
-                self._reports_md5 = None if is_part else False
-                return {**answer, "verified": False}
-            self._reports_md5 = True
-            return {**answer, "verified": True}
+            reports, digest = bool(crc) and self._reports_crc32c, b""
+            sums = {} if reports is False else {"ChecksumAlgorithm": "CRC32C", "ChecksumCRC32C": crc}
+            if not reports:
+                digest = hashlib.md5(data, usedforsecurity=False).digest()
+                sums["ContentMD5"] = base64.b64encode(digest).decode()
+            answer = self._send(method, path, {**parameters, **sums, "Body": data})
+            reported = answer.get("ChecksumCRC32C") if crc else None
+            if reported not in {None, crc}:
+                raise DamagedError("S3 received other bytes than were sent")
+            if crc and not self._reports_crc32c:
+                self._reports_crc32c = reported is not None
+            is_right = reported is not None or bool(digest and self._has_md5(method, parameters, answer, digest, data))
+            return {**answer, "verified": is_right}
 
         return self._try(write, f"{method} of {path}", path)
+
+    def _send(self, method: str, path: str, parameters: dict[str, Any]) -> dict[str, Any]:
+        """Send data; a part once more, signed whole and with an MD5 alone, to a service that refuses it otherwise."""
+        try:
+            return self._transport.call(method, parameters)
+        except Exception as error:
+            again = UnavailableError, LockedError, NotFoundError, NoSpaceError
+            if method != "upload_part" or isinstance(_meaning(error, path), again):
+                raise
+        self._transport.clients.sign_parts()
+        if "ContentMD5" in parameters:
+            parameters = {name: value for name, value in parameters.items() if not name.startswith("Checksum")}
+        return self._transport.call(method, parameters)
+
+    def _has_md5(
+        self,
+        method: str,
+        parameters: Mapping[str, Any],
+        answer: Mapping[str, Any],
+        digest: bytes,
+        data: bytes | bytearray,
+    ) -> bool:
+        """Say whether an answer to an upload has the MD5 of the data; False also where the service reports none."""
+        etag = answer["ETag"].strip('"')
+        encrypted = answer.get("ServerSideEncryption", "AES256") != "AES256" or answer.get("SSECustomerAlgorithm")
+        if encrypted or not is_md5(etag) or self._reports_md5 is False:
+            return False
+        if etag == digest.hex():
+            self._reports_md5 = True
+            return True
+        is_part = method == "upload_part"  # which cannot be read back alone
+        if self._reports_md5 or not (is_part or self._rereads(parameters, data)):
+            raise DamagedError("S3 received other bytes than were sent")
+        self._reports_md5 = None if is_part else False
+        return False
 
     def _rereads(self, parameters: Mapping[str, Any], data: bytes | bytearray) -> bool:
         """Say whether an object that was just written has the bytes that were sent."""
@@ -181,80 +213,6 @@ class Connection:
         raise AssertionError  # the loop always returns or raises
 
 
-def _settings(options: Mapping[str, str], shown: str) -> tuple[str | None, dict[str, Any], dict[str, Any]]:
-    """Return the profile, the arguments of botocore's client and its configuration, from `--storage-option`s.
-
-    The UsageError for an unknown option hides its value.
-    """
-    known = {*_TEXT_OPTIONS, *_SECONDS_OPTIONS, "profile", "anon"}
-    unknown = sorted(set(options) - known)
-    if unknown:
-        raise UsageError(
-            f"unknown storage option {unknown[0]!r} for S3",
-            path=shown,
-            hint=meant(unknown[0], known) or f"known options: {', '.join(sorted(known))}",
-        )
-    try:
-        seconds = {name: float(options.get(name, default)) for name, default in _SECONDS_OPTIONS.items()}
-    except ValueError:
-        raise UsageError("connect_timeout and read_timeout must be numbers of seconds", path=shown) from None
-    # Our own retries, which are logged; and MD5, because not every S3 service knows the newer checksums.
-    config = {
-        **seconds,
-        "retries": {"max_attempts": 0},
-        "max_pool_connections": CONNECTIONS,
-        "request_checksum_calculation": "when_required",
-        "response_checksum_validation": "when_required",
-    }
-    if options.get("anon", "").lower() in {"1", "true", "yes"}:
-        from botocore import UNSIGNED
-
-        config["signature_version"] = UNSIGNED
-    arguments = {_TEXT_OPTIONS[name]: value for name, value in options.items() if name in _TEXT_OPTIONS}
-    return options.get("profile"), arguments, config
-
-
-def _make_client(profile: str | None, arguments: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
-    """Return botocore's client; it may have to ask for credentials over the network."""
-    from botocore.config import Config
-    from botocore.session import Session
-
-    session = Session(profile=profile)
-    session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
-    # dateutil, which botocore uses otherwise, takes four fifths of the time of a listing.
-    session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=moment)
-    return session.create_client("s3", **arguments, config=Config(**config))
-
-
-def _loader(paths: str | None) -> Any:
-    """Return botocore's loader of models, which does not look into the folders of 400 services for that of S3.
-
-    Its dictionaries are plain ones, which keep their order too: half of the time of making a client went into others.
-    `paths` are those that the user has added.
-    """
-    from botocore.loaders import JSONFileLoader, Loader
-
-    class Plain(JSONFileLoader):  # type: ignore[misc]
-        def load_file(self, file_path: str) -> Any:
-            for ending, opened in ((".json", open), (".json.gz", gzip.open)):
-                with suppress(FileNotFoundError), opened(file_path + ending, "rb") as file:
-                    return json.loads(file.read())
-            return super().load_file(file_path)
-
-    class Near(Loader):  # type: ignore[misc]
-        FILE_LOADER_CLASS = Plain
-
-        def list_available_services(self, type_name: str) -> list[str]:  # noqa: ARG002 - each has a folder
-            found = [name for path in filter(os.path.isdir, self.search_paths) for name in os.listdir(path)]
-            return sorted(set(found))
-
-    return Near(
-        extra_search_paths=[
-            os.path.expanduser(os.path.expandvars(path)) for path in (paths or "").split(os.pathsep) if path
-        ]
-    )
-
-
 @functools.lru_cache(maxsize=8)
 def _connection(options: tuple[tuple[str, str], ...], _environment: tuple[tuple[str, str], ...]) -> Connection:
     return Connection(dict(options), "s3://")
@@ -264,6 +222,24 @@ def connect(options: Mapping[str, str]) -> Connection:
     """Return the client for these options and this environment; making a new one takes a tenth of a second."""
     environment = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith("AWS_")))
     return _connection(tuple(sorted(options.items())), environment)
+
+
+@functools.cache
+def _crc32c_function() -> Callable[[Any], int] | None:
+    """Return what computes a CRC-32C by the processor's own instructions; None where that is not installed."""
+    try:
+        import google_crc32c
+    except ImportError:
+        return None
+    return google_crc32c.value if google_crc32c.implementation == "c" else None
+
+
+def _crc32c(data: bytes | bytearray) -> str:
+    """Return the CRC-32C of data as S3 writes it; '' where nothing computes it fast."""
+    import numpy as np
+
+    function = _crc32c_function()  # takes no bytearray, but an array of numpy over it
+    return base64.b64encode(function(np.frombuffer(data, np.uint8)).to_bytes(4, "big")).decode() if function else ""
 
 
 def is_md5(etag: str) -> bool:

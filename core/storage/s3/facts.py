@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
-from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError, UnsupportedError
+from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError, UnsupportedError
+from edl_ckpt.core.base.words import rounded_duration
 from edl_ckpt.core.storage.facts import Fact, Verdict
 from edl_ckpt.core.storage.s3.client import Connection
 from edl_ckpt.core.storage.s3.upload import abort_upload
-from edl_ckpt.core.words import rounded_duration
 
 _SKEW_SECONDS: Final = 60.0
 _REFUSED_SKEW_SECONDS: Final = 840.0
@@ -76,12 +76,12 @@ def tried_facts(connection: Connection, bucket: str, key: str, url: str) -> Iter
     """Yield what the service does with an object of ours, which the caller removes: conditions, and large objects."""
     yield from _conditions(connection, bucket, key, url)
     try:
-        answer = connection.request("create_multipart_upload", url, Bucket=bucket, Key=key)
+        upload_id = connection.begin_upload(url, lambda: None, Bucket=bucket, Key=key)
         try:
-            part = {"UploadId": answer["UploadId"], "PartNumber": 1}
+            part = {"UploadId": upload_id, "PartNumber": 1}
             connection.upload("upload_part", url, b"part", Bucket=bucket, Key=key, **part)
         finally:
-            abort_upload(connection, bucket, key, url, answer["UploadId"])
+            abort_upload(connection, bucket, key, url, upload_id)
     except EdlCkptError as error:
         yield Fact("multipart uploads", f"no: {error.message}", Verdict.BROKEN, "every shard is one")
     else:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from edl_ckpt.core.errors import (
+from edl_ckpt.core.base.errors import (
     AuthError,
     EdlCkptError,
     LockedError,
@@ -19,7 +19,7 @@ from edl_ckpt.core.errors import (
     UnsupportedError,
     UsageError,
 )
-from edl_ckpt.core.parallel import REMOTE_WORKERS, run_parallel
+from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.storage.facts import Fact
 from edl_ckpt.core.storage.interface import (
     SMALL_BYTES,
@@ -130,14 +130,15 @@ class S3Reader(RemoteReader):
         if found is not None:
             buffer.cast("B")[:] = found
             return
-        self._pinned(functools.partial(self._connection.read_into, self.path, buffer.cast("B")), offset, size)
+        self._pinned(offset, size, buffer.cast("B"))
 
     def _get(self, offset: int, size: int) -> bytes:
-        data: bytes = self._pinned(functools.partial(self._connection.read, self.path, size), offset, size)
+        data: bytes = self._pinned(offset, size, size)
         return data
 
-    def _pinned(self, read: Callable[..., dict[str, Any]], offset: int, size: int) -> Any:
+    def _pinned(self, offset: int, size: int, wanted: memoryview | int) -> Any:
         """Read a range of the generation that was opened, and return the body; LockedError for any other."""
+        read = functools.partial(self._connection.read, self.path, wanted)
         span = f"bytes={offset}-{offset + size - 1}"
         condition = {"IfMatch": self.etag} if self._connection.takes_quoted_etags else {}
         try:
@@ -179,7 +180,6 @@ class S3Store:
 
     properties = Properties(
         rename=False,
-        exchange=False,
         trash=False,
         whole_listings=True,
         positional_write=False,

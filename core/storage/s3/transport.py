@@ -1,13 +1,12 @@
-"""Blocking requests to S3: by the thread that asks (`wire`), or in threads that their callers need not wait for.
+"""Requests by botocore's client, in threads that their callers need not wait for.
 
 botocore signs, resolves endpoints and regions, keeps the connections, refreshes the credentials, and takes proxies and
 certificates from the environment. A blocked socket cannot be interrupted by another thread. So threads of this module
-wait for the network, and whoever is stopped by a signal leaves its request behind: nobody looks at its result.
+wait for the network. A caller that a signal stops leaves its request, and the result is dropped.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -17,14 +16,11 @@ from queue import Empty, Queue  # SimpleQueue may wait beyond its timeout when a
 from typing import Any, Final
 from weakref import WeakSet
 
-from edl_ckpt.core.errors import LockedError
-from edl_ckpt.core.interruption import WHOLE
-from edl_ckpt.core.parallel import answered, awaited, stop_requested
-from edl_ckpt.core.storage.s3.direct import Direct
-from edl_ckpt.core.storage.s3.wire import DamagedError, Reply, Wire
+from edl_ckpt.core.base.errors import LockedError
+from edl_ckpt.core.base.interruption import WHOLE
+from edl_ckpt.core.base.parallel import answered, awaited
+from edl_ckpt.core.storage.s3.session import Clients
 
-CONNECTIONS: Final = 256
-"""Connections that stay open for the next request; no command has so many workers."""
 IDLE_SECONDS: Final = 10.0
 """A thread that waits longer for the next request ends: a program may open many locations, one after the other."""
 _SLICE_BYTES: Final = 1 << 20
@@ -34,8 +30,12 @@ _SLICE_BYTES: Final = 1 << 20
 _TRANSPORTS: Final[WeakSet[Transport]] = WeakSet()
 
 
+class DamagedError(Exception):
+    """A damaged answer: too short, too long, or with another checksum than the data. A retry may succeed."""
+
+
 class Errand:
-    """A request on its way. `dropped` is set when nobody waits for its result any more."""
+    """A request on its way. `dropped` is set when its caller has left."""
 
     def __init__(self, function: Callable[[Errand], dict[str, Any]]) -> None:
         self.function = function
@@ -51,91 +51,51 @@ class Errand:
 
 
 class Transport:
-    """The client of one process for one set of options. It is safe in several threads, and is made anew after a fork.
+    """A client of one process for one set of options. It is safe in several threads, and is made anew after a fork.
 
-    `make` makes botocore's client; its errors are those of the first request.
+    `make` makes the clients of botocore; its errors are those of the first request.
     """
 
-    def __init__(self, make: Callable[[], Any]) -> None:
+    def __init__(self, make: Callable[[], Clients]) -> None:
         self._make = make
         self.renew()
         _TRANSPORTS.add(self)
 
     def renew(self) -> None:
-        """Begin with neither a client nor threads, as a forked process must: those of its parent are not its own."""
-        self._client: tuple[Any, Direct] | None = None
+        """Begin with neither clients nor threads, as a forked process must: those of its parent are not its own."""
+        self._clients: Clients | None = None
+        self._making = threading.Lock()
         self._errands: Queue[Errand] = Queue()
         self._lock = threading.Lock()
         self._idle = 0
 
-    def call(
-        self, method: str, parameters: Mapping[str, Any], buffer: memoryview | None = None, *, size: int | None = None
-    ) -> dict[str, Any]:
-        """Make one request of S3's interface and return its answer, with its body: bytes, or received into `buffer`.
+    @property
+    def clients(self) -> Clients:
+        """Return the clients of botocore."""
+        with self._making:
+            if self._clients is None:
+                self._clients = self._make()
+            return self._clients
 
-        A buffer must be filled to its end, and a body of another `size` is a DamagedError. Raises LockedError when a
+    def call(self, method: str, parameters: Mapping[str, Any], body: memoryview | int | None = None) -> dict[str, Any]:
+        """Make one request of S3's interface and return its answer, with its body: bytes, or received into a buffer.
+
+        A body that does not fill its buffer, or is not of its size, is a DamagedError. Raises LockedError when a
         signal stops the command meanwhile.
         """
-        answer = self._answer(method, parameters, buffer, size)
-        answered()
-        return answer
-
-    def _answer(
-        self, method: str, parameters: Mapping[str, Any], buffer: memoryview | None, size: int | None
-    ) -> dict[str, Any]:
-        direct = None if self._client is None else self._client[1]
-        wire = None if direct is None else direct.wire(method, parameters)
-        if direct is not None and wire is not None:
-            answer = direct.answer(method, parameters, functools.partial(self._send, wire))
-            if answer is not None:
-                return _received(answer, buffer, size, stop_requested)
 
         def make(errand: Errand) -> dict[str, Any]:
-            return _received(self._made(method, parameters), buffer, size, lambda: errand.dropped)
+            answer: dict[str, Any] = getattr(self.clients.of(method), method)(**parameters)
+            return _received(answer, body, errand)
 
-        return self._wait(Errand(make))
-
-    def _send(self, wire: Wire, request: Any) -> Reply:
-        """Send a request in this thread; only a new connection is waited for."""
-        connection = wire.take()
-        if connection.sock is None:
-            self._wait(Errand(lambda _: wire.connect(connection)))
-        return wire.send(connection, request)
-
-    def _made(self, method: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Make a request, directly where that is possible; a body is still to be received."""
-        client, direct = self._connected()
-        answer: dict[str, Any] | None = direct.answer(method, parameters)
-        if answer is None:
-            with direct.learning(method, parameters):
-                answer = getattr(client, method)(**parameters)
-        return answer
-
-    def _connected(self) -> tuple[Any, Direct]:
-        with self._lock:
-            if self._client is None:
-                client = self._make()
-                self._client = client, Direct(client)
-            return self._client
-
-    def identity(self) -> tuple[str, str, str]:
-        """Return the address of the service, its region, and where the credentials come from; '' without any.
-
-        No secret is among them: the last is botocore's name of a source, such as `env` or `iam-role`.
-        """
-        client, _ = self._connected()
-        signer = client._request_signer  # noqa: SLF001 - botocore has no other door to what a client signs with
-        credentials = signer._credentials  # noqa: SLF001
-        source = "" if credentials is None else str(credentials.method)
-        return str(client.meta.endpoint_url), str(client.meta.region_name or ""), source
-
-    def _wait(self, errand: Errand) -> dict[str, Any]:
-        """Have a request made by a thread, and return its result; leave it when the user interrupts the command."""
+        errand = Errand(make)
         self._hand_over(errand)
         try:
-            return awaited(errand.future)
+            answer = awaited(errand.future)
         finally:
             errand.dropped = True
+        answered()
+        return answer
 
     def _hand_over(self, errand: Errand) -> None:
         with WHOLE, self._lock:
@@ -162,32 +122,29 @@ class Transport:
                 self._idle += 1
 
 
-def _received(
-    answer: dict[str, Any], buffer: memoryview | None, size: int | None, is_over: Callable[[], bool]
-) -> dict[str, Any]:
+def _received(answer: dict[str, Any], wanted: memoryview | int | None, errand: Errand) -> dict[str, Any]:
     """Return an answer with its body, all of it; DamagedError when it is not of the size that it must have."""
     if "Body" in answer:
+        size = len(wanted) if isinstance(wanted, memoryview) else wanted
         with closing(answer["Body"]) as body:
-            answer["Body"] = body.read() if buffer is None else _receive(body, buffer, is_over)
-        wanted = size if buffer is None else len(buffer)
-        if wanted not in {None, len(answer["Body"])}:
-            raise DamagedError(f"{len(answer['Body'])} of {wanted} bytes arrived")
+            answer["Body"] = _receive(body, wanted, errand) if isinstance(wanted, memoryview) else body.read()
+            arrived = len(answer["Body"]) + len(body.read(1))
+        if size not in {None, arrived}:
+            raise DamagedError(f"{arrived} bytes arrived in place of {size}")
     return answer
 
 
-def _receive(body: Any, buffer: memoryview, is_over: Callable[[], bool]) -> memoryview:
-    """Receive a body into a buffer and return the part of it that was filled, one byte more for a body too long."""
-    at = 0
-    while at < len(buffer):
-        if is_over():  # the connection is closed, and the rest is never sent
+def _receive(body: Any, buffer: memoryview, errand: Errand) -> memoryview:
+    """Receive a body into a buffer and return the part of it that was filled."""
+    filled = 0
+    while filled < len(buffer):
+        if errand.dropped:  # the connection is closed, and the rest is never sent
             raise LockedError("stopped")
-        count = body.readinto(buffer[at : at + _SLICE_BYTES])
+        count = body.readinto(buffer[filled : filled + _SLICE_BYTES])
         if not count:
             break
-        at += count
-    if body.read(1):
-        raise DamagedError(f"more than {len(buffer)} bytes arrived")
-    return buffer[:at]
+        filled += count
+    return buffer[:filled]
 
 
 def _renew_all() -> None:

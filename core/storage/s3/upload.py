@@ -13,9 +13,9 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
 
-from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError, RefusedError, UnsupportedError
-from edl_ckpt.core.ids import new_id
-from edl_ckpt.core.parallel import awaited, patience
+from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError, RefusedError, UnsupportedError
+from edl_ckpt.core.base.ids import new_id
+from edl_ckpt.core.base.parallel import awaited, patience
 from edl_ckpt.core.storage.interface import OpenUpload, SentPart
 from edl_ckpt.core.storage.parts import Part, PartMemory, least_part
 from edl_ckpt.core.storage.s3.client import Connection, is_md5, served_at
@@ -54,6 +54,12 @@ def uploads_below(connection: Connection, bucket: str, prefix: str, shown: str) 
         more = {"KeyMarker": answer["NextKeyMarker"], "UploadIdMarker": answer["NextUploadIdMarker"]}
 
 
+def _named(part: SentPart) -> dict[str, Any]:
+    """Return what completes an upload with a part."""
+    checksum = {"ChecksumCRC32C": part.crc32c} if part.crc32c else {}
+    return {"PartNumber": part.number + 1, "ETag": part.etag, **checksum}
+
+
 class _Filling:
     """A part that receives bytes. Whoever comes first opens it, and the others wait for that."""
 
@@ -87,7 +93,7 @@ class Upload:
         self.part_bytes = part_bytes(size_bytes)
         self.bytes_written = 0
         self.verified = True
-        """False once S3 did not report the MD5 of a part. Then the object must be read back."""
+        """False once S3 did not report the checksum of a part. Then the object must be read back."""
         self.upload_id = ""
         self._connection = connection
         self._target = {"Bucket": bucket, "Key": key}
@@ -210,7 +216,8 @@ class Upload:
         finally:
             self._memory.drop(part)
         with self._lock:
-            self._sent_parts[number] = SentPart(name, part.size_bytes, answer["ETag"], answer["verified"])
+            sent = SentPart(name, part.size_bytes, answer["ETag"], answer["verified"], answer.get("ChecksumCRC32C", ""))
+            self._sent_parts[number] = sent
             self.verified = self.verified and answer["verified"]
 
     def _part_number(self, number: int) -> int:
@@ -267,7 +274,9 @@ class Upload:
                 return False
             for part in answer.get("Parts", ()):
                 number = part["PartNumber"] - 1
-                self._sent_parts[number] = SentPart(number, int(part["Size"]), part["ETag"], verified=False)
+                self._sent_parts[number] = SentPart(
+                    number, int(part["Size"]), part["ETag"], verified=False, crc32c=part.get("ChecksumCRC32C", "")
+                )
             if not answer.get("IsTruncated"):
                 break
             more = {"PartNumberMarker": answer["NextPartNumberMarker"]}
@@ -301,7 +310,7 @@ class Upload:
             answer = self._connection.upload("put_object", self.path, b"", **self._target, **condition, Metadata=ours)
             self.verified = answer["verified"]
             return
-        parts = [{"PartNumber": part.number + 1, "ETag": part.etag} for _, part in sorted(self._sent_parts.items())]
+        parts = [_named(part) for _, part in sorted(self._sent_parts.items())]
         self._connection.request(
             "complete_multipart_upload",
             self.path,

@@ -15,13 +15,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from typing import BinaryIO, Final, cast
 
-from edl_ckpt.core.checkpoint.catalog import list_versions
-from edl_ckpt.core.checkpoint.reader import Checkpoint as Reader
-from edl_ckpt.core.checkpoint.reader import open_checkpoint
-from edl_ckpt.core.checkpoint.sealing import check_chunks
-from edl_ckpt.core.checkpoint.target import free_target
-from edl_ckpt.core.checkpoint.trust import check_trust
-from edl_ckpt.core.errors import (
+from edl_ckpt.core.base.errors import (
     CorruptError,
     EdlCkptError,
     IncompleteError,
@@ -29,29 +23,35 @@ from edl_ckpt.core.errors import (
     RefusedError,
     UsageError,
 )
-from edl_ckpt.core.format.checks import check_texts
-from edl_ckpt.core.format.model import DTYPES, State, Version
-from edl_ckpt.core.operations.importing.arrays import ArrayData
-from edl_ckpt.core.operations.importing.execute import execute_import
-from edl_ckpt.core.operations.importing.names import Assignment
-from edl_ckpt.core.operations.importing.plan import plan_import
-from edl_ckpt.core.operations.importing.survey import survey_assigned
+from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.parallel import default_workers
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.words import abridged, meant
+from edl_ckpt.core.catalog.listing import list_versions
+from edl_ckpt.core.catalog.target import free_target
+from edl_ckpt.core.model.dtypes import DTYPES
+from edl_ckpt.core.model.versions import State, Version
+from edl_ckpt.core.operations.importing.archives import RangeStream
+from edl_ckpt.core.operations.importing.array_data import ArrayData
+from edl_ckpt.core.operations.importing.plan import execute_import, prepare_import
+from edl_ckpt.core.operations.importing.source import NamedArrays
 from edl_ckpt.core.operations.prune.execute import prune
 from edl_ckpt.core.operations.prune.guards import IN_A_JOB
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.operations.prune.stored_policy import read_policy
 from edl_ckpt.core.operations.verify.check import verify_version
-from edl_ckpt.core.parallel import default_workers
-from edl_ckpt.core.progress import WARNINGS, Reporter
+from edl_ckpt.core.proof.sealing import check_chunks
+from edl_ckpt.core.proof.trust import check_trust
+from edl_ckpt.core.reading.reader import Checkpoint as Reader
+from edl_ckpt.core.reading.reader import open_checkpoint
+from edl_ckpt.core.sources.elasticdl.target import check_texts
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.seal import Seal, base_name
-from edl_ckpt.core.storage import Location, LocationLike, open_store
+from edl_ckpt.core.storage import Location, LocationLike
 from edl_ckpt.core.storage.faults import storage_errors
-from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.storage.local import is_gone
 from edl_ckpt.core.storage.spool import SpooledReader
-from edl_ckpt.core.training.elastic.checkpoint import DEFAULT_KEY, Checkpoint, CheckpointManager
-from edl_ckpt.core.words import abridged, meant
+from edl_ckpt.core.training.elastic.checkpoint import DEFAULT_KEY, ElasticCheckpoint, ElasticCheckpointManager
 
 VARIABLE_PREFIX: Final = "torchelastic/"
 _BUFFER_BYTES: Final = 4 << 20
@@ -59,7 +59,7 @@ _REASONS: Final = 20
 _LOG: Final = logging.getLogger("edl_ckpt")
 
 
-class FileSystemCheckpointManager(CheckpointManager):
+class FileSystemCheckpointManager(ElasticCheckpointManager):
     """Keeps checkpoints as versions of a location: a directory, S3, or any storage of fsspec.
 
     `keep_checkpoint_max` checkpoints are kept, 0 keeps all; a policy that is stored with the location replaces this
@@ -116,7 +116,7 @@ class FileSystemCheckpointManager(CheckpointManager):
             raise IncompleteError(f"no checkpoint is whole: {abridged(faults, _REASONS)}", path=self.location.url)
         return None
 
-    def list_checkpoints(self) -> list[Checkpoint]:
+    def list_checkpoints(self) -> list[ElasticCheckpoint]:
         """Return all committed checkpoints, the newest first; one of them may be damaged."""
         return [FileSystemCheckpoint(self, v.version, v) for v in self._versions() if _keys(v)]
 
@@ -134,8 +134,9 @@ class FileSystemCheckpointManager(CheckpointManager):
         if number is None:
             number = next((v.version + 1 for v in self._versions()), 1)
         target = free_target(self.location, number, layout=self._layout)
-        plan = plan_import(survey_assigned(Assignment(arrays, ()), 1), target)
-        execute_import(plan, purpose="save", wait_seconds=self._wait_seconds, reporter=self._reporter)
+        job = Job.here(reporter=self._reporter)
+        plan, settings = prepare_import(NamedArrays(arrays, ()), target, 1, job)
+        execute_import(plan, settings, job, purpose="save", wait_seconds=self._wait_seconds)
         version = next(v for v in self._versions() if v.version == number)
         try:
             self._prune()
@@ -156,7 +157,7 @@ class FileSystemCheckpointManager(CheckpointManager):
                 raise error
 
 
-class FileSystemCheckpoint(Checkpoint):
+class FileSystemCheckpoint(ElasticCheckpoint):
     """A checkpoint of `FileSystemCheckpointManager`; `sequence_id` is the number of its version, None until known."""
 
     def __init__(
@@ -258,42 +259,18 @@ class FileSystemCheckpoint(Checkpoint):
         self._spools.clear()
 
 
-class _VariableStream(io.RawIOBase):
+class _VariableStream(RangeStream):
     """The bytes of a dense variable as a stream; it owns the open checkpoint."""
 
     def __init__(self, checkpoint: Reader, key: str) -> None:
-        super().__init__()
         name = f"{VARIABLE_PREFIX}{key}"
-        found = [(s, v) for s in checkpoint.shards for v in s.variables if v.name == name]
-        if not found:
+        if name not in checkpoint:
             hint = meant(key, _keys_of(checkpoint), "streams")
             raise NotFoundError(f"no stream {key!r}", path=checkpoint.version.ref, hint=hint)
-        shard, entry = found[0]
+        shard, entry = checkpoint.find_variable(name)
+        super().__init__(checkpoint.reader(shard), entry.values.start, entry.size_bytes)
         self.name = f"{checkpoint.version.ref}:{key}"
         self._checkpoint = checkpoint
-        self._reader: RangeReader = checkpoint.reader(shard)
-        self._start, self._size = entry.values.start, entry.size_bytes
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        count = max(min(len(buffer), self._size - self._at), 0)
-        if count:
-            self._reader.read_into(self._start + self._at, memoryview(buffer).cast("B")[:count])
-            self._at += count
-        return count
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        if base + offset < 0:
-            raise ValueError(f"a position before the beginning: {base + offset}")
-        self._at = base + offset
-        return self._at
 
     def close(self) -> None:
         if not self.closed:
@@ -341,6 +318,6 @@ def _fault(version: Version) -> str | None:
 def _mismatch(checkpoint: Reader, seal: Seal) -> str | None:
     """Return which bytes differ from the seal, None when all are the same."""
     readers = {base_name(shard.file.path): checkpoint.reader(shard) for shard in checkpoint.shards}
-    workers = default_workers(remote=open_store(checkpoint.version.location).properties.round_trips)
+    workers = default_workers(remote=checkpoint.is_far)
     found = next(check_chunks(seal, readers, workers=workers), None)
     return None if found is None else f"bytes {found.chunk.start} to {found.chunk.end} differ from its seal"

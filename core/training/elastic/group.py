@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.training.elastic.coordinator import MembershipError
 
 _FRAME: Final = struct.Struct("<cQQ")
@@ -20,7 +20,7 @@ _UP: Final = b"u"
 _DOWN: Final = b"d"
 
 
-class Group:
+class Round:
     """One round. Rank 0 has the sockets of ranks 1, 2, ... in order; every other rank has the socket of rank 0."""
 
     def __init__(self, rank: int, sockets: Sequence[socket.socket], *, timeout_seconds: float) -> None:

@@ -20,10 +20,10 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.arrays import Array, as_array
-from edl_ckpt.core.errors import UnavailableError, UsageError
+from edl_ckpt.core.base.arrays import Array, as_array
+from edl_ckpt.core.base.errors import UnavailableError, UsageError
 from edl_ckpt.core.training.elastic.coordinator import Coordinator, MembershipError, StopException
-from edl_ckpt.core.training.elastic.group import Group, receive
+from edl_ckpt.core.training.elastic.group import Round, receive
 from edl_ckpt.core.training.elastic.registry import Leader, Registry
 
 _HOST: Final = "127.0.0.1"
@@ -72,7 +72,7 @@ class LocalCoordinator(Coordinator):
         self._last_call_seconds = last_call_seconds
         self._straggler_seconds = straggler_seconds
         self._timeout_seconds = timeout_seconds
-        self._group: Group | None = None
+        self._group: Round | None = None
         self._listener: socket.socket | None = None
         self._secret = b""
         self._waiting: dict[int, socket.socket] = {}
@@ -167,7 +167,7 @@ class LocalCoordinator(Coordinator):
         self._registry.leave()
 
     @property
-    def _round(self) -> Group:
+    def _round(self) -> Round:
         if self._group is None:
             raise MembershipError("this member is in no round")
         return self._group
@@ -216,7 +216,7 @@ class LocalCoordinator(Coordinator):
         except OSError:
             peer.close()
             return False
-        self._group = Group(self.rank, [peer], timeout_seconds=self._timeout_seconds)
+        self._group = Round(self.rank, [peer], timeout_seconds=self._timeout_seconds)
         return True
 
     def _lead(self, deadline: float) -> bool:
@@ -241,7 +241,7 @@ class LocalCoordinator(Coordinator):
 
     def _welcome(self, here: list[int]) -> bool:
         peers = [self._waiting.pop(number) for number in here]
-        group = Group(0, peers, timeout_seconds=self._timeout_seconds)
+        group = Round(0, peers, timeout_seconds=self._timeout_seconds)
         try:
             for rank, peer in enumerate(peers, start=1):
                 peer.sendall(_WELCOME.pack(rank, len(peers) + 1))

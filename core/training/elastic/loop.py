@@ -16,10 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from edl_ckpt.core.errors import EdlCkptError, UsageError
-from edl_ckpt.core.training.elastic.checkpoint import CheckpointManager, get_checkpoint_manager
+from edl_ckpt.core.base.errors import EdlCkptError, UsageError
+from edl_ckpt.core.training.elastic.checkpoint import ElasticCheckpointManager, get_checkpoint_manager
 from edl_ckpt.core.training.elastic.coordinator import Coordinator, MembershipError, StopException
-from edl_ckpt.core.training.elastic.state import State
+from edl_ckpt.core.training.elastic.state import ElasticState
 
 MAX_ROLLBACKS: Final = 100
 """As many failures as TorchElastic allows."""
@@ -35,7 +35,7 @@ _READY: Final[weakref.WeakValueDictionary[int, Any]] = weakref.WeakValueDictiona
 class TrainResult:
     """What `train` did; `state` is the object that it was given, or the last one that a step returned."""
 
-    state: State
+    state: ElasticState
     steps: int
     """Steps that counted on this member."""
     rounds: int
@@ -51,13 +51,13 @@ class TrainResult:
 def train(
     coordinator: Coordinator,
     train_step: Callable[[Any], object],
-    state: State,
+    state: ElasticState,
     *,
     max_rollbacks: int = MAX_ROLLBACKS,
     recoverable: tuple[type[Exception], ...] = RECOVERABLE,
     max_failed_saves: int = 0,
     trust_sync: bool = False,
-    checkpoint_manager: CheckpointManager | None = None,
+    checkpoint_manager: ElasticCheckpointManager | None = None,
 ) -> TrainResult:
     """Call `train_step(state)` until it raises StopIteration, the end of its data, or another member has ended the run.
 
@@ -79,8 +79,8 @@ def train(
     if max_rollbacks < 0 or max_failed_saves < 0:
         raise UsageError("max_rollbacks and max_failed_saves must be at least 0")
     manager = get_checkpoint_manager() if checkpoint_manager is None else checkpoint_manager
-    limits = _Limits(recoverable, max_rollbacks, max_failed_saves, trust_sync)
-    return _Job(coordinator, train_step, state, manager, limits).run()
+    limits = _Tolerance(recoverable, max_rollbacks, max_failed_saves, trust_sync)
+    return _TrainingLoop(coordinator, train_step, state, manager, limits).run()
 
 
 def _check(value: object, what: str, names: tuple[str, ...]) -> None:
@@ -105,7 +105,7 @@ def _parted(result: object) -> tuple[Any, object]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Limits:
+class _Tolerance:
     """What `train` goes on after."""
 
     recoverable: tuple[type[Exception], ...]
@@ -114,16 +114,16 @@ class _Limits:
     trust_sync: bool
 
 
-class _Job:
+class _TrainingLoop:
     """One call of `train`."""
 
     def __init__(
         self,
         coordinator: Coordinator,
         train_step: Callable[[Any], object],
-        state: State,
-        manager: CheckpointManager | None,
-        limits: _Limits,
+        state: ElasticState,
+        manager: ElasticCheckpointManager | None,
+        limits: _Tolerance,
     ) -> None:
         self._coordinator = coordinator
         self._train_step = train_step
@@ -172,7 +172,7 @@ class _Job:
         self._set_ready(ready=True)
         return True
 
-    def _load(self, manager: CheckpointManager) -> None:
+    def _load(self, manager: ElasticCheckpointManager) -> None:
         checkpoint = manager.get_latest_checkpoint()
         if checkpoint is not None:
             with checkpoint.open_input_stream() as stream:
@@ -253,7 +253,7 @@ class _Job:
             self._failed_saves = 0
             self._checkpoints += 1
 
-    def _save(self, manager: CheckpointManager) -> None:
+    def _save(self, manager: ElasticCheckpointManager) -> None:
         checkpoint = manager.create_checkpoint()
         try:
             with checkpoint.open_output_stream() as stream:

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
-from edl_ckpt.core.errors import NotFoundError
+from edl_ckpt.core.base.errors import NotFoundError
 from edl_ckpt.core.storage.faults import storage_errors
 
 _PREFIX: Final = "member-"

@@ -17,9 +17,9 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.arrays import BFLOAT16, as_array, dtype_name, is_array
-from edl_ckpt.core.errors import CorruptError, UsageError
-from edl_ckpt.core.memory import check_memory
+from edl_ckpt.core.base.arrays import BFLOAT16, as_array, dtype_name, is_array
+from edl_ckpt.core.base.errors import CorruptError, UsageError
+from edl_ckpt.core.base.memory import check_memory
 
 MAGIC: Final = b"edl-ckpt/snapshot/1\n"
 _MAX_HEADER_BYTES: Final = 1 << 28

@@ -6,12 +6,12 @@ import io
 from abc import abstractmethod
 from typing import Any, BinaryIO, Protocol
 
-from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.training.elastic.coordinator import Coordinator
 from edl_ckpt.core.training.elastic.snapshots import read_snapshot, write_snapshot
 
 
-class State(Protocol):
+class ElasticState(Protocol):
     """The state of one member. Its constructor makes the initial state, which every member can make by itself.
 
     `snapshot` and `apply` are one pair, `save` and `load` another. Each captures all that changes, so that it restores
@@ -57,7 +57,7 @@ class State(Protocol):
         return False
 
 
-def sync_from_rank_0(state: State, coordinator: Coordinator) -> None:
+def sync_from_rank_0(state: ElasticState, coordinator: Coordinator) -> None:
     """Give every member the state of rank 0: one way to write `State.sync`. The whole of it is in memory meanwhile."""
     if coordinator.world_size == 1:
         return

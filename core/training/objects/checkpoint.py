@@ -16,14 +16,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.checkpoint.aliases import ALIASES, own_name, path_name
-from edl_ckpt.core.checkpoint.catalog import VersionLike
-from edl_ckpt.core.checkpoint.reader import Checkpoint, open_checkpoint
-from edl_ckpt.core.errors import NotFoundError, UsageError
-from edl_ckpt.core.format.model import CheckpointRef
-from edl_ckpt.core.numbers import whole_number
+from edl_ckpt.core.base.errors import NotFoundError, UsageError
+from edl_ckpt.core.base.numbers import whole_number
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.words import escaped
+from edl_ckpt.core.catalog.listing import VersionLike
+from edl_ckpt.core.model.versions import CheckpointRef
 from edl_ckpt.core.operations.save import Table, save_checkpoint
-from edl_ckpt.core.progress import WARNINGS, Reporter
+from edl_ckpt.core.reading.aliases import ALIASES, own_name, path_name
+from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import LocationLike
 from edl_ckpt.core.storage.location import Location
@@ -33,7 +34,6 @@ from edl_ckpt.core.training.objects.status import SAVE_COUNTER, LoadStatus, Noth
 from edl_ckpt.core.training.objects.tracking import Child, Trackable, children_of, is_leaf, is_node, is_stateful
 from edl_ckpt.core.training.objects.values import array_of, state_of
 from edl_ckpt.core.training.objects.variables import EmbeddingTable, Variable
-from edl_ckpt.core.words import escaped
 
 
 class VersionRef(str):

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.checkpoint.aliases import Path, path_name
-from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.reading.aliases import Path, path_name
 from edl_ckpt.core.training.objects.tracking import Child, TrackedDict, TrackedList, children_of, is_leaf, is_stateful
 
 
@@ -109,7 +109,7 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class SavedPaths:
     """The paths of the values in a checkpoint, and its aliases."""
 
     paths: frozenset[Path]
@@ -118,7 +118,7 @@ class Names:
     """The paths of all nodes: what comes before a value or an alias."""
 
     @classmethod
-    def of(cls, paths: frozenset[Path], aliases: Mapping[Path, Path]) -> Names:
+    def of(cls, paths: frozenset[Path], aliases: Mapping[Path, Path]) -> SavedPaths:
         """Return the names of a checkpoint."""
         edges = [*paths, *aliases]
         return cls(paths, aliases, frozenset(edge[:depth] for edge in edges for depth in range(len(edge))))

@@ -14,10 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from edl_ckpt.core.checkpoint.catalog import GRACE_SECONDS, list_versions
-from edl_ckpt.core.checkpoint.readable import newest_readable
-from edl_ckpt.core.commit.recovery import location_lock
-from edl_ckpt.core.errors import (
+from edl_ckpt.core.base.errors import (
     CorruptError,
     EdlCkptError,
     IncompleteError,
@@ -27,18 +24,21 @@ from edl_ckpt.core.errors import (
     ReplacedError,
     UsageError,
 )
-from edl_ckpt.core.format.checks import check_version
-from edl_ckpt.core.format.model import State, Version
-from edl_ckpt.core.numbers import whole_number
+from edl_ckpt.core.base.numbers import whole_number
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.words import abridged
+from edl_ckpt.core.catalog.listing import GRACE_SECONDS, list_versions
+from edl_ckpt.core.commit.repair.recovery import location_lock
+from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.prune.execute import prune
 from edl_ckpt.core.operations.prune.guards import NO_EXCEPTIONS, Guards, find_unreadable, guard_reasons
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
-from edl_ckpt.core.progress import WARNINGS, Reporter
+from edl_ckpt.core.reading.readable import newest_readable
+from edl_ckpt.core.sources.elasticdl.target import check_version
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.managed import Managed, read_managed, write_managed
 from edl_ckpt.core.storage import Location, LocationLike, open_store
 from edl_ckpt.core.training.objects.checkpoint import ObjectCheckpoint, VersionRef
-from edl_ckpt.core.words import abridged
 
 _PASSED_OVER: Final = (CorruptError, IncompleteError, NotFoundError)
 """Why a version is passed over for an older one: what it contains cannot be read."""
@@ -276,8 +276,8 @@ class CheckpointManager:
 
     def _note(self, change: Callable[[Managed], Managed]) -> None:
         """Change what managers remember, under the lock."""
-        with self._locked():
-            write_managed(self._location, change(self._remembered()))
+        with self._locked() as locked:
+            write_managed(locked.store, change(self._remembered()))
 
     def _delete_old(self, number: int) -> None:
         """Delete the versions that are too old after a save, as far as guards allow it, and record what remains."""

@@ -1,6 +1,6 @@
 """One restore of a version into the objects of a program: what is restored at once, what waits, and what never came.
 
-Values wait until something of their name is created. While values wait, the version stays open, until they are all
+SavedValues wait until something of their name is created. While values wait, the version stays open, until they are all
 restored or the next restore of the same checkpoint begins.
 
 Source: `_CheckpointRestoreCoordinator` in `tensorflow/python/checkpoint/checkpoint.py` of TensorFlow.
@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from edl_ckpt.core.checkpoint.aliases import Path, path_name
-from edl_ckpt.core.checkpoint.reader import Checkpoint
-from edl_ckpt.core.errors import MismatchError
+from edl_ckpt.core.base.errors import MismatchError
+from edl_ckpt.core.base.words import abridged, counted
+from edl_ckpt.core.reading.aliases import Path, path_name
+from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.training.objects.graph import Match, Pair
 from edl_ckpt.core.training.objects.tracking import Child, Trackable, TrackedDict, TrackedList, is_leaf
-from edl_ckpt.core.training.objects.values import Values, shape_of, why_not
-from edl_ckpt.core.words import abridged, counted
+from edl_ckpt.core.training.objects.values import SavedValues, shape_of, why_not
 
 LOG: Final = logging.getLogger("edl_ckpt")
 _NAMED: Final = 20
@@ -32,13 +32,13 @@ _LATEST: Final[dict[int, tuple[Callable[[], Any], int]]] = {}
 
 
 class UnrestoredWarning(UserWarning):
-    """Values of a checkpoint were not restored: they never found an object, or one that came too late."""
+    """SavedValues of a checkpoint were not restored: they never found an object, or one that came too late."""
 
 
-class _Progress:
+class _Usage:
     """What a restore has used. It refers to no object of the program, so that it outlives them."""
 
-    def __init__(self, values: Values) -> None:
+    def __init__(self, values: SavedValues) -> None:
         self.values = values
         self.used: set[Path] = set()
         self.expect_partial = False
@@ -69,11 +69,11 @@ class Restoration:
     """A version that is being restored below one root."""
 
     def __init__(self, checkpoint: Checkpoint, *, skip_mismatch: bool = False) -> None:
-        self.values = Values(checkpoint)
+        self.values = SavedValues(checkpoint)
         self.ref = checkpoint.version.ref
         self.mismatches: dict[Path, str] = {}
-        """Values whose shape or dtype differs from that of the program, by the path in the program."""
-        self._progress = _Progress(self.values)
+        """SavedValues whose shape or dtype differs from that of the program, by the path in the program."""
+        self._progress = _Usage(self.values)
         self._skip_mismatch = skip_mismatch
         self._done: set[Path] = set()
         self._number = next(_NUMBERS)

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NoReturn, Protocol, Self
 
-from edl_ckpt.core.checkpoint.aliases import Path, path_name
-from edl_ckpt.core.errors import MismatchError
+from edl_ckpt.core.base.errors import MismatchError
+from edl_ckpt.core.base.words import counted
+from edl_ckpt.core.reading.aliases import Path, path_name
 from edl_ckpt.core.training.objects.graph import leaves_of
 from edl_ckpt.core.training.objects.restoration import Restoration
 from edl_ckpt.core.training.objects.tracking import Trackable
 from edl_ckpt.core.training.objects.values import shape_of
-from edl_ckpt.core.words import counted
 
 SAVE_COUNTER = "save_counter"
 """The name of the counter of saves: it does not count as a match, and a version of others lacks it."""

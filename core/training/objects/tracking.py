@@ -17,8 +17,8 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, SupportsIndex
 
-from edl_ckpt.core.arrays import is_array
-from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.base.arrays import is_array
+from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.training.objects.variables import EmbeddingTable
 

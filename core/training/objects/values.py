@@ -1,4 +1,4 @@
-"""Values in a version and values of a program: their shapes and dtypes, and writing the first into the second."""
+"""SavedValues in a version and values of a program: their shapes and dtypes, and writing the first into the second."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 from edl_ckpt.core.adapters.nest import flatten, unflatten
 from edl_ckpt.core.adapters.tensorflow import iterator_state, restore_iterator, to_tensor
-from edl_ckpt.core.arrays import as_array, dtype_name
-from edl_ckpt.core.checkpoint.aliases import ALIASES, Path, parse_aliases, parse_name, path_name
-from edl_ckpt.core.checkpoint.reader import Checkpoint
-from edl_ckpt.core.libraries import library, torch_tensor
+from edl_ckpt.core.base.arrays import as_array, dtype_name
+from edl_ckpt.core.base.libraries import library, torch_tensor
 from edl_ckpt.core.operations.save import Table
-from edl_ckpt.core.training.objects.graph import Names
+from edl_ckpt.core.reading.aliases import ALIASES, Path, parse_aliases, parse_name, path_name
+from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.training.objects.graph import SavedPaths
 from edl_ckpt.core.training.objects.tracking import Child, is_iterator, is_of, is_stateful, is_table
 from edl_ckpt.core.training.objects.variables import EmbeddingTable, Variable
 
@@ -62,7 +62,7 @@ def state_of(value: Any, name: str) -> dict[str, npt.NDArray[Any]]:
     return flatten(state, f"{name}/", array_of)
 
 
-class Values:
+class SavedValues:
     """The values in an open version by their paths."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -74,12 +74,12 @@ class Values:
         if ALIASES in dense:
             dense.remove(ALIASES)
             aliases = parse_aliases(checkpoint.variable(ALIASES), checkpoint.version.ref)
-        # Names that we would write come first: in those of others, two names may be read as one path.
+        # SavedPaths that we would write come first: in those of others, two names may be read as one path.
         for name in sorted(sorted(dense), key=_is_foreign):
             self._dense.setdefault(parse_name(name), name)
         for name in sorted(checkpoint.table_names, key=_is_foreign):
             self._tables.setdefault(parse_name(name), name)
-        self.names = Names.of(frozenset(self._dense) | frozenset(self._tables), aliases)
+        self.names = SavedPaths.of(frozenset(self._dense) | frozenset(self._tables), aliases)
         self.shapes = {path: self._shape(path) for path in self.names.paths}
 
     def _shape(self, path: Path) -> Shape:

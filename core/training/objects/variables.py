@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from edl_ckpt.core.arrays import as_array
-from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.base.arrays import as_array
+from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.operations.save import Table
-from edl_ckpt.core.words import counted
 
 _SHOWN: Final = 10
 

@@ -21,10 +21,10 @@ from checkpoints import save_small
 from edl_ckpt.cli.browse import source
 from edl_ckpt.cli.browse import version as version_module
 from edl_ckpt.cli.browse.grid import Grid, ItemRows
-from edl_ckpt.cli.text import escaped
+from edl_ckpt.cli.terminal.text import escaped
 from edl_ckpt.core import Table, add_tag, save_checkpoint, set_metrics, set_note
-from edl_ckpt.core.errors import EdlCkptError
-from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.base.errors import EdlCkptError
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.summary import VariableSummary
 from s3_fixtures import Bucket
 from s3_proxy import Fault, stall, status
@@ -90,7 +90,7 @@ def marks(top: Path) -> dict[str, tuple[int, int, int]]:
 
 @pytest.mark.parametrize("scene", sorted(hostile_state.SCENES))
 def test_hostile_state(scene: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """13.2: state that anybody made, such as links, pipes and endless JSON, is read with care, and nothing changes."""
+    """State that anybody made, such as links, pipes and endless JSON, is read with care, and nothing changes."""
     hostile_state.prepare(tmp_path)
     request.addfinalizer(lambda: subprocess.run(["rm", "-rf", tmp_path / "run"], check=True))  # it may be very deep
     hostile_state.SCENES[scene](tmp_path / "run")
@@ -123,7 +123,7 @@ def test_100_000_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     many = tuple(VariableSummary(f"layer_{k:06}/kernel:0", "float32", (1,), 4, k % 2) for k in range(100_000))
     read = source.opened
 
-    def opened(version: Version) -> source.Opened:
+    def opened(version: Version) -> source.OpenVersion:
         found = read(version)
         found.summary = replace(found.summary, variables=many)
         return found

@@ -14,7 +14,7 @@ import browsing
 from browsing import Screen
 from checkpoints import at, files_of, save_mixed, save_small
 from edl_ckpt.cli.browse import source
-from edl_ckpt.cli.browse.page import Page
+from edl_ckpt.cli.browse.page import BrowserPage
 from edl_ckpt.cli.browse.values import TablePage
 from edl_ckpt.cli.browse.version import VersionPage
 from edl_ckpt.core import Reporter, Table, list_versions, open_checkpoint, save_checkpoint, set_metrics
@@ -429,15 +429,15 @@ def test_a_bug_ends_the_program(run: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_help_names_every_key(run: Path) -> None:
     """Each screen's help has all of its keys, and no key of a screen stands for two things."""
-    pages: list[type[Page]] = []
+    pages: list[type[BrowserPage]] = []
 
-    def below(page: type[Page]) -> None:
+    def below(page: type[BrowserPage]) -> None:
         for each in page.__subclasses__():
             if each.__module__.startswith("edl_ckpt.cli.browse"):
                 pages.append(each)
                 below(each)
 
-    below(Page)
+    below(BrowserPage)
     assert len(pages) > 10
     for page in pages:
         keys = [key for each in page.keys for key in each.keys.split(",") if key]
@@ -450,7 +450,7 @@ def test_the_help_names_every_key(run: Path) -> None:
         for path in ((), ("enter",), ("enter",), ("escape", "s"), ("escape", "v"), ("escape", "d")):
             await screen.press(*path)
             page = screen.app.screen
-            assert isinstance(page, Page)
+            assert isinstance(page, BrowserPage)
             text = " ".join((await screen.press("question_mark")).split())
             assert [key.help for key in page.keys if " ".join(key.help.split()) not in text] == []
             await screen.press("escape")

@@ -22,7 +22,7 @@ import pytest
 import browsing
 from checkpoints import files_of, save_small
 from edl_ckpt.cli.browse import terminal
-from edl_ckpt.core.errors import EdlCkptError
+from edl_ckpt.core.base.errors import EdlCkptError
 from program import edl
 
 pyte = pytest.importorskip("pyte", reason="pyte is not installed: pip install '.[test]'")

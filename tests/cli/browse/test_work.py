@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from edl_ckpt.cli.browse.work import Job
+from edl_ckpt.cli.browse.work import BackgroundJob
 from edl_ckpt.core import Reporter
-from edl_ckpt.core.errors import EdlCkptError, NoSpaceError, NotFoundError, ReplacedError
-from edl_ckpt.core.parallel import pause, run_parallel, stop_requested
+from edl_ckpt.core.base.errors import EdlCkptError, NoSpaceError, NotFoundError, ReplacedError
+from edl_ckpt.core.base.parallel import pause, run_parallel, stop_requested
 
 
-def done(work: Callable[[Job], Any]) -> Job:
+def done(work: Callable[[BackgroundJob], Any]) -> BackgroundJob:
     """Run a job to its end."""
     ended = threading.Event()
-    job = Job("working", work, lambda _: ended.set())
+    job = BackgroundJob("working", work, lambda _: ended.set())
     job.begin()
     assert ended.wait(60)
     assert not job.is_running
@@ -27,8 +27,8 @@ def done(work: Callable[[Job], Any]) -> Job:
 def test_results_and_errors() -> None:
     """A result, an error of ours, an error of the system, and a bug are told apart."""
 
-    def fails(error: BaseException) -> Callable[[Job], None]:
-        def work(_: Job) -> None:
+    def fails(error: BaseException) -> Callable[[BackgroundJob], None]:
+        def work(_: BackgroundJob) -> None:
             raise error
 
         return work
@@ -45,7 +45,7 @@ def test_a_replaced_version_is_read_again() -> None:
     """A version that was replaced between listing and reading is read again, and not for ever."""
     tries: list[int] = []
 
-    def work(_: Job) -> int:
+    def work(_: BackgroundJob) -> int:
         tries.append(1)
         if len(tries) < 3:
             raise ReplacedError("another command has replaced it")
@@ -53,7 +53,7 @@ def test_a_replaced_version_is_read_again() -> None:
 
     assert done(work).result == 3
 
-    def never(_: Job) -> None:
+    def never(_: BackgroundJob) -> None:
         raise ReplacedError("another command has replaced it")
 
     assert isinstance(done(never).error, ReplacedError)
@@ -70,7 +70,7 @@ def test_progress_in_words() -> None:
     job = done(work)
     assert job.progress == "values: 1.0 of 4.0 GiB, 25%"
     assert job.warnings == ["careful"]
-    assert Job("listing", lambda _: None, print).progress == "listing"
+    assert BackgroundJob("listing", lambda _: None, print).progress == "listing"
 
 
 @pytest.mark.parametrize("how", ["reports", "waits", "in a pool", "in a pool that waits"])
@@ -83,7 +83,7 @@ def test_giving_up(how: str) -> None:
         while not stop_requested():
             pause(0.01)
 
-    def work(job: Job) -> None:
+    def work(job: BackgroundJob) -> None:
         def report(_: int) -> None:
             begun.set()
             while True:
@@ -101,7 +101,7 @@ def test_giving_up(how: str) -> None:
             gone.set()
 
     gate = threading.Event()
-    job = Job("working", work, lambda _: ended.set())
+    job = BackgroundJob("working", work, lambda _: ended.set())
     job.begin()
     assert begun.wait(60)
     job.give_up()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from edl_ckpt.core import Progress, open_checkpoint, save_checkpoint
 from edl_ckpt.core.adapters.nest import STRUCTURE, flatten, unflatten
-from edl_ckpt.core.errors import CorruptError, EdlCkptError, NotFoundError, UsageError
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError, UsageError
 
 PLAIN = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5))
 NESTS = st.recursive(

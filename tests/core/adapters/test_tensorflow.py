@@ -10,8 +10,8 @@ import pytest
 
 from edl_ckpt.core import open_checkpoint, save_checkpoint
 from edl_ckpt.core.adapters.tensorflow import assign_variables, to_tensor, to_variables
-from edl_ckpt.core.arrays import BFLOAT16
-from edl_ckpt.core.errors import MismatchError, UsageError
+from edl_ckpt.core.base.arrays import BFLOAT16
+from edl_ckpt.core.base.errors import MismatchError, UsageError
 from frameworks import need
 
 pytestmark = [

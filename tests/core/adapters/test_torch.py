@@ -10,7 +10,7 @@ import pytest
 
 from edl_ckpt.core import open_checkpoint, save_checkpoint
 from edl_ckpt.core.adapters.torch import to_state_dict, to_tensor, to_variables
-from edl_ckpt.core.errors import UnsupportedError, UsageError
+from edl_ckpt.core.base.errors import UnsupportedError, UsageError
 from frameworks import need
 
 pytestmark = [

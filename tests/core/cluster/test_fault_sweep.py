@@ -38,9 +38,9 @@ from edl_ckpt.core import (
     save_checkpoint,
     verify_version,
 )
+from edl_ckpt.core.base.progress import SILENT
 from edl_ckpt.core.cluster.connection import connected
-from edl_ckpt.core.commit.recovery import recover
-from edl_ckpt.core.progress import SILENT
+from edl_ckpt.core.commit.repair.recovery import recover
 from examples import TIMES
 from program import PROGRAM
 from scan_guard import scan_of

@@ -18,16 +18,17 @@ import pytest
 
 from checkpoints import only, save_large
 from cluster_tasks import Gated, Opened, Slow, closed, left_open, never, pause, renewed, tasks_known
-from edl_ckpt.core import CorruptError, UnavailableError, errors, reshard_version, verify_version
+from edl_ckpt.core import CorruptError, UnavailableError, reshard_version, verify_version
+from edl_ckpt.core.base import errors
+from edl_ckpt.core.base.errors import EdlCkptError
+from edl_ckpt.core.base.progress import SILENT, Progress, SilentReporter
 from edl_ckpt.core.cluster import executor as executor_module
 from edl_ckpt.core.cluster import preflight, worker
 from edl_ckpt.core.cluster.choice import cluster_at
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.cluster.worker import packed
-from edl_ckpt.core.errors import EdlCkptError
-from edl_ckpt.core.format.model import State, Version
-from edl_ckpt.core.format.names import DESIGN
-from edl_ckpt.core.progress import SILENT, Progress, SilentReporter
+from edl_ckpt.core.model.versions import State, Version
+from edl_ckpt.core.sources.elasticdl.names import DESIGN
 from edl_ckpt.core.storage.location import Location
 from waiting import wait_until
 

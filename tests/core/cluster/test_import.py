@@ -10,11 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from builders import models, write_checkpoint
 from checkpoints import only, save_large, save_mixed, shards_of
 from cluster_tasks import renewed
 from edl_ckpt.core import (
@@ -22,15 +19,14 @@ from edl_ckpt.core import (
     LockedError,
     UnsupportedError,
     import_arrays,
-    import_checkpoint,
     open_checkpoint,
     verify_version,
 )
 from edl_ckpt.core.cluster.executor import ClusterExecutor
+from edl_ckpt.core.moving.survey import StretchCountWork
+from edl_ckpt.core.moving.tasks import Move
 from edl_ckpt.core.operations.export import Selection, export_version
-from edl_ckpt.core.operations.importing import plan_arrays, write
-from edl_ckpt.core.operations.importing.spread import CountWork
-from oracle import Model
+from edl_ckpt.core.operations.importing import plan_arrays
 
 
 def same_import(source: Path, ps_num: int, client: Any, tmp: Path) -> None:
@@ -45,25 +41,13 @@ def same_import(source: Path, ps_num: int, client: Any, tmp: Path) -> None:
     assert not list((tmp / "there").glob(".edl-ckpt-0/stage-0/*"))
 
 
-@pytest.mark.parametrize("ps_num", [1, 4])
-@pytest.mark.parametrize("name", ["m.safetensors", "many.safetensors", "m.npy", "m.npz"])
-def test_the_same_bytes(tmp_path: Path, client: Any, name: str, ps_num: int) -> None:
-    """Files, a directory of arrays, and an archive become the same shards, with the source's values."""
+def test_several_files(tmp_path: Path, client: Any) -> None:
+    """Several files in the stored order become the same shards, with the source's values."""
     save_mixed(tmp_path / "run")
-    several = {"max_shard_bytes": 1 << 20} if name.startswith("many") else {}
-    export_version(only(tmp_path / "run"), tmp_path / name, selection=Selection(order="stored"), **several)  # type: ignore[arg-type]
-    same_import(tmp_path / name, ps_num, client, tmp_path)
+    name, order = "many.safetensors", Selection(order="stored")
+    export_version(only(tmp_path / "run"), tmp_path / name, selection=order, max_shard_bytes=1 << 20)
+    same_import(tmp_path / name, 1, client, tmp_path)
     assert only(tmp_path / "there").fingerprint == only(tmp_path / "run").fingerprint
-
-
-@settings(max_examples=3)
-@given(model=models(), ps_num=st.integers(1, 5), form=st.sampled_from(["safetensors", "npy", "npz"]))
-def test_any_model(tmp_path_factory: pytest.TempPathFactory, client: Any, model: Model, ps_num: int, form: str) -> None:
-    """Any model is imported alike on any number of servers."""
-    tmp = tmp_path_factory.mktemp("any")
-    write_checkpoint(tmp / "run", model, 2)
-    export_version(only(tmp / "run"), tmp / f"m.{form}")
-    same_import(tmp / f"m.{form}", ps_num, client, tmp)
 
 
 def test_arrays_of_others(tmp_path: Path, client: Any) -> None:
@@ -77,20 +61,12 @@ def test_arrays_of_others(tmp_path: Path, client: Any) -> None:
             assert np.array_equal(values, rows[np.argsort(ids)][found])
 
 
-def test_a_checkpoint(tmp_path: Path, client: Any) -> None:
-    """A checkpoint is imported as a reshard, alike."""
-    save_mixed(tmp_path / "run")
-    for name, executor in (("here", None), ("there", client)):
-        import_checkpoint(only(tmp_path / "run"), tmp_path / name, 9, 4, executor=executor)
-    assert shards_of(tmp_path / "there") == shards_of(tmp_path / "here")
-
-
 def test_work_before(tmp_path: Path, client: Any) -> None:
     """An import, and the plan of one, count the bytes that they read, not those that their executor read before."""
     arrays: dict[str, Any] = {"t.ids": np.arange(900), "t.vectors": np.ones((900, 2), np.float32)}
     save_file(arrays, tmp_path / "m.safetensors")
     used, source = ClusterExecutor(client), tmp_path / "m.safetensors"
-    planned = [plan_arrays(source, tmp_path / "out", 5, 2, executor=used).bytes_read for _ in range(2)]
+    planned = [plan_arrays(source, tmp_path / "out", 5, 2, executor=used)[0].survey.bytes_read for _ in range(2)]
     made = [import_arrays(source, tmp_path / "out", number, 2, executor=used).bytes_read for number in (5, 6)]
     assert planned[0] == planned[1] > 900 * 8
     assert made[0] == made[1] > planned[0]
@@ -118,7 +94,7 @@ def test_killed_workers(tmp_path: Path, processes: Any, monkeypatch: pytest.Monk
     monkeypatch.setattr("edl_ckpt.core.cluster.executor._LEAST_TASK_BYTES", 1 << 18)
     monkeypatch.setattr("edl_ckpt.core.cluster.executor._TASKS_A_THREAD", 64)
     pids = sorted(processes.run(os.getpid).values())
-    real = write.Write.hand_out
+    real = Move.hand_out
 
     def hand_out(*arguments: Any) -> Any:
         killer = threading.Timer(0.1, os.kill, (pids[0], signal.SIGKILL))
@@ -128,7 +104,7 @@ def test_killed_workers(tmp_path: Path, processes: Any, monkeypatch: pytest.Monk
         finally:
             killer.join()
 
-    monkeypatch.setattr(write.Write, "hand_out", hand_out)
+    monkeypatch.setattr(Move, "hand_out", hand_out)
     try:
         same_import(tmp_path / "m.safetensors", 3, processes, tmp_path)
     finally:
@@ -139,14 +115,14 @@ def test_a_file_that_changes(tmp_path: Path, client: Any, monkeypatch: pytest.Mo
     """Arrays that are replaced while they are counted are an error, and nothing becomes visible."""
     arrays: dict[str, Any] = {"t.ids": np.arange(900), "t.vectors": np.ones((900, 2), np.float32)}
     save_file(arrays, tmp_path / "m.safetensors")
-    real = CountWork.open
+    real = StretchCountWork.open
 
-    def replace(self: CountWork) -> Any:
+    def replace(self: StretchCountWork) -> Any:
         save_file(arrays, tmp_path / "new")
         os.replace(tmp_path / "new", tmp_path / "m.safetensors")
         return real(self)
 
-    monkeypatch.setattr(CountWork, "open", replace)
+    monkeypatch.setattr(StretchCountWork, "open", replace)
     with pytest.raises(LockedError, match="another file"):
         import_arrays(tmp_path / "m.safetensors", tmp_path / "out", 5, 2, executor=client)
     assert not (tmp_path / "out").exists()

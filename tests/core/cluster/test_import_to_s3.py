@@ -7,12 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from bucket_parts import in_bucket, killed_midway, nothing_is_left, with_parts
-from builders import models, write_checkpoint
 from checkpoints import only, save_large, save_mixed, save_varied, shards_of
 from cluster_tasks import environment, killed_worker, what_travels
 from edl_ckpt.core import (
@@ -20,18 +17,16 @@ from edl_ckpt.core import (
     NotFoundError,
     UnsupportedError,
     import_arrays,
-    import_checkpoint,
     list_versions,
     recover,
     verify_version,
 )
-from edl_ckpt.core.commit.part_plan import PartsPlan
-from edl_ckpt.core.commit.remote import RemoteOutput
+from edl_ckpt.core.commit.publish.objects import RemoteOutput
+from edl_ckpt.core.commit.publish.part_plan import PartsPlan
+from edl_ckpt.core.moving.settings import settings_on
 from edl_ckpt.core.operations.export import Selection, export_version
-from edl_ckpt.core.operations.importing import plan_arrays
-from edl_ckpt.core.operations.importing.write import Write
+from edl_ckpt.core.operations.importing import plan, plan_arrays
 from edl_ckpt.core.storage.location import Location
-from oracle import Model
 from s3_fixtures import Bucket
 from s3_proxy import Fault, status
 
@@ -40,16 +35,15 @@ from s3_proxy import Fault, status
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[PartsPlan]:
     """The plans of parts that imports carry out, which have stretches of a few thousand ids."""
     found: list[PartsPlan] = []
-    real = Write.hand_out
+    real = settings_on
 
-    def hand_out(write: Write, *arguments: Any) -> None:
-        assert write.parts is not None
-        found.append(write.parts)
-        real(write, *arguments)
+    def noted(*arguments: Any, **options: Any) -> Any:
+        chosen = real(*arguments, **options)
+        found.extend([chosen.parts] if chosen.parts else [])
+        return chosen
 
-    monkeypatch.setattr(Write, "hand_out", hand_out)
-    for module in ("spread", "write"):
-        monkeypatch.setattr(f"edl_ckpt.core.operations.importing.{module}.IDS_AT_ONCE", 1 << 11)
+    monkeypatch.setattr(plan, "settings_on", noted)
+    monkeypatch.setattr("edl_ckpt.core.operations.importing.source.IDS_AT_ONCE", 1 << 11)
     return found
 
 
@@ -64,44 +58,23 @@ def same_import(s3: Bucket, source: Path | str, ps_num: int, client: Any, tmp: P
     nothing_is_left(s3)
 
 
-@pytest.mark.parametrize(("name", "ps_num"), [("m.safetensors", 1), ("many.safetensors", 4), ("m.npy", 3)])
-def test_the_same_bytes(
-    s3: Bucket, tmp_path: Path, client: Any, tiny_stretches: None, planned: list[PartsPlan], name: str, ps_num: int
-) -> None:
+def test_requests(s3: Bucket, tmp_path: Path, client: Any, tiny_stretches: None, planned: list[PartsPlan]) -> None:
     """Each part has one writer, each byte is sent once, and the requests are those of the plan."""
     save_mixed(tmp_path / "run")
-    several = {"max_shard_bytes": 1 << 20} if name.startswith("many") else {}
-    export_version(only(tmp_path / "run"), tmp_path / name, selection=Selection(order="stored"), **several)  # type: ignore[arg-type]
+    name, ps_num = "many.safetensors", 4
+    order = Selection(order="stored")
+    export_version(only(tmp_path / "run"), tmp_path / name, selection=order, max_shard_bytes=1 << 20)
     same_import(s3, tmp_path / name, ps_num, client, tmp_path)
     (parts,) = planned
     assert parts.strategy == "direct"
     assert parts.tasks > 5
     assert parts.times_read < 1.5
     assert s3.proxy.count("upload_part") == parts.parts
-    shown = plan_arrays(tmp_path / name, f"s3://{s3.name}/dry", 5, ps_num, executor=client)
-    assert (shown.parts, shown.size_bytes) == (parts, sum(map(len, shards_of(tmp_path / "here").values())))
+    shown, chosen = plan_arrays(tmp_path / name, f"s3://{s3.name}/dry", 5, ps_num, executor=client)
+    assert (chosen.parts, shown.size_bytes) == (parts, sum(map(len, shards_of(tmp_path / "here").values())))
     assert not s3.keys("dry/")
     assert s3.proxy.request_bytes("upload_part") == sum(map(len, shards_of(tmp_path / "here").values()))
     assert s3.proxy.count("create_upload") == s3.proxy.count("complete") == ps_num
-
-
-@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(model=models(), ps_num=st.integers(1, 5))
-def test_any_model(
-    tmp_path_factory: pytest.TempPathFactory,
-    s3: Bucket,
-    client: Any,
-    tiny_stretches: None,
-    planned: list[PartsPlan],
-    model: Model,
-    ps_num: int,
-) -> None:
-    """Any model is imported alike on any number of servers."""
-    tmp = tmp_path_factory.mktemp("any")
-    s3.delete(*s3.objects())
-    write_checkpoint(tmp / "run", model, 2)
-    export_version(only(tmp / "run"), tmp / "m.safetensors")
-    same_import(s3, tmp / "m.safetensors", ps_num, client, tmp)
 
 
 def test_from_a_bucket(s3: Bucket, tmp_path: Path, client: Any, tiny_stretches: None) -> None:
@@ -112,16 +85,12 @@ def test_from_a_bucket(s3: Bucket, tmp_path: Path, client: Any, tiny_stretches: 
     same_import(s3, f"s3://{s3.name}/m.safetensors", 3, client, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["m.npz", "m.npy", "many.safetensors"])
-def test_directories_and_archives_in_a_bucket(
-    s3: Bucket, tmp_path: Path, client: Any, tiny_stretches: None, name: str
-) -> None:
-    """Workers read an archive, a directory of arrays, and several files with an index from a bucket."""
+def test_several_files_in_a_bucket(s3: Bucket, tmp_path: Path, client: Any, tiny_stretches: None) -> None:
+    """Workers read several files with an index from a bucket."""
     save_varied(tmp_path / "run", 2)
-    several = {"max_shard_bytes": 1 << 12} if name.startswith("many") else {}
-    export_version(only(tmp_path / "run"), tmp_path / name, **several)  # type: ignore[arg-type]
-    files = sorted((tmp_path / name).iterdir()) if (tmp_path / name).is_dir() else [tmp_path / name]
-    for file in files:
+    name = "many.safetensors"
+    export_version(only(tmp_path / "run"), tmp_path / name, max_shard_bytes=1 << 12)
+    for file in sorted((tmp_path / name).iterdir()):
         s3.put(str(file.relative_to(tmp_path)), file.read_bytes())
     same_import(s3, f"s3://{s3.name}/{name}", 3, client, tmp_path)
 
@@ -134,15 +103,6 @@ def test_refused_in_a_bucket(s3: Bucket, client: Any, name: str) -> None:
     with pytest.raises(expected):
         import_arrays(f"s3://{s3.name}/{name}", s3.url, 5, 2, executor=client)
     assert s3.keys("") == ["m.parquet"]
-
-
-def test_a_checkpoint(s3: Bucket, tmp_path: Path, client: Any, tiny_stretches: None) -> None:
-    """A checkpoint is imported into a bucket as a reshard, alike."""
-    save_mixed(tmp_path / "run")
-    import_checkpoint(only(tmp_path / "run"), tmp_path / "here", 9, 4)
-    import_checkpoint(only(tmp_path / "run"), s3.url, 9, 4, executor=client)
-    assert in_bucket(s3) == shards_of(tmp_path / "here")
-    nothing_is_left(s3)
 
 
 @pytest.mark.slow  # a reshard tests the same in the ordinary suite
@@ -158,9 +118,9 @@ def test_little_memory(
 ) -> None:
     """Parts without memory wait on the local disk; where that has no room, the source is read for each group."""
     with_parts(monkeypatch, 64 << 10)
-    monkeypatch.setattr("edl_ckpt.core.commit.part_plan.WORKER_PART_BYTES", 320 << 10)
+    monkeypatch.setattr("edl_ckpt.core.commit.publish.part_plan.WORKER_PART_BYTES", 320 << 10)
     if strategy == "grouped":
-        monkeypatch.setattr("edl_ckpt.core.commit.part_plan._has_room", lambda *_: False)
+        monkeypatch.setattr("edl_ckpt.core.commit.publish.part_plan._has_room", lambda *_: False)
     save_large(tmp_path / "run")
     export_version(only(tmp_path / "run"), tmp_path / "m.safetensors")
     same_import(s3, tmp_path / "m.safetensors", 8, client, tmp_path)

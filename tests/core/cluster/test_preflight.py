@@ -41,13 +41,13 @@ from edl_ckpt.core import (
     save_checkpoint,
     verify_version,
 )
+from edl_ckpt.core.base.progress import SILENT, Progress
 from edl_ckpt.core.cluster import executor as executor_module
 from edl_ckpt.core.cluster import preflight, worker
 from edl_ckpt.core.cluster.choice import check_target, cluster_at
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.cluster.worker import Seen
 from edl_ckpt.core.operations.reshard import prepare
-from edl_ckpt.core.progress import SILENT, Progress
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.meeting import SharedDirectory
 from waiting import wait_until

@@ -11,11 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from builders import models, write_checkpoint, write_unchecked
-from checkpoints import at, only, save_large, save_mixed, save_varied, shards_of
+from builders import write_unchecked
+from checkpoints import at, only, save_large, save_varied, shards_of
 from cluster_tasks import hold_writes, peak_bytes, renewed, signal_writer, write_again
 from edl_ckpt.core import (
     CorruptError,
@@ -27,47 +25,14 @@ from edl_ckpt.core import (
     save_checkpoint,
     verify_version,
 )
+from edl_ckpt.core.base.ids import kernel_id
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.commit import writers
 from edl_ckpt.core.commit.writers import StagedTargets, Writers
-from edl_ckpt.core.ids import kernel_id
 from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.meeting import TOKEN
-from oracle import Model
 from program import PROGRAM
 from waiting import wait_until
-
-
-def same_shards(location: Path, ps_num: int, client: Any, tmp: Path) -> None:
-    """Reshard the only version of a location here and on a cluster; compare every byte, and verify the seal."""
-    results = []
-    for name, executor in (("here", None), ("there", client)):
-        results.append(reshard_version(only(location), ps_num, output=tmp / name, executor=executor))
-    here, there = results
-    assert shards_of(tmp / "there") == shards_of(tmp / "here")
-    assert (there.fingerprint, there.rows, there.bytes_written) == (here.fingerprint, here.rows, there.size_bytes)
-    verified = verify_version(only(tmp / "there"), level="deep")
-    assert verified.sealed
-    assert not {"checksum-mismatch", "fingerprint-mismatch"} & {finding.code for finding in verified.findings}
-
-
-@pytest.mark.parametrize("ps_num", [1, 2, 5, 9])
-@pytest.mark.parametrize("save", [save_mixed, lambda location: save_varied(location, 3)], ids=["mixed", "varied"])
-def test_the_same_bytes(tmp_path: Path, client: Any, save: Any, ps_num: int) -> None:
-    """Variables, wide rows, narrow rows, small tables and tables without rows move as on one machine."""
-    save(tmp_path / "run")
-    same_shards(tmp_path / "run", ps_num, client, tmp_path)
-
-
-@settings(max_examples=4)
-@given(model=models(), before=st.integers(1, 4), after=st.integers(1, 5))
-def test_any_model(
-    tmp_path_factory: pytest.TempPathFactory, client: Any, model: Model, before: int, after: int
-) -> None:
-    """Any model moves alike."""
-    tmp = tmp_path_factory.mktemp("any")
-    write_checkpoint(tmp / "run", model, before)
-    same_shards(tmp / "run", after, client, tmp)
 
 
 def test_in_place(tmp_path: Path, processes: Any, monkeypatch: pytest.MonkeyPatch) -> None:

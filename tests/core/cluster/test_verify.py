@@ -8,16 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from builders import models, write_checkpoint, write_unchecked
+from builders import write_unchecked
 from checkpoints import only, save_large, save_mixed
 from edl_ckpt.core import Table, verify_and_seal, verify_version
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.storage import open_store
-from oracle import Model
 
 
 def same_on_both(location: Path | str, client: Any, level: str = "deep") -> None:
@@ -26,22 +23,11 @@ def same_on_both(location: Path | str, client: Any, level: str = "deep") -> None
     assert replace(there, bytes_read=0, checks=()) == replace(here, bytes_read=0, checks=())
 
 
-@pytest.mark.parametrize("level", ["quick", "default", "deep"])
+@pytest.mark.parametrize("level", ["quick", "default"])
 def test_whole(tmp_path: Path, client: Any, level: str) -> None:
-    """A sealed version with variables and tables of several kinds verifies alike, at each level."""
+    """A sealed version with variables and tables of several kinds verifies alike, at the levels that read no values."""
     save_mixed(tmp_path)
     same_on_both(tmp_path, client, level)
-
-
-@settings(max_examples=5)
-@given(model=models(), ps_num=st.integers(1, 4), generation=st.sampled_from(["v1", "v3", "v4"]))
-def test_any_model(
-    tmp_path_factory: pytest.TempPathFactory, client: Any, model: Model, ps_num: int, generation: str
-) -> None:
-    """Any model in any generation verifies alike."""
-    location = tmp_path_factory.mktemp("any")
-    write_checkpoint(location, model, ps_num, generation=generation)
-    same_on_both(location, client)
 
 
 def test_faults(tmp_path: Path, client: Any) -> None:

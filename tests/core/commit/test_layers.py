@@ -1,4 +1,4 @@
-"""13.12: file systems that refuse: a lower layer of overlayfs cannot rename directories; a mount may be read-only."""
+"""File systems that refuse: a lower layer of overlayfs cannot rename directories; a mount may be read-only."""
 
 from __future__ import annotations
 

@@ -27,11 +27,11 @@ from edl_ckpt.core import (
     save_checkpoint,
     verify_version,
 )
-from edl_ckpt.core.commit import remote
-from edl_ckpt.core.commit.local import LocalOutput
-from edl_ckpt.core.commit.recovery import location_lock
-from edl_ckpt.core.commit.remote import RemoteOutput
-from edl_ckpt.core.errors import EdlCkptError, LockedError, NotFoundError
+from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError
+from edl_ckpt.core.commit.publish import objects as remote
+from edl_ckpt.core.commit.publish.disk import LocalOutput
+from edl_ckpt.core.commit.publish.objects import RemoteOutput
+from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.state.seal import Seal
 from edl_ckpt.core.storage.beneath import Directory
@@ -287,7 +287,7 @@ class TestEveryOperation:
         assert place.leftovers() == []
 
     def test_locks_on_any_file_system(self, tmp_path: Path, operation: str) -> None:
-        """Issue 13.4: on a file system of fsspec, without rename or conditions, each operation has the lock too."""
+        """On a file system of fsspec, without rename or conditions, each operation has the lock too."""
         import fsspec
 
         save_small(tmp_path / "run", 7)

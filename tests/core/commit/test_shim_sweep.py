@@ -32,7 +32,7 @@ def outcomes(done: subprocess.CompletedProcess[str]) -> Iterator[dict[str, Any]]
 
 
 def test_sample(library: Path) -> None:
-    """13.13: faults in reads, stat, readdir, close, flock and renames: old or new, the right code, no traceback."""
+    """Faults in reads, stat, readdir, close, flock and renames: old or new, the right code, no traceback."""
     found = list(outcomes(start(library, "--sample", "3", *SAMPLED)))
     assert {outcome["command"] for outcome in found} == set(SAMPLED)
     assert all(outcome["met"] == outcome["points"] == 3 for outcome in found)
@@ -43,7 +43,7 @@ def test_sample(library: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [*CHANGING, *READING])
 def test_every_call(library: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """13.13: the same for every fault at every call that concerns the directory; prints the counts."""
+    """Every fault at every call that concerns the directory leaves old or new; prints the counts."""
     (outcome,) = outcomes(start(library, command))
     with capsys.disabled():
         calls = ", ".join(f"{call} {count}" for call, count in sorted(outcome["calls"].items()))

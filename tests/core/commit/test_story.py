@@ -12,14 +12,14 @@ from s3_fixtures import Bucket
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_nothing_is_lost_on_the_disk(seed: int, tmp_path: Path) -> None:
-    """13: versions, tags, metrics and notes are there as acknowledged, the scan is right, and nothing is left over."""
+    """Versions, tags, metrics and notes are there as acknowledged, the scan is right, and nothing is left over."""
     counts = story.tell(tmp_path, seed, steps=30)
     assert counts["exit 0"] > 5
     assert sum(counts.values()) > counts["exit 0"]
 
 
 def test_nothing_is_lost_on_s3(s3: Bucket, tmp_path: Path) -> None:
-    """13: the same in a bucket, with two commands at a time, faults of the service, and kills."""
+    """Nothing is lost in a bucket, with two commands at a time, faults of the service, and kills."""
     counts = story.tell_on_s3(tmp_path, s3, 1, steps=16)
     assert counts["exit 0"] > 4
     assert sum(counts.values()) > counts["exit 0"]
@@ -28,7 +28,7 @@ def test_nothing_is_lost_on_s3(s3: Bucket, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10, 20))
 def test_longer_stories(seed: int, s3: Bucket, tmp_path: Path) -> None:
-    """13: five minutes of each kind, in ten stories of half a minute."""
+    """Nothing is lost in five minutes of each kind, in ten stories of half a minute."""
     for name in ("disk", "s3"):
         (tmp_path / name).mkdir()
     story.tell(tmp_path / "disk", seed, steps=10_000, seconds=30)

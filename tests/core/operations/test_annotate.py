@@ -29,8 +29,9 @@ from edl_ckpt.core import (
     set_note,
     store_policy,
 )
-from edl_ckpt.core.errors import LockedError, NotFoundError, UsageError
+from edl_ckpt.core.base.errors import LockedError, NotFoundError, UsageError
 from edl_ckpt.core.state import annotate
+from edl_ckpt.core.storage import open_store
 from places import GOLDEN
 
 
@@ -99,10 +100,10 @@ def test_what_could_not_be_read_again(run: Path) -> None:
     set_metrics(at(run, 20), {"a": 1.0})
     for policy in ({"rules": {1, 2}}, {"keep": float("nan")}):
         with pytest.raises(UsageError, match="this cannot be recorded"):
-            annotate.write_policy(str(run), policy)
+            annotate.write_policy(open_store(run), policy)
     modes: Any = {"a": 5}
     with pytest.raises(UsageError, match="this cannot be recorded"):
-        annotate.write_modes(str(run), modes)
+        annotate.write_modes(open_store(run), modes)
     assert at(run, 20).metrics == {"a": 1.0}
 
 

@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 from edl_ckpt.core import open_checkpoint, reshard_version, save_checkpoint
-from edl_ckpt.core.checkpoint.catalog import list_versions, parse_ref, resolve
-from edl_ckpt.core.checkpoint.sampling import hash_ids
-from edl_ckpt.core.errors import CorruptError, IncompleteError, NotFoundError, UnsupportedError, UsageError
-from edl_ckpt.core.format import placement
-from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.base.errors import CorruptError, IncompleteError, NotFoundError, UnsupportedError, UsageError
+from edl_ckpt.core.catalog.listing import list_versions, parse_ref, resolve
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.lookup import (
     find_nearest,
     first_rows,
@@ -23,6 +21,8 @@ from edl_ckpt.core.operations.lookup import (
     slice_variable,
 )
 from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.reading.sampling import hash_ids
+from edl_ckpt.core.sources.elasticdl import placement
 from edl_ckpt.core.storage.local import LocalStore
 from edl_ckpt.proto import model_v4_pb2
 from places import GOLDEN

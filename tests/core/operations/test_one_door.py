@@ -1,4 +1,4 @@
-"""Issue 12.4: one table of inputs, fed to every writer of versions, with one answer from each.
+"""One table of inputs, fed to every writer of versions, with one answer from each.
 
 A writer that an input cannot reach is in the table with the reason in place of a source.
 """
@@ -29,13 +29,13 @@ from edl_ckpt.core import (
     save_checkpoint,
     verify_version,
 )
-from edl_ckpt.core.checkpoint import duplicates
-from edl_ckpt.core.errors import CorruptError, EdlCkptError, UnsupportedError, UsageError
-from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnsupportedError, UsageError
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.copy.execute import execute_copy
 from edl_ckpt.core.operations.copy.plan import plan_copy
 from edl_ckpt.core.operations.importing import NameMap, import_checkpoint
 from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.proof import duplicates
 from edl_ckpt.proto import model_v4_pb2
 from reporters import Recorder
 
@@ -294,7 +294,7 @@ def tree(place: Path) -> dict[str, bytes | None]:
 @pytest.mark.parametrize("writer", WRITERS, ids=lambda writer: writer.__name__)
 @pytest.mark.parametrize("case", BAD)
 def test_refused(case: str, writer: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 12.4: each writer gives the same error, with the same words and exit code, and leaves nothing behind."""
+    """Each writer gives the same error, with the same words and exit code, and leaves nothing behind."""
     given, error, code, words, not_reached = BAD[case]
     if writer in not_reached:
         assert not_reached[writer]
@@ -335,7 +335,7 @@ WARNED = {
 @pytest.mark.parametrize("writer", WRITERS, ids=lambda writer: writer.__name__)
 @pytest.mark.parametrize("case", WARNED)
 def test_warned_of(case: str, writer: Callable[..., None], tmp_path: Path) -> None:
-    """Issue 12.4: what edl-ckpt can read and ElasticDL cannot is written by each writer, with the same warning.
+    """What edl-ckpt can read and ElasticDL cannot is written by each writer, with the same warning.
 
     `verify` finds the same in the result.
     """
@@ -367,7 +367,7 @@ ACCEPTED = {
 @pytest.mark.parametrize("case", ACCEPTED)
 @pytest.mark.parametrize("writer", [save, import_npz, save_shards], ids=lambda writer: writer.__name__)
 def test_accepted(case: str, writer: Callable[..., None], tmp_path: Path) -> None:
-    """Issue 12.4: ElasticDL's scan finds what is accepted, the protobuf library reads it, verify finds no error."""
+    """ElasticDL's scan finds what is accepted, the protobuf library reads it, verify finds no error."""
     given = ACCEPTED[case]
     if case == "nothing" and writer is import_npz:
         pytest.skip("no array of another tool is no checkpoint: an input without arrays is not found")
@@ -387,7 +387,7 @@ def test_accepted(case: str, writer: Callable[..., None], tmp_path: Path) -> Non
 
 
 def test_equal_ids_in_several_shards(tmp_path: Path) -> None:
-    """Issue 12.4: an id that two shards have, one of them wrongly, is refused by a reshard and a copy."""
+    """An id that two shards have, one of them wrongly, is refused by a reshard and a copy."""
     for ps_id in (0, 1):
         write_unchecked(tmp_path / f"part{ps_id}", 7, 1, table([3, 5, 7]))
     run = tmp_path / "run/version-7"
@@ -405,7 +405,7 @@ def test_equal_ids_in_several_shards(tmp_path: Path) -> None:
 
 
 def test_numbers_in_shards(tmp_path: Path) -> None:
-    """Issue 12.4: shards of version -1 are not made anew, whatever their directory is called."""
+    """Shards of version -1 are not made anew, whatever their directory is called."""
     write_unchecked(tmp_path / "run", 7, 2, GOOD.tables, number=-1)
     version = only(tmp_path / "run")
     for write in (
@@ -462,7 +462,7 @@ def test_numbers_of_other_types(tmp_path: Path) -> None:
 def test_duplicates_among_many_ids(
     max_memory_bytes: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Issue 12.4: one repeated id among 300,000 in any order is found in bounded memory, in turns; without it, none."""
+    """One repeated id among 300,000 in any order is found in bounded memory, in turns; without it, none."""
     ids = np.random.default_rng(4).permutation(
         np.unique(np.random.default_rng(5).integers(-(2**63), 2**63 - 1, 300_000))
     )

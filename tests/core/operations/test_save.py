@@ -10,8 +10,8 @@ import pytest
 
 from checkpoints import only, save_small
 from edl_ckpt.core import Rows, open_checkpoint, save_checkpoint
-from edl_ckpt.core.arrays import BFLOAT16, Array
-from edl_ckpt.core.errors import EdlCkptError, RefusedError, UsageError
+from edl_ckpt.core.base.arrays import BFLOAT16, Array
+from edl_ckpt.core.base.errors import EdlCkptError, RefusedError, UsageError
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.storage.files import PreallocatedFile
 from reporters import Recorder
@@ -126,8 +126,9 @@ def test_progress(tmp_path: Path) -> None:
     phases = Phases()
     table = Table(np.arange(900), np.ones((900, 5), np.float32))
     save_checkpoint(tmp_path, 1, 2, variables={"w": np.ones(7)}, tables={"t": table}, reporter=phases)
-    assert phases.phases[0][1:] == [900 * (8 + 5 * 4) + 56] * 2
-    assert len(phases.phases) > 1
+    ids, values = 900 * 8, 900 * 5 * 4 + 56
+    assert [phase[1:] for phase in phases.phases[:2]] == [[ids] * 2, [values] * 2]
+    assert len(phases.phases) > 2
     assert all(total <= done for _, total, done in phases.phases)
 
 

@@ -15,10 +15,10 @@ from hypothesis.extra import numpy as hnp
 
 from checkpoints import stored_rows
 from edl_ckpt.core import open_checkpoint, save_checkpoint, slice_table, slice_variable
-from edl_ckpt.core.checkpoint.slices import parse_index
-from edl_ckpt.core.errors import CorruptError, NotFoundError, UsageError
-from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.base.errors import CorruptError, NotFoundError, UsageError
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.reading.slices import parse_index
 from edl_ckpt.core.storage.local import LocalReader
 from program import PROGRAM, document, edl
 

@@ -21,7 +21,7 @@ from edl_ckpt.core import (
     save_checkpoint,
     verify_version,
 )
-from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.save import Table as RowsToSave
 from edl_ckpt.proto import model_v4_pb2
 from golden_cases import shard_files
@@ -126,7 +126,7 @@ WRITERS = [
 def test_every_writer_names_the_dtype_of_the_rows(
     write: Callable[[Version, Path], None], saver: str, tmp_path: Path
 ) -> None:
-    """Issue 12.1: every shard of every writer names a table's dtype in its info and in its tensor, rows or not."""
+    """Every shard of every writer names a table's dtype in its info and in its tensor, rows or not."""
     model = one_sided_model()
     write_checkpoint(tmp_path / "run", model, SERVERS, saver=saver)
     write(only(tmp_path / "run"), tmp_path / "new")
@@ -136,7 +136,7 @@ def test_every_writer_names_the_dtype_of_the_rows(
 @pytest.mark.parametrize("generation", ["v1", "v2", "v3"])
 @pytest.mark.parametrize("write", WRITERS, ids=lambda w: w.__name__)
 def test_dtype_of_an_old_generation(write: Callable[[Version, Path], None], generation: str, tmp_path: Path) -> None:
-    """Issue 12.1: the infos of old generations have no dtype; it comes from the rows."""
+    """The infos of old generations have no dtype; it comes from the rows."""
     model = one_sided_model()
     write_checkpoint(tmp_path / "run", model, SERVERS, generation=generation, saver="python")
     write(only(tmp_path / "run"), tmp_path / "new")
@@ -145,7 +145,7 @@ def test_dtype_of_an_old_generation(write: Callable[[Version, Path], None], gene
 
 @pytest.mark.parametrize("write", WRITERS, ids=lambda w: w.__name__)
 def test_dtype_of_a_table_without_rows(write: Callable[[Version, Path], None], tmp_path: Path) -> None:
-    """Issue 12.1: a table without rows anywhere keeps the dtype that its info names, also through export and import."""
+    """A table without rows anywhere keeps the dtype that its info names, also through export and import."""
     model = Model(7, tables={f"no {dtype}": Table(3, "zeros", dtype) for dtype in ROWS})
     write_checkpoint(tmp_path / "run", model, SERVERS)
     write(only(tmp_path / "run"), tmp_path / "new")
@@ -155,7 +155,7 @@ def test_dtype_of_a_table_without_rows(write: Callable[[Version, Path], None], t
 
 
 def test_dtype_that_numpy_lacks(tmp_path: Path) -> None:
-    """Issue 12.1: bfloat16 and its like are named in infos and tensors too, when their rows are resharded."""
+    """Bfloat16 and its like are named in infos and tensors too, when their rows are resharded."""
     target = write_checkpoint(tmp_path / "run", one_sided_model(), SERVERS)
     for path in shard_files(target):
         shard = model_v4_pb2.Model.FromString(path.read_bytes())
@@ -171,7 +171,7 @@ def test_dtype_that_numpy_lacks(tmp_path: Path) -> None:
 @pytest.mark.parametrize("saver", ["go", "python", "earlier"])
 @pytest.mark.parametrize("between", [1, 2, 5])
 def test_there_and_back(saver: str, between: int, tmp_path: Path) -> None:
-    """Issue 12.1: N -> M -> N keeps the content, and the result has no error."""
+    """N -> M -> N keeps the content, and the result has no error."""
     model = one_sided_model()
     write_checkpoint(tmp_path / "run", model, SERVERS, saver=saver)
     there = reshard_version(only(tmp_path / "run"), between, output=str(tmp_path / "there"))
@@ -214,7 +214,7 @@ def places(version: Version, tag: bytes, name: str) -> list[int]:
 
 @pytest.mark.parametrize("saver", ["python", "earlier"])
 def test_verify_finds_a_wrong_info(saver: str, tmp_path: Path) -> None:
-    """Issue 12.1: headers alone show an info that disagrees with the rows, in each shard, at its place in the file."""
+    """Headers alone show an info that disagrees with the rows, in each shard, at its place in the file."""
     write_checkpoint(tmp_path / "run", one_sided_model(), SERVERS, saver=saver)
     version = only(tmp_path / "run")
     expected = []
@@ -246,7 +246,7 @@ def test_wrong_infos_that_no_python_server_writes(fault: str, tmp_path: Path) ->
 
 
 def test_verify_finds_shards_that_disagree(tmp_path: Path) -> None:
-    """Issue 12.1: a tensor without rows of another dtype than the rows is an error; the Python saver's form is not."""
+    """A tensor without rows of another dtype than the rows is an error; the Python saver's form is not."""
     for saver in ("earlier", "python"):
         write_checkpoint(tmp_path / saver, one_sided_model(), SERVERS, saver=saver)
     version = only(tmp_path / "earlier")
@@ -262,7 +262,7 @@ def test_verify_finds_shards_that_disagree(tmp_path: Path) -> None:
 
 
 def test_verify_finds_an_info_without_dtype(tmp_path: Path) -> None:
-    """Issue 12.1: an info that names no dtype, or one that nobody knows, is an error with rows and without."""
+    """An info that names no dtype, or one that nobody knows, is an error with rows and without."""
     target = write_checkpoint(tmp_path / "run", Model(7, tables={"t": Table(2, "ones"), "u": Table(2, "ones")}), 1)
     (path,) = shard_files(target)
     shard = model_v4_pb2.Model.FromString(path.read_bytes())
@@ -295,7 +295,7 @@ def test_verify_finds_an_empty_tensor_of_another_width(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("saver", ["python", "earlier"])
 def test_reshard_in_place_mends(saver: str, tmp_path: Path) -> None:
-    """Issue 12.1: a reshard in place to the same number of servers mends both findings, as their hints say."""
+    """A reshard in place to the same number of servers mends both findings, as their hints say."""
     model = one_sided_model()
     write_checkpoint(tmp_path / "run", model, SERVERS, saver=saver)
     before = verify_version(only(tmp_path / "run"), level="deep")
@@ -310,7 +310,7 @@ def test_reshard_in_place_mends(saver: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", ["ps1", "ps2", "ps3", "ps4"])
 def test_what_elasticdls_python_saver_wrote(case: str, tmp_path: Path) -> None:
-    """Issue 12.1: the float64 table of the golden checkpoints is named in every shard, and a reshard mends it."""
+    """The float64 table of the golden checkpoints is named in every shard, and a reshard mends it."""
     version = only(GOLDEN / "current" / case)
     assert verify_version(version).ok
     found = findings(version, "info-dtype-mismatch")

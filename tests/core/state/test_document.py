@@ -1,4 +1,4 @@
-"""Issue 13.10: one reader for the JSON of our state; what it returns can be walked, printed and written again."""
+"""One reader for the JSON of our state; what it returns can be walked, printed and written again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.state.document import MAX_DEPTH, parse_document
 from edl_ckpt.core.state.metadata import MAX_NAMES, parse_version
 
@@ -21,7 +21,7 @@ from edl_ckpt.core.state.metadata import MAX_NAMES, parse_version
     ids=range(13),
 )  # fmt: skip
 def test_refused(data: bytes) -> None:
-    """13.10: nested, endless, huge, not finite, or no object: an error that says so, never RecursionError."""
+    """Nested, endless, huge, not finite, or no object: an error that says so, never RecursionError."""
     with pytest.raises(UsageError, match="damaged"):
         parse_document(data, "x.json")
 
@@ -34,7 +34,7 @@ def test_accepted() -> None:
 
 
 def test_bounds_of_metadata() -> None:
-    """13.10: more than 10,000 tags or metrics are damage, which protects the version; 200,000 took a minute to list."""
+    """More than 10,000 tags or metrics are damage, which protects the version; 200,000 took a minute to list."""
     parse_version({"tags": [str(n) for n in range(MAX_NAMES)]})
     for document in ({"tags": ["x"] * 200_000}, {"metrics": {str(n): 1 for n in range(MAX_NAMES + 1)}}):
         with pytest.raises(UsageError, match="damaged: more than"):

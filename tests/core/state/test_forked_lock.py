@@ -15,8 +15,8 @@ import pytest
 
 from checkpoints import only, save_small
 from edl_ckpt.core import recover, verify_version
-from edl_ckpt.core.commit.recovery import location_lock
-from edl_ckpt.core.errors import LockedError
+from edl_ckpt.core.base.errors import LockedError
+from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.operations.annotate import add_tag
 from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.storage import Location
@@ -27,9 +27,9 @@ from s3_fixtures import Bucket
 
 HOLDER = """
 import multiprocessing, os, signal, subprocess, sys, threading
-from edl_ckpt.core.commit.recovery import location_lock
-from edl_ckpt.core.commit.staging import StageLock
-from edl_ckpt.core.ids import new_id
+from edl_ckpt.core.commit.repair.recovery import location_lock
+from edl_ckpt.core.commit.publish.staging import StageLock
+from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.storage.beneath import Directory
 
 def start(way):

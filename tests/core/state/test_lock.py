@@ -15,8 +15,8 @@ import pytest
 
 import elasticdl_rules
 from checkpoints import save_small
-from edl_ckpt.core.commit.recovery import location_lock
-from edl_ckpt.core.errors import EdlCkptError, LockedError
+from edl_ckpt.core.base.errors import EdlCkptError, LockedError
+from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.state import lock as lock_module
 from edl_ckpt.core.state.owner import describe
 from reporters import Recorder

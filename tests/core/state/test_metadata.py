@@ -10,8 +10,8 @@ import pytest
 import elasticdl_rules
 from checkpoints import at
 from edl_ckpt.core import list_versions
-from edl_ckpt.core.checkpoint.catalog import narrowed
-from edl_ckpt.core.errors import NotFoundError, UsageError
+from edl_ckpt.core.base.errors import NotFoundError, UsageError
+from edl_ckpt.core.catalog.listing import narrowed
 from edl_ckpt.core.operations.annotate import (
     add_tag,
     remove_metrics,

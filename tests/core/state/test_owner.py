@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edl_ckpt.core.ids import new_id
+from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.state import owner as owner_module
 
 

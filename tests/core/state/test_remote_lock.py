@@ -1,4 +1,4 @@
-"""Issue 13.3: the lock on storage without rename needs no conditional write, and a dead one is always taken over."""
+"""The lock on storage without rename needs no conditional write, and a dead one is always taken over."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from edl_ckpt.core.errors import LockedError
+from edl_ckpt.core.base.errors import LockedError
 from edl_ckpt.core.state import remote_lock
 from edl_ckpt.core.state.lock import holding
 from edl_ckpt.core.state.remote_lock import RemoteLock
@@ -74,7 +74,7 @@ def files(store: Any) -> set[str]:
 
 
 def test_never_two_holders(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 13.3: of many processes that want the lock at once, one has it at a time, and all of them get it."""
+    """Of many processes that want the lock at once, one has it at a time, and all of them get it."""
     real = Board.ages
 
     def slow(self: Board, relative: str) -> dict[str, float]:
@@ -87,7 +87,7 @@ def test_never_two_holders(board: Board, monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(Board, "ages", slow)
     monkeypatch.setattr(RemoteLock, "poll_seconds", 0.002)
-    monkeypatch.setattr(remote_lock, "_ROUND_SECONDS", 0.002)
+    monkeypatch.setattr(remote_lock, "ROUND_SECONDS", 0.002)
     inside: list[int] = []
     most: list[int] = []
 
@@ -122,7 +122,7 @@ def without_conditions(call: Call, forward: Forward) -> Reply | None:
 
 @pytest.mark.parametrize("dialect", [refuse_conditions, without_conditions])
 def test_dead_lock_is_taken_over_in_every_dialect(s3: Bucket, dialect: Any) -> None:
-    """Issue 13.3: whatever a service makes of conditions, there is one holder, and the lock of a dead one is taken."""
+    """Whatever a service makes of conditions, there is one holder, and the lock of a dead one is taken."""
     s3.proxy.fail(Fault(dialect, times=None))
     store = open_store(s3.url)
     recorder = Recorder()
@@ -132,7 +132,7 @@ def test_dead_lock_is_taken_over_in_every_dialect(s3: Bucket, dialect: Any) -> N
     first.check()
     first.release()
     assert files(store) == set()
-    script = "import os, sys\nfrom edl_ckpt.core.commit.recovery import location_lock\n"
+    script = "import os, sys\nfrom edl_ckpt.core.commit.repair.recovery import location_lock\n"
     script += "with location_lock(sys.argv[1], 'killed', create=True): os._exit(9)\n"
     assert subprocess.run([sys.executable, "-c", script, s3.url], check=False).returncode == 9
     next_one = lock_of(store, "next", recorder)
@@ -144,7 +144,7 @@ def test_dead_lock_is_taken_over_in_every_dialect(s3: Bucket, dialect: Any) -> N
 
 
 def test_a_release_that_fails(s3: Bucket) -> None:
-    """Issue 13.3: a claim that could not be removed at the end stops neither this process nor another one later."""
+    """A claim that could not be removed at the end stops neither this process nor another one later."""
     store = open_store(s3.url)
     first = lock_of(store)
     assert first.take()
@@ -179,7 +179,7 @@ def test_other_host(board: Board) -> None:
 
 
 def test_a_holder_that_wakes_up_is_not_robbed(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 13.5: a process takes over while the holder proves its lock; in every order, not both of them go on."""
+    """A process takes over while the holder proves its lock; in every order, not both of them go on."""
     real = Board.ages
     for step in range(1, 6):  # the listing of the taker before which the holder proves its lock
         outcome: list[bool] = []
@@ -283,7 +283,7 @@ def test_heartbeat(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_two_at_once_on_s3(s3: Bucket) -> None:
-    """Issue 13.3: another process writes its claim between our claim and our listing: one of both has the lock."""
+    """Another process writes its claim between our claim and our listing: one of both has the lock."""
     first, second = lock_of(open_store(s3.url)), lock_of(open_store(s3.url))
     results: list[bool] = []
     s3.proxy.fail(Fault(hook(lambda _: results.append(second.take())), operation="list", nth=2))

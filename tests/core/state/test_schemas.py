@@ -12,9 +12,9 @@ import pytest
 
 from checkpoints import at, numbers
 from edl_ckpt.core import list_versions, recover, undo, verify_version
-from edl_ckpt.core.commit.deletions import RECORD_SCHEMA
+from edl_ckpt.core.base.errors import UnsupportedError
+from edl_ckpt.core.commit.deletion.records import RECORD_SCHEMA
 from edl_ckpt.core.commit.journal import DELETIONS_SCHEMA, JOURNAL_SCHEMA, parse_journals
-from edl_ckpt.core.errors import UnsupportedError
 from edl_ckpt.core.operations.prune.plan_file import PLAN_SCHEMA, read_plan
 from edl_ckpt.core.state.document import NEWEST, is_newer, parse_document
 from edl_ckpt.core.state.index import INDEX_SCHEMA, parse_index

@@ -1,4 +1,4 @@
-"""13.7: a seal covers itself. Every bit of its file counts, and every field at its place."""
+"""A seal covers itself. Every bit of its file counts, and every field at its place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from checkpoints import only, save_small
 from edl_ckpt.core import verify_version
-from edl_ckpt.core.errors import CorruptError, UnsupportedError
+from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.operations.verify.versions import verify_and_seal
 from edl_ckpt.core.state.document import is_newer, schema_at_head
 from edl_ckpt.core.state.paths import seal_file
@@ -37,7 +37,7 @@ def read_from(data: bytes) -> Seal | None:
 
 
 def test_every_bit(run: Path) -> None:
-    """13.7: each single flipped bit in a seal is a finding of verify, and nothing else is raised."""
+    """Each single flipped bit in a seal is a finding of verify, and nothing else is raised."""
     version, path = only(run), run / seal_file(7)
     whole = path.read_bytes()
     assert len(whole) < 1200
@@ -57,7 +57,7 @@ def test_every_bit(run: Path) -> None:
 
 
 def test_every_length(run: Path) -> None:
-    """13.7: a seal that is cut short anywhere is damaged, an empty one too."""
+    """A seal that is cut short anywhere is damaged, an empty one too."""
     whole = (run / seal_file(7)).read_bytes()
     for length in range(len(whole.rstrip())):
         with pytest.raises(CorruptError, match="damaged seal"):
@@ -94,7 +94,7 @@ def added(value: Any) -> Any:
 
 @pytest.mark.parametrize("change", [removed, reordered, added])
 def test_every_field(run: Path, change: Callable[[Any], Any]) -> None:
-    """13.7: a field or an item that is removed, added or in another place is damage, wherever it is in the seal."""
+    """A field or an item that is removed, added or in another place is damage, wherever it is in the seal."""
     version, path = only(run), run / seal_file(7)
     whole = json.loads(path.read_bytes())
     for place in fields(whole):
@@ -106,7 +106,7 @@ def test_every_field(run: Path, change: Callable[[Any], Any]) -> None:
 
 
 def test_a_key_twice(run: Path) -> None:
-    """13.7: a key that is there twice is damage, although JSON readers take one of the two."""
+    """A key that is there twice is damage, although JSON readers take one of the two."""
     path = run / seal_file(7)
     path.write_bytes(path.read_bytes().replace(b'{"schema"', b'{"schema": "edl-ckpt/seal/2", "schema"', 1))
     with pytest.raises(CorruptError, match="a key is there twice"):
@@ -114,14 +114,14 @@ def test_a_key_twice(run: Path) -> None:
 
 
 def test_white_space(run: Path) -> None:
-    """13.7: white space between the fields does not count: a person may have looked at the seal through a formatter."""
+    """White space between the fields does not count: a person may have looked at the seal through a formatter."""
     path = run / seal_file(7)
     path.write_text(json.dumps(json.loads(path.read_bytes()), indent=2))
     assert verify_version(only(run), level="deep").findings == ()
 
 
 def test_the_digest_is_what_the_manual_says(run: Path) -> None:
-    """13.7: the digest is the XXH3-128 of the document without it, as JSON without blanks: xxhsum agrees."""
+    """The digest is the XXH3-128 of the document without it, as JSON without blanks: xxhsum agrees."""
     whole = json.loads((run / seal_file(7)).read_bytes())
     digest = whole.pop("digest")
     text = json.dumps(whole, separators=(",", ":"))
@@ -141,7 +141,7 @@ def first_schema(run: Path) -> Path:
 
 
 def test_an_old_seal(run: Path) -> None:
-    """13.7: a seal without a digest is compared as before, with a warning; `verify --seal` renews it."""
+    """A seal without a digest is compared as before, with a warning; `verify --seal` renews it."""
     first_schema(run)
     result = verify_version(only(run), level="deep")
     assert (result.ok, result.sealed, [f.code for f in result.findings]) == (True, True, ["old-seal"])
@@ -155,7 +155,7 @@ def test_an_old_seal(run: Path) -> None:
 
 
 def test_an_old_seal_of_damaged_files(run: Path) -> None:
-    """13.7: an old seal that the files do not match is not renewed."""
+    """An old seal that the files do not match is not renewed."""
     path = first_schema(run)
     before = path.read_bytes()
     with Path(only(run).shards[0].path).open("r+b") as file:
@@ -166,7 +166,7 @@ def test_an_old_seal_of_damaged_files(run: Path) -> None:
 
 
 def test_a_newer_schema(run: Path) -> None:
-    """13.6: a seal of a newer schema is error 15, and not damage, in verify and in what would replace it."""
+    """A seal of a newer schema is error 15, and not damage, in verify and in what would replace it."""
     path = run / seal_file(7)
     whole = json.loads(path.read_bytes())
     del whole["digest"]
@@ -185,7 +185,7 @@ def document_error(*arguments: str | Path) -> int:
 
 
 def test_history_round_trip(run: Path) -> None:
-    """13.6: the decisions in a seal are read as they were written, odd names included."""
+    """The decisions in a seal are read as they were written, odd names included."""
     seal = read_seal(open_store(str(run)), 7)
     assert seal is not None
     told = (Override("2026-01-01T00:00:00+00:00", "ünï\ud800@host", "reshard", 'a "quoted" why'),)

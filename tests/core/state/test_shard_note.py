@@ -13,12 +13,13 @@ import pytest
 
 from checkpoints import only
 from edl_ckpt.core import verify_version
-from edl_ckpt.core.checkpoint.noted_seal import seal_from_notes
-from edl_ckpt.core.errors import CorruptError, EdlCkptError, UnsupportedError
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnsupportedError
 from edl_ckpt.core.operations.verify.versions import verify_and_seal
+from edl_ckpt.core.proof.noted_seal import seal_from_notes
 from edl_ckpt.core.state.paths import notes_dir
 from edl_ckpt.core.state.seal import number_chunks
 from edl_ckpt.core.state.shard_note import NoteName, ShardNote, note_bytes, parse_note_name, read_note, run_digest
+from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import Store
 from reporters import Recorder
 from saving import save_part
@@ -70,11 +71,11 @@ def test_no_seal_from_a_changed_note(tmp_path: Path) -> None:
     assert "is saved, but not sealed: " in reporter.warnings[0]
     version = only(tmp_path)
     path.write_bytes(data)
-    seal = seal_from_notes(version)
+    seal = seal_from_notes(open_store(tmp_path), version)
     for changed in flips(data, random.Random(0).sample(range(8 * len(data)), 200)):
         path.write_bytes(changed)
         try:
-            made = seal_from_notes(version)
+            made = seal_from_notes(open_store(tmp_path), version)
         except EdlCkptError:
             continue
         assert replace(made, sealed=seal.sealed) == seal
@@ -97,7 +98,7 @@ def test_a_note_of_an_older_program(tmp_path: Path) -> None:
     name = parse_note_name(path.name)
     assert name is not None
     with pytest.raises(UnsupportedError, match="shard 0 has no sums") as error:
-        seal_from_notes(only(tmp_path))
+        seal_from_notes(open_store(tmp_path), only(tmp_path))
     assert "verify" in str(error.value.hint)
     assert "--seal" in str(error.value.hint)
     assert only(tmp_path).mixture == ""

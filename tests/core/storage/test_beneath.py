@@ -1,4 +1,4 @@
-"""Issue 13.2: an open directory, below which no link is followed, and in which only plain files are opened."""
+"""An open directory, below which no link is followed, and in which only plain files are opened."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edl_ckpt.core.errors import EdlCkptError, NotFoundError, RefusedError, UsageError
+from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.storage.beneath import Directory, ForeignError
 
 
@@ -23,7 +23,7 @@ def victim(tmp_path: Path) -> Path:
 
 
 def test_no_link_is_followed(victim: Path) -> None:
-    """13.2: a link is refused as a directory, as a file to be read, written or replaced; the top may be one."""
+    """A link is refused as a directory, as a file to be read, written or replaced; the top may be one."""
     top = victim.parent / "top"
     (top / "room").symlink_to(victim)
     (top / "file").symlink_to(victim / "precious")
@@ -50,7 +50,7 @@ def test_no_link_is_followed(victim: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["pipe", "directory", "device"])
 def test_only_files_are_opened(tmp_path: Path, kind: str) -> None:
-    """13.10: a pipe does not block, a device is not read, a directory is no file."""
+    """A pipe does not block, a device is not read, a directory is no file."""
     if kind == "pipe":
         os.mkfifo(tmp_path / "x")
     elif kind == "directory":
@@ -66,7 +66,7 @@ def test_only_files_are_opened(tmp_path: Path, kind: str) -> None:
 
 
 def test_hard_links_are_not_written(victim: Path) -> None:
-    """13.2: a file with a second name may be somebody's: it is read, and never opened to be written in place."""
+    """A file with a second name may be somebody's: it is read, and never opened to be written in place."""
     os.link(victim / "precious", victim.parent / "top/file")
     with Directory.open(str(victim.parent / "top")) as place:
         assert place.read("file", 10) == b"mine"
@@ -88,7 +88,7 @@ def test_names_are_single(tmp_path: Path, name: str) -> None:
 
 
 def test_bounds(tmp_path: Path) -> None:
-    """13.10: a file beyond the bound is an error before it is read; one at the bound is read whole."""
+    """A file beyond the bound is an error before it is read; one at the bound is read whole."""
     (tmp_path / "x").write_bytes(b"12345")
     with Directory.open(str(tmp_path)) as place:
         assert place.read("x", 5) == b"12345"

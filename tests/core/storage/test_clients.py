@@ -16,7 +16,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.spec import AbstractFileSystem
 
 from edl_ckpt.core import execute_copy, list_versions, parse_ref, plan_copy, resolve, verify_version
-from edl_ckpt.core.errors import (
+from edl_ckpt.core.base.errors import (
     AuthError,
     EdlCkptError,
     NoSpaceError,
@@ -68,7 +68,7 @@ def web() -> Iterator[str]:
 @pytest.mark.parametrize("scheme", ["ftp", "http", "webhdfs"])
 @pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid"])
 def test_nobody_answers(scheme: str, host: str, refused: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """12.14: a refused connection and an unknown host are error 13 with the URL, whatever the client raises."""
+    """A refused connection and an unknown host are error 13 with the URL, whatever the client raises."""
     pytest.importorskip({"http": "aiohttp", "webhdfs": "requests"}.get(scheme, "ftplib"))
     url = f"{scheme}://{host}:{refused}/run"
     error = inside(capsys, "list", url, code=13)
@@ -80,7 +80,7 @@ def test_nobody_answers(scheme: str, host: str, refused: int, capsys: pytest.Cap
     [(403, AuthError), (404, NotFoundError), (429, UnavailableError), (501, UnsupportedError), (503, UnavailableError)],
 )
 def test_answers_of_a_server(web: str, status: int, kind: type[EdlCkptError]) -> None:
-    """12.14: the status that a server answers gives the error: 404 alone means that nothing is there."""
+    """The status that a server answers gives the error: 404 alone means that nothing is there."""
     with pytest.raises(kind) as end:
         list_versions(f"{web}/{status}/run")
     assert type(end.value) is kind
@@ -89,7 +89,7 @@ def test_answers_of_a_server(web: str, status: int, kind: type[EdlCkptError]) ->
 
 
 def test_http_location(web: str, tmp_path: Path) -> None:
-    """12.14: a location behind a web server is listed with the sizes of its shards, and can be copied from."""
+    """A location behind a web server is listed with the sizes of its shards, and can be copied from."""
     versions = list_versions(f"{web}/multi").versions
     assert [(v.version, v.state, v.size_bytes) for v in versions] == [
         (v.version, v.state, v.size_bytes) for v in list_versions(GOLDEN / "multi", grace_seconds=0).versions
@@ -111,7 +111,7 @@ def test_http_location(web: str, tmp_path: Path) -> None:
     ],
 )
 def test_urls(url: str, kind: type[EdlCkptError], code: int) -> None:
-    """12.14: a URL without a host, a storage without its options and one that nobody knows are plain errors."""
+    """A URL without a host, a storage without its options and one that nobody knows are plain errors."""
     with pytest.raises(kind) as end:
         list_versions(url)
     assert (type(end.value), end.value.exit_code, end.value.path) == (kind, code, url)
@@ -122,7 +122,7 @@ def test_urls(url: str, kind: type[EdlCkptError], code: int) -> None:
     [(ConnectionResetError("reset"), UnavailableError), (ImportError("no module"), UnsupportedError)],
 )
 def test_listing_that_breaks_off(error: Exception, kind: type[EdlCkptError], monkeypatch: pytest.MonkeyPatch) -> None:
-    """12.14: what ends a listing in its middle is an error, not a version without shards; a missing directory is."""
+    """What ends a listing in its middle is an error, not a version without shards; a missing directory is."""
     memory = fsspec.filesystem("memory")
     memory.put(str(GOLDEN / "multi"), "/broken/run", recursive=True)
     whole = MemoryFileSystem.ls
@@ -177,7 +177,7 @@ class Answer:
     ],
 )
 def test_clients(error: Exception, kind: type[EdlCkptError]) -> None:
-    """12.14: an error of a client's library is ours, by its status or its name, and repeats no password."""
+    """An error of a client's library is ours, by its status or its name, and repeats no password."""
     with pytest.raises(kind) as end, storage_errors("there"):
         raise error
     assert type(end.value) is kind
@@ -195,7 +195,7 @@ def test_clients(error: Exception, kind: type[EdlCkptError]) -> None:
     ],
 )
 def test_ftp_replies(reply: str, kind: type[EdlCkptError]) -> None:
-    """12.14: the code of an FTP reply gives the error."""
+    """The code of an FTP reply gives the error."""
     import ftplib
 
     with pytest.raises(kind) as end, storage_errors("there"):
@@ -204,6 +204,6 @@ def test_ftp_replies(reply: str, kind: type[EdlCkptError]) -> None:
 
 
 def test_bugs_stay_bugs() -> None:
-    """12.14: an exception that is of no client is not turned into an error of storage."""
+    """An exception that is of no client is not turned into an error of storage."""
     with pytest.raises(KeyError), storage_errors("there"):
         raise KeyError("x")

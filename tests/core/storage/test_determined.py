@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edl_ckpt.core import CheckpointStorage, Location
-from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.storage.determined import Storages
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from edl_ckpt.core import execute_reshard, parse_ref, prepare_reshard, resolve, verify_version
-from edl_ckpt.core.errors import (
+from edl_ckpt.core.base.errors import (
     AuthError,
     EdlCkptError,
     LockedError,

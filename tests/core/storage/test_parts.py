@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-from edl_ckpt.core.parallel import run_parallel, stop_requested
+from edl_ckpt.core.base.parallel import run_parallel, stop_requested
 from edl_ckpt.core.storage.parts import Part, PartMemory
 from waiting import wait_until
 

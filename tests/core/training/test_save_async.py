@@ -16,7 +16,7 @@ import pytest
 
 from checkpoints import numbers, only
 from edl_ckpt.core import CheckpointSaver, EdlCkptError, Table, TableBatches, open_checkpoint, verify_version
-from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.training import shard_writer
 from edl_ckpt.core.training.background import BackgroundTask
 from reporters import Recorder

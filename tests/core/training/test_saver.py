@@ -18,8 +18,8 @@ import elasticdl_rules
 from builders import models
 from checkpoints import files_of, numbers, only, save_small
 from edl_ckpt.core import CheckpointSaver, Table, TableBatches, partition, restore, verify_version
-from edl_ckpt.core.errors import CorruptError, NoSpaceError, RefusedError, UnsupportedError, UsageError
-from edl_ckpt.core.format.model import State
+from edl_ckpt.core.base.errors import CorruptError, NoSpaceError, RefusedError, UnsupportedError, UsageError
+from edl_ckpt.core.model.versions import State
 from edl_ckpt.core.storage.files import PreallocatedFile
 from edl_ckpt.proto import model_v4_pb2
 from examples import examples

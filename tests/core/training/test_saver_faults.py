@@ -15,7 +15,7 @@ import pytest
 import elasticdl_rules
 from checkpoints import only
 from edl_ckpt.core import mixed_runs, recover, verify_version
-from edl_ckpt.core.errors import EdlCkptError
+from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.storage import files, open_store
 from forked import run_forked

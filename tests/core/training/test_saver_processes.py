@@ -19,8 +19,8 @@ import pytest
 import elasticdl_rules
 from checkpoints import at, numbers, only
 from edl_ckpt.core import list_versions, mixed_runs, open_checkpoint, recover, restore, verify_version
-from edl_ckpt.core.errors import EdlCkptError
-from edl_ckpt.core.format.model import State
+from edl_ckpt.core.base.errors import EdlCkptError
+from edl_ckpt.core.model.versions import State
 from s3_fixtures import Bucket
 from saving import save_all, values_of
 from waiting import wait_until

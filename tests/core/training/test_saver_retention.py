@@ -30,9 +30,9 @@ from edl_ckpt.core import (
     store_policy,
     verify_version,
 )
-from edl_ckpt.core.commit.notes import noted_versions
-from edl_ckpt.core.errors import NoSpaceError, UsageError
-from edl_ckpt.core.format.model import State
+from edl_ckpt.core.base.errors import NoSpaceError, UsageError
+from edl_ckpt.core.commit.repair.notes import noted_versions
+from edl_ckpt.core.model.versions import State
 from edl_ckpt.core.storage import open_store
 from elasticdl_rules import leftovers
 from forked import run_forked

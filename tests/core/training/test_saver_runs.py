@@ -26,9 +26,9 @@ from edl_ckpt.core import (
     save_checkpoint,
     verify_version,
 )
+from edl_ckpt.core.base.errors import CorruptError, IncompleteError, LockedError, RefusedError
 from edl_ckpt.core.commit import shard as commit_shard
-from edl_ckpt.core.errors import CorruptError, IncompleteError, LockedError, RefusedError
-from edl_ckpt.core.format.model import State
+from edl_ckpt.core.model.versions import State
 from edl_ckpt.core.state.paths import notes_dir, seal_file
 from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.storage import open_store
@@ -275,7 +275,7 @@ def test_killed_while_replacing(tmp_path: Path, stop: str, after: bool) -> None:
 
 def _killed(place: Path, stop: str, *, after: bool) -> None:
     """Save a shard of a second run, and die before or after a step."""
-    owner: Any = commit_shard.LocalShard if stop == "_replace" else commit_shard._Notes
+    owner: Any = commit_shard.DiskShard if stop == "_replace" else commit_shard._Notes
     real = getattr(owner, stop)
 
     def dying(*args: Any, **more: Any) -> Any:

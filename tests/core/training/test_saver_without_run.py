@@ -21,8 +21,8 @@ from edl_ckpt.core import (
     restore,
     verify_version,
 )
-from edl_ckpt.core.errors import IncompleteError, RefusedError
-from edl_ckpt.core.format.model import State
+from edl_ckpt.core.base.errors import IncompleteError, RefusedError
+from edl_ckpt.core.model.versions import State
 from program import edl, inside
 from reporters import Recorder
 from s3_fixtures import Bucket

@@ -15,18 +15,18 @@ import pytest
 import elasticdl_rules
 from checkpoints import at, save_small, shards_of
 from edl_ckpt.core import list_versions, save_checkpoint, verify_version
-from edl_ckpt.core.commit.local import LocalOutput, forget_seal
-from edl_ckpt.core.commit.recovery import location_lock, recover
-from edl_ckpt.core.commit.remote import RemoteOutput
-from edl_ckpt.core.errors import CorruptError, EdlCkptError, LockedError, RefusedError, UsageError
-from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, LockedError, RefusedError, UsageError
+from edl_ckpt.core.base.progress import SilentReporter
+from edl_ckpt.core.commit.publish.disk import LocalOutput, forget_seal
+from edl_ckpt.core.commit.publish.objects import RemoteOutput
+from edl_ckpt.core.commit.repair.recovery import location_lock, recover
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.annotate import add_tag, set_metrics, set_modes, set_note
 from edl_ckpt.core.operations.copy import execute as module
 from edl_ckpt.core.operations.copy.execute import CopyResult, execute_copy
 from edl_ckpt.core.operations.copy.plan import plan_copy
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.operations.verify.seals import seal_version
-from edl_ckpt.core.progress import SilentReporter
 from edl_ckpt.core.storage.files import PreallocatedFile
 from edl_ckpt.core.storage.local import LocalStore
 from edl_ckpt.core.storage.s3.upload import Upload

@@ -16,8 +16,8 @@ import elasticdl_rules
 from builders import models, write_checkpoint
 from checkpoints import only
 from edl_ckpt.core import reshard_version, save_checkpoint
-from edl_ckpt.core.errors import CorruptError, IncompleteError
-from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.base.errors import CorruptError, IncompleteError
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.diff import HISTOGRAM_EDGES, DiffResult, diff_versions
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.storage.local import LocalReader

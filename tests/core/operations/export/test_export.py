@@ -22,8 +22,7 @@ import elasticdl_rules
 from builders import models, write_checkpoint, write_unchecked
 from checkpoints import only
 from edl_ckpt.core import fingerprint_checkpoint, open_checkpoint, save_checkpoint, verify_version
-from edl_ckpt.core.checkpoint.partition import PartitionedTable
-from edl_ckpt.core.errors import (
+from edl_ckpt.core.base.errors import (
     CorruptError,
     EdlCkptError,
     NoSpaceError,
@@ -32,12 +31,13 @@ from edl_ckpt.core.errors import (
     UnsupportedError,
     UsageError,
 )
-from edl_ckpt.core.format.initial_rows import initial_rows
-from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export import ExportResult, Selection, export_version
-from edl_ckpt.core.operations.export.casts import cast_floats
+from edl_ckpt.core.operations.export.content.casts import cast_floats
 from edl_ckpt.core.operations.importing import import_arrays
 from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.sorting.partition import PartitionedTable
+from edl_ckpt.core.sources.elasticdl.initial_rows import initial_rows
 from edl_ckpt.core.storage.files import PreallocatedFile
 from edl_ckpt.core.storage.local import LocalReader
 from edl_ckpt.proto import model_v4_pb2
@@ -122,7 +122,7 @@ def stored_rows(run: Version, table: str) -> tuple[list[int], bytes]:
 
 @pytest.mark.parametrize("ending", ["safetensors", "npz", "npy", "csv", "jsonl"])
 def test_stored_order(tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 15: `order="stored"` writes the rows of shard after shard as they lie, and reads nothing twice for it."""
+    """`order="stored"` writes the rows of shard after shard as they lie, and reads nothing twice for it."""
     monkeypatch.setattr(PartitionedTable, "__enter__", lambda _: pytest.fail("the table was cut into parts"))
     ids = np.random.default_rng(1).permutation(20_000)
     tables = {"t": Table(ids, np.random.default_rng(2).random((20_000, 3), np.float32))}
@@ -159,7 +159,7 @@ def test_stored_order_is_refused(run: Version, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("order", ["id", "stored"])
 def test_each_value_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str) -> None:
-    """Issue 15: of the source, an export reads each value once, and neighbouring variables in one read."""
+    """Of the source, an export reads each value once, and neighbouring variables in one read."""
     ids = np.random.default_rng(1).permutation(50_000)
     tables = {"t": Table(ids, np.ones((50_000, 16), np.float32)), "other": Table(ids[:10], np.ones((10, 2)))}
     variables: dict[str, Any] = {f"v{k:04}": np.full(20, k) for k in range(1000)}

@@ -7,11 +7,11 @@ from itertools import pairwise
 
 import pytest
 
-from edl_ckpt.core.format.model import Listing, ShardFile, State, Version
-from edl_ckpt.core.format.names import ELASTICDL
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.operations.follow.changes import (
-    Check,
     Health,
+    HealthCheck,
     Limits,
     Moment,
     changes,
@@ -19,14 +19,15 @@ from edl_ckpt.core.operations.follow.changes import (
     next_due,
     to_check,
 )
+from edl_ckpt.core.sources.elasticdl.names import ELASTICDL
 from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.location import Location
 
 RUN = Location("run")
 LIMITS = Limits(stall_seconds=60.0, corrupt_seconds=30.0)
 EMPTY = Moment(0.0, 0.0)
-READABLE = Check(Health.READABLE)
-DAMAGED = Check(Health.DAMAGED, "cut short")
+READABLE = HealthCheck(Health.READABLE)
+DAMAGED = HealthCheck(Health.DAMAGED, "cut short")
 
 
 def version(number: int, *ids: int, ps_num: int = 2, written: float = 1.0, state: State | None = None) -> Version:
@@ -37,7 +38,7 @@ def version(number: int, *ids: int, ps_num: int = 2, written: float = 1.0, state
     return Version(RUN, number, path, ELASTICDL, state, ps_num if ids else None, shards)
 
 
-def after(before: Moment, *versions: Version, tick: float, check: Check = READABLE, **more: object) -> Moment:
+def after(before: Moment, *versions: Version, tick: float, check: HealthCheck = READABLE, **more: object) -> Moment:
     """Return the moment of a listing in which each version that is asked for has the same headers."""
     listing = replace(Listing(RUN, versions), **more)  # type: ignore[arg-type]
     checks = {v.path: check for v in to_check(before, listing)}
@@ -97,8 +98,8 @@ def test_a_version_that_stays_unreadable_is_corrupt() -> None:
     assert words(moments[-1], after(moments[-1], version(10, 0, 1, written=2.0), tick=201)) == ["complete 10"]
 
 
-@pytest.mark.parametrize("check", [Check(Health.UNREAD, "permission denied"), Check(Health.UNKNOWN)])
-def test_what_cannot_be_read_now_is_not_corrupt(check: Check) -> None:
+@pytest.mark.parametrize("check", [HealthCheck(Health.UNREAD, "permission denied"), HealthCheck(Health.UNKNOWN)])
+def test_what_cannot_be_read_now_is_not_corrupt(check: HealthCheck) -> None:
     """An error of reading says nothing of the content, however long it lasts: the version is not complete."""
     before = after(EMPTY, version(10, 0, 1), tick=1, check=check)
     later = after(before, version(10, 0, 1), tick=59, check=check)

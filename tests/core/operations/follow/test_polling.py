@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,8 @@ from checkpoints import save_small
 from edl_ckpt.core import wait_for_version
 from edl_ckpt.core.operations.follow import pace
 from edl_ckpt.core.operations.follow.pace import CLOCK, Notifier, Pace
-from edl_ckpt.core.operations.follow.watch import looks_at
+from edl_ckpt.core.operations.follow.watch import watch_steps
+from edl_ckpt.core.storage.interface import Entry
 from edl_ckpt.core.storage.local import LocalStore
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.mounts import reports_changes
@@ -44,7 +45,7 @@ def test_a_look_at_s3_is_one_request(s3: Bucket, tmp_path: Path) -> None:
             s3.put(f"run/version-4/variables-{ps_id}-of-2.ckpt", shard_data(4, ps_id, 2))
 
     steps = script(*[counted] * 4, tagged, *[counted] * 3, saved, *[counted] * 3)
-    looks = looks_at(s3.url, timeout_seconds=110, clock=steps.clock)
+    looks = watch_steps(s3.url, timeout_seconds=110, clock=steps.clock)
     events = [str(event.kind) for look in looks for event in look.events]
     assert events == ["new-version", "shard-arrived", "shard-arrived", "complete"]
     assert steps.waits[0] == 10  # seconds between two looks at storage that is far away
@@ -68,16 +69,19 @@ def test_a_wait_on_s3_reads_no_metadata(s3: Bucket) -> None:
 @pytest.fixture
 def listed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the directories of versions that are listed."""
-    found: list[str] = []
-    scan = LocalStore._scan
+    directories: list[str] = []
+    entries = LocalStore.entries
 
-    def watched(store: LocalStore, relative: str) -> object:
-        if relative.startswith("version"):
-            found.append(relative)
-        return scan(store, relative)
+    def watched(store: LocalStore, inside: Callable[[str], bool]) -> list[Entry]:
+        def noted(relative: str) -> bool:
+            if is_listed := inside(relative):
+                directories.extend([relative] if relative.startswith("version") else [])
+            return is_listed
 
-    monkeypatch.setattr(LocalStore, "_scan", watched)
-    return found
+        return entries(store, noted)
+
+    monkeypatch.setattr(LocalStore, "entries", watched)
+    return directories
 
 
 def test_settled_versions_on_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: list[str]) -> None:
@@ -96,7 +100,7 @@ def test_settled_versions_on_a_network(tmp_path: Path, monkeypatch: pytest.Monke
         job.shard(3, 0)
 
     steps = script(*[counted] * 20, lambda: job.shard(10, 0), counted, again, *[counted] * 20)
-    watched = looks_at(job.run, timeout_seconds=400, clock=steps.clock)
+    watched = watch_steps(job.run, timeout_seconds=400, clock=steps.clock)
     events = [(str(e.kind), e.version.version, e.at - START) for look in watched for e in look.events]
     assert steps.waits[0] == 10
     assert sorted(set(costs[8:20])) == [0, 10]
@@ -169,5 +173,5 @@ def test_metadata_of_one_instant(tmp_path: Path) -> None:
         os.utime(meta, (START, START))
 
     steps = script(lambda: noted("a"), lambda: noted("b"))
-    *_, last = looks_at(run, interval_seconds=1.0, timeout_seconds=9, clock=steps.clock)
+    *_, last = watch_steps(run, interval_seconds=1.0, timeout_seconds=9, clock=steps.clock)
     assert [seen.version.note for seen in last.moment.seen.values()] == ["b"]

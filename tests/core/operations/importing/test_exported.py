@@ -1,4 +1,4 @@
-"""Issue 12.6: an empty model, and names of any length, survive export and import in every format."""
+"""An empty model, and names of any length, survive export and import in every format."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from edl_ckpt.core import (
     save_checkpoint,
     verify_version,
 )
-from edl_ckpt.core.errors import CorruptError, NotFoundError
+from edl_ckpt.core.base.errors import CorruptError, NotFoundError
 from edl_ckpt.core.operations.importing import as_checkpoint, import_checkpoint
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.proto import model_v4_pb2
@@ -91,7 +91,7 @@ EVERY = [
 @pytest.mark.parametrize("output", EVERY)
 @pytest.mark.parametrize("number", [0, 5])
 def test_an_empty_model(output: str, number: int, tmp_path: Path) -> None:
-    """Issue 12.6: a version without variables and tables is exported and imported, and is empty again."""
+    """A version without variables and tables is exported and imported, and is empty again."""
     save_checkpoint(str(tmp_path / "run"), number, 2, variables={}, tables={})
     there_and_back(tmp_path, output, number)
     for shard in only(tmp_path / "new").shards:
@@ -102,7 +102,7 @@ def test_an_empty_model(output: str, number: int, tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("output", EVERY)
 def test_long_names(output: str, tmp_path: Path) -> None:
-    """Issue 12.6: names of 500 characters and more, and those that could be paths, survive in every format."""
+    """Names of 500 characters and more, and those that could be paths, survive in every format."""
     variables = {name: np.full(2, k, np.float32) for k, name in enumerate(LONG)}
     tables = {name: Table(np.array([k]), np.full((1, 2), k, np.float32)) for k, name in enumerate(LONG)}
     if output == "m.tf":  # TensorFlow itself refuses an empty name
@@ -115,7 +115,7 @@ def test_long_names(output: str, tmp_path: Path) -> None:
 
 
 def test_numpy_reads_the_files_of_long_names(tmp_path: Path) -> None:
-    """Issue 12.6: numpy opens every file, the index has the true names, and no name of a file is too long for any."""
+    """Numpy opens every file, the index has the true names, and no name of a file is too long for any."""
     variables = {name: np.full(2, k, np.float32) for k, name in enumerate(LONG)}
     save_checkpoint(str(tmp_path / "run"), 5, 2, variables=variables, tables={})
     folder = tmp_path / "m.npy"
@@ -159,7 +159,7 @@ def test_keys_of_a_foreign_archive(tmp_path: Path) -> None:
 
 
 def test_nothing_is_not_taken_for_an_empty_model(tmp_path: Path) -> None:
-    """Issue 12.6: a file without arrays is an empty model only if an export of an empty model wrote it."""
+    """A file without arrays is an empty model only if an export of an empty model wrote it."""
     save_checkpoint(str(tmp_path / "run"), 5, 2, variables={"w": np.ones(2)}, tables={})
     export_version(only(tmp_path / "run"), str(tmp_path / "m.npy"))
     (tmp_path / "m.npy/w.npy").unlink()  # lost: the index has the fingerprint of what was there
@@ -182,7 +182,7 @@ def test_nothing_is_not_taken_for_an_empty_model(tmp_path: Path) -> None:
     ],
 )
 def test_a_hostile_index(index: dict[str, Any], tmp_path: Path) -> None:
-    """Issue 12.6: an index that has two names for a file, or damaged notes, is an error (5)."""
+    """An index that has two names for a file, or damaged notes, is an error (5)."""
     (tmp_path / "m").mkdir()
     np.save(tmp_path / "m/w.npy", np.ones(2))
     (tmp_path / "m/index.json").write_text(json.dumps(index))
@@ -192,7 +192,7 @@ def test_a_hostile_index(index: dict[str, Any], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tensors", [7, [], {"w": 7}, {"w": {"file": 7}}, {"x": {"file": "../../etc/passwd"}}])
 def test_an_index_of_something_else(tensors: Any, tmp_path: Path) -> None:
-    """Issue 12.6: entries that name no file there change nothing; no path in them is ever opened."""
+    """Entries that name no file there change nothing; no path in them is ever opened."""
     (tmp_path / "m").mkdir()
     np.save(tmp_path / "m/w.npy", np.ones(2))
     (tmp_path / "m/index.json").write_text(json.dumps({"tensors": tensors}))

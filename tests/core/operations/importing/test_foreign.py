@@ -14,7 +14,7 @@ import pytest
 
 from checkpoints import only
 from edl_ckpt.core import fingerprint_checkpoint, open_checkpoint, verify_version
-from edl_ckpt.core.errors import CorruptError, NotFoundError, UnsupportedError
+from edl_ckpt.core.base.errors import CorruptError, NotFoundError, UnsupportedError
 from edl_ckpt.core.operations.importing import import_arrays
 from forked import run_forked
 from frameworks import need

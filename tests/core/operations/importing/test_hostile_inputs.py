@@ -20,7 +20,7 @@ from safetensors.numpy import load_file
 
 from checkpoints import only
 from edl_ckpt.core import open_checkpoint, verify_version
-from edl_ckpt.core.errors import CorruptError, EdlCkptError, UnsupportedError
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnsupportedError
 from edl_ckpt.core.operations.importing import import_arrays
 from forked import run_forked
 from frameworks import need

@@ -20,8 +20,15 @@ import elasticdl_rules
 from builders import models, write_checkpoint
 from checkpoints import only
 from edl_ckpt.core import fingerprint_checkpoint, open_checkpoint, verify_version
-from edl_ckpt.core.errors import CorruptError, EdlCkptError, NotFoundError, RefusedError, UnsupportedError, UsageError
-from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.base.errors import (
+    CorruptError,
+    EdlCkptError,
+    NotFoundError,
+    RefusedError,
+    UnsupportedError,
+    UsageError,
+)
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export import export_version
 from edl_ckpt.core.operations.importing import NameMap, import_arrays, read_map
 from golden_cases import BEYOND_ELASTICDL

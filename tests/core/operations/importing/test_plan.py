@@ -8,17 +8,20 @@ import numpy as np
 import pytest
 
 from checkpoints import only, save_small, shards_of
-from edl_ckpt.core.checkpoint.target import Target
-from edl_ckpt.core.commit.recovery import location_lock
-from edl_ckpt.core.errors import LockedError, NotFoundError, RefusedError
-from edl_ckpt.core.format.model import DTYPES, TableInfo
-from edl_ckpt.core.format.names import ELASTICDL
-from edl_ckpt.core.format.shard_layout import CountedTable, PlacedVariable
+from edl_ckpt.core.base.errors import LockedError, NotFoundError, RefusedError
+from edl_ckpt.core.catalog.target import Target
+from edl_ckpt.core.commit.repair.recovery import location_lock
+from edl_ckpt.core.model.dtypes import DTYPES
+from edl_ckpt.core.model.tables import TableInfo
+from edl_ckpt.core.moving.source import SurveyedTable
+from edl_ckpt.core.moving.sparse import PieceCounts
+from edl_ckpt.core.moving.survey import SourceSurvey
 from edl_ckpt.core.operations.export import export_version
 from edl_ckpt.core.operations.importing import ImportResult, as_checkpoint, import_arrays, import_checkpoint
-from edl_ckpt.core.operations.importing.names import Assignment
 from edl_ckpt.core.operations.importing.plan import plan_import
-from edl_ckpt.core.operations.importing.survey import ImportSurvey
+from edl_ckpt.core.operations.importing.source import NamedArrays
+from edl_ckpt.core.sources.elasticdl.names import ELASTICDL
+from edl_ckpt.core.sources.elasticdl.shard_layout import PlacedVariable
 from edl_ckpt.core.storage import Location
 from oracle import Model, add_shard, variable_owner
 
@@ -29,9 +32,17 @@ TARGET = Target(Location("out"), ELASTICDL, 77, "out/version-77")
 def test_every_byte_has_one_place(rows: list[int]) -> None:
     """Between the planned bytes there is room for values and ids and for nothing else; protobuf reads each shard."""
     counts = np.array(rows, np.int64)
-    table = CountedTable(TableInfo("t", 4, "zeros"), DTYPES["int16"], counts, counts)
+    table = SurveyedTable(TableInfo("t", 4, "zeros"), DTYPES["int16"])
     variables = tuple(PlacedVariable(name, DTYPES["float32"], (2,), 8) for name in ("b", "a", "c"))
-    plan = plan_import(ImportSurvey(3, variables, (table,), Assignment({}, ())), TARGET)
+    survey = SourceSurvey(
+        to_ps=3,
+        number=77,
+        variables=variables,
+        tables=(table,),
+        counts=(PieceCounts("t", counts, counts),),
+        stretches=(),
+    )
+    plan = plan_import(survey, NamedArrays({}, ()), TARGET)
     for ps_id, layout in enumerate(plan.layouts):
         data = bytearray(layout.size_bytes)
         written = sum(len(piece) for _, piece in layout.between)

@@ -13,8 +13,8 @@ import pytest
 
 from checkpoints import at, numbers, save_small
 from edl_ckpt.core import recover, reshard_version, verify_version
-from edl_ckpt.core.commit.deletions import list_trash
-from edl_ckpt.core.errors import NotFoundError
+from edl_ckpt.core.base.errors import NotFoundError
+from edl_ckpt.core.commit.deletion.records import list_trash
 from edl_ckpt.core.operations.undo import undo
 from edl_ckpt.core.storage import files
 from forked import run_forked
@@ -95,7 +95,7 @@ def test_kill_at_each_operation_of_an_undo_of_a_reshard(tmp_path: Path, exchange
         rename = files._rename
 
         def without_exchange(old: str, new: str, flags: int, old_in: int, new_in: int) -> None:
-            if flags == files._RENAME_EXCHANGE:
+            if flags == files.RENAME_EXCHANGE:
                 raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
             rename(old, new, flags, old_in, new_in)
 

@@ -9,7 +9,7 @@ import pytest
 
 from checkpoints import at, numbers, save_small
 from edl_ckpt.core import Guards, Latest, Policy, execute_prune, location_lock, plan_prune, prune
-from edl_ckpt.core.errors import LockedError, RefusedError, UsageError
+from edl_ckpt.core.base.errors import LockedError, RefusedError, UsageError
 from edl_ckpt.core.operations.annotate import add_tag
 from edl_ckpt.core.operations.prune import execute
 from edl_ckpt.core.operations.prune.plan import PrunePlan

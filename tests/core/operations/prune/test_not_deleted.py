@@ -15,13 +15,13 @@ import pytest
 import elasticdl_rules
 from checkpoints import at, numbers
 from edl_ckpt.core import add_tag, list_versions, prune
-from edl_ckpt.core.commit.deletions import list_trash
-from edl_ckpt.core.commit.trash import forget_gone
-from edl_ckpt.core.errors import EdlCkptError, NotFoundError
+from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError
+from edl_ckpt.core.commit.deletion.records import list_trash
+from edl_ckpt.core.commit.kinds import forget_gone
 from edl_ckpt.core.operations.annotate import set_metrics
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.operations.undo import undo
-from edl_ckpt.core.storage import Location
+from edl_ckpt.core.storage import open_store
 from program import inside
 from scan_guard import scan_guard
 
@@ -45,7 +45,7 @@ def refuse(patch: pytest.MonkeyPatch, errors: Mapping[str, int], *, after: bool 
 def test_one_does_not_stop_the_others(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """13.12: a version that cannot be moved is reported with its code and stays whole; the others are deleted."""
+    """A version that cannot be moved is reported with its code and stays whole; the others are deleted."""
     refuse(monkeypatch, {"version-2": errno.EPERM, "version-3": errno.EBUSY})
     done = inside(capsys, "prune", run, "--keep", "1", code=3)
     assert [(f["ref"], f["code"]) for f in done["failed"]] == [(f"{run}@2", 12), (f"{run}@3", 1)]
@@ -59,7 +59,7 @@ def test_one_does_not_stop_the_others(
 def test_only_permissions(
     code: int, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """13.12: when permissions are the only reason, a read-only mount among them, the exit code is 12."""
+    """When permissions are the only reason, a read-only mount among them, the exit code is 12."""
     refuse(monkeypatch, dict.fromkeys(("version-2", "version-3"), code))
     error = inside_twice(capsys, "prune", run, "--keep", "1")
     assert (error["code"], error["message"]) == (12, "2 items could not be deleted")
@@ -79,7 +79,7 @@ def inside_twice(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> 
 
 
 def test_layers(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """13.12: a directory of a lower layer, whose rename is EXDEV, is deleted in place, file by file."""
+    """A directory of a lower layer, whose rename is EXDEV, is deleted in place, file by file."""
     refuse(monkeypatch, {"version-2": errno.EXDEV})
     result = prune([run], NEWEST)
     assert [ref.rpartition("@")[2] for ref in result.deleted] == ["3", "4", "2"]
@@ -91,7 +91,7 @@ def test_layers(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_layers_and_trash(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """13.12: there `prune --trash` deletes nothing that could not be put back: it ends with 15 and says what helps."""
+    """On a lower layer `prune --trash` deletes nothing that could not be put back: it ends with 15."""
     refuse(monkeypatch, {"version-2": errno.EXDEV})
     assert inside_twice(capsys, "prune", run, "--keep", "1", "--trash")["code"] == 15
     assert numbers(run) == [1, 2, 5]
@@ -101,15 +101,15 @@ def test_layers_and_trash(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
 
 
 def test_done_but_reported_as_failed(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """13.12: a rename that was made although the file server reports an error counts as made."""
+    """A rename that the file server made counts as made, although it reports an error."""
     refuse(monkeypatch, {"version-2": errno.EIO}, after=True)
     result = prune([run], NEWEST, trash=True)
     assert (len(result.deleted), result.failed) == (3, ())
-    assert [entry.names for entry in list_trash(run)] == [("version-2", "version-3", "version-4")]
+    assert [entry.names for entry in list_trash(str(run))] == [("version-2", "version-3", "version-4")]
 
 
 def test_trash_has_no_metadata_of_what_stays(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """13.12: `undo` does not bring back old metadata of a version that could not be moved to the trash."""
+    """`undo` does not bring back old metadata of a version that could not be moved to the trash."""
     with monkeypatch.context() as patch:
         refuse(patch, {"version-2": errno.EPERM})
         prune([run], NEWEST, trash=True)
@@ -121,7 +121,7 @@ def test_trash_has_no_metadata_of_what_stays(run: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.EACCES])
 def test_what_cannot_be_looked_up_is_not_forgotten(code: int, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """13.1: metadata goes when the version has no name any more, not when looking it up is an error."""
+    """Metadata goes when the version has no name any more, not when looking it up is an error."""
     shutil.move(run / "version-2", run.parent / "away")
     stat = os.stat
 
@@ -139,7 +139,7 @@ def test_what_cannot_be_looked_up_is_not_forgotten(code: int, run: Path, monkeyp
 
 
 def test_what_is_no_version_now_keeps_its_metadata(run: Path) -> None:
-    """13.1: a name of a version is not gone, whatever is there: an empty mount point, a file, a dangling link."""
+    """A name of a version is not gone, whatever is there: an empty mount point, a file, a dangling link."""
     names = ((10, "version-10"), (11, "model_v11"), (12, "version_12"), (13, "model_v13.chkpt"))
     for number, name in names:
         (run / f".edl-ckpt-0/meta-0/{number}.json").write_text('{"tags": ["keep"]}')
@@ -149,12 +149,12 @@ def test_what_is_no_version_now_keeps_its_metadata(run: Path) -> None:
             (run / name).write_text("a file")
         else:
             (run / name).mkdir()
-    forget_gone(Location.of(run), ())
+    forget_gone(open_store(run), ())
     assert {f"{n}.json" for n in (1, 2, 10, 11, 12, 13)} <= set(os.listdir(run / ".edl-ckpt-0/meta-0"))
 
 
 def test_same_number_twice(run: Path) -> None:
-    """13.1: of two spellings of a number one is deleted; the tag that they share stays with the other."""
+    """Of two spellings of a number one is deleted; the tag that they share stays with the other."""
     shutil.copytree(run / "version-3", run / "version_3")
     (run / "version_3/variables-0-of-2.ckpt").rename(run / "version_3/notes")
     add_tag(at(run, 4), "other")
@@ -165,7 +165,7 @@ def test_same_number_twice(run: Path) -> None:
 
 
 def test_links_free_nothing(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """13.1: of a version that is a link, or whose shards are, only what lies at the location counts as freed."""
+    """Of a version that is a link, or whose shards are, only what lies at the location counts as freed."""
     shutil.move(run / "version-2", tmp_path / "elsewhere")
     (run / "version-2").symlink_to(tmp_path / "elsewhere")
     shutil.move(run / "version-3/variables-0-of-2.ckpt", tmp_path / "shard")
@@ -180,7 +180,7 @@ def test_links_free_nothing(run: Path, tmp_path: Path, capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.ESTALE])
 def test_record_that_cannot_be_read(code: int, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """13.1: the record of a deletion that cannot be read for a moment is not damaged: `undo` fails, and works later."""
+    """The record of a deletion that cannot be read for a moment is not damaged: `undo` fails, and works later."""
     prune([run], NEWEST, trash=True)
     opened = os.open
 

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from checkpoints import at, numbers, save_small
-from edl_ckpt.core import Location, execute_prune, verify_version
-from edl_ckpt.core.checkpoint.catalog import list_versions
-from edl_ckpt.core.commit.shard import ShardPlace, open_shard
-from edl_ckpt.core.errors import RefusedError
-from edl_ckpt.core.format.model import State
-from edl_ckpt.core.format.names import ELASTICDL
+from edl_ckpt.core import execute_prune, verify_version
+from edl_ckpt.core.base.errors import RefusedError
+from edl_ckpt.core.base.progress import SILENT
+from edl_ckpt.core.catalog.listing import list_versions
+from edl_ckpt.core.commit.kinds import kind_of
+from edl_ckpt.core.commit.repair.recovery import location_lock
+from edl_ckpt.core.commit.shard import ShardOutput, ShardPlace
+from edl_ckpt.core.model.versions import State
 from edl_ckpt.core.operations.annotate import add_tag
 from edl_ckpt.core.operations.prune.guards import Guards
 from edl_ckpt.core.operations.prune.own_shard import remove_own_shard
+from edl_ckpt.core.sources.elasticdl.names import ELASTICDL
+from edl_ckpt.core.storage import open_store
 from pruning import NOW, check_whole, plan_for, prune
 
 
@@ -110,18 +115,25 @@ def test_go_server_story(tmp_path: Path) -> None:
     assert numbers(tmp_path) == [1, 100]
 
 
+def _saving(location: Path) -> ShardOutput:
+    """Return where a server saves the second shard of version 2."""
+    store = open_store(location)
+    place = ShardPlace(store, ELASTICDL, 2, 1, 2)
+    return kind_of(store).shard(place, partial(location_lock, location, "save a shard"), SILENT)
+
+
 def test_a_version_that_a_process_is_saving(tmp_path: Path) -> None:
     """A named version of which a process is still writing a shard is refused, however long it has not changed."""
     save_small(tmp_path, 1, 2, sealed=False)
     (tmp_path / "version-2/variables-1-of-2.ckpt").unlink()
     named = Guards(delete=(2,))
-    with open_shard(ShardPlace(Location(str(tmp_path)), ELASTICDL, 2, 1, 2)) as shard:
+    with _saving(tmp_path) as shard:
         shard.create(10)
         with pytest.raises(RefusedError, match="cannot be deleted: still being written"):
             plan_for(tmp_path, guards=named)
         assert not plan_for(tmp_path, guards=Guards(incomplete=True)).deletions
     plan = plan_for(tmp_path, guards=named)
-    with open_shard(ShardPlace(Location(str(tmp_path)), ELASTICDL, 2, 1, 2)) as shard:
+    with _saving(tmp_path) as shard:
         shard.create(10)
         with pytest.raises(RefusedError, match="stale: still being written"):
             execute_prune(plan, now=NOW)

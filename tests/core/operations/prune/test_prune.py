@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from checkpoints import at, numbers, save_small
-from edl_ckpt.core.checkpoint.catalog import list_versions
-from edl_ckpt.core.checkpoint.reader import open_checkpoint
-from edl_ckpt.core.errors import RefusedError, UnsupportedError
-from edl_ckpt.core.format.model import State
+from edl_ckpt.core.base.errors import RefusedError, UnsupportedError
+from edl_ckpt.core.catalog.listing import list_versions
+from edl_ckpt.core.model.versions import State
 from edl_ckpt.core.operations.annotate import add_tag, set_metrics
 from edl_ckpt.core.operations.prune import plan_file
 from edl_ckpt.core.operations.prune.execute import execute_prune
@@ -19,6 +18,7 @@ from edl_ckpt.core.operations.prune.guards import find_unreadable
 from edl_ckpt.core.operations.prune.plan import plan_prune
 from edl_ckpt.core.operations.prune.plan_file import read_plan, write_plan
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
+from edl_ckpt.core.reading.reader import open_checkpoint
 from places import GOLDEN
 from pruning import NOW, check_whole, plan_for, prune
 
@@ -150,6 +150,6 @@ def test_find_unreadable_stops_at_the_first_good_one(run: Path, monkeypatch: pyt
         opened.append(version.version)
         return open_checkpoint(version, **options)
 
-    monkeypatch.setattr("edl_ckpt.core.checkpoint.readable.open_checkpoint", counted)
+    monkeypatch.setattr("edl_ckpt.core.reading.readable.open_checkpoint", counted)
     assert find_unreadable(list_versions(str(run)).versions) == {}
     assert opened == [5]

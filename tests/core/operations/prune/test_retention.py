@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from edl_ckpt.core.errors import NotFoundError, RefusedError, UsageError
-from edl_ckpt.core.format.model import ShardFile, State, Version
-from edl_ckpt.core.format.names import ELASTICDL
+from edl_ckpt.core.base.errors import NotFoundError, RefusedError, UsageError
+from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.operations.prune.guards import Guards
 from edl_ckpt.core.operations.prune.plan import PrunePlan, judge_versions
 from edl_ckpt.core.operations.prune.plan_file import plan_from_json, plan_to_json
@@ -26,6 +25,7 @@ from edl_ckpt.core.operations.prune.retention import (
     determined,
     evaluate,
 )
+from edl_ckpt.core.sources.elasticdl.names import ELASTICDL
 from edl_ckpt.core.storage import Location
 from places import DATA
 from policy_cases import NOW, guards_of, versions_of

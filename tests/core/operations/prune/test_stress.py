@@ -13,8 +13,8 @@ import pytest
 import elasticdl_rules
 from crowd import EVERY, KEEP, PS_NUM, prune_often, read_often, save_shards, work
 from edl_ckpt.core import list_versions, verify_version
-from edl_ckpt.core.commit.recovery import location_lock
-from edl_ckpt.core.format.model import State
+from edl_ckpt.core.commit.repair.recovery import location_lock
+from edl_ckpt.core.model.versions import State
 from edl_ckpt.core.operations.prune.execute import prune
 from edl_ckpt.core.operations.prune.retention import EverySteps, Latest, Policy
 from edl_ckpt.core.state.annotate import write_tag
@@ -40,10 +40,10 @@ def test_savers_pruners_readers(tmp_path: Path, many: int) -> None:
     barrier.wait(60)
     tagged = 0
     while not tagged and any(child.is_alive() for child in children[:PS_NUM]):
-        with location_lock(location, "tag", may_be_empty=True, wait_seconds=30):
+        with location_lock(location, "tag", may_be_empty=True, wait_seconds=30) as locked:
             complete = [v for v in list_versions(location).versions if v.state is State.COMPLETE and v.version % EVERY]
             if complete:
-                write_tag(complete[-1], "keep")
+                write_tag(locked.store, complete[-1], "keep")
                 tagged = complete[-1].version
     for child in children[:PS_NUM]:
         child.join(300)

@@ -29,7 +29,7 @@ from edl_ckpt.core import (
     tensor_stats,
     verify_version,
 )
-from edl_ckpt.core.errors import NotFoundError, UsageError
+from edl_ckpt.core.base.errors import NotFoundError, UsageError
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.storage.local import LocalReader
 from places import GOLDEN

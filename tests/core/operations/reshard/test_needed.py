@@ -11,8 +11,8 @@ import pytest
 
 from checkpoints import only
 from edl_ckpt.core import find_resharded, reshard_version, save_checkpoint, verify_version
-from edl_ckpt.core.errors import CorruptError
-from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.base.errors import CorruptError
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.save import Table
 from places import GOLDEN
 from program import document, edl

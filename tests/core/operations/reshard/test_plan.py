@@ -10,15 +10,19 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from builders import models
-from edl_ckpt.core.checkpoint.target import Target
-from edl_ckpt.core.format import bulk
-from edl_ckpt.core.format.checks import LARGE_SHARD_BYTES
-from edl_ckpt.core.format.model import DTYPES, ShardFile, State, TableInfo, Version
-from edl_ckpt.core.format.names import DESIGN, ELASTICDL
-from edl_ckpt.core.format.shard_layout import PlacedVariable
+from edl_ckpt.core.catalog.target import Target
+from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.model.dtypes import DTYPES
+from edl_ckpt.core.model.tables import TableInfo
+from edl_ckpt.core.model.versions import ShardFile, State, Version
+from edl_ckpt.core.moving.plan import row_marks
+from edl_ckpt.core.moving.source import SurveyedTable
 from edl_ckpt.core.moving.sparse import PieceCounts
-from edl_ckpt.core.operations.reshard.plan import ReshardPlan, plan_reshard, row_marks
-from edl_ckpt.core.operations.reshard.survey import Survey, SurveyedTable
+from edl_ckpt.core.operations.reshard.plan import ReshardPlan, plan_reshard
+from edl_ckpt.core.operations.reshard.survey import Survey
+from edl_ckpt.core.sources.elasticdl.checks import LARGE_SHARD_BYTES
+from edl_ckpt.core.sources.elasticdl.names import DESIGN, ELASTICDL
+from edl_ckpt.core.sources.elasticdl.shard_layout import PlacedVariable
 from edl_ckpt.core.storage import Location
 from oracle import Model, Table, add_shard, variable_owner
 
@@ -66,7 +70,7 @@ def survey_of(model: Model, from_ps: int, to_ps: int) -> Survey:
         counts=tuple(
             count(name, ids, to_ps) for name, table in model.tables.items() for ids in pieces_of(table, from_ps)
         ),
-        pieces=(),
+        stretches=(),
         small=(),
         bytes_read=0,
     )
@@ -228,18 +232,22 @@ def test_numbers_and_names() -> None:
 
 
 def test_warnings() -> None:
-    """A plan warns of large shards, servers without variables, and what ElasticDL cannot restore (issue 12.5)."""
+    """A plan warns of large shards, servers without variables, and what ElasticDL cannot restore."""
     huge = PieceCounts("t", np.array([1, LARGE_SHARD_BYTES]), np.array([1, LARGE_SHARD_BYTES]))
     table = SurveyedTable(TableInfo("t", 1, "zeros"), DTYPES["int8"])
-    survey = Survey(source(4), 2, 7, (), (table,), (huge,), (), (), 0)
+    survey = Survey(source=source(4), to_ps=2, number=7, variables=(), tables=(table,), counts=(huge,), stretches=())
     (warning,) = plan_reshard(survey, TARGET).warnings
     assert warning.startswith("1 of 2 target shards is larger than 2 GiB (shard 1)")
     variables = tuple(PlacedVariable(name, DTYPES["uint8"], (), 1) for name in "ab")
-    crowded, odd = plan_reshard(Survey(source(4), 32, 7, variables, (), (), (), (), 0), TARGET).warnings
+    crowded, odd = plan_reshard(
+        Survey(source=source(4), to_ps=32, number=7, variables=variables, tables=(), counts=(), stretches=()), TARGET
+    ).warnings
     assert "only 16 can have dense variables" in crowded
     assert odd == "ElasticDL cannot read values of uint8: its restore fails"
     tables = tuple(SurveyedTable(TableInfo(f"t{k}", 1, "0.0" * k), DTYPES["float16"]) for k in range(4))
-    odd, unknown = plan_reshard(Survey(source(4), 2, 7, (), tables, (), (), (), 0), TARGET).warnings
+    odd, unknown = plan_reshard(
+        Survey(source=source(4), to_ps=2, number=7, variables=(), tables=tables, counts=(), stretches=()), TARGET
+    ).warnings
     assert odd == "ElasticDL cannot read values of float16: its restore fails"
     first = "'t0' (''), 't1' ('0.0'), 't2' ('0.00.0')"
     assert unknown == f"ElasticDL does not know the initializer of {first} and 1 more: its restore fails"

@@ -26,10 +26,7 @@ from edl_ckpt.core import (
     resolve,
     verify_version,
 )
-from edl_ckpt.core.checkpoint import blocks, scan
-from edl_ckpt.core.commit import local
-from edl_ckpt.core.commit.recovery import location_lock
-from edl_ckpt.core.errors import (
+from edl_ckpt.core.base.errors import (
     CorruptError,
     EdlCkptError,
     IncompleteError,
@@ -38,10 +35,12 @@ from edl_ckpt.core.errors import (
     RefusedError,
     UsageError,
 )
-from edl_ckpt.core.format import bulk
-from edl_ckpt.core.format.model import TableEntry
-from edl_ckpt.core.operations.reshard import move
-from edl_ckpt.core.operations.reshard import survey as surveying
+from edl_ckpt.core.commit.publish import disk as local
+from edl_ckpt.core.commit.repair.recovery import location_lock
+from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.model.tables import TableEntry
+from edl_ckpt.core.moving import move, survey
+from edl_ckpt.core.reading import blocks, scan
 from edl_ckpt.core.state.annotate import MetadataCopies
 from edl_ckpt.core.storage import files
 from edl_ckpt.core.storage.interface import RangeReader
@@ -94,7 +93,7 @@ def test_same_bytes_whatever_the_workers(tmp_path: Path, monkeypatch: pytest.Mon
     reshard_version(version, 5, output=str(tmp_path / "b"))
     first = files_but_seals(tmp_path / "b")
     for run, (workers, memory) in enumerate([(1, None), (2, 1_200_000), (7, 3_000_000)]):
-        monkeypatch.setattr(surveying, "PIECE_BYTES", 1 << (12 + run))
+        monkeypatch.setattr(survey, "PIECE_BYTES", 1 << (12 + run))
         out = tmp_path / f"c{run}"
         reshard_version(version, 5, output=str(out), workers=workers, max_memory_bytes=memory)
         assert files_but_seals(out) == first
@@ -205,13 +204,13 @@ def test_foreign_files_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """In place never removes what is not ours: such a version is refused, what comes meanwhile stays in trash."""
     version = save_mixed(tmp_path / "a")
     plan, settings = prepare_reshard(version, 2)
-    real = local._put_in_place
+    real = local.put_in_place
 
     def put(*words: Any) -> None:
         (Path(version.path) / "notes.txt").write_text("mine")
         real(*words)
 
-    monkeypatch.setattr(local, "_put_in_place", put)
+    monkeypatch.setattr(local, "put_in_place", put)
     execute_reshard(plan, settings)
     (kept,) = (tmp_path / "a" / ".edl-ckpt-0").rglob("notes.txt")
     assert kept.read_text() == "mine"
@@ -267,7 +266,7 @@ def test_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_old_file_of_version_0(tmp_path: Path) -> None:
-    """Issue 12.3: a file of 2019 with version 0 is resharded to more servers than it has variables."""
+    """A file of 2019 with version 0 is resharded to more servers than it has variables."""
     model = Model(0, {"w": ("float32", (2,), bytes(8))})
     write_checkpoint(tmp_path / "a", model, 1, generation="v0")
     result = reshard_version(only(tmp_path / "a"), 3, output=str(tmp_path / "b"))
@@ -299,7 +298,7 @@ def test_in_place_without_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """With and without the kernel's exchange of two directories, in place gives the same and leaves nothing."""
     version = save_mixed(tmp_path / "a")
     if not flags:
-        monkeypatch.setattr(files, "_renameat2", lambda: None)
+        monkeypatch.setattr(files, "renameat2", lambda: None)
     result = reshard_version(version, 9)
     assert elasticdl_rules.visible(tmp_path / "a") == {"version-7"}
     check = verify_version(only(tmp_path / "a"), level="deep")

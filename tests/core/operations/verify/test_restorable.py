@@ -9,11 +9,11 @@ import pytest
 from builders import message, write_checkpoint
 from checkpoints import only
 from edl_ckpt.core import export_version, import_arrays, open_checkpoint, reshard_version, verify_version
-from edl_ckpt.core.errors import CorruptError
-from edl_ckpt.core.format.initializers import KERAS_INITIALIZERS
-from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.base.errors import CorruptError
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.importing import NameMap
 from edl_ckpt.core.operations.verify.findings import Finding
+from edl_ckpt.core.sources.elasticdl.initializers import KERAS_INITIALIZERS
 from edl_ckpt.proto import model_v4_pb2
 from oracle import Model, Table
 
@@ -57,7 +57,7 @@ def the_error(version: Version) -> Finding:
 
 @pytest.mark.parametrize("name", ["", "Uniform", "0.0", "None", "glorot", "uniform "])
 def test_unknown_initializer(name: str, tmp_path: Path) -> None:
-    """Issue 12.5: an initializer that Keras lacks is an error with its place; the version can still be resharded."""
+    """An initializer that Keras lacks is an error with its place; the version can still be resharded."""
     version = place(tmp_path / "run", info(name.encode()) + table(message(2, EMPTY_TABLE)))
     found = the_error(version)
     assert (found.code, found.subject, found.offset) == ("unknown-initializer", "t", len(VERSION))
@@ -75,7 +75,7 @@ def test_known_initializer(name: str, tmp_path: Path) -> None:
 
 
 def test_hint_for_an_unknown_initializer(tmp_path: Path) -> None:
-    """Issue 12.5: exported, and imported with a map that names another initializer, the version has no finding."""
+    """Exported, and imported with a map that names another initializer, the version has no finding."""
     version = place(tmp_path / "run", info(b"0.0") + table(message(2, EMPTY_TABLE)))
     export_version(version, str(tmp_path / "m.npz"))
     names = NameMap(tables={"t": {"ids": "t.ids", "vectors": "t.vectors", "initializer": "zeros"}})
@@ -99,7 +99,7 @@ def test_hint_for_an_unknown_initializer(tmp_path: Path) -> None:
     ids=["no value", "empty value", "ids alone", "empty tensor", "no shape"],
 )
 def test_table_without_a_tensor(value: bytes, code: str, message_: str, tmp_path: Path) -> None:
-    """Issue 12.5: an entry of a table without a tensor is an error, and nothing is made from such a version."""
+    """An entry of a table without a tensor is an error, and nothing is made from such a version."""
     version = place(tmp_path, info(b"uniform") + table(value))
     found = the_error(version)
     at = len(VERSION) + len(info(b"uniform"))
@@ -113,7 +113,7 @@ def test_table_without_a_tensor(value: bytes, code: str, message_: str, tmp_path
 
 @pytest.mark.parametrize("tag", [3, 5, 9, 17])
 def test_damaged_tag_of_a_name(tag: int, tmp_path: Path) -> None:
-    """Issue 12.5: a variable whose name has a damaged tag is dropped by protobuf: an error, never the name ''."""
+    """A variable whose name has a damaged tag is dropped by protobuf: an error, never the name ''."""
     data = VERSION + variable(tag)
     assert list(model_v4_pb2.Model.FromString(data).dense_parameters) != ["w"]
     version = place(tmp_path, variable(1, b"v") + variable(tag))
@@ -126,7 +126,7 @@ def test_damaged_tag_of_a_name(tag: int, tmp_path: Path) -> None:
 
 
 def test_damaged_tag_of_a_table_name(tmp_path: Path) -> None:
-    """Issue 12.5: the same for a table, whose rows would all be lost."""
+    """A table whose name has a damaged tag is an error too: all of its rows would be lost."""
     entry = message(4, message(5, b"t"), message(2, EMPTY_TABLE))
     found = the_error(place(tmp_path, info(b"uniform") + entry))
     assert (found.code, found.offset) == ("malformed", len(VERSION) + len(info(b"uniform")) + 2)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import elasticdl_rules
 from checkpoints import save_small
 from edl_ckpt.core import list_versions, verify_version
+from edl_ckpt.core.sources.elasticdl.loader import listed_crashes
 from examples import examples
 from program import document, edl
 
@@ -65,7 +66,7 @@ def test_scan_raises_where_verify_says_so(directories: dict[str, list[str]], fil
             assert bool(found) == expected, (version.path, found)
             assert all((place / name).exists() for name in found)
         if "tmp-20" not in directories:
-            assert bool(listing.scan_crashes) == expected
+            assert bool(listed_crashes(listing)) == expected
 
 
 def test_a_file_in_a_version_is_named_for_the_whole_location(tmp_path: Path) -> None:

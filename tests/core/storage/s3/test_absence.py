@@ -1,4 +1,4 @@
-"""13.1: on S3 only a 404 of an object says that it is missing: 403, 500 and a missing bucket are errors."""
+"""On S3 only a 404 of an object says that it is missing: 403, 500 and a missing bucket are errors."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 
 from checkpoints import at, save_small
 from edl_ckpt.core import add_tag, list_versions, plan_prune, prune
-from edl_ckpt.core.commit.trash import forget_gone
-from edl_ckpt.core.errors import AuthError, EdlCkptError, NotFoundError, UnavailableError
+from edl_ckpt.core.base.errors import AuthError, EdlCkptError, NotFoundError, UnavailableError
+from edl_ckpt.core.commit.kinds import forget_gone
 from edl_ckpt.core.operations.prune.guards import Guards
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
-from edl_ckpt.core.storage import Location, open_store
+from edl_ckpt.core.storage import open_store
 from s3_fixtures import Bucket
 from s3_proxy import Fault, status
 
@@ -66,10 +66,10 @@ def test_failing_service(tagged: Bucket, number: int, code: str) -> None:
 def test_forgetting_needs_a_listing(tagged: Bucket) -> None:
     """Metadata goes when a whole listing lacks its version; an error in listing or removing is returned."""
     tagged.proxy.fail(Fault(status(403, "AccessDenied"), operation="list", times=None))
-    assert [type(e) for e in forget_gone(Location(tagged.url), (2, 3))] == [AuthError]
+    assert [type(e) for e in forget_gone(open_store(tagged.url), (2, 3))] == [AuthError]
     tagged.proxy.heal()
     assert f"run/{META}" in tagged.objects()
-    assert forget_gone(Location(tagged.url), (2, 3)) == []
+    assert forget_gone(open_store(tagged.url), (2, 3)) == []
     assert f"run/{META}" not in tagged.objects()
 
 

@@ -1,4 +1,4 @@
-"""Issue 13: S3 services that differ from AWS pass the store contract, and the main commands work on them."""
+"""S3 services that differ from AWS pass the store contract, and the main commands work on them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from edl_ckpt.core.errors import LockedError
+from edl_ckpt.core.base.errors import LockedError
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import lists_marks
 from edl_ckpt.core.storage.s3 import client

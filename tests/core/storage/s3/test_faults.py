@@ -24,10 +24,10 @@ from edl_ckpt.core import (
     save_checkpoint,
     verify_version,
 )
-from edl_ckpt.core.checkpoint.kept import KeptReader
-from edl_ckpt.core.errors import EdlCkptError, UnavailableError
+from edl_ckpt.core.base.errors import EdlCkptError, UnavailableError
 from edl_ckpt.core.operations.copy.execute import execute_copy
 from edl_ckpt.core.operations.copy.plan import plan_copy
+from edl_ckpt.core.reading.kept import KeptReader
 from edl_ckpt.core.storage import Location
 from edl_ckpt.core.storage.s3 import client
 from s3_fixtures import Bucket, begun_now

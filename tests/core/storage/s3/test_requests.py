@@ -24,7 +24,7 @@ from edl_ckpt.core import (
     save_checkpoint,
     verify_version,
 )
-from edl_ckpt.core.errors import EdlCkptError, LockedError
+from edl_ckpt.core.base.errors import EdlCkptError, LockedError
 from edl_ckpt.core.operations.prune.execute import prune
 from edl_ckpt.core.operations.prune.guards import Guards
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
@@ -118,7 +118,7 @@ def test_each_value_is_read_once(s3: Bucket, large: Path, tmp_path: Path, to_s3:
 
 
 def test_an_export_reads_once_and_uploads_together(s3: Bucket, tmp_path: Path) -> None:
-    """Issue 15: an export from S3 gets each value once, with many parts of a table; to S3, its files go together."""
+    """An export from S3 gets each value once, with many parts of a table; to S3, its files go together."""
     variables = {f"dense_{v}": np.full(100_000, v, np.float32) for v in range(8)}
     users = Table(np.random.default_rng(1).permutation(40_000), np.ones((40_000, 16), np.float32))
     save_checkpoint(tmp_path, 7, 2, variables=variables, tables={"users": users})

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from edl_ckpt.core import list_versions
-from edl_ckpt.core.errors import EdlCkptError, UnavailableError
-from edl_ckpt.core.parallel import run_parallel
+from edl_ckpt.core.base.errors import EdlCkptError, UnavailableError
+from edl_ckpt.core.base.parallel import run_parallel
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.s3 import transport

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edl_ckpt.core.errors import NotFoundError, UnavailableError, UsageError
+from edl_ckpt.core.base.errors import NotFoundError, UnavailableError, UsageError
 from edl_ckpt.core.training.elastic import LocalCoordinator, MembershipError, StopException
 from edl_ckpt.core.training.elastic.registry import Registry
 from members import Members

@@ -32,7 +32,7 @@ from edl_ckpt.core import (
     store_policy,
     verify_version,
 )
-from edl_ckpt.core.memory import peak_memory_bytes
+from edl_ckpt.core.base.memory import peak_memory_bytes
 from edl_ckpt.core.training.elastic import FileSystemCheckpoint, FileSystemCheckpointManager
 from members import Members
 from s3_fixtures import Bucket

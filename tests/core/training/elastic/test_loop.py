@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import pytest
 
 from checkpoints import numbers
-from edl_ckpt.core.errors import NoSpaceError, UsageError
+from edl_ckpt.core.base.errors import NoSpaceError, UsageError
 from edl_ckpt.core.training.elastic import (
     Checkpoint,
     CheckpointManager,

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from edl_ckpt.core.arrays import BFLOAT16
-from edl_ckpt.core.errors import EdlCkptError, UsageError
+from edl_ckpt.core.base.arrays import BFLOAT16
+from edl_ckpt.core.base.errors import EdlCkptError, UsageError
 from edl_ckpt.core.training.elastic import read_snapshot, write_snapshot
 from edl_ckpt.core.training.elastic.snapshots import MAGIC
 

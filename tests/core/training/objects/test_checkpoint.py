@@ -22,7 +22,7 @@ from edl_ckpt.core import (
     slice_variable,
     verify_version,
 )
-from edl_ckpt.core.errors import NotFoundError, RefusedError, UnsupportedError, UsageError
+from edl_ckpt.core.base.errors import NotFoundError, RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.training.objects import EmbeddingTable, ObjectCheckpoint, Trackable, Variable
 from s3_fixtures import Bucket
 

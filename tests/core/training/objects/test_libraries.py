@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edl_ckpt.core import verify_version
-from edl_ckpt.core.errors import MismatchError, UsageError
+from edl_ckpt.core.base.errors import MismatchError, UsageError
 from edl_ckpt.core.training.objects import ObjectCheckpoint, list_variables
 from frameworks import need
 

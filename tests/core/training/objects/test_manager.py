@@ -13,8 +13,7 @@ import pytest
 
 from checkpoints import at, numbers, save_small
 from edl_ckpt.core import EdlCkptWarning, Location, add_tag, location_lock, open_checkpoint, verify_version
-from edl_ckpt.core.checkpoint.readable import newest_readable
-from edl_ckpt.core.errors import (
+from edl_ckpt.core.base.errors import (
     EdlCkptError,
     IncompleteError,
     LockedError,
@@ -24,7 +23,8 @@ from edl_ckpt.core.errors import (
     UnsupportedError,
     UsageError,
 )
-from edl_ckpt.core.format.model import Version
+from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.reading.readable import newest_readable
 from edl_ckpt.core.state.paths import MANAGER_FILE, META_DIR
 from edl_ckpt.core.training.objects import CheckpointManager, EmbeddingTable, ObjectCheckpoint, Variable
 from reporters import Recorder

@@ -12,7 +12,7 @@ import pytest
 
 from descriptors import opened_below
 from edl_ckpt.core import save_checkpoint
-from edl_ckpt.core.errors import CorruptError, MismatchError, NotFoundError
+from edl_ckpt.core.base.errors import CorruptError, MismatchError, NotFoundError
 from edl_ckpt.core.training.objects import EmbeddingTable, ObjectCheckpoint, UnrestoredWarning, Variable
 
 

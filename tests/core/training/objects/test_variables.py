@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edl_ckpt.core.errors import UsageError
+from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.training.objects import EmbeddingTable, Variable
 
 

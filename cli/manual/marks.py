@@ -1,0 +1,68 @@
+"""What a command says of itself: examples, and the exit codes with which it can end; and what each code means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, TypeVar
+
+CODES: Final[Mapping[int, tuple[str, str]]] = {
+    0: ("ok", "done; an empty listing too"),
+    1: ("failed", "a failure that has no code of its own"),
+    2: ("usage", "a wrong flag, value or configuration; nothing was touched"),
+    3: ("findings", "the command ran to the end and the answer is no: errors, differences, an id that is missing"),
+    4: ("incomplete", "the checkpoint lacks shards"),
+    5: ("corrupt", "bytes that cannot be what they claim, or shards that contradict each other"),
+    10: ("not_found", "no such location, version, shard, table, tag or metric"),
+    11: ("locked", "another command has the lock, or a file changed while it was read; safe to try again"),
+    12: ("auth", "permissions, or credentials for storage"),
+    13: ("unavailable", "storage does not answer, after retries; safe to try again"),
+    14: ("no_space", "no space left; the target is unchanged"),
+    15: ("unsupported", "a format or a storage lacks something needed"),
+    16: ("refused", "a guard: the target exists, the plan is stale, or a protected version would be deleted"),
+    70: ("internal", "a bug in edl-ckpt, with its traceback"),
+    129: ("", "SIGHUP; staged files are removed"),
+    130: ("", "SIGINT; staged files are removed"),
+    141: ("", "SIGPIPE: the reader of the output has gone"),
+    143: ("", "SIGTERM; staged files are removed"),
+}
+"""The id and the meaning of each code."""
+
+ALWAYS: Final = frozenset({0, 1, 2, 14, 70, 129, 130, 141, 143})
+"""Every command can end so: 14 when stdout is a file on a full disk."""
+LISTS: Final = frozenset({10, 11, 12, 13, 15})
+"""Of a command that lists a location."""
+READS: Final = LISTS | {4, 5}
+"""Of a command that opens shards."""
+NOTES: Final = LISTS | {4, 5, 16}
+"""Of a command that writes beside a version, under the lock."""
+WRITES: Final = READS | {16}
+"""Of a command that writes versions."""
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def examples(*lines: str) -> Callable[[Command], Command]:
+    """Give a command the examples that end its help, each written without the program's name."""
+
+    def mark(function: Command) -> Command:
+        function.examples = lines  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def exits(codes: Iterable[int] = (), **meanings: str) -> Callable[[Command], Command]:
+    """Say which exit codes a command has beside `ALWAYS`; `c3="..."` is one with a meaning of its own here."""
+    own = {int(name.removeprefix("c")): meaning for name, meaning in meanings.items()}
+
+    def mark(function: Command) -> Command:
+        function.exits = {code: own.get(code, "") for code in sorted({*ALWAYS, *codes, *own})}  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def exits_of(function: Callable[..., None]) -> Mapping[int, str]:
+    """Return the codes of a command, each with its meaning there, '' for the usual one."""
+    found: Mapping[int, str] = getattr(function, "exits", dict.fromkeys(sorted(ALWAYS), ""))
+    return found

@@ -1,0 +1,1 @@
+"""Options and references: types, configuration, environment, and the errors that explain them."""

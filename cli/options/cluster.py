@@ -1,0 +1,82 @@
+"""`--cluster`: the executor of the commands that can do their work on a Dask cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+
+import typer
+
+from edl_ckpt.cli.terminal.documents import as_dict
+from edl_ckpt.cli.terminal.output import Output
+from edl_ckpt.cli.terminal.text import escaped
+from edl_ckpt.core.base.errors import UsageError
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.cluster.executor import ClusterExecutor
+    from edl_ckpt.core.storage.location import Location
+
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS", help="Work on a Dask cluster: tcp://HOST:PORT, its scheduler file, or local:N processes."
+    ),
+]
+
+
+class Working(TypedDict):
+    """The arguments of every operation that threads or a cluster can do."""
+
+    workers: int | None
+    executor: ClusterExecutor | None
+
+
+@contextmanager
+def working(
+    out: Output,
+    cluster: str | None,
+    workers: int | None,
+    *,
+    target: Location | None = None,
+    size_bytes: int | None = None,
+    parts: bool = True,
+) -> Iterator[Working]:
+    """Yield who does the work: the cluster at an address, or without one threads of this process.
+
+    With `parts` they can send parts of objects. Raises UnsupportedError for a `target` that the workers of a cluster
+    cannot write together; with `size_bytes`, which will be written there, also for a worker that cannot write them.
+    """
+    if cluster is None:
+        yield {"workers": workers, "executor": None}
+        return
+    if workers is not None and "workers" not in out.defaulted:
+        raise UsageError("--workers cannot be used with --cluster", hint="a cluster has the workers that it has")
+    from edl_ckpt.core.cluster.choice import check_shared, check_target, cluster_at
+    from edl_ckpt.core.cluster.preflight import ask_workers
+
+    if target is not None:
+        check_shared(target, parts=parts)
+    with cluster_at(cluster, reporter=out) as executor:
+        ask_workers(executor, out)
+        if executor.dashboard:
+            out.say(f"dashboard: {escaped(executor.dashboard)}")
+        out.doing = executor.doing
+        if target is not None and size_bytes is not None:
+            check_target(executor, target, size_bytes, parts=parts, reporter=out)
+        yield {"workers": None, "executor": executor}
+
+
+def cluster_of(work: Working) -> dict[str, Any] | None:
+    """Return the cluster and its workers, for a document; None for threads."""
+    executor = work["executor"]
+    if executor is None:
+        return None
+    workers = [as_dict(each) for each in executor.listed()]
+    return {"address": executor.address, "dashboard": executor.dashboard or None, "workers": workers}
+
+
+def workers_of(work: Working) -> str:
+    """Return the workers of a cluster in words; '' for threads."""
+    executor = work["executor"]
+    return "" if executor is None else executor.named()

@@ -1,0 +1,419 @@
+"""Options: their types, those that every command has, and the variables of the environment that set them.
+
+The command line wins over the environment (`EDL_CKPT_<OPTION>`), and that over a configuration file (`config.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+
+import typer
+
+from edl_ckpt.cli.options.config import COMMAND_LINE_ONLY, stray_variables, variable_of
+from edl_ckpt.cli.options.hints import add_hint, check_named, is_named
+from edl_ckpt.cli.options.usage import origin
+from edl_ckpt.cli.terminal.output import Output, reported_errors
+from edl_ckpt.cli.terminal.secrets import exposed, hide_options
+from edl_ckpt.cli.terminal.templates import REFERENCES, Template
+from edl_ckpt.cli.terminal.text import escaped, parse_choice, parse_duration, parse_limit, parse_size
+from edl_ckpt.core.base.errors import EdlCkptError, ReplacedError, UsageError
+from edl_ckpt.core.base.interruption import COMMIT
+from edl_ckpt.core.base.words import command
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.base.progress import Reporter
+    from edl_ckpt.core.model.versions import CheckpointRef, Version
+    from edl_ckpt.core.storage.location import Location
+
+
+_KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
+_CONTEXT = "context"
+_REPLACED_ATTEMPTS = 5
+_FORMATS = ("json", "csv", "jsonl")
+_MAY_BE_EMPTY = ("NAME", "GLOB")
+_PARSERS: Mapping[str, Callable[[str], object]] = {
+    "SIZE": parse_size,
+    "DURATION": parse_duration,
+    "DURATION|none": parse_limit,
+}
+"""What reads a value, by the metavar of its option."""
+
+
+class CommandLineOnly:
+    """Marks an option that neither the environment nor a file may set, though one of this name elsewhere may be set."""
+
+
+_DEFAULT_PLACE = "$EDL_CKPT_DIR, the default storage or the current directory"
+_REF_HELP = (
+    "LOCATION, @VERSION or both; a version is a number, latest, a tag, best:METRIC or a UUID. Or a single checkpoint "
+    "FILE. Default: "
+)
+_LOCATION_HELP = f"A checkpoint_dir, on disk or at a URL, or a storage's name. Default: {_DEFAULT_PLACE}."
+_LOCATIONS_HELP = f"Any number of checkpoint_dirs. Default: {_DEFAULT_PLACE}."
+_MODE_HELP = "Whether higher (max) or lower (min) is better."
+_GRACE_HELP = "An incomplete version changed within this time counts as still being written."
+
+Ref = Annotated[
+    str | None, typer.Argument(metavar="[REF]", help=f"{_REF_HELP}the newest complete version in {_DEFAULT_PLACE}.")
+]
+Browsed = Annotated[str | None, typer.Argument(metavar="[REF]", help=f"{_REF_HELP}all versions in {_DEFAULT_PLACE}.")]
+Places = Annotated[list[str] | None, typer.Argument(metavar="[LOCATION...]", help=_LOCATIONS_HELP)]
+Grace = Annotated[str, typer.Option(metavar="DURATION", help=_GRACE_HELP)]
+Csv = Annotated[bool, typer.Option("--csv", help="Print rows as CSV.")]
+Jsonl = Annotated[bool, typer.Option("--jsonl", help="Print rows as JSON, one object on each line.")]
+Table = Annotated[
+    str | None, typer.Option("--table", metavar="NAME", help="The embedding table. Default: the only one there is.")
+]
+Rows = Annotated[int, typer.Option("--rows", "-n", min=1, metavar="N", help="How many rows to print.")]
+Prometheus = Annotated[
+    bool, typer.Option("--prometheus", help="Print metrics in the text format of Prometheus, for a textfile collector.")
+]
+Every = Annotated[bool, typer.Option("--all", help="Show every row of a long table on a terminal too.")]
+Workers = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Number of threads. Default: the number of cores.")
+]
+Place = Annotated[str | None, typer.Argument(metavar="[LOCATION]", help=_LOCATION_HELP)]
+Experiment = Annotated[
+    str | None,
+    typer.Option(metavar="DIR", help="Take the trials of an experiment: the directories in DIR that have versions."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen, and change nothing.")]
+LockWait = Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for the lock.")]
+Mode = Annotated[str | None, typer.Option(metavar="max|min", help=_MODE_HELP)]
+
+StallAfter = Annotated[
+    str,
+    typer.Option(metavar="DURATION|none", help="Call it stalled after so long without a change; 0 or `none`: never."),
+]
+Interval = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION",
+        help="Time between two looks. Default: 1s on a disk, or when the kernel reports a change; 10s elsewhere.",
+    ),
+]
+
+Layout = Annotated[
+    str | None,
+    typer.Option(
+        metavar="design|elasticdl", help="Names of directories and files. Default: those at the location, else design."
+    ),
+]
+
+_COMMON: dict[str, Any] = {
+    "json": Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")],
+    "quiet": Annotated[bool, typer.Option("--quiet", "-q", help="Print no warnings and no progress.")],
+    "verbose": Annotated[bool, typer.Option("--verbose", "-v", help="Print more details on stderr.")],
+    "no_color": Annotated[bool, typer.Option("--no-color", help="Print no colours; NO_COLOR does the same.")],
+    "progress": Annotated[
+        str,
+        typer.Option(metavar="auto|bar|lines|none", help="Show progress so; auto: a terminal gets a bar, a log lines."),
+    ],
+    "config": Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Take defaults of options from this file, and from no other."),
+    ],
+    "storage_option": Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="An option for S3 or fsspec; may be repeated."),
+    ],
+}
+
+
+ForceSeal = Annotated[
+    bool,
+    typer.Option("--force", help="Go on although the version does not match its seal; the new seal records it."),
+]
+
+
+def warn_of_seal(out: Output, version: Version) -> None:
+    """Warn of a version that does not match its seal, in commands that only look at it."""
+    if version.seal_warning:
+        out.warn(f"{version.ref}: {version.seal_warning}")
+    if version.is_newer and version.metadata_fault:
+        out.warn(f"{version.ref}: its metadata: {version.metadata_fault}")
+
+
+def resolve_ref(ref: str | None, out: Output, *, to_change: bool = False, aloud: bool = False) -> Version:
+    """Return the version that a reference on the command line names, by default the newest complete one.
+
+    With `to_change`, the work of a killed command in the location is finished or undone first, and a checkpoint in a
+    file by itself is refused. With `aloud`, the command says which version it takes when none was named.
+    """
+    from edl_ckpt.core.catalog.files import check_in_location, named_file
+    from edl_ckpt.core.catalog.listing import resolve
+
+    parsed = parsed_ref(ref, out)
+    if to_change:
+        from edl_ckpt.core.commit.repair.recovery import settle_first
+
+        alone = named_file(parsed)
+        if alone is not None:
+            check_in_location(alone)
+
+        settle_first(parsed.location, reporter=out)
+    version = resolve(parsed, reporter=out)
+    if aloud and not is_named(ref, parsed, version):
+        out.say(f"{escaped(version.ref)} is the newest complete version")
+    return version
+
+
+def resolve_named(ref: str | None, out: Output, name: str, *rest: str) -> Version:
+    """Return the version that a reference names in words, for a command that records; `rest` follows the reference."""
+    check_named(ref, parsed_ref(ref, out), name, *rest)
+    return resolve_ref(ref, out, to_change=True)
+
+
+def parsed_ref(ref: str | None, out: Output) -> CheckpointRef:
+    """Return a reference on the command line in its parts, with the storage options of the command."""
+    from dataclasses import replace
+
+    from edl_ckpt.core.catalog.listing import parse_ref
+
+    parsed = parse_ref(ref or "", default_location="")
+    return replace(parsed, location=out.location(parsed.location.url))
+
+
+def followed_location(out: Output, text: str | None) -> Location:
+    """Return the location that a command follows; UsageError for a version: the command would wait for ever."""
+    from edl_ckpt.core.catalog.listing import split_version_dir
+
+    where = out.location(text)
+    path = where.local_path
+    head, at, word = where.url.rpartition("@")
+    is_version = at and (word.isdigit() or word in {"latest", "best"} or word.startswith("best:"))
+    if (is_version and not (path and os.path.lexists(path))) or split_version_dir(where):
+        raise UsageError(
+            "expected a location, not a version of it",
+            path=where.url,
+            hint=f"to wait for one: {command('wait', head or 'LOCATION', '--version-ge', 'V')}",
+        )
+    return where
+
+
+def asked_layout(out: Output, layout: str | None, target: Location | None) -> str | None:
+    """Return the layout that a command asks for; None lets the versions at the target decide.
+
+    A layout from the environment or a configuration file is for empty locations: it never mixes layouts. `target` is
+    None for a version that is replaced in place.
+    """
+    from edl_ckpt.core.catalog.target import layouts_at
+    from edl_ckpt.core.sources.elasticdl.target import writable_layout
+    from edl_ckpt.core.storage import open_store
+
+    if layout is None or "layout" not in out.defaulted:
+        return layout
+    name = writable_layout(layout).name
+    return None if target is None or layouts_at(open_store(target)) else name
+
+
+def looks_like_ref(word: str, out: Output) -> bool:
+    """Return True for a reference among other arguments: a version, a URL, a directory, a storage, or a file."""
+    if out.storages is not None and out.storages.split(word)[0]:
+        return True
+    is_file = word.endswith((".ckpt", ".chkpt")) and os.path.exists(word)
+    return "@" in word or "://" in word or is_file or os.path.isdir(word)
+
+
+def split_names(words: list[str], out: Output, name: str, what: str) -> tuple[str | None, list[str]]:
+    """Return (reference, names) of `REF NAME...`; UsageError without a name, which is that of `what` to remove."""
+    ref, names = (words[0], words[1:]) if looks_like_ref(words[0], out) else (None, words)
+    if not names:
+        raise UsageError(f"{name} is missing, the {what} to remove", hint=f"expected REF {name}...")
+    return ref, names
+
+
+class Locking(TypedDict):
+    """The arguments of every operation that takes a location's lock."""
+
+    wait_seconds: float
+    reporter: Reporter
+
+
+def locking(out: Output, lock_wait: str) -> Locking:
+    """Return how long an operation waits for a lock, and to whom it reports."""
+    return {"wait_seconds": parse_duration(lock_wait), "reporter": out}
+
+
+def with_output(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the common options, and make its first parameter an Output with their values.
+
+    A parameter whose type is a dataclass of options (`RuleOptions`) becomes those options.
+    """
+    hints = typing.get_type_hints(function, include_extras=True)
+    own = list(inspect.signature(function).parameters.values())[1:]
+    bundles = {p.name: hints[p.name] for p in own if is_dataclass(hints[p.name])}
+
+    @functools.wraps(function)
+    def command(**values: Any) -> None:
+        out = Output()
+        with reported_errors(out):
+            COMMIT.more()  # `demo` runs one command after another
+            context, given = values.pop(_CONTEXT), dict(values)
+            out.defaulted = _defaulted(context, values)
+            out.storages = None if context.obj is None else context.obj.storages
+            _configure(out, context, values)
+            for warning in (*stray_variables(), *(context.obj.warnings if context.obj is not None else ())):
+                out.warn(warning)
+            for name, bundle in bundles.items():
+                values[name] = bundle(**{field.name: values.pop(field.name) for field in fields(bundle)})
+            try:
+                _run(function, out, values)
+            except EdlCkptError as error:
+                add_hint(error, context, given, out)
+                raise
+
+    parameters: list[inspect.Parameter] = []
+    for p in own:
+        parameters += _spread(hints[p.name]) if p.name in bundles else [p.replace(annotation=hints[p.name])]
+    for name, annotation in _COMMON.items():
+        default = {"config": None, "storage_option": None, "progress": "auto"}.get(name, False)
+        parameters.append(inspect.Parameter(name, _KEYWORD_ONLY, default=default, annotation=annotation))
+    parameters.append(inspect.Parameter(_CONTEXT, _KEYWORD_ONLY, annotation=typer.Context))
+    parameters = [p.replace(kind=_KEYWORD_ONLY) for p in parameters]
+    for parameter in parameters:
+        _name_variable(parameter)
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    return command
+
+
+def _run(function: Callable[..., None], out: Output, values: Mapping[str, Any]) -> None:
+    """Run a command; once more, with a new listing, when a version was replaced between the listing and the reading."""
+    for left in reversed(range(_REPLACED_ATTEMPTS)):
+        try:
+            function(out, **values)
+        except ReplacedError as error:
+            if not left:
+                raise
+            out.detail(f"{error}: looking again")
+        else:
+            return
+
+
+def _defaulted(context: typer.Context, values: Iterable[str]) -> frozenset[str]:
+    """Return the parameters whose values come from the environment or from a configuration file."""
+    sources = {name: context.get_parameter_source(name) for name in values}
+    return frozenset(n for n, source in sources.items() if source and source.name in {"ENVIRONMENT", "DEFAULT_MAP"})
+
+
+def check_values(context: Any, values: Mapping[str, Any]) -> None:
+    """Raise UsageError, which names its origin, for a value that its option's metavar does not allow.
+
+    A metavar is SIZE, DURATION, or words between bars (`max|min`); a word in capitals among them is not checked. An
+    empty text is refused, because a variable of a script that is not set must not mean the default.
+    """
+    for parameter in context.command.params:
+        text, metavar = values.get(parameter.name), str(parameter.metavar)
+        _check_empty(context, parameter, text)
+        if not isinstance(text, str) or parameter.param_type_name != "option":
+            continue
+        if metavar in _PARSERS:
+            try:
+                _PARSERS[metavar](text)
+            except UsageError as error:
+                raise UsageError(f"{origin(context, parameter)}: {error.message}") from None
+        elif metavar.islower() and text not in metavar.split("|"):
+            parse_choice(origin(context, parameter), text, metavar.split("|"))
+
+
+def _check_empty(context: Any, parameter: Any, value: object) -> None:
+    """Raise UsageError for an empty text, and for an empty variable in place of a location, which the parser ignores.
+
+    Names of tables, variables and metrics may be empty, and so may the text of a note.
+    """
+    texts = list(value) if isinstance(value, list | tuple) else [value]
+    metavar = str(parameter.metavar)
+    is_argument = parameter.param_type_name == "argument"
+    if "" in (texts[:-1] if is_argument and metavar.endswith("TEXT") else texts) and metavar not in _MAY_BE_EMPTY:
+        where = "" if is_argument else f"{origin(context, parameter)}: "
+        raise UsageError(f"{where}expected {metavar}, got an empty text", hint="is a variable of the script not set?")
+    if metavar == "LOCATION" and value is None and os.environ.get(parameter.envvar or "") == "":
+        raise UsageError(f"{parameter.envvar} is empty", hint="unset it, or name a location")
+
+
+def _configure(out: Output, context: Any, values: dict[str, Any]) -> None:
+    """Take the common options out of the values of a command, and apply them."""
+    common = {name: values.pop(name) for name in _COMMON}
+    out.json, out.quiet, out.verbose = common["json"], common["quiet"], common["verbose"]
+    out.no_color, out.csv, out.jsonl = common["no_color"], values.pop("csv", False), values.pop("jsonl", False)
+    _choose_format(out)
+    check_values(context, common | values)
+    out.progress, out.config = common["progress"], common["config"]
+    try:
+        out.storage_options = parse_pairs(common["storage_option"] or [])
+    except UsageError as error:
+        option = next(p for p in context.command.params if p.name == "storage_option")
+        raise UsageError(f"{origin(context, option)} {error.message}") from None
+    hide_options(out.storage_options)
+    warning = None if "storage_option" in out.defaulted else exposed(out.storage_options)
+    if warning:
+        out.warn(warning)
+    out.start_log()
+
+
+def _choose_format(out: Output) -> None:
+    """Raise UsageError when the command line asks for two formats; one that it asks for wins over the defaults."""
+    asked = [name for name in _FORMATS if getattr(out, name) and name not in out.defaulted]
+    if len(asked) > 1:
+        raise UsageError(f"--{asked[1]} cannot be used with --{asked[0]}")
+    if asked:
+        out.json, out.csv, out.jsonl = (name in asked for name in _FORMATS)
+
+
+def _name_variable(parameter: inspect.Parameter) -> None:
+    """Let an environment variable set an option: EDL_CKPT_ and the name of the option's first flag."""
+    metadata = getattr(parameter.annotation, "__metadata__", ())
+    command_line_only = any(isinstance(info, CommandLineOnly) for info in metadata)
+    for info in metadata:
+        if type(info).__name__ == "OptionInfo":
+            declared = (info.default, *(info.param_decls or ()))  # within Annotated the first flag is `default`
+            flags = [flag for flag in declared if isinstance(flag, str) and flag.startswith("--")]
+            option = flags[0].partition("/")[0].lstrip("-") if flags else parameter.name.replace("_", "-")
+            info.envvar = None if command_line_only or option in COMMAND_LINE_ONLY else variable_of(option)
+            info.show_envvar = False
+
+
+def _spread(bundle: type) -> list[inspect.Parameter]:
+    """Return the fields of a dataclass of options as parameters."""
+    hints = typing.get_type_hints(bundle, include_extras=True)
+    return [
+        inspect.Parameter(f.name, _KEYWORD_ONLY, default=f.default, annotation=hints[f.name]) for f in fields(bundle)
+    ]
+
+
+def parse_pairs(texts: list[str]) -> dict[str, str]:
+    """Return KEY=VALUE texts as a dict; UsageError, which shows no secret, for a text without '='."""
+    pairs: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise UsageError("expects KEY=VALUE")
+        pairs[key] = value
+    return pairs
+
+
+def check_prometheus(out: Output, *, prometheus: bool) -> None:
+    """Raise UsageError when two formats are asked for at once."""
+    if prometheus and (out.json or out.csv or out.jsonl):
+        raise UsageError("--prometheus cannot be used with --json, --jsonl or --csv")
+
+
+def template_of(out: Output, template: str | None, *, null: bool) -> Template | None:
+    """Return what `--format`, `-q` and `-0` ask for; None for a table.
+
+    Quiet in the environment or in a file is about warnings only: it must not change what a command prints.
+    """
+    if template is None and not null and (not out.quiet or "quiet" in out.defaulted):
+        return None
+    if out.json or out.csv:
+        if template is not None or null:
+            raise UsageError("--format and -0 cannot be used with --json or --csv")
+        return None
+    return Template(REFERENCES if template is None else template, end="\0" if null else "\n")

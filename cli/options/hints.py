@@ -1,0 +1,241 @@
+"""What a person probably meant by a location that is not there, and where a wrong value came from."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from edl_ckpt.cli.options.usage import origin
+from edl_ckpt.core.base.errors import (
+    AuthError,
+    EdlCkptError,
+    NoSpaceError,
+    NotFoundError,
+    UnavailableError,
+    UsageError,
+)
+from edl_ckpt.core.base.interruption import COMMIT
+from edl_ckpt.core.base.words import abridged, closest, command, escaped
+
+if TYPE_CHECKING:
+    from edl_ckpt.cli.terminal.output import Output
+    from edl_ckpt.core.model.versions import CheckpointRef, Version
+    from edl_ckpt.core.storage.location import Location
+
+_SOME: Final = 8
+_UNSURE: Final = "is this"
+"""The engine's own hint about a directory without versions begins so; a better one replaces it."""
+_A_FILE: Final = "expected a file"
+"""The engine's words begin so where a directory stands in place of a file: no location was meant."""
+_ADDRESS: Final = r"([a-zA-Z][a-zA-Z0-9]+):/+([^/].*)"
+"""An address, which may have lost a slash."""
+
+
+def add_hint(error: EdlCkptError, context: Any, values: Mapping[str, Any], out: Output) -> None:
+    """Give an error the hint that only the command line knows: what was meant, or where a value came from."""
+    by_place = isinstance(error, NotFoundError) and not error.message.startswith(_A_FILE)
+    if by_place and error.path and (error.hint or _UNSURE).startswith(_UNSURE):
+        takes_ref = any("REF" in str(p.metavar) for p in context.command.params)
+        named = "EDL_CKPT_DIR names it" if error.path == os.environ.get("EDL_CKPT_DIR") else None
+        error.hint = (
+            named
+            or _one_of_two(error.path, context, values)
+            or _place_hint(error.path, out, takes_ref=takes_ref)
+            or error.hint
+        )
+    if isinstance(error, NotFoundError | UsageError) and context is not None:
+        sources = "; ".join(_sources(error, context, values, out))
+        joined = " " if str(error.hint).endswith("?") else "; "
+        error.hint = joined.join(part for part in (error.hint, sources) if part) or None
+
+
+def _sources(error: EdlCkptError, context: Any, values: Mapping[str, Any], out: Output) -> Iterator[str]:
+    """Yield the variables and lines whose values an error quotes."""
+    for parameter in context.command.params:
+        value = values.get(parameter.name)
+        if parameter.name in out.defaulted and isinstance(value, str) and repr(value) in error.message:
+            place = origin(context, parameter)
+            if not error.message.startswith(place):
+                yield f"{escaped(value)} comes from {place}"
+
+
+def _one_of_two(path: str, context: Any, values: Mapping[str, Any]) -> str | None:
+    """Return what a command expects that got one directory, took it for the second of its words, and looked here."""
+    for parameter in context.command.params if path == "." else ():
+        words, expected = values.get(parameter.name), str(parameter.metavar)
+        one = words[0] if isinstance(words, list | tuple) and len(words) == 1 else None
+        if one and expected.startswith("[REF] ") and os.path.isdir(one):
+            return f"{escaped(one)} was taken for {expected.removeprefix('[REF] ')}; expected {expected}"
+    return None
+
+
+def _place_hint(path: str, out: Output, *, takes_ref: bool) -> str | None:
+    """Return what was meant by a location that is not there, or has no version; None when nothing is like it."""
+    if found := re.fullmatch(_ADDRESS, path):
+        address = f"{found[1].lower()}://{found[2]}"
+        return f"did you mean {address}?" if address != path else None
+    head, at, version = path.rpartition("@")
+    if at and "/" not in version and os.path.isdir(head or "."):
+        return None if takes_ref else f"a location is expected here, and {version} is a version: try {head or '.'}"
+    if takes_ref and "/" not in path and (meant := _as_version(path, out)):
+        return f"did you mean @{meant}?"
+    if os.path.isdir(path):
+        from edl_ckpt.core.storage.location import Location
+
+        return trials_hint(Location(path))
+    return neighbour_hint(path, () if out.storages is None else out.storages.named)
+
+
+def neighbour_hint(path: str, others: Iterable[str] = ()) -> str | None:
+    """Return the names beside the first part of a path that is not there, and the others, if one is like it."""
+    path, rest = path.rstrip("/"), ""
+    if os.path.lexists(path):  # it is there, and is something else than was expected
+        return None
+    while not os.path.isdir(os.path.dirname(path) or "."):
+        path, last = os.path.split(path)
+        rest = os.path.join(last, rest) if rest else last
+    folder, name = os.path.split(path)
+    try:
+        names = [entry.name for entry in os.scandir(folder or ".") if not entry.name.startswith(".")]
+    except OSError:
+        return None
+    found = closest(name, [*names, *(others if not folder else ())])
+    close = [escaped(os.path.join(folder, each, rest).rstrip("/")) for each in found if _is_there(folder, each, rest)]
+    return f"did you mean {' or '.join(close)}?" if close else None
+
+
+def _is_there(folder: str, name: str, rest: str) -> bool:
+    return not rest or os.path.lexists(os.path.join(folder, name, rest))
+
+
+def _as_version(word: str, out: Output) -> str | None:
+    """Return a word that names a version of the default location, or the tag there that was perhaps meant."""
+    from edl_ckpt.core.catalog.listing import list_versions
+
+    if not (word.isdigit() or word in {"latest", "best"} or word.startswith("best:") or word.isidentifier()):
+        return None
+    try:
+        versions = list_versions(out.location(None)).versions
+    except EdlCkptError:
+        return None
+    known = {"latest", "best", *(str(v.key) for v in versions), *(tag for v in versions for tag in v.tags)}
+    if versions and (word in known or word.startswith("best:")):
+        return word
+    return next(iter(closest(word, known)), None) if versions and not word.isdigit() else None
+
+
+def trials_hint(place: Location) -> str | None:
+    """Return where the versions are, for a directory that has none and is above some; None when it is not."""
+    from edl_ckpt.core.base.progress import SILENT
+    from edl_ckpt.core.catalog.below import locations_below
+
+    try:
+        found = [location.url for location in locations_below(place, depth=2, reporter=SILENT)]
+    except EdlCkptError:
+        return None
+    if not found:
+        return None
+    names = abridged((escaped(name) for name in found), _SOME)
+    return f"versions are below: {names}; --experiment takes them as trials, and `list --recursive` lists them"
+
+
+@contextmanager
+def resumable(out: Output, words: str | Callable[[], str]) -> Iterator[None]:
+    """Say with a failure, or after a signal, how to go on with what was done before it."""
+    with stoppable(out, words):
+        try:
+            yield
+        except (UnavailableError, NoSpaceError, AuthError) as error:
+            is_told = COMMIT.is_past and (error.hint or isinstance(words, str))
+            left = "" if is_told else words if isinstance(words, str) else words()
+            error.hint = "; ".join(part for part in dict.fromkeys((error.hint, left)) if part) or None
+            raise
+
+
+@contextmanager
+def stoppable(out: Output, words: str | Callable[[], str]) -> Iterator[None]:
+    """Say after a signal how to go on with what was done before it."""
+
+    def found(end: BaseException) -> str:
+        from edl_ckpt.core.base.parallel import impatient
+
+        with impatient(end):
+            return words if isinstance(words, str) else words()
+
+    try:
+        try:
+            yield
+        except EdlCkptError as error:
+            COMMIT.deliver(error)  # a signal that was kept wins
+            raise
+    except KeyboardInterrupt as end:
+        out.say(f"interrupted; {found(end)}")
+        raise
+    except SystemExit as end:
+        if end.code == 143:
+            out.say(f"terminated; {found(end)}")
+        raise
+
+
+def half_done(place: Location) -> str:
+    """Return how to go on where a command was stopped: in its commit, or before it, when nothing is left of it.
+
+    The storage may be what stopped the command. Where it gives no answer, the words allow for both.
+    """
+    from edl_ckpt.core.catalog.grouping import has_journal, is_of_interest
+    from edl_ckpt.core.storage import open_store
+
+    name = escaped(place.url)
+    if COMMIT.is_past:
+        return f"the new version is complete, its metrics and tags may be missing: `{command('list', name)}` shows them"
+    try:
+        left = has_journal(open_store(place).entries(is_of_interest))
+    except NotFoundError:
+        left = False
+    except EdlCkptError:
+        return f"if its commit had begun, the next command there finishes or undoes it: {command('recover', name)}"
+    if left:
+        return f"its commit had begun: `{command('recover', name)}` finishes or undoes it"
+    return "nothing half-done is left: the same command begins anew"
+
+
+def check_place(words: str, option: str, why: str) -> None:
+    """Raise UsageError when the place for a result names a version, and nothing of this name is there."""
+    head, at, version = words.rpartition("@")
+    if at and "/" not in version and not os.path.lexists(words):
+        raise UsageError(
+            f"{option}: expected a location, got {words!r}", hint=f"{why}; try: {option} {escaped(head or '.')}"
+        )
+
+
+def check_second(word: str, name: str, expected: str) -> None:
+    """Raise UsageError when the only word is a reference, and so the second argument is missing."""
+    if "@" in word or "://" in word or os.path.isdir(word):
+        raise UsageError(f"{name} is missing", hint=f"expected {expected}")
+
+
+def is_named(ref: str | None, parsed: CheckpointRef, version: Version | None = None) -> bool:
+    """Say whether a reference names its version in words: behind '@', or as the directory or file of the version."""
+    from edl_ckpt.core.catalog.listing import split_version_dir
+
+    in_words = parsed.version != "latest" or (ref or "").endswith("@latest") or split_version_dir(parsed.location)
+    return bool(in_words) or (version is not None and version.path == parsed.location.url.rstrip("/"))
+
+
+def check_named(ref: str | None, parsed: CheckpointRef, name: str, *rest: str) -> None:
+    """Raise UsageError unless a reference names its version in words; `name` and `rest` are those of the command."""
+    from edl_ckpt.core.base.progress import SILENT
+    from edl_ckpt.core.catalog.listing import resolve
+
+    if is_named(ref, parsed):
+        return
+    newest = None
+    with suppress(EdlCkptError):
+        newest = resolve(parsed, reporter=SILENT)
+    if not is_named(ref, parsed, newest):
+        known = f"; the newest complete version is {newest.key}" if newest else ""
+        hint = f"try: {command(*name.split(), (ref or '') + '@latest', *rest)}{known}"
+        raise UsageError("the version to change must be named, as in @100 or @latest", path=ref or None, hint=hint)

@@ -1,0 +1,170 @@
+"""Every setting in force, and where it comes from: the environment, a configuration file, or nowhere but the program.
+
+The parser itself is asked, so what is shown is what a command would take.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from edl_ckpt.cli.catalogue import COMMANDS
+from edl_ckpt.cli.options.common import check_values
+from edl_ckpt.cli.options.config import (
+    STORAGE,
+    ConfigFile,
+    Configured,
+    config_files,
+    known_options,
+    read_config,
+    stray_variables,
+)
+from edl_ckpt.cli.options.program import build
+from edl_ckpt.cli.options.usage import explained, is_refusal
+from edl_ckpt.cli.terminal.secrets import is_secret
+from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.storage.location import check_no_password
+
+_DIR: Final = "EDL_CKPT_DIR"
+HIDDEN: Final = "***"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A value that commands take; `commands` is empty where all that have such an option take it."""
+
+    name: str
+    value: Any
+    source: str
+    """`environment`, `file` or `default`."""
+    origin: str
+    """The variable, or the file and the line; '' for a default."""
+    variable: str | None = None
+    commands: tuple[str, ...] = ()
+    fault: str | None = None
+    """Why a command would refuse it."""
+
+    @property
+    def is_shown(self) -> bool:
+        """Say whether somebody chose it, or it is more than a flag that is off."""
+        return self.source != "default" or self.value not in (None, False, [], ())
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings, the files that were read, and what is ignored."""
+
+    files: tuple[ConfigFile, ...]
+    settings: tuple[Setting, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def is_sound(self) -> bool:
+        """Say whether every command would take its settings."""
+        return not any(setting.fault for setting in self.settings)
+
+
+def settings_in_force(named: str | None) -> Settings:
+    """Return the settings of all commands, with the file of --config or with the user's own."""
+    import typer.main
+
+    app = build()
+    files = config_files(named)
+    defaults, configured = read_config(files, known_options(app))
+    program: Any = typer.main.get_command(app)
+    found: dict[tuple[str, str, str], list[tuple[str, Setting]]] = {}
+    having: dict[str, list[str]] = {}
+    for name in COMMANDS:
+        command, values = program, defaults
+        for word in name.split():
+            command, values = command.commands[word], values.get(word, {})
+        context = command.make_context(
+            f"edl-ckpt {name}", [], default_map=dict(values), obj=configured, resilient_parsing=True
+        )
+        for setting in _of_command(command, context, name, configured):
+            having.setdefault(setting.name, []).append(name)
+            found.setdefault((setting.name, repr(setting.value), setting.origin), []).append((name, setting))
+    options = [_joined([n for n, _ in group], group[0][1], having) for group in found.values()]
+    options.sort(key=lambda setting: (setting.name, len(setting.commands), setting.commands))
+    places = [_location(configured), *_storages(configured)]
+    return Settings(tuple(files), (*places, *options), (*configured.warnings, *stray_variables()))
+
+
+def _of_command(command: Any, context: Any, name: str, configured: Configured) -> Iterator[Setting]:
+    """Yield what one command would take for each option that the environment or a file may set."""
+    for parameter in command.params:
+        if parameter.param_type_name != "option" or parameter.envvar is None or parameter.hidden:
+            continue
+        flag = next(flag for flag in parameter.opts if flag.startswith("--")).lstrip("-")
+        source = context.get_parameter_source(parameter.name).name
+        value = context.params.get(parameter.name)
+        variable = str(parameter.envvar)
+        if source == "ENVIRONMENT":
+            fault = _fault(parameter, context, parameter.value_from_envvar(context))
+            value = os.environ[variable] if fault else value
+            yield Setting(flag, _shown(flag, value), "environment", variable, variable, fault=fault)
+        elif source == "DEFAULT_MAP":
+            fault = _fault(parameter, context, value)
+            origin = configured.origin(name, parameter.name)
+            yield Setting(flag, _shown(flag, value), "file", origin, variable, fault=fault)
+        else:
+            yield Setting(flag, value if value is None else _shown(flag, value), "default", "", variable)
+
+
+def _fault(parameter: Any, context: Any, value: Any) -> str | None:
+    """Return why a command would refuse a value, None if it would not."""
+    try:
+        parameter.type_cast_value(context, value)
+        check_values(context, {parameter.name: value})
+    except UsageError as error:
+        return error.message.partition(": ")[2] or error.message
+    except Exception as error:
+        if not is_refusal(error):
+            raise
+        return explained(error).message.partition(": ")[2]
+    return None
+
+
+def _shown(name: str, value: Any) -> Any:
+    """Return a value without its secrets: of storage options, those that name one."""
+    if isinstance(value, list | tuple):
+        return [_shown(name, each) for each in value]
+    if name == "storage-option" and isinstance(value, str):
+        key, equals, _ = value.partition("=")
+        hides = is_secret(key) or not equals or len(value.split()) > 1  # several, where one is wrong
+        return f"{key}{equals}{HIDDEN}" if hides else value
+    return value
+
+
+def _joined(commands: list[str], setting: Setting, having: Mapping[str, list[str]]) -> Setting:
+    """Return a setting with the commands that it is for, unless those are all that have such an option."""
+    chosen = () if commands == having[setting.name] else tuple(commands)
+    return Setting(setting.name, setting.value, setting.source, setting.origin, setting.variable, chosen, setting.fault)
+
+
+def _location(configured: Configured) -> Setting:
+    """Return the location of commands that are given none."""
+    storages = configured.storages
+    named = os.environ.get(_DIR)
+    if named == "":
+        return Setting("location", "", "environment", _DIR, _DIR, fault="it is empty")
+    if named is not None:
+        try:
+            check_no_password(named)
+        except UsageError as error:
+            return Setting("location", HIDDEN, "environment", _DIR, _DIR, fault=error.message)
+        return Setting("location", named, "environment", _DIR, _DIR)
+    if storages is not None and storages.default is not None:
+        return Setting("location", storages.default.location.url, "file", configured.origin(STORAGE, ""), _DIR)
+    return Setting("location", ".", "default", "", _DIR)
+
+
+def _storages(configured: Configured) -> Iterator[Setting]:
+    """Yield the storages with names."""
+    for name, storage in configured.storages.named.items() if configured.storages is not None else ():
+        options = "".join(
+            f" {key}={HIDDEN if is_secret(key) else value}" for key, value in sorted(storage.location.options.items())
+        )
+        yield Setting(f"{STORAGE}.{name}", f"{storage.location.url}{options}", "file", configured.origin(STORAGE, name))

@@ -1,0 +1,118 @@
+"""Refusals of the command line's parser, in our words: what is wrong, where it came from, and what was perhaps meant.
+
+Typer has its own copy of click, so its errors have no public names; they are told apart by the names of their classes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+from edl_ckpt.cli.manual.help import command_of
+from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.words import escaped, meant
+
+_NO_COMMAND: Final = re.compile(r"No such command (['\"])(.*?)\1\.(?: .*)?", re.DOTALL)
+_EXTRA: Final = re.compile(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)\.?", re.DOTALL)
+_NO_BOOLEAN: Final = re.compile(r"(.*) is not a valid boolean\..*", re.DOTALL)
+_NO_NUMBER: Final = re.compile(r"(.*) is not a valid (int|integer|int range|integer range|float)\.?", re.DOTALL)
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Say whether an exception is the parser's."""
+    return hasattr(error, "format_message") and hasattr(error, "exit_code")
+
+
+def is_plain_call(error: BaseException) -> bool:
+    """Say whether the parser only missed a command: its message is then the help."""
+    return type(error).__name__ == "NoArgsIsHelpError"
+
+
+def explained(error: Any) -> UsageError:
+    """Return a refusal of the parser as an error of ours."""
+    context, kind = getattr(error, "ctx", None), type(error).__name__
+    path = getattr(context, "command_path", "edl-ckpt")
+    if kind == "NoSuchOption":
+        return UsageError(f"no such option: {escaped(error.option_name)}", hint=_option_hint(error, context, path))
+    if kind == "MissingParameter" and error.param is not None:
+        return UsageError(f"{_shown(error.param, context)} is missing", hint=_usage(context))
+    if kind == "BadParameter" and error.param is not None:
+        return UsageError(f"{origin(context, error.param)}: {_fault(error)}", hint=f"try: {path} --help")
+    text = str(error.format_message())
+    if found := _NO_COMMAND.fullmatch(text):
+        name = found[2]
+        hint = meant(name, error.ctx.command.commands) or f"{path} --help lists the commands"
+        return UsageError(f"no such command: {escaped(name)}", hint=hint)
+    if found := _EXTRA.fullmatch(text):
+        return UsageError(f"unexpected argument: {escaped(found[1])}", hint=_usage(context))
+    return UsageError(_sentence(text), hint=_usage(context) or f"try: {path} --help")
+
+
+def _fault(error: Any) -> str:
+    """Return the fault of a value: in whole numbers, and in words for the range that they must have."""
+    kind, text = error.param.type, str(error.message)
+    if found := _NO_NUMBER.fullmatch(text):
+        return f"{escaped(found[1])} is not a {'whole ' if 'int' in found[2] else ''}number"
+    if found := _NO_BOOLEAN.fullmatch(text):
+        return f"{escaped(found[1])} is not true or false, 1 or 0"
+    if "is not in the range" in text and getattr(kind, "max", None) is None:
+        return f"must be at least {kind.min}, got {text.partition(' ')[0]}"
+    return _sentence(text)
+
+
+def origin(context: Any, parameter: Any) -> str:
+    """Return where the value of a parameter came from: its flag, a variable, or a line of a configuration file."""
+    source = context.get_parameter_source(parameter.name) if context else None
+    name = _flag(parameter)
+    if source is not None and source.name == "ENVIRONMENT":
+        return str(parameter.envvar)
+    if source is not None and source.name == "DEFAULT_MAP" and context.obj is not None:
+        return f"{context.obj.origin(command_of(context), parameter.name)}: {name.lstrip('-')}"
+    return name
+
+
+def _flag(parameter: Any) -> str:
+    """Return the first long flag of an option, or the metavar of an argument."""
+    if parameter.param_type_name == "argument":
+        return str(parameter.metavar or parameter.name.upper())
+    return str(next((flag for flag in parameter.opts if flag.startswith("--")), parameter.opts[0]))
+
+
+def _shown(parameter: Any, context: Any) -> str:
+    """Return a parameter as the help shows it: `--ps N`, or LOCATION."""
+    if parameter.param_type_name == "argument":
+        return _flag(parameter)
+    return f"{_flag(parameter)} {parameter.make_metavar(context)}"
+
+
+def _option_hint(error: Any, context: Any, path: str) -> str:
+    """Return the options that were perhaps meant; of a group, that options stand behind the command."""
+    if (command_of(context), error.option_name) == ("prune", "--all"):  # it said less than it did
+        return "it is --even-newest now, and counts only together with a rule or --delete VERSION"
+    flags = [flag for option in _options(context) for flag in option.opts if flag.startswith("--")]
+    if close := meant(error.option_name.lstrip("-"), [flag.lstrip("-") for flag in flags]):
+        return close.replace("did you mean ", "did you mean --").replace(" or ", " or --")
+    if hasattr(context.command, "commands"):
+        return f"an option stands behind its command: {path} COMMAND {escaped(error.option_name)}"
+    return f"{path} --help lists the options"
+
+
+def _options(context: Any) -> Iterable[Any]:
+    parameters = context.command.get_params(context) if context else ()
+    return [p for p in parameters if p.param_type_name == "option" and not getattr(p, "hidden", False)]
+
+
+def _usage(context: Any) -> str | None:
+    """Return a hint with the usage of the command of a context."""
+    from edl_ckpt.cli.manual.page import usage_line
+
+    if context is None or hasattr(context.command, "commands"):
+        return None
+    return f"usage: {usage_line(command_of(context), context.command.get_params(context), context)}"
+
+
+def _sentence(text: str) -> str:
+    """Return a message of the parser in our style: without a capital letter and a full stop."""
+    text = text.strip().removesuffix(".")
+    return escaped(f"{text[:1].lower()}{text[1:]}" if text[1:2].islower() else text, 400)

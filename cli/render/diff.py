@@ -1,0 +1,143 @@
+"""A comparison of two versions, as text, as JSON and as rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from edl_ckpt.cli.render.shared_tables import first_rows
+from edl_ckpt.cli.terminal import text
+from edl_ckpt.cli.terminal.documents import as_dict
+from edl_ckpt.cli.terminal.tables import MOST_ROWS, Bar, Cell, Column, Histogram, Table, beside
+from edl_ckpt.core.operations.diff import HISTOGRAM_EDGES
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from edl_ckpt.core.operations.diff import DenseDiff, DiffResult, TableDiff
+
+Part = TypeVar("Part", "DenseDiff", "TableDiff")
+STYLES = {"equal": "dim", "changed": "yellow", "added": "green", "removed": "red"}
+_BAR = 12
+
+
+def document(result: DiffResult, *, rows: bool = False) -> dict[str, Any]:
+    """Return `edl-ckpt/diff/1`; with `rows`, it names every row that differs."""
+    result_document = {"schema": "edl-ckpt/diff/1", **as_dict(result), "histogram_edges": list(HISTOGRAM_EDGES)}
+    for table in result_document["tables"]:
+        changed = table.pop("rows")
+        if rows:
+            table["rows"] = [{"id": i, "status": status, "l2": l2} for i, status, l2 in changed]
+    return result_document
+
+
+def rows(result: DiffResult) -> list[list[Any]]:
+    """Return a header and one row for each variable and table."""
+    header = ["kind", "name", "status", "added", "removed", "changed", "unchanged", "max_abs", "l2", "relative", "what"]
+    dense = [["variable", v.name, v.status, *[None] * 4, v.max_abs, v.l2, v.relative, v.what] for v in result.variables]
+    tables = [
+        ["table", t.name, t.status, t.added, t.removed, t.changed, t.unchanged, t.max_abs, t.l2, t.relative, t.what]
+        for t in result.tables
+    ]
+    return [header, *dense, *tables]
+
+
+def changed_rows(result: DiffResult) -> list[list[Any]]:
+    """Return a header and one row for each variable, table and row of a table that differs.
+
+    A table has a row of its own when it differs in more than rows, or is on one side only.
+    """
+    body: list[list[Any]] = [
+        ["variable", v.name, None, v.status, v.max_abs, v.l2] for v in result.variables if v.status != "equal"
+    ]
+    for table in result.tables:
+        if table.what or table.status in {"added", "removed"}:
+            body.append(["table", table.name, None, table.status, None, None])
+        body += [["row", table.name, i, status, None, l2] for i, status, l2 in table.rows]
+    return [["kind", "name", "id", "status", "max_abs", "l2"], *body]
+
+
+def human(result: DiffResult, *, every: bool = True) -> Iterator[RenderableType]:
+    """Yield the tensors with a bar for the change of each, and the rows that changed most.
+
+    Of very many tensors only some are shown, those that differ first, unless `every` one is wanted.
+    """
+    from rich.text import Text
+
+    head = Text(f"{text.escaped(result.a)} -> {text.escaped(result.b)}", "bold")
+    if result.equal:
+        same = result.fingerprint_a == result.fingerprint_b
+        yield head.append("  equal", "green")
+        yield Text(f"{result.fingerprint_a}" if same else f"equal within a tolerance of {result.tolerance:g}", "dim")
+        return
+    parts: list[DenseDiff | TableDiff] = [*result.variables, *result.tables]
+    differ = sum(part.status != "equal" for part in parts)
+    verb = "differs" if differ == 1 else "differ"
+    yield head.append(f"  {differ} of {text.count(len(parts), 'tensor')} {verb}", "dim")
+    largest = max((p.relative for p in parts if p.relative and math.isfinite(p.relative)), default=0.0)
+    tables, more_tables = first_rows(_by_interest(result.tables, every=every), "table", every=every)
+    variables, more_variables = first_rows(_by_interest(result.variables, every=every), "variable", every=every)
+    if tables:
+        yield _tables(tables, largest)
+    yield from more_tables
+    if variables:
+        yield _variables(variables, largest)
+    yield from more_variables
+    for table in tables:
+        yield from _details(table)
+
+
+def _by_interest(parts: Sequence[Part], *, every: bool) -> Sequence[Part]:
+    """Return tensors in the order in which they are shown: those that differ come first where not all of them are."""
+    return parts if every or len(parts) <= MOST_ROWS else sorted(parts, key=lambda part: part.status == "equal")
+
+
+def measure(value: float | None) -> str:
+    """Return a measure with four digits, '' for none."""
+    return "" if value is None else f"{value:.4g}"
+
+
+def _bar(part: DenseDiff | TableDiff, largest: float) -> Bar:
+    return Bar(part.relative or 0.0, largest, _BAR, "yellow")
+
+
+_STATUS = Column("status", worth=9, title="")
+_LAST = (Column("relative", "number", worth=6), Column("bar", "bar", title=""), Column("what", "prose", worth=8))
+
+
+def _tables(tables: Sequence[TableDiff], largest: float) -> RenderableType:
+    counts = (
+        Column("added", "number", worth=7),
+        Column("removed", "number", worth=7),
+        Column("changed", "number", worth=7),
+        Column("unchanged", "number", worth=3),
+    )
+    drawn = Table(Column("embedding table", "name"), _STATUS, *counts, *_LAST, whole=True)
+    for t in tables:
+        numbers = [text.count(n) if n else "" for n in (t.added, t.removed, t.changed, t.unchanged)]
+        status = Cell(t.status, STYLES[t.status])
+        drawn.add(t.name, status, *numbers, measure(t.relative), _bar(t, largest), t.what)
+    return drawn
+
+
+def _variables(variables: Sequence[DenseDiff], largest: float) -> RenderableType:
+    measured = (Column("max abs", "number", worth=5), Column("cosine", "number", worth=4))
+    drawn = Table(Column("dense variable", "name"), _STATUS, *measured, *_LAST, whole=True)
+    for v in variables:
+        status = Cell(v.status, STYLES[v.status])
+        cosine = "" if v.cosine is None or v.status == "equal" else f"{v.cosine:.6f}"
+        measures = (measure(v.max_abs), cosine, measure(v.relative))
+        drawn.add(v.name, status, *measures, _bar(v, largest), v.what)
+    return drawn
+
+
+def _details(table: TableDiff) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    if table.changed and any(table.histogram):
+        head = Text().append(f"{text.escaped(table.name)}  ", "bold")
+        yield beside(head.append("row changes (L2), from 1e-8 to 1e4:", "dim"), Histogram(table.histogram, "dim"))
+    if table.top:
+        changed = ", ".join(f"{row.id} ({row.l2:.4g})" for row in table.top)
+        yield Text(f"  changed most: {changed}", "dim")

@@ -1,0 +1,100 @@
+"""What takes the space of a location or of a version, as text, as JSON and as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from edl_ckpt.cli.terminal import text
+from edl_ckpt.cli.terminal.documents import picked
+from edl_ckpt.cli.terminal.tables import Bar, Column, Table
+from edl_ckpt.core.base import words
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from edl_ckpt.core.operations.summary import CheckpointSummary
+    from edl_ckpt.core.operations.usage import LocationUsage
+
+_BAR_WIDTH = 20
+
+
+def document(usage: LocationUsage) -> dict[str, Any]:
+    """Return `edl-ckpt/du/1` of a location."""
+    return {
+        "schema": "edl-ckpt/du/1",
+        "location": usage.location.url,
+        "size_bytes": usage.size_bytes,
+        "versions": [
+            picked(v, "version ref state size_bytes", version=v.number, size_bytes=used) for v, used in usage.versions
+        ],
+        "trash": [picked(deleted, "name size_bytes") for deleted in usage.trash],
+        "staging": [picked(left, "name size_bytes") for left in usage.staging],
+        **picked(usage, "state_bytes other_bytes"),
+    }
+
+
+def version_document(summary: CheckpointSummary) -> dict[str, Any]:
+    """Return `edl-ckpt/du/1` of a version: its tables and variables."""
+    return {
+        "schema": "edl-ckpt/du/1",
+        **picked(summary, "ref size_bytes"),
+        "tables": [picked(table, "name rows size_bytes") for table in summary.tables],
+        "variables": [picked(variable, "name size_bytes") for variable in summary.variables],
+    }
+
+
+def rows(usage: LocationUsage) -> list[list[Any]]:
+    """Return a header and a row for each part of a location."""
+    return [["what", "name", "size_bytes"], *([what, name, size] for what, name, _, size in _parts(usage))]
+
+
+def version_rows(summary: CheckpointSummary) -> list[list[Any]]:
+    """Return a header and a row for each table and variable."""
+    tables = [["table", t.name, t.size_bytes] for t in summary.tables]
+    return [["what", "name", "size_bytes"], *tables, *(["variable", v.name, v.size_bytes] for v in summary.variables)]
+
+
+def human(usage: LocationUsage) -> Iterator[RenderableType]:
+    """Yield the parts of a location, with what frees those that nobody needs."""
+    from rich.text import Text
+
+    yield Text(text.escaped(usage.location.url), "bold").append(f"  {words.size(usage.size_bytes)}", "dim")
+    yield _table([(what, name, size, note) for what, name, note, size in _parts(usage)])
+    if usage.trash:
+        yield Text("to empty the trash: edl-ckpt prune --purge", "dim")
+    if usage.staging:
+        yield Text("to remove what killed commands left: edl-ckpt recover", "dim")
+
+
+def version_human(summary: CheckpointSummary) -> Iterator[RenderableType]:
+    """Yield the tables and variables of a version, the largest first, and what is neither."""
+    from rich.text import Text
+
+    yield Text(text.escaped(summary.ref), "bold").append(f"  {words.size(summary.size_bytes)}", "dim")
+    parts = [("table", t.name, t.size_bytes, text.count(t.rows, "row")) for t in summary.tables]
+    parts += [("variable", v.name, v.size_bytes, "") for v in summary.variables]
+    yield _table(sorted(parts, key=lambda part: -part[2]))
+
+
+def _parts(usage: LocationUsage) -> Iterator[tuple[str, str, str, int]]:
+    """Yield what each part of a location is, its name, a note, and its bytes."""
+    for version, size in usage.versions:
+        yield "version", str(version.key), "" if version.state.value == "complete" else version.state.value, size
+    for what, found in (("trash", usage.trash), ("staging", usage.staging)):
+        for directory in found:
+            yield what, directory.name, "", directory.size_bytes
+    yield "state", "", "metadata and seals", usage.state_bytes
+    if usage.other_bytes:
+        yield "other", "", "not of edl-ckpt", usage.other_bytes
+
+
+def _table(parts: Sequence[tuple[str, str, int, str]]) -> Table:
+    largest = max((size for _, _, size, _ in parts), default=0)
+    table = Table(
+        Column("what"), Column("name", "name", worth=9), Column("size", "number", worth=10),
+        Column("share", "bar", worth=1, title=""), Column("note", "prose", worth=2, title=""),
+    )  # fmt: skip
+    for what, name, size, note in parts:
+        table.add(what, text.escaped(name), words.size(size), Bar(size, largest, _BAR_WIDTH), note)
+    return table

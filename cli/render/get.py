@@ -1,0 +1,116 @@
+"""Rows and variables, as text, as JSON and as rows of CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_ckpt.cli.terminal import text
+from edl_ckpt.cli.terminal.documents import picked
+from edl_ckpt.cli.terminal.tables import Column, Fitted, Table
+from edl_ckpt.core.base import words
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from edl_ckpt.core.operations.lookup import Lookup, Neighbours
+
+_COLUMNS = 8
+
+
+def document(found: Lookup, close: Sequence[Neighbours] = (), *, name: str = "get") -> dict[str, Any]:
+    """Return `edl-ckpt/get/1`, or that of `head` or `sample`; it has `nearest` when that was asked for."""
+    result: dict[str, Any] = {
+        "schema": f"edl-ckpt/{name}/1",
+        **picked(found, "ref table"),
+        "rows": [
+            {"id": i, "vector": vector} for i, vector in zip(found.ids.tolist(), found.vectors.tolist(), strict=True)
+        ],
+        "missing": list(found.missing),
+        "dtype": found.dtype,
+        "dim": found.vectors.shape[1],
+        "bytes_read": found.bytes_read,
+    }
+    if found.columns is not None:
+        result["columns"] = list(found.columns)
+    if close:
+        result["nearest"] = [
+            {"id": n.id, "neighbours": [{"id": i, "cosine": similar} for i, similar in n.nearest]} for n in close
+        ]
+    return result
+
+
+def rows(found: Lookup) -> list[list[Any]]:
+    """Return a header and one row for each id."""
+    header = ["id", *(f"v{k}" for k in found.columns or range(found.vectors.shape[1]))]
+    return [header, *([i, *v] for i, v in zip(found.ids.tolist(), found.vectors.tolist(), strict=True))]
+
+
+def human(found: Lookup, close: Sequence[Neighbours] = ()) -> Iterator[RenderableType]:
+    """Yield the rows, each cut to one line, and the rows nearest to them."""
+    from rich.text import Text
+
+    head = Text(f"{text.escaped(found.ref)}  {text.escaped(found.table)}", "bold")
+    rows_found = text.count(len(found.ids), "row")
+    yield head.append(f"  {rows_found} of {found.vectors.shape[1]} {found.dtype}", "dim")
+    table = Table(Column("id", "number", title=""), Column("values", "prose", worth=9, title=""))
+    for i, vector in zip(found.ids.tolist(), found.vectors, strict=True):
+        table.add(str(i), _numbers(vector))
+    yield table
+    for neighbours in close:
+        near = [f"{i} ({similar:.4f})" for i, similar in neighbours.nearest]
+        yield Text(f"  nearest to {neighbours.id}: ", "dim").append(", ".join(near) or "no similar row")
+
+
+def warnings(found: Lookup) -> Iterator[str]:
+    """Yield a warning for ids that are missing, and one for ids that the table has twice."""
+    for ids, problem in (
+        (found.missing, "not in the table"),
+        (found.duplicates, "in the table more than once; the last row is shown"),
+    ):
+        if ids:
+            yield f"{'id' if len(ids) == 1 else 'ids'} {words.abridged(ids, _COLUMNS)}: {problem}"
+
+
+def variable_document(
+    ref: str, name: str, values: npt.NDArray[np.generic], dtype: str, index: str | None = None
+) -> dict[str, Any]:
+    """Return `edl-ckpt/get/1` of a dense variable, or of a slice of it."""
+    return {
+        "schema": "edl-ckpt/get/1",
+        "ref": ref,
+        "variable": name,
+        "dtype": dtype,
+        "shape": list(values.shape),
+        "values": values.tolist(),
+        **({} if index is None else {"slice": index}),
+    }
+
+
+def variable_rows(values: npt.NDArray[np.generic]) -> list[list[Any]]:
+    """Return a header and one row for each slice along all but the last dimension."""
+    flat = values.reshape(-1, values.shape[-1] if values.ndim else 1)
+    return [[f"v{k}" for k in range(flat.shape[1])], *flat.tolist()]
+
+
+def variable_human(
+    ref: str, name: str, values: npt.NDArray[np.generic], dtype: str, index: str | None = None
+) -> Iterator[RenderableType]:
+    """Yield the values; a large array without its middle."""
+    from rich.text import Text
+
+    shape = "x".join(map(str, values.shape)) or "scalar"
+    where = "" if index is None else f"[{index.strip().removeprefix('[').removesuffix(']')}]"
+    title = Text(f"{text.escaped(ref)}  {text.escaped(name)}{text.escaped(where)}", "bold")
+    yield title.append(f"  {dtype} {shape}", "dim")
+    yield Fitted(
+        lambda width: np.array2string(values, max_line_width=min(width, 100), threshold=200, edgeitems=4, precision=6)
+    )
+
+
+def _numbers(vector: npt.NDArray[np.generic]) -> str:
+    numbers = "  ".join(f"{x:>10.5g}" if isinstance(x, float) else f"{x:>6}" for x in vector[:_COLUMNS].tolist())
+    return numbers + (f"  ... {len(vector) - _COLUMNS} more" if len(vector) > _COLUMNS else "")

@@ -1,0 +1,141 @@
+"""The content of a version, as tables and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from edl_ckpt.cli.render.metadata import lines
+from edl_ckpt.cli.render.shared_tables import first_rows, shard_table
+from edl_ckpt.cli.terminal import text
+from edl_ckpt.cli.terminal.documents import Several, as_dict
+from edl_ckpt.cli.terminal.tables import Cell, Column, Histogram, Table, beside
+from edl_ckpt.core.base import words
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from edl_ckpt.core.operations.stats import TensorStats
+    from edl_ckpt.core.operations.summary import CheckpointSummary, TableSummary, VariableSummary
+
+TABLE_COLUMNS: Final = (
+    Column("embedding table", "name"),
+    Column("rows", "number", worth=9),
+    Column("dim", "number", worth=8),
+    Column("dtype", worth=6),
+    Column("size", "number", worth=7),
+    Column("init", "name", worth=3),
+    Column("balance", "bar"),
+)
+VARIABLE_COLUMNS: Final = (
+    Column("dense variable", "name"),
+    Column("dtype", worth=6),
+    Column("shape", worth=8),
+    Column("size", "number", worth=7),
+    Column("shard", "number", worth=3),
+)
+"""What is shown of each table and of each variable, here and in the browser."""
+
+
+def document(summary: CheckpointSummary, stats: Sequence[TensorStats] = ()) -> dict[str, Any]:
+    """Return `edl-ckpt/inspect/1`; it has `stats` when values were read."""
+    result = {"schema": "edl-ckpt/inspect/1", **as_dict(summary)}
+    if stats:
+        result["stats"] = [as_dict(s) for s in stats]
+    return result
+
+
+def rows(summary: CheckpointSummary, stats: Sequence[TensorStats] = ()) -> list[list[Any]]:
+    """Return a header and a row for each variable and each table; with statistics where values were read."""
+    numbers = ("minimum", "maximum", "mean", "std", "l2", "zeros", "nan", "inf") if stats else ()
+    known: dict[tuple[Any, Any], list[Any]] = {(s.kind, s.name): [getattr(s, key) for key in numbers] for s in stats}
+    none: list[Any] = [None] * len(numbers)
+    variables: list[list[Any]] = [
+        ["variable", v.name, v.dtype, Several(v.shape, "x"), None, None, None, v.size_bytes, v.shard]
+        for v in summary.variables
+    ]
+    tables: list[list[Any]] = [
+        ["table", t.name, t.dtype, Several((t.rows, t.dim), "x"), t.rows, t.dim, t.initializer, t.size_bytes, None]
+        for t in summary.tables
+    ]
+    header = ["kind", "name", "dtype", "shape", "rows", "dim", "initializer", "size_bytes", "shard", *numbers]
+    return [header, *(row + known.get((row[0], row[1]), none) for row in (*variables, *tables))]
+
+
+def human(
+    summary: CheckpointSummary, stats: Sequence[TensorStats] = (), *, every: bool = True
+) -> Iterator[RenderableType]:
+    """Yield the head and the shards; then tables, variables and statistics, if there are any.
+
+    Of long tables only the first rows are shown, unless `every` row is wanted.
+    """
+    from rich.text import Text
+
+    head = Text(text.escaped(summary.ref), "bold")
+    yield head.append(
+        f"  {summary.ps_num} PS, {words.size(summary.size_bytes)},"
+        f" {text.count(summary.parameters, 'parameter')}, generation {summary.generation or 'unknown'},"
+        f" {summary.layout} layout",
+        "dim",
+    )
+    yield shard_table(summary.shards)
+    if summary.metadata:
+        yield Text("metadata", "dim")
+        yield lines(summary.metadata)
+    tables, more_tables = first_rows(summary.tables, "table", every=every)
+    if tables:
+        yield _table(TABLE_COLUMNS, map(table_cells, tables))
+    yield from more_tables
+    variables, more_variables = first_rows(summary.variables, "variable", every=every)
+    if variables:
+        yield _table(VARIABLE_COLUMNS, map(variable_cells, variables))
+    yield from more_variables
+    shown, more_stats = first_rows(stats, "tensor", every=every)
+    yield from _stats(shown)
+    yield from more_stats
+
+
+def _table(columns: Sequence[Column], cells: Iterable[list[Any]]) -> RenderableType:
+    table = Table(*columns, whole=True)
+    for row in cells:
+        table.add(*row)
+    return table
+
+
+def table_cells(table: TableSummary) -> list[Any]:
+    """Return the row of an embedding table, for TABLE_COLUMNS."""
+    return [
+        Cell(table.name, "bold"),
+        text.count(table.rows),
+        str(table.dim),
+        table.dtype or "-",
+        words.size(table.size_bytes),
+        table.initializer if table.initializer is not None else "(no info)",
+        Histogram(table.rows_per_shard),
+    ]
+
+
+def variable_cells(variable: VariableSummary) -> list[Any]:
+    """Return the row of a dense variable, for VARIABLE_COLUMNS."""
+    shape = "x".join(map(str, variable.shape)) or "scalar"
+    return [Cell(variable.name, "bold"), variable.dtype, shape, words.size(variable.size_bytes), str(variable.shard)]
+
+
+def _stats(stats: Sequence[TensorStats]) -> Iterator[RenderableType]:
+    """Yield two lines for each tensor: names are long, and a table of ten numbers would squeeze them out."""
+    from rich.text import Text
+
+    for tensor in stats:
+        yield beside(Text().append(text.escaped(tensor.name), "bold"), Histogram(tensor.histogram))
+        numbers = (
+            ("min", tensor.minimum),
+            ("max", tensor.maximum),
+            ("mean", tensor.mean),
+            ("std", tensor.std),
+            ("L2", tensor.l2),
+        )
+        known = [f"{name} {number:.3g}" for name, number in numbers if number is not None]
+        line = Text("  " + "  ".join([*known, f"zeros {text.count(tensor.zeros)}"]))
+        for name, count in (("NaN", tensor.nan), ("Inf", tensor.inf)):
+            line.append(f"  {name} {text.count(count)}", "red" if count else "")
+        yield line

@@ -1,0 +1,216 @@
+"""A listing, as a table, as JSON and as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from edl_ckpt.cli.render.metrics import BEST, best_paths, metric_cell, names_of
+from edl_ckpt.cli.render.shared_tables import first_rows
+from edl_ckpt.cli.terminal import text
+from edl_ckpt.cli.terminal.documents import Several, picked
+from edl_ckpt.cli.terminal.tables import PIPE, Bar, Cell, Column, Table
+from edl_ckpt.core.base import words
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.versions import State, Version
+from edl_ckpt.core.sources.elasticdl.loader import listed_crashes, mistaken
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+STATE_STYLES = {
+    State.COMPLETE: "green",
+    State.WRITING: "cyan",
+    State.INCOMPLETE: "yellow",
+    State.MIXED: "magenta",
+    State.INVALID: "red",
+    State.UNREADABLE: "red",
+}
+
+_SOME = 4
+_METRICS = 5
+"""The number of metrics shown as columns; `metrics show` shows all."""
+
+
+def timestamp(seconds: float) -> str | None:
+    """Return seconds since the epoch as ISO 8601 in UTC, None for an unknown time.
+
+    >>> timestamp(1.5), timestamp(0.0)
+    ('1970-01-01T00:00:01.500000+00:00', None)
+    """
+    return datetime.fromtimestamp(seconds, UTC).isoformat() if seconds else None
+
+
+def document(listings: Sequence[Listing]) -> dict[str, Any]:
+    """Return `edl-ckpt/list/1`."""
+    return {
+        "schema": "edl-ckpt/list/1",
+        "locations": [
+            {
+                "location": listing.location.url,
+                "layout": listing.layout,
+                "versions": [keys_of(v) for v in listing.versions],
+                "modes": dict(listing.modes),
+                "interrupted_copies": list(listing.interrupted_copies),
+                "foreign": [{"name": f.name, "elasticdl_version": f.elasticdl_version} for f in listing.foreign],
+            }
+            for listing in listings
+        ],
+    }
+
+
+def keys_of(version: Version) -> dict[str, Any]:
+    """Return a version as `list --json` has it."""
+    return {
+        "version": version.number,
+        "uuid": version.uuid or None,
+        **picked(version, "ref path state ps_num shards missing missing_count size_bytes", shards=len(version.shards)),
+        "modified": timestamp(version.modified),
+        "metrics": dict(version.metrics),
+        "tags": list(version.tags),
+        "metadata": dict(version.metadata),
+        "fingerprint": version.fingerprint or None,
+        "note": version.note,
+        "sealed": bool(version.fingerprint),
+        "fault": version.why_unreadable or None,
+        "mixture": version.mixture or None,
+    }
+
+
+def records(listings: Sequence[Listing]) -> Iterator[dict[str, Any]]:
+    """Yield a version after the other, with the keys of its document and `location`."""
+    for listing in listings:
+        yield from ({**keys_of(v), "location": listing.location.url} for v in listing.versions)
+
+
+def rows(listings: Sequence[Listing]) -> list[list[Any]]:
+    """Return a header and one row for each version; behind the metrics, which differ, `sealed` and `fault`."""
+    names = names_of([v for listing in listings for v in listing.versions])
+    keys = "location version state ps_num shards missing size_bytes modified path tags note fingerprint uuid"
+    first, last = keys.split(), ["sealed", "fault"]
+    found = [v | {key: Several(v[key]) for key in ("missing", "tags")} for v in records(listings)]
+    body = ([*map(v.get, first), *map(v["metrics"].get, names), *map(v.get, last)] for v in found)
+    return [[*first, *names, *last], *body]
+
+
+def human(
+    listings: Sequence[Listing],
+    now: float,
+    whole: Sequence[Listing] | None = None,
+    *,
+    every: bool = True,
+    is_sorted: bool = False,
+) -> Iterator[RenderableType]:
+    """Yield a table for each location.
+
+    `whole` has the listings with all their versions: the best of those are marked. Of very many versions only the last
+    are shown, or the first of those that `is_sorted` by a metric, unless `every` one is wanted.
+    """
+    from rich.text import Text
+
+    for listing, complete in zip(listings, whole or listings, strict=True):
+        head = Text(text.escaped(listing.location.url), "bold")
+        total = sum(v.size_bytes for v in listing.versions)
+        if not listing.versions:
+            yield head.append("  no matching version" if complete.versions else "  no checkpoint", "dim")
+            continue
+        summary = f"  {text.count(len(listing.versions), 'version')}, {words.size(total)}, {listing.layout} layout"
+        yield head.append(summary, "dim")
+        shown, others = first_rows(listing.versions, "version", every=every, way=PIPE, last=not is_sorted)
+        yield _table(listing, shown, complete, now)
+        yield from others
+        if more := names_of(listing.versions)[_METRICS:]:
+            rest = words.abridged(map(text.escaped, more), _SOME)
+            yield Text(f"other metrics, in `edl-ckpt metrics show`: {rest}", "dim")
+
+
+def _table(listing: Listing, shown: Sequence[Version], complete: Listing, now: float) -> RenderableType:
+    made = VersionCells(complete, names_of(listing.versions)[:_METRICS], listing.versions, now)
+    table = Table(*made.columns)
+    for v in shown:
+        table.add(*made.row(v))
+    return table
+
+
+class VersionCells:
+    """What is shown of each version, here and in the browser: columns, and the row of each version.
+
+    `listing` has all versions, the best of which are marked; bars are drawn for the largest of `versions`.
+    """
+
+    def __init__(self, listing: Listing, metrics: Sequence[str], versions: Sequence[Version], now: float) -> None:
+        self._newest, self._now, self._metrics = listing.newest, now, metrics
+        self._best = best_paths(listing, metrics)
+        self._largest = max((v.size_bytes for v in versions), default=0)
+        self.columns = (
+            Column("version", "number"),
+            Column("uuid", worth=9),
+            Column("shards", "number", worth=7),
+            Column("size", "number", worth=6),
+            Column("bar", "bar", title=""),
+            Column("age", "number", worth=3),
+            Column("state", worth=9),
+            *(Column(name, "number", worth=4) for name in metrics),
+            Column("remarks", "prose", worth=8, title=""),
+        )
+
+    def row(self, v: Version) -> list[Any]:
+        """Return the cells of a version."""
+        cells = (metric_cell(v.metrics, name, best=self._best.get(name) == v.path) for name in self._metrics)
+        return [
+            "?" if v.number is None else str(v.number),
+            v.uuid,
+            f"{len(v.shards)}/{'?' if v.ps_num is None else v.ps_num}",
+            words.size(v.size_bytes),
+            Bar(v.size_bytes, self._largest),
+            text.age(self._now - v.modified) if v.modified else "",
+            Cell(v.state.value, STATE_STYLES[v.state]),
+            *(Cell(cell, "green" if cell.endswith(BEST) else "") for cell in cells),
+            Cell(remarks(v, self._newest), "dim"),
+        ]
+
+
+def remarks(version: Version, newest: Version | None) -> str:
+    """Return the remarks about a version: tags, seal, missing shards, extra files, note; `newest` is `@latest`."""
+    parts = []
+    if version == newest:
+        parts.append("latest")
+    if version.tags:
+        parts.append("tag " + text.escaped(", ".join(version.tags)))
+    if version.fingerprint or version.seal_fault:
+        wrong = "its seal cannot be read" if version.unread else "differs from its seal"
+        parts.append("sealed" if version.fingerprint else wrong)
+    if version.fault:
+        parts.append(text.escaped(version.why_unreadable))
+    if version.missing:
+        parts.append(words.missing_shards(version.missing_ranges, version.ps_num))
+    if version.state is State.MIXED:
+        counts = sorted({s.ps_num for s in version.shards})
+        listed = " and ".join(map(str, counts)) if len(counts) <= _SOME else words.abridged(counts, _SOME)
+        parts.append(f"has shards of ps_num {listed}")
+    if version.mixture:
+        parts.append("may have shards of several runs")
+    if version.extra:
+        parts.append("has extra files: " + words.abridged(map(text.escaped, version.extra), _SOME))
+    if version.note:
+        parts.append(f'"{text.escaped(version.note)}"')
+    return ", ".join(parts)
+
+
+def warnings(listing: Listing) -> Iterator[str]:
+    """Yield warnings: names that disturb ElasticDL's own scan, seals that do not match, unreadable metadata."""
+    yield from listing.problems
+    for number in listing.interrupted_copies:
+        yield (
+            f"{listing.location}: an interrupted copy of version {number} is waiting: the same copy resumes it;"
+            f" to discard it: {words.command('recover', '--drop-copies', str(listing.location))}"
+        )
+    for version in listing.versions:
+        if version.seal_warning:
+            yield f"{version.ref}: {version.seal_warning}"
+    crash = listed_crashes(listing)
+    if crash:
+        yield f"{listing.location}: ElasticDL's scan of the whole location crashes on {words.abridged(crash, _SOME)}"
+    for name, number in mistaken(listing):
+        yield f"{listing.location}: ElasticDL takes {name!r} for version {number}; edl-ckpt does not"

@@ -1,0 +1,72 @@
+"""The metadata that users recorded with a version, as JSON and as lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from edl_ckpt.cli.terminal import text
+from edl_ckpt.cli.terminal.documents import Recorded
+from edl_ckpt.cli.terminal.tables import Cell, Column, Table
+from edl_ckpt.core.model.versions import Version
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def document(version: Version) -> dict[str, Any]:
+    """Return `edl-ckpt/metadata/1`."""
+    return {
+        "schema": "edl-ckpt/metadata/1",
+        "ref": version.ref,
+        "version": version.number,
+        "metadata": dict(version.metadata),
+    }
+
+
+def rows(version: Version) -> list[list[Any]]:
+    """Return a header and one row for each key, by name; a value is JSON."""
+    found = sorted(version.metadata.items())
+    return [["ref", "version", "key", "value"], *([version.ref, version.number, k, Recorded(v)] for k, v in found)]
+
+
+def human(version: Version) -> Iterator[RenderableType]:
+    """Yield the version, and a line for each key."""
+    from rich.text import Text
+
+    yield Text(text.escaped(version.ref), "bold")
+    if not version.metadata:
+        yield Text("no metadata; record some with `edl-ckpt metadata set`", "dim")
+        return
+    yield lines(version.metadata)
+
+
+def lines(metadata: Mapping[str, Any]) -> RenderableType:
+    """Return a line for each key, by name: the key, and its value as JSON; a text stands without quotes."""
+    table = Table(Column("key", "name", title=""), Column("value", "prose", worth=9, title=""))
+    for key in sorted(metadata):
+        table.add(Cell(key, "dim"), shown(metadata[key]))
+    return table
+
+
+def shown(value: Any) -> str:
+    """Return a value of JSON in one line, safe on any terminal.
+
+    >>> shown({"a": [1, None]}), shown("adam"), shown("0.5")
+    ('{"a": [1, null]}', 'adam', '"0.5"')
+    """
+    if not isinstance(value, str):
+        return text.escaped(json.dumps(value, ensure_ascii=False))
+    return text.escaped(json.dumps(value, ensure_ascii=False) if _reads_as_json(value) else value)
+
+
+def _reads_as_json(word: str) -> bool:
+    """Say whether a text would be another value without its quotes."""
+    from edl_ckpt.core.state.document import parse_value
+
+    try:
+        parse_value(word)
+    except ValueError:
+        return not word
+    return True

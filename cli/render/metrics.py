@@ -1,0 +1,167 @@
+"""Metrics of versions, and the matches of an import, as text, as JSON and as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from edl_ckpt.cli.terminal import text
+from edl_ckpt.cli.terminal.documents import picked
+from edl_ckpt.cli.terminal.tables import Cell, Column, Table
+from edl_ckpt.core.base import words
+from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.catalog.listing import ranked
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.state.metadata import mode_of
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from edl_ckpt.core.operations.metric_sources import ImportPlan
+
+_SOME = 8
+BEST = "*"
+
+
+def names_of(versions: Sequence[Version]) -> list[str]:
+    """Return the names of all metrics that some version has, in order."""
+    return sorted({name for v in versions for name in v.metrics})
+
+
+def best_paths(listing: Listing, names: Sequence[str], mode: str | None = None) -> dict[str, str]:
+    """Return, by metric, the path of its best version; a metric without a declared mode has none."""
+    best: dict[str, str] = {}
+    for name in names:
+        try:
+            order = ranked(listing.versions, name, mode_of(name, mode, listing.modes))
+        except UsageError:
+            continue
+        if order:
+            best[name] = order[0].path
+    return best
+
+
+def _has_mode(listing: Listing, name: str) -> bool:
+    """Say whether it is known which values of a metric are better."""
+    try:
+        mode_of(name, None, listing.modes)
+    except UsageError:
+        return False
+    return True
+
+
+def metric_cell(metrics: Mapping[str, float], name: str, *, best: bool = False) -> str:
+    """Return a metric as a cell of a table, marked when it is the best, blank when there is none.
+
+    >>> metric_cell({"auc": 0.8125}, "auc", best=True), metric_cell({}, "auc")
+    ('0.8125*', '')
+    """
+    return f"{metrics[name]:.6g}{BEST if best else ''}" if name in metrics else ""
+
+
+def document(listing: Listing, versions: Sequence[Version]) -> dict[str, Any]:
+    """Return `edl-ckpt/metrics/1`."""
+    best = best_paths(listing, names_of(listing.versions))
+    numbers = {v.path: v.key for v in listing.versions}
+    return {
+        "schema": "edl-ckpt/metrics/1",
+        "location": listing.location.url,
+        "modes": dict(listing.modes),
+        "best": {name: numbers[path] for name, path in best.items()},
+        "versions": [
+            {"version": v.number, "ref": v.ref, "metrics": dict(v.metrics), "tags": list(v.tags), "note": v.note}
+            for v in versions
+        ],
+    }
+
+
+def rows(versions: Sequence[Version]) -> list[list[Any]]:
+    """Return a header and one row for each value, as `metrics import` reads them."""
+    return [["version", "metric", "value"], *([v.number, n, x] for v in versions for n, x in v.metrics.items())]
+
+
+def human(listing: Listing, versions: Sequence[Version]) -> Iterator[RenderableType]:
+    """Yield a table of versions and metrics with the best of all versions marked, then notes."""
+    from rich.text import Text
+
+    names = names_of(versions)
+    best = best_paths(listing, names)
+    yield Text(text.escaped(listing.location.url), "bold")
+    if not names:
+        yield Text("no metrics; record them with `edl-ckpt metrics set` or `metrics import`", "dim")
+        return
+    columns = (Column(name, "number") for name in names)
+    table = Table(Column("version", "number"), *columns, Column("tags", "prose", worth=4))
+    for v in versions:
+        cells = [
+            Cell(metric_cell(v.metrics, name, best=is_best).ljust(1), "green" if is_best else "")
+            for name, is_best in ((name, best.get(name) == v.path) for name in names)
+        ]
+        table.add(str(v.key), *cells, " ".join(v.tags))
+    yield table
+    undeclared = [name for name in names if not _has_mode(listing, name)]
+    if {v.path for v in versions} & set(best.values()):
+        yield Text(f"{BEST} is the best of all complete versions", "dim")
+    if undeclared:
+        metrics = text.escaped(", ".join(undeclared))
+        yield Text(f"is max or min better for {metrics}? Declare it with `edl-ckpt metrics mode`", "dim")
+
+
+def line(listing: Listing, version: Version) -> str:
+    """Return the metrics of one version in a line, by name; a value that is the best of all versions is marked."""
+    best = best_paths(listing, names_of(listing.versions))
+    values = [
+        f"{text.escaped(n)} {metric_cell(version.metrics, n, best=best.get(n) == version.path)}"
+        for n in names_of([version])
+    ]
+    return f"{text.escaped(version.ref)}: {', '.join(values) or 'no metrics'}"
+
+
+def import_document(plan: ImportPlan, *, applied: bool) -> dict[str, Any]:
+    """Return `edl-ckpt/metrics-import/1`."""
+    return {
+        "schema": "edl-ckpt/metrics-import/1",
+        "source": plan.source,
+        "location": plan.location.url,
+        "matched": [
+            {"ref": m.version.ref, "version": m.version.number}
+            | picked(m, "step metrics replaced", metrics=dict(m.metrics), replaced=dict(m.replaced))
+            for m in plan.matches
+        ],
+        **picked(plan, "steps_without_version versions_without_metrics skipped applied", applied=applied),
+    }
+
+
+def import_rows(plan: ImportPlan) -> list[list[Any]]:
+    """Return a header and one row for each value that matched a version, with the value that it replaces."""
+    return [
+        ["ref", "version", "step", "metric", "value", "replaced"],
+        *(
+            [m.version.ref, m.version.number, m.step, n, x, m.replaced.get(n)]
+            for m in plan.matches
+            for n, x in m.metrics.items()
+        ),
+    ]
+
+
+def import_human(plan: ImportPlan, *, applied: bool) -> Iterator[RenderableType]:
+    """Yield the versions and steps that matched, and those that did not."""
+    from rich.text import Text
+
+    names = sorted({name for m in plan.matches for name in m.metrics})
+    if plan.matches:
+        columns = (Column(name, "number") for name in names)
+        replaces = Column("replaces", "prose", worth=8, title="")
+        table = Table(Column("version", "number"), Column("step", "number", worth=9), *columns, replaces)
+        for m in plan.matches:
+            replaced = f"replaces {', '.join(m.replaced)}" if m.replaced else ""
+            table.add(str(m.version.key), str(m.step), *(metric_cell(m.metrics, name) for name in names), replaced)
+        yield table
+    versions = text.count(len(plan.matches), "version")
+    yield Text(f"recorded metrics of {versions}" if applied else f"would record metrics of {versions}")
+    if plan.steps_without_version:
+        steps = words.abridged(plan.steps_without_version, _SOME)
+        yield Text(f"steps without a version: {steps} (--nearest STEPS matches close ones)")
+    if plan.versions_without_metrics:
+        yield Text(f"versions without metrics: {words.abridged(plan.versions_without_metrics, _SOME)}")

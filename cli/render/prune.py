@@ -1,0 +1,115 @@
+"""A planned or finished prune, as text and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from edl_ckpt.cli.terminal import text
+from edl_ckpt.cli.terminal.documents import Several, failure, picked, rows_of
+from edl_ckpt.cli.terminal.tables import Cell, Column, Table
+from edl_ckpt.core.base import words
+from edl_ckpt.core.operations.prune.plan import Action
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from edl_ckpt.core.operations.prune.execute import PruneResult
+    from edl_ckpt.core.operations.prune.plan import PruneEntry, PrunePlan
+    from edl_ckpt.core.storage.location import Location
+
+
+def document(plan: PrunePlan, result: PruneResult | None = None) -> dict[str, Any]:
+    """Return `edl-ckpt/prune/1`; without a result it is that of a dry run."""
+    purged_bytes = result.purge.freed_bytes if result and result.purge else 0
+    return {
+        "schema": "edl-ckpt/prune/1",
+        "plan": [picked(e, "ref version action reasons size_bytes state path") for e in plan.entries],
+        "deleted": len(result.deleted) if result else 0,
+        "freed_bytes": (result.freed_bytes if result else 0) + purged_bytes,
+        "applied": result is not None,
+        "trashed": bool(result and result.trashed),
+        "policy": list(plan.policy),
+        "warnings": list(plan.warnings),
+        "failed": [{**failure(ref, error), "path": error.path} for ref, error in (result.failed if result else ())],
+    }
+
+
+def rows(plan: PrunePlan, *, listed: str = "all") -> list[list[Any]]:
+    """Return a header and a row for each version that is `listed`: all, deleted or kept."""
+    actions = {"deleted": (Action.DELETE,), "kept": (Action.KEEP,)}.get(listed, tuple(Action))
+    keys = "ref version action state size_bytes reasons path"
+    entries = (e for e in plan.entries if e.action in actions)
+    return rows_of(keys, (picked(e, keys, reasons=Several(e.reasons, "; ")) for e in entries))
+
+
+def plan_human(plan: PrunePlan, *, listed: str = "all") -> Iterator[RenderableType]:
+    """Yield the plan: its rules, and for each location what is deleted and then what is kept, with the reasons.
+
+    `listed` is all, deleted or kept. The line above the versions counts all of them.
+    """
+    from rich.text import Text
+
+    if plan.policy:
+        yield Text("keep " + text.escaped(", or ".join(plan.policy)), "dim")
+    for location in () if plan.only_purges else plan.locations:
+        entries = [e for e in plan.entries if e.location == location]
+        yield _head(location, entries)
+        going = [e for e in entries if e.action is Action.DELETE and listed != "kept"]
+        staying = [e for e in entries if e.action is Action.KEEP and listed != "deleted"]
+        if going or staying:
+            yield _table([*going, *staying])
+
+
+def human(
+    plan: PrunePlan,
+    result: PruneResult | None = None,
+    *,
+    brief: bool = False,
+    listed: str = "all",
+) -> Iterator[RenderableType]:
+    """Yield the plan of each location, and the result; `brief` omits a plan that was already shown."""
+    from rich.text import Text
+
+    if not brief:
+        yield from plan_human(plan, listed=listed)
+    if result is None:
+        yield Text("Nothing was deleted.", "dim")
+        return
+    versions = text.count(len(result.deleted), "version")
+    if result.trashed and result.deleted:
+        yield Text(f"{versions} moved to the trash (restore: `edl-ckpt undo`; empty it: `edl-ckpt prune --purge`)")
+    elif result.deleted or not result.purge:
+        yield Text(f"{versions} deleted, {words.size(result.freed_bytes)} freed")
+    if result.purge:
+        yield Text(f"trash emptied, {words.size(result.purge.freed_bytes)} freed")
+
+
+def _head(location: Location, entries: Sequence[PruneEntry]) -> RenderableType:
+    from rich.text import Text
+
+    head = Text(text.escaped(location.url), "bold")
+    if not entries:
+        return head.append("  no checkpoint", "dim")
+    going = [e.size_bytes for e in entries if e.action is Action.DELETE]
+    staying = [e.size_bytes for e in entries if e.action is Action.KEEP]
+    kept = f"{len(staying)} kept, {words.size(sum(staying))}"
+    return head.append(f"  {kept}; {len(going)} to delete, {words.size(sum(going))}", "dim")
+
+
+def _table(entries: Sequence[PruneEntry]) -> RenderableType:
+    table = Table(
+        Column("version", "number", title=""),
+        Column("size", "number", worth=3, title=""),
+        Column("action", worth=9, title=""),
+        Column("why", "prose", worth=8, title=""),
+    )
+    for entry in entries:
+        going = entry.action is Action.DELETE
+        table.add(
+            str(entry.version),
+            words.size(entry.size_bytes),
+            Cell(entry.action.value, "red" if going else "green"),
+            Cell("; ".join(entry.reasons), "" if going else "dim"),
+        )
+    return table

@@ -1,0 +1,401 @@
+"""Output: data goes to stdout, all else to stderr; one place turns an error into its exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+
+from edl_ckpt.cli import __version__
+from edl_ckpt.cli.terminal import github
+from edl_ckpt.cli.terminal.documents import Several, to_json
+from edl_ckpt.cli.terminal.folding import fold_words
+from edl_ckpt.cli.terminal.style import painted, uses_colour
+from edl_ckpt.cli.terminal.text import escaped, without_commands
+from edl_ckpt.cli.terminal.window import charset_of, encodable, shown_on, width_of
+from edl_ckpt.core.base.errors import EdlCkptError, UsageError
+from edl_ckpt.core.base.interruption import COMMIT
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from edl_ckpt.cli.terminal.progress import Tracker
+    from edl_ckpt.cli.terminal.templates import Template
+    from edl_ckpt.core.storage.determined import Storages
+    from edl_ckpt.core.storage.location import Location
+
+_HEIGHT = 25
+_NO_WIDTH = 100_000
+"""The width of what is no terminal: nothing is folded or left out there."""
+
+
+class AlreadyReported(SystemExit):
+    """The end of the program after a failure that was already reported, as text or as a document."""
+
+
+@dataclass(slots=True)
+class Output:
+    """The output of one command, as its common options want it; and the reporter of its operation."""
+
+    json: bool = False
+    csv: bool = False
+    jsonl: bool = False
+    quiet: bool = False
+    verbose: bool = False
+    no_color: bool = False
+    storage_options: dict[str, str] = field(default_factory=dict)
+    storages: Storages | None = None
+    """Determined's storages, from a configuration file."""
+    defaulted: frozenset[str] = frozenset()
+    """The options of the command whose values come from the environment or from a configuration file."""
+    progress: str = "auto"
+    """How progress is shown: `auto`, `bar`, `lines` or `none`."""
+    config: str | None = None
+    """The configuration file that --config or its variable names."""
+    template: Template | None = None
+    """The line that `list` prints for each row."""
+    doing: Callable[[], str] = str
+    """Says who does the work, for the progress: '' where it is this process alone."""
+    _tracker: Tracker | None = None
+
+    def console(self, *, stderr: bool = False, file: TextIO | None = None, moving: bool = False) -> Console:
+        """Return a rich console with the width and colours of the stream; it interprets no markup.
+
+        With `file`, it writes to that file as it would to the stream. With `moving`, its size is always that of the
+        window.
+        """
+        from rich.console import Console
+
+        stream = sys.stderr if stderr else sys.stdout
+        terminal = stream.isatty()
+        width = None if moving else width_of(stream) if terminal else _NO_WIDTH
+        bare = self.no_color or os.environ.get("NO_COLOR")
+        return Console(
+            file=file or stream,
+            force_terminal=terminal or None,
+            width=width,
+            height=None if width is None else _HEIGHT,  # of a dumb terminal rich believes no width without a height
+            color_system=None if bare else "auto",  # with `no_color` rich would still write bold and dim
+            highlight=False,
+            markup=False,
+            emoji=False,
+        )
+
+    def show(
+        self,
+        document: Callable[[], dict[str, Any]],
+        human: Callable[[], Iterable[RenderableType]],
+        rows: Callable[[], Sequence[Sequence[Any]]] | None = None,
+        records: Callable[[], Iterable[Mapping[str, Any]]] | None = None,
+    ) -> None:
+        """Print a result: as one JSON document, as rows of CSV or JSON, as lines of the user's template, or as text."""
+        self.end_progress()
+        if self.json:
+            self.print_json(document())
+        elif self.jsonl and rows is not None:
+            self._print_jsonl(rows())
+        elif self.csv and rows is not None:
+            self._print_csv(rows())
+        elif self.template is not None and records is not None:
+            self.write(self.template.of(records(), safe=sys.stdout.isatty()))
+        else:
+            self.print_human(human())
+
+    def show_aside(self, document: Callable[[], dict[str, Any]], human: Callable[[], Iterable[RenderableType]]) -> None:
+        """Print a result on stderr, because stdout has the data: as a line of JSON, or as text unless quiet."""
+        self.end_progress()
+        if self.json:
+            print(to_json(document()), file=sys.stderr)
+        elif not self.quiet:
+            self.print_human(human(), stderr=True)
+
+    @property
+    def is_for_programs(self) -> bool:
+        """Return True when stdout has a document or rows, and nothing for people."""
+        return self.json or self.csv or self.jsonl
+
+    def shows_all(self, every: bool) -> bool:
+        """Say whether long tables are shown whole: if that is asked for, and in pipes and files, as `grep` needs it."""
+        return every or not sys.stdout.isatty()
+
+    def print_json(self, document: dict[str, Any], *, line: bool = False) -> None:
+        """Print one JSON document in ASCII, safe on any terminal; NaN and infinities are texts, as JSON lacks them.
+
+        A terminal gets it indented. A line of a stream of documents stays a line.
+        """
+        indent = 2 if sys.stdout.isatty() and not line else None
+        self.write(to_json(document, indent=indent) + "\n")
+
+    def print_json_list(self, document: dict[str, Any], items: Iterable[Sequence[int]]) -> None:
+        """Print a document whose last value, an empty list, gets these numbers; they are printed as they come."""
+        gap = "\n    " if sys.stdout.isatty() else ""
+        text = to_json(document, indent=2 if gap else None)
+        before, _, after = text.rpartition("[]")
+        self.write(f"{before}[")
+        start, end = gap, ""
+        for some in items:
+            self.write(start + ("," + (gap or " ")).join(map(str, some)))
+            start, end = "," + (gap or " "), gap[:-2]
+        self.write(f"{end}]{after}\n")
+
+    def _print_jsonl(self, rows: Sequence[Sequence[Any]]) -> None:
+        head, *others = ([cell.values if isinstance(cell, Several) else cell for cell in row] for row in rows)
+        self.write("".join(to_json(dict(zip(head, row, strict=True))) + "\n" for row in others))
+
+    def _print_csv(self, rows: Sequence[Sequence[Any]]) -> None:
+        import csv
+        import io
+
+        text = io.StringIO()
+        if sys.stdout.isatty():  # a pipe gets names unchanged
+            rows = [[escaped(str(cell)) if isinstance(cell, str | Several) else cell for cell in row] for row in rows]
+        rows = [[str(cell).lower() if isinstance(cell, bool) else cell for cell in row] for row in rows]
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        self.write(text.getvalue())
+
+    def print_human(self, renderables: Iterable[RenderableType], *, stderr: bool = False) -> None:
+        """Print text on stdout, or on stderr where stdout is for data."""
+        import io
+
+        from edl_ckpt.cli.terminal.tables import draw
+
+        drawing = io.StringIO()
+        console = self.console(stderr=stderr, file=drawing)
+        stream = sys.stderr if stderr else sys.stdout
+        draw(renderables, console, charset=charset_of(stream))
+        lines = [line.rstrip() for line in drawing.getvalue().rstrip().split("\n")]
+        compact = lines[:1] + [line for before, line in pairwise(lines) if before or line]
+        if not any(compact):
+            return
+        if stderr:
+            self.end_progress()
+            print_aside(shown_on(sys.stderr, "\n".join(compact)))
+        else:
+            self.write("\n".join(compact) + "\n")
+
+    def write(self, text: str) -> None:
+        """Write data to stdout, after the progress; when its reader has gone, end the program as SIGPIPE would.
+
+        Raises NoSpaceError when stdout is a file on a full disk, EdlCkptError when writing fails otherwise.
+        """
+        self.end_progress()
+        shown = without_commands(shown_on(sys.stdout, text))
+        try:
+            sys.stdout.write(encodable(shown, sys.stdout.encoding or "utf-8"))
+            sys.stdout.flush()
+        except BrokenPipeError:
+            Output.abandon_stdout()
+            raise SystemExit(141) from None
+        except OSError as error:
+            Output.abandon_stdout()
+            from edl_ckpt.core.storage.faults import storage_errors  # imports all of storage; the help needs none
+
+            with storage_errors("stdout"):
+                raise error from None
+
+    @staticmethod
+    def abandon_stdout() -> None:
+        """Send what is still buffered to /dev/null, so that the end of the program does not fail on it again."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+    def say(self, text: str) -> None:
+        """Print a line on stderr, above the progress bar, unless quiet."""
+        if not self.quiet:
+            self._print_aside(self._folded(text))
+
+    def warn(self, text: str, *, always: bool = False) -> None:
+        """Print a warning on stderr, unless quiet; with `always` also then."""
+        if always or not self.quiet:
+            self._print_aside(self._labelled("warning", text))
+
+    def _print_aside(self, text: str) -> None:
+        if self._tracker is None:
+            print_aside(text)
+        else:
+            self._tracker.print(without_commands(text))
+
+    def annotate(self, line: str) -> None:
+        """Print a line for the runner of a CI job on stderr, also when quiet: it is a result."""
+        self.end_progress()
+        print_aside(line, safe=True)
+
+    def detail(self, text: str) -> None:
+        """Print a line on stderr with --verbose."""
+        if self.verbose:
+            self.say(text)
+
+    def start_log(self) -> None:
+        """Print the engine's log with --verbose: requests that are retried."""
+        if not self.verbose and "logging" not in sys.modules:
+            return
+        import logging
+
+        class Lines(logging.Handler):
+            def emit(handler, record: logging.LogRecord) -> None:  # noqa: N805 - `self` is the output
+                self.say(escaped(record.getMessage()))
+
+        log = logging.getLogger("edl_ckpt")
+        log.handlers[:] = [Lines()] if self.verbose else []
+        log.setLevel(logging.INFO if self.verbose else logging.WARNING)
+
+    def location(self, text: str | None) -> Location:
+        """Return a location with the storage options of the command: the one named, or the default."""
+        from edl_ckpt.core.storage.location import Location
+
+        where = text or self.default_location()
+        if self.storages is None:
+            return Location(where, self.storage_options)
+        name, _ = self.storages.split(where)
+        if name and os.path.lexists(name):
+            raise UsageError(
+                f"{name!r} is here, and is a storage in the configuration file", hint=f"write ./{name} for what is here"
+            )
+        found = self.storages.locate(where)
+        return Location(found.url, {**found.options, **self.storage_options})
+
+    def default_location(self) -> str:
+        """Return the location that a command uses when none is given."""
+        named = os.environ.get("EDL_CKPT_DIR")
+        if named == "":
+            raise UsageError("EDL_CKPT_DIR is empty", hint="unset it, or name a location")
+        if named or self.storages is None or self.storages.default is None:
+            return named or "."
+        return self.storages.default.location.url
+
+    def start(self, what: str, total_bytes: int) -> None:
+        """Begin a phase of the progress, which a terminal shows as a bar; the next output ends the bar."""
+        if self._tracker is None:
+            from edl_ckpt.cli.terminal.progress import Tracker, kind_of
+
+            kind = kind_of(self.progress, sys.stderr, quiet=self.quiet)
+            colour = uses_colour(sys.stderr, no_color=self.no_color)
+            self._tracker = Tracker(sys.stderr, kind, colour=colour, doing=self.doing)
+        self._tracker.start(what, total_bytes)
+
+    def advance(self, size_bytes: int) -> None:
+        """Count bytes of the phase."""
+        tracker = self._tracker
+        if tracker is not None:
+            tracker.advance(size_bytes)
+
+    def end_progress(self) -> None:
+        """Remove the progress bar."""
+        if self._tracker is not None:
+            self._tracker.stop()
+            self._tracker = None
+
+    def fail(self, error: EdlCkptError) -> NoReturn:
+        """Report an error and end with its exit code."""
+        self.end_progress()
+        if COMMIT.is_past and not error.hint:
+            error.hint = "what the command had changed before that is in place"
+        if github.is_runner():
+            self.annotate(github.annotation("error", str(error)))
+        if self.json:
+            document = {"schema": "edl-ckpt/error/1", "code": error.exit_code, "id": error.id, "message": str(error)}
+            print_aside(to_json(document | {"hint": error.hint, "path": error.path}))
+        else:
+            path = escaped(error.path or "")
+            print_aside(self._labelled("error", str(error), path))
+            if error.hint:
+                hint = self._folded(f"  {escaped(error.hint)}", path)
+                print_aside(f"  {self._painted(hint[2:], 'hint')}")
+        raise AlreadyReported(error.exit_code)
+
+    def _labelled(self, kind: str, text: str, path: str = "") -> str:
+        """Return a message for stderr behind its kind, which is in colour if stderr has colours."""
+        label = f"{kind}:"
+        return self._painted(label, kind) + self._folded(f"{label} {escaped(text)}", path).removeprefix(label)
+
+    @staticmethod
+    def _folded(text: str, path: str = "") -> str:
+        """Return a message for stderr; a terminal gets line breaks between words, but none in a path or a secret."""
+        if not sys.stderr.isatty():
+            return text
+        whole, width = (path, *getattr(sys.stderr, "hidden", ())), width_of(sys.stderr)
+        return "\n".join(fold_words(line, width, whole) for line in text.split("\n"))
+
+    def _painted(self, text: str, kind: str) -> str:
+        """Return text for stderr, in the colour of its kind if stderr has colours."""
+        return painted(text, kind, colour=uses_colour(sys.stderr, no_color=self.no_color))
+
+    def bug(self) -> NoReturn:
+        """Print the traceback of an unexpected exception and end with 70."""
+        self.end_progress()
+        print_aside(traceback.format_exc().rstrip())
+        python = sys.version.split()[0]
+        text = f"internal error: this is a bug in edl-ckpt {__version__} (Python {python})."
+        print(self._folded(f"{text} Please report it with the traceback above."), file=sys.stderr)
+        if self.json:
+            message = traceback.format_exc(limit=0).strip()
+            document = {"schema": "edl-ckpt/error/1", "code": 70, "id": "internal", "message": message}
+            print(to_json(document | {"hint": None, "path": None}), file=sys.stderr)
+        raise SystemExit(70)
+
+
+def print_aside(text: str, *, safe: bool = False) -> None:
+    """Print a line on stderr. A stderr that takes nothing, such as a log on a full disk, changes no exit code.
+
+    Unless it is `safe`, it has no command for the runner of a CI job.
+    """
+    try:
+        print(text if safe else without_commands(text), file=sys.stderr, flush=True)
+    except BrokenPipeError:  # see `reported_errors`
+        raise
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+def _signal_code(error: BaseException) -> int:
+    return int(error.code or 0) if isinstance(error, SystemExit) else 130
+
+
+def _signal_name(error: BaseException) -> str:
+    return signal.Signals(_signal_code(error) - 128).name
+
+
+def _say_kept(out: Output) -> None:
+    """Say that a signal came too late to end the command, which its exit code does not show."""
+    if COMMIT.kept is not None:
+        with suppress(OSError):
+            out.say(f"{_signal_name(COMMIT.kept)} came after the commit: the command ran to its end")
+
+
+@contextmanager
+def reported_errors(out: Output) -> Iterator[None]:
+    """Turn what ends a command into an exit code: an error of ours is reported, any other exception is a bug."""
+    try:
+        yield
+        _say_kept(out)
+    except EdlCkptError as error:
+        if COMMIT.kept is not None:  # a signal wins, and now it ends a command that has not done all of its work
+            with suppress(OSError):  # the terminal may be gone
+                out.say(f"{_signal_name(COMMIT.kept)} came after the commit, and then the command failed: {error}")
+            raise SystemExit(_signal_code(COMMIT.kept)) from None
+        out.fail(error)
+    except AlreadyReported:
+        raise
+    except SystemExit as end:
+        if end.code == 3:
+            _say_kept(out)
+        raise
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    except BrokenPipeError:  # the reader of stderr has gone; for stdout, see Output.write
+        raise SystemExit(141) from None
+    except (OSError, MemoryError, RecursionError) as error:
+        # The code near a call names its path and knows best what its error means; this is for a call without any.
+        from edl_ckpt.core.storage.faults import error_of_system
+
+        out.detail(traceback.format_exc())
+        out.fail(error_of_system(error))
+    except Exception:  # noqa: BLE001 - a bug of ours, which must not end with the code of an error
+        out.bug()
+    finally:
+        out.end_progress()

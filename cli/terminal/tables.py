@@ -1,0 +1,431 @@
+"""Tables that never lie: what does not fit the window gives way in a known order, and no number is ever cut.
+
+A column says what it has. Bars and histograms give way first. Then names fold at separators, and prose at spaces. Then
+columns are left out, those of least worth first, and a line names them. Below 60 columns, and wherever even that does
+not fit, each row becomes a block of lines. A pipe has no width, so nothing there is folded or left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from edl_ckpt.cli.terminal import text
+from edl_ckpt.cli.terminal.folding import breaks, cell_width, fold, padded
+from edl_ckpt.cli.terminal.window import encodable
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
+    from rich.text import Text
+
+
+MOST_ROWS: Final = 2000
+"""Rows of a table that a terminal gets, unless all are wanted; a pipe gets all."""
+PIPE: Final = "a pipe gets them too, such as `| less`"
+_BLOCKS_BELOW: Final = 60
+_INDENT: Final = 2
+_GAP: Final = 2
+_NAME, _PROSE, _TITLE, _BAR = 20, 24, 10, 4
+"""The least widths of names, of prose, of the titles above numbers, and of bars."""
+_FOLDS: Final = 4
+"""A name that needs more lines than this loses its middle."""
+Kind = Literal["number", "word", "name", "prose", "bar"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What a column has, and how long it stays when there is no room.
+
+    A number or a word is never cut, a name folds at separators, prose at spaces, and a bar shrinks. `title` stands in
+    the place of the name above the column; '' shows none.
+    """
+
+    name: str
+    kind: Kind = "word"
+    worth: int = 5
+    title: str | None = None
+
+    @property
+    def heading(self) -> str:
+        """Return what stands above the column."""
+        return self.name if self.title is None else self.title
+
+
+class Cell(NamedTuple):
+    """A text and its style."""
+
+    text: str
+    style: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A bar for a value, as wide as its column where it is the largest."""
+
+    value: float
+    largest: float
+    width: int = 10
+    style: str = "blue"
+
+    def drawn(self, width: int) -> Cell:
+        """Return the bar for a column of this width."""
+        return Cell(text.bar(self.value, self.largest, min(width, self.width)), self.style)
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """A character for each value; in a narrow column one for the mean of several."""
+
+    values: Sequence[int]
+    style: str = "blue"
+
+    @property
+    def width(self) -> int:
+        """Return the width at which each value has a character, up to 32."""
+        return min(len(self.values), 32)
+
+    def drawn(self, width: int) -> Cell:
+        """Return the histogram for a column of this width."""
+        count, values = len(self.values), self.values
+        bins = min(width, count)
+        cuts = [i * count // bins for i in range(bins + 1)] if bins else [0]
+        means = [sum(values[a:b]) / (b - a) for a, b in pairwise(cuts)]
+        return Cell(text.histogram(means), self.style)
+
+
+_Drawable = Cell | Bar | Histogram
+Content = str | Cell | tuple[str, str] | Bar | Histogram
+Line = list[Cell]
+
+
+class Table:
+    """Rows of cells in columns; the first column is the key of a row, and is never left out."""
+
+    def __init__(self, *columns: Column, indent: int = _INDENT, whole: bool = False) -> None:
+        self.columns = tuple(
+            replace(c, name=text.escaped(c.name), title=c.title and text.escaped(c.title)) for c in columns
+        )
+        self._indent, self._is_whole = indent, whole
+        self.rows: list[list[_Drawable]] = []
+
+    def add(self, *cells: Content) -> None:
+        """Add a row with a cell for each column; texts are escaped."""
+        if len(cells) != len(self.columns):
+            raise ValueError(f"{len(cells)} cells for {len(self.columns)} columns")
+        self.rows.append([_cell(cell) for cell in cells])
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        from rich.segment import Segment
+
+        styles = lru_cache(console.get_style)
+        most = MOST_ROWS if console.is_terminal and not self._is_whole else None
+        for line in self.lines(options.max_width, most=most):
+            for cell in line:
+                yield Segment(cell.text, styles(cell.style))
+            yield Segment.line()
+
+    def lines(self, width: int, *, blocks: bool = True, most: int | None = None) -> Iterator[Line]:
+        """Yield the lines for a window of this width, in cells that stand side by side.
+
+        An empty line follows a table that has headings, and blocks.
+        Without `blocks`, each row stays one line if that is at all possible. Of more rows than `most`, the first are
+        shown, and a line says how many others there are.
+        """
+        if most is not None and len(self.rows) > most:
+            yield from self._first(most).lines(width, blocks=blocks)
+            others = text.count(len(self.rows) - most, "more row")
+            yield from ([Cell(part, "dim")] for part in fold(f"  and {others}; {PIPE}", width))
+            return
+        layout = Fit.of(self.columns, self.rows, width - self._indent, narrow=blocks and width < _BLOCKS_BELOW)
+        if layout is None:
+            yield from self._blocks(width)
+            yield []
+            return
+        yield from self._grid(layout)
+        if layout.left_out:
+            names = ", ".join(self.columns[c].name for c in layout.left_out)
+            margin = " " * self._indent
+            yield from ([Cell(margin + part, "dim")] for part in fold(f"left out at this width: {names}", layout.room))
+        if any(column.heading for column in self.columns):
+            yield []
+
+    def _first(self, count: int) -> Table:
+        """Return the table with only its first rows."""
+        some = Table(indent=self._indent)
+        some.columns, some.rows = self.columns, self.rows[:count]
+        return some
+
+    def _grid(self, layout: Fit) -> Iterator[Line]:
+        shown = [(self.columns[c], layout.widths[c], c) for c in layout.shown]
+        margin = " " * self._indent
+        titles = [_folded(Cell(column.heading, "dim"), column, width) for column, width, _ in shown]
+        if any(cells[0].text for cells in titles):
+            height = max(map(len, titles))
+            yield from _side_by_side([[Cell("")] * (height - len(t)) + t for t in titles], shown, margin)
+            *inner, (last, width, _) = shown
+            width = min(width, cell_width(last.heading)) if last.kind == "prose" else width
+            ruled = [width for _, width, _ in inner] + [width] * (width > 0)
+            yield [Cell(margin + "─" * (sum(ruled) + _GAP * (len(ruled) - 1)), "dim")]
+        fits = all(layout.is_plain[c] and (width >= layout.wants[c] or col.kind == "bar") for col, width, c in shown)
+        for row in self.rows:
+            if fits:
+                yield _on_one_line(row, shown, margin)
+            else:
+                yield from _side_by_side([_folded(row[c], column, width) for column, width, c in shown], shown, margin)
+
+    def _blocks(self, width: int) -> Iterator[Line]:
+        """Yield a block for each row: a line for each cell that is not empty, with the name of its column."""
+        labelled = [cell_width(c.name) for c in self.columns if c.kind != "prose" or c.heading]
+        label = min(max(labelled, default=0), width // 2 - _GAP)
+        for number, row in enumerate(self.rows):
+            if number:
+                yield []
+            for position, (column, cell) in enumerate(zip(self.columns, row, strict=True)):
+                yield from self._entry(column, cell, width, label, is_key=position == 0)
+
+    def _entry(self, column: Column, cell: _Drawable, width: int, label: int, *, is_key: bool) -> Iterator[Line]:
+        """Yield the lines of one cell in a block."""
+        margin = " " * self._indent
+        name = column.name
+        if not isinstance(cell, Cell):
+            if not column.heading:
+                return
+            cell = cell.drawn(min(cell.width, width - self._indent - label - _GAP))
+        if not cell.text.strip():
+            return
+        if column.kind == "prose" and not column.heading:
+            yield from ([Cell(margin + part, cell.style)] for part in fold(cell.text, width - self._indent))
+            return
+        style = cell.style or ("bold" if is_key else "")
+        room = width - self._indent - label - _GAP
+        if cell_width(name) <= label and (column.kind in {"name", "prose"} or cell_width(cell.text) <= room):
+            parts = fold(cell.text, room)
+            heads = [padded(name, label), *[" " * label] * (len(parts) - 1)]
+            for head, part in zip(heads, parts, strict=True):
+                yield [Cell(margin + head + " " * _GAP, "dim"), Cell(part, style)]
+            return
+        yield from ([Cell(margin + part, "dim")] for part in fold(name, width - self._indent))
+        inner = margin + " " * _GAP
+        yield from ([Cell(inner + part, style)] for part in fold(cell.text, width - len(inner)))
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The columns that are shown, by their positions, with their widths; and those that are left out.
+
+    `wants` are the widths at which nothing folds; a plain column has ASCII alone, where each character is as wide.
+    """
+
+    shown: tuple[int, ...]
+    widths: dict[int, int]
+    left_out: tuple[int, ...]
+    room: int
+    wants: dict[int, int]
+    is_plain: dict[int, bool]
+
+    @staticmethod
+    def of(columns: Sequence[Column], rows: Sequence[Sequence[_Drawable]], room: int, *, narrow: bool) -> Fit | None:
+        """Return how a table fits; None when each row must be a block.
+
+        In a narrow window it fits only with all of its columns, and with names that are whole.
+        """
+        wants, leasts, is_plain = _widths(columns, rows)
+        if narrow:
+            leasts = {c: leasts[c] if columns[c].kind in {"bar", "prose"} else wants[c] for c in wants}
+        bars = [c for c in wants if columns[c].kind == "bar"]
+        shown = [c for c in wants if c not in bars]
+        left_out: list[int] = []
+        order = sorted(shown[1:], key=lambda c: (columns[c].worth, -c))
+        while _total(leasts, shown) > room:
+            if narrow or not order:
+                return None
+            left_out.append(order[0])
+            shown.remove(order.pop(0))
+        for c in reversed(left_out):  # what was left out for a wide column may fit when that is left out too
+            if _total(leasts, [*shown, c]) <= room:
+                left_out.remove(c)
+                shown = sorted([*shown, c])
+        plain = {c: min(wants[c], _PROSE) if columns[c].kind == "prose" else wants[c] for c in wants}
+        if bars and not left_out and _total(plain | {c: leasts[c] for c in bars}, [*shown, *bars]) <= room:
+            widths = {c: leasts[c] if c in bars else plain[c] for c in (*shown, *bars)}
+            shown = sorted([*shown, *bars])
+            _share(widths, {c: wants[c] for c in bars}, room)
+        else:
+            widths = {c: leasts[c] for c in shown}
+            _share(widths, plain, room)
+            left_out += [c for c in bars if columns[c].heading]
+        _share(widths, wants, room)
+        return Fit(tuple(shown), widths, tuple(sorted(left_out)), room, wants, is_plain)
+
+
+def _widths(
+    columns: Sequence[Column], rows: Sequence[Sequence[_Drawable]]
+) -> tuple[dict[int, int], dict[int, int], dict[int, bool]]:
+    """Return the widths that columns want, and the least that they can have, without columns that are all empty.
+
+    The third says which columns are plain.
+    """
+    wants, leasts, is_plain = {}, {}, {}
+    for c, column in enumerate(columns):
+        title = cell_width(column.heading)
+        cells = [row[c] for row in rows]
+        texts = [cell.text for cell in cells if isinstance(cell, Cell)]
+        is_plain[c] = "".join(texts).isascii()
+        content = max(map(len if is_plain[c] else cell_width, texts), default=0)
+        content = max([content, *(cell.width for cell in cells if not isinstance(cell, Cell))])
+        if not content and c:
+            continue
+        least = {"name": min(content, _NAME), "prose": min(content, _PROSE), "bar": min(content, _BAR)}
+        wants[c] = max(content, title)
+        leasts[c] = max(least.get(column.kind, content), min(title, _TITLE))
+    return wants, leasts, is_plain
+
+
+def _total(widths: dict[int, int], shown: Sequence[int]) -> int:
+    return sum(widths[c] for c in shown) + _GAP * max(0, len(shown) - 1)
+
+
+def _share(widths: dict[int, int], wants: dict[int, int], room: int) -> None:
+    """Widen columns up to what they want while there is room, all of them alike."""
+    left = room - _total(widths, list(widths))
+    while left > 0 and (short := [c for c in widths if c in wants and widths[c] < wants[c]]):
+        step = max(1, min(left // len(short), *(wants[c] - widths[c] for c in short)))
+        for c in sorted(short, key=widths.__getitem__)[: max(1, left // step)]:
+            widths[c] += step
+        left = room - _total(widths, list(widths))
+
+
+def _cell(content: Content) -> _Drawable:
+    if isinstance(content, str):
+        return _plain_cell(content)
+    if isinstance(content, Bar | Histogram):
+        return content
+    found, style = content
+    return Cell(text.escaped(found), style)
+
+
+@lru_cache(maxsize=1024)
+def _plain_cell(content: str) -> Cell:
+    return Cell(text.escaped(content))
+
+
+def _folded(cell: _Drawable, column: Column, width: int) -> list[Cell]:
+    """Return the lines of a cell in a column of this width."""
+    if not isinstance(cell, Cell):
+        return [cell.drawn(width)]
+    if cell_width(cell.text) <= width:
+        return [cell]
+    return [Cell(part, cell.style) for part in _limited(fold(cell.text, width), column)]
+
+
+def _limited(parts: list[str], column: Column) -> list[str]:
+    """Return the lines of a name without its middle when there are too many."""
+    if column.kind != "name" or len(parts) <= _FOLDS:
+        return parts
+    head, tail = parts[: _FOLDS // 2], parts[-(_FOLDS // 2) + 1 :]
+    return [*head, "...", *tail]
+
+
+def _side_by_side(cells: list[list[Cell]], shown: Sequence[tuple[Column, int, int]], margin: str) -> Iterator[Line]:
+    for level in range(max(map(len, cells))):
+        line: Line = [Cell(margin)] if margin else []
+        for position, ((column, width, _), parts) in enumerate(zip(shown, cells, strict=True)):
+            part = parts[level] if level < len(parts) else Cell("")
+            gap = " " * _GAP if position + 1 < len(shown) else ""
+            line.append(Cell(padded(part.text, width, right=column.kind == "number") + gap, part.style))
+        yield line
+
+
+def _on_one_line(row: Sequence[_Drawable], shown: Sequence[tuple[Column, int, int]], margin: str) -> Line:
+    """Do the work of `_side_by_side` for bars, and cells of ASCII that fit their columns: three times as fast."""
+    line: Line = [Cell(margin)] if margin else []
+    last = len(shown) - 1
+    for position, (column, width, c) in enumerate(shown):
+        cell = row[c]
+        if isinstance(cell, Cell):
+            content = cell.text.rjust(width) if column.kind == "number" else cell.text.ljust(width)
+        else:
+            cell = cell.drawn(width)
+            content = padded(cell.text, width)
+        if position < last:
+            content += " " * _GAP
+        if line and line[-1].style == cell.style:
+            line[-1] = Cell(line[-1].text + content, cell.style)
+        else:
+            line.append(Cell(content, cell.style))
+    return line
+
+
+def draw(items: Iterable[RenderableType], console: Console, *, charset: str = "utf-8") -> None:
+    """Print what a renderer made, folded to the width of the console, in the characters of an encoding."""
+    from rich.text import Text
+
+    parts: list[RenderableType] = []
+    for item in items if charset.lower().startswith("utf") else _encoded(items, console, charset):
+        if isinstance(item, str | Text | Fitted):
+            parts += folded(item, console.width)
+        else:
+            parts.append(item)
+    console.print(*parts, sep="\n", soft_wrap=True)
+
+
+def _encoded(items: Iterable[RenderableType], console: Console, charset: str) -> Iterator[RenderableType]:
+    """Yield the same with the characters that an encoding has; before the layout, as escape sequences are wider."""
+    from rich.text import Text
+
+    for item in items:
+        if isinstance(item, Table):
+            item.rows = [[_encodable(cell, charset) for cell in row] for row in item.rows]
+            yield item
+        elif isinstance(item, Text):
+            yield Text.assemble(*((encodable(part.text, charset), part.style or "") for part in item.render(console)))
+        else:
+            yield encodable(item, charset) if isinstance(item, str) else item
+
+
+def _encodable(cell: _Drawable, charset: str) -> _Drawable:
+    return Cell(encodable(cell.text, charset), cell.style) if isinstance(cell, Cell) else cell
+
+
+def folded(item: str | Text | Fitted, width: int) -> list[Text]:
+    """Return styled text in lines of at most this width, as `fold` does it."""
+    from rich.text import Text
+
+    made = item.make(width) if isinstance(item, Fitted) else item
+    whole = Text(made) if isinstance(made, str) else made
+    if "\n" in whole.plain:
+        return [part for line in whole.split("\n", allow_blank=True) for part in folded(line, width)]
+    if cell_width(whole.plain) <= width:
+        return [whole]
+    indent, starts = breaks(whole.plain, width)
+    first, *rest = whole.divide(starts[1:])
+    lines = [first, *(Text(" " * indent).append_text(part) for part in rest)]
+    for part in lines:
+        part.rstrip()
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A text that is made for the width that there is."""
+
+    make: Callable[[int], str | Text]
+    """Called with the width; returns the text."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        yield from folded(self, options.max_width)
+
+
+def beside(head: Text, drawn: Bar | Histogram) -> Fitted:
+    """Return a text with a drawing behind it, which gets a line of its own where it does not fit."""
+
+    def make(width: int) -> Text:
+        cell = drawn.drawn(min(drawn.width, width - _INDENT))
+        fits = cell_width(head.plain) + _GAP + cell_width(cell.text) <= width
+        return head.copy().append(" " * _GAP if fits else "\n" + " " * _INDENT).append(*cell)
+
+    return Fitted(make)

@@ -1,0 +1,166 @@
+"""Text for a terminal: harmless names, numbers, ages and bars; and the sizes and durations that options take."""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Sequence
+
+from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.words import meant, plural
+
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgtp]?)(i?)b?", re.IGNORECASE | re.ASCII)
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhdw])", re.ASCII)
+_UNSURE = re.compile("[\ufe00-\ufe0f\U0001f1e6-\U0001f1ff\U0001f3fb-\U0001f3ff\U000e0100-\U000e01ef]")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_ASCII = str.maketrans("▏▎▍▌▋▊▉█▁▂▃▄▅▆▇━─░", "   #####_.-=+*%--.")
+_COMMAND = re.compile(r"((?:^|(?<=[\r\n]))[^\S\r\n]*:):|##(?=(?:vso|teamcity)?\[)")
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def escaped(name: str) -> str:
+    r"""Return a name with each character that could control a terminal written as an escape sequence.
+
+    >>> escaped("a\x1b[31mb\nc")
+    'a\\x1b[31mb\\nc'
+
+    So are characters whose width differs between terminals: selectors of a variant, flags, colours of skin, and a
+    combining mark that stands alone.
+    """
+    if name.isascii() and name.isprintable():
+        return name
+    after = [" ", *name]
+    return "".join(c if _harmless(c, before) else _escape(c) for before, c in zip(after, name, strict=False))
+
+
+def without_commands(text: str) -> str:
+    r"""Return output in which no line is a command for the runner of a CI job, whatever names are in it.
+
+    GitHub's looks for '::' at the begin of a line and for '##[' anywhere, Azure's for '##vso['.
+
+    >>> print(without_commands("  ::error::a\na::b ##[error]c"))
+      :%3Aerror::a
+    a::b #%23[error]c
+    """
+    if "::" not in text and "##" not in text:
+        return text
+    return _COMMAND.sub(lambda found: f"{found[1]}%3A" if found[1] else "#%23", text)
+
+
+def _escape(char: str) -> str:
+    return repr(char)[1:-1] if len(repr(char)) > 3 else char.encode("ascii", "backslashreplace").decode()
+
+
+def _harmless(char: str, before: str) -> bool:
+    category = unicodedata.category(char)
+    if category[0] in "CZ":
+        return char == " "
+    return not (_UNSURE.match(char) or (category[0] == "M" and before == " "))
+
+
+def in_ascii(drawing: str) -> str:
+    """Return text with its bars and rules drawn in ASCII, for a stdout that cannot show others.
+
+    >>> in_ascii("██▌  ▁▄█ ──")
+    '###  _=# --'
+    """
+    return drawing.translate(_ASCII)
+
+
+def count(number: int, noun: str = "") -> str:
+    """Return a number with commas between its thousands, and its noun if there is one.
+
+    >>> count(16000000), count(1, "row"), count(2000, "row")
+    ('16,000,000', '1 row', '2,000 rows')
+    """
+    return f"{number:,} {plural(number, noun)}" if noun else f"{number:,}"
+
+
+def age(seconds: float) -> str:
+    """Return how long ago something happened.
+
+    >>> age(5), age(7200), age(-3)
+    ('5 s ago', '2 h ago', 'now')
+    """
+    if seconds < 1:
+        return "now"
+    for unit, name in ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s")):
+        if seconds >= unit:
+            return f"{int(seconds // unit)} {name} ago"
+    return "now"
+
+
+def bar(value: float, largest: float, width: int = 12) -> str:
+    """Return a bar of block characters, `width` cells for the largest value and for an infinite one.
+
+    >>> bar(1, 2, 4), bar(0, 0, 4), bar(float("inf"), 0, 4)
+    ('██  ', '    ', '████')
+    """
+    if not math.isfinite(value):
+        return "█" * width
+    eighths = round(value / largest * width * 8) if largest else 0
+    full, rest = divmod(min(eighths, width * 8), 8)
+    return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(width)
+
+
+def histogram(values: Sequence[float]) -> str:
+    """Return a histogram on one line, one character for each value.
+
+    >>> histogram([0, 1, 4, 8])
+    ' ▁▄█'
+    """
+    largest = max(values, default=0)
+    steps = " ▁▂▃▄▅▆▇█"
+    return "".join(steps[0 if v == 0 else max(1, round(v / largest * 8))] for v in values)
+
+
+def parse_choice(flag: str, word: str, known: Sequence[str]) -> str:
+    """Return the value of an option that has only a few; UsageError for another.
+
+    >>> parse_choice("--list", "kept", ("all", "kept"))
+    'kept'
+    """
+    if word in known:
+        return word
+    listed = f"{', '.join(known[:-1])} or {known[-1]}" if len(known) > 1 else known[0]
+    raise UsageError(f"{flag}: expected {listed}, got {word!r}", hint=meant(word, known))
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes of `512MiB`, `10GB`, `4096`; UsageError for anything else.
+
+    >>> parse_size("512MiB"), parse_size("10GB"), parse_size("1.5k")
+    (536870912, 10000000000, 1500)
+    """
+    match = _SIZE.fullmatch(text.strip())
+    base = 1024 if match and match[3] else 1000
+    found = float(match[1]) * base ** " kmgtp".index(match[2].lower() or " ") if match else math.inf
+    if math.isinf(found):
+        raise UsageError(f"{text!r} is not a size (expected one such as 512MiB or 10GB)")
+    return int(found)
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds of `90m`, `36h`, `7d`, `0`; UsageError for anything else.
+
+    >>> parse_duration("90m"), parse_duration("7d"), parse_duration("0")
+    (5400.0, 604800.0, 0.0)
+    """
+    if text.strip() == "0":
+        return 0.0
+    match = _DURATION.fullmatch(text.strip())
+    found = float(match[1]) * _SECONDS[match[2]] if match else math.inf
+    if math.isinf(found):
+        raise UsageError(f"{text!r} is not a duration (expected one such as 90m, 36h or 7d)")
+    return found
+
+
+def parse_limit(text: str) -> float | None:
+    """Return the seconds of a duration, also of a plain 0; None for `none`.
+
+    >>> parse_limit("2h"), parse_limit("0"), parse_limit("none")
+    (7200.0, 0.0, None)
+    """
+    word = text.strip().lower()
+    return None if word == "none" else parse_duration(word)

@@ -1,0 +1,318 @@
+from edl_ckpt.core.base.arrays import BFLOAT16 as BFLOAT16
+from edl_ckpt.core.base.arrays import Array as Array
+from edl_ckpt.core.base.arrays import Ids as Ids
+from edl_ckpt.core.base.arrays import as_array as as_array
+from edl_ckpt.core.base.errors import AuthError as AuthError
+from edl_ckpt.core.base.errors import CorruptError as CorruptError
+from edl_ckpt.core.base.errors import EdlCkptError as EdlCkptError
+from edl_ckpt.core.base.errors import EdlCkptWarning as EdlCkptWarning
+from edl_ckpt.core.base.errors import IncompleteError as IncompleteError
+from edl_ckpt.core.base.errors import LockedError as LockedError
+from edl_ckpt.core.base.errors import MismatchError as MismatchError
+from edl_ckpt.core.base.errors import NameNotFoundError as NameNotFoundError
+from edl_ckpt.core.base.errors import NoSpaceError as NoSpaceError
+from edl_ckpt.core.base.errors import NotFoundError as NotFoundError
+from edl_ckpt.core.base.errors import RefusedError as RefusedError
+from edl_ckpt.core.base.errors import ReplacedError as ReplacedError
+from edl_ckpt.core.base.errors import UnavailableError as UnavailableError
+from edl_ckpt.core.base.errors import UnsupportedError as UnsupportedError
+from edl_ckpt.core.base.errors import UsageError as UsageError
+from edl_ckpt.core.base.progress import SILENT as SILENT
+from edl_ckpt.core.base.progress import Progress as Progress
+from edl_ckpt.core.base.progress import Reporter as Reporter
+from edl_ckpt.core.catalog.experiment import Experiment as Experiment
+from edl_ckpt.core.catalog.experiment import Trial as Trial
+from edl_ckpt.core.catalog.experiment import list_experiment as list_experiment
+from edl_ckpt.core.catalog.experiment import trial_locations as trial_locations
+from edl_ckpt.core.catalog.listing import VersionLike as VersionLike
+from edl_ckpt.core.catalog.listing import list_versions as list_versions
+from edl_ckpt.core.catalog.listing import parse_ref as parse_ref
+from edl_ckpt.core.catalog.listing import resolve as resolve
+from edl_ckpt.core.catalog.runs import mixed_runs as mixed_runs
+from edl_ckpt.core.catalog.target import Target as Target
+from edl_ckpt.core.catalog.target import free_target as free_target
+from edl_ckpt.core.commit.repair.recovery import Recovery as Recovery
+from edl_ckpt.core.commit.repair.recovery import location_lock as location_lock
+from edl_ckpt.core.commit.repair.recovery import recover as recover
+from edl_ckpt.core.model.listings import Listing as Listing
+from edl_ckpt.core.model.tables import ShardIndex as ShardIndex
+from edl_ckpt.core.model.versions import CheckpointRef as CheckpointRef
+from edl_ckpt.core.model.versions import State as State
+from edl_ckpt.core.model.versions import Version as Version
+from edl_ckpt.core.moving.settings import ReshardSettings as ReshardSettings
+from edl_ckpt.core.moving.settings import settings_for as settings_for
+from edl_ckpt.core.operations.annotate import add_tag as add_tag
+from edl_ckpt.core.operations.annotate import remove_metadata as remove_metadata
+from edl_ckpt.core.operations.annotate import remove_metrics as remove_metrics
+from edl_ckpt.core.operations.annotate import remove_tag as remove_tag
+from edl_ckpt.core.operations.annotate import set_metadata as set_metadata
+from edl_ckpt.core.operations.annotate import set_metrics as set_metrics
+from edl_ckpt.core.operations.annotate import set_modes as set_modes
+from edl_ckpt.core.operations.annotate import set_note as set_note
+from edl_ckpt.core.operations.copy.execute import CopyResult as CopyResult
+from edl_ckpt.core.operations.copy.execute import execute_copy as execute_copy
+from edl_ckpt.core.operations.copy.plan import CopyPlan as CopyPlan
+from edl_ckpt.core.operations.copy.plan import plan_copy as plan_copy
+from edl_ckpt.core.operations.diff import DiffResult as DiffResult
+from edl_ckpt.core.operations.diff import diff_versions as diff_versions
+from edl_ckpt.core.operations.examine import StorageReport as StorageReport
+from edl_ckpt.core.operations.examine import examine_storage as examine_storage
+from edl_ckpt.core.operations.export import ExportResult as ExportResult
+from edl_ckpt.core.operations.export import Selection as Selection
+from edl_ckpt.core.operations.export import export_version as export_version
+from edl_ckpt.core.operations.follow.changes import EventKind as EventKind
+from edl_ckpt.core.operations.follow.changes import WatchEvent as WatchEvent
+from edl_ckpt.core.operations.follow.iterate import checkpoints_iterator as checkpoints_iterator
+from edl_ckpt.core.operations.follow.pace import Clock as Clock
+from edl_ckpt.core.operations.follow.wait import WaitResult as WaitResult
+from edl_ckpt.core.operations.follow.wait import wait_for_version as wait_for_version
+from edl_ckpt.core.operations.follow.watch import watch_location as watch_location
+from edl_ckpt.core.operations.importing import ImportResult as ImportResult
+from edl_ckpt.core.operations.importing import NameMap as NameMap
+from edl_ckpt.core.operations.importing import import_arrays as import_arrays
+from edl_ckpt.core.operations.importing import import_checkpoint as import_checkpoint
+from edl_ckpt.core.operations.importing import read_map as read_map
+from edl_ckpt.core.operations.lookup import Lookup as Lookup
+from edl_ckpt.core.operations.lookup import first_rows as first_rows
+from edl_ckpt.core.operations.lookup import look_up as look_up
+from edl_ckpt.core.operations.lookup import sample_rows as sample_rows
+from edl_ckpt.core.operations.lookup import slice_table as slice_table
+from edl_ckpt.core.operations.lookup import slice_variable as slice_variable
+from edl_ckpt.core.operations.metric_sources import import_metrics as import_metrics
+from edl_ckpt.core.operations.metric_sources import read_series as read_series
+from edl_ckpt.core.operations.prune.execute import PruneResult as PruneResult
+from edl_ckpt.core.operations.prune.execute import execute_prune as execute_prune
+from edl_ckpt.core.operations.prune.execute import prune as prune
+from edl_ckpt.core.operations.prune.guards import Guards as Guards
+from edl_ckpt.core.operations.prune.own_shard import remove_own_shard as remove_own_shard
+from edl_ckpt.core.operations.prune.plan import PruneEntry as PruneEntry
+from edl_ckpt.core.operations.prune.plan import PrunePlan as PrunePlan
+from edl_ckpt.core.operations.prune.plan import plan_prune as plan_prune
+from edl_ckpt.core.operations.prune.retention import Best as Best
+from edl_ckpt.core.operations.prune.retention import EverySteps as EverySteps
+from edl_ckpt.core.operations.prune.retention import ExperimentBest as ExperimentBest
+from edl_ckpt.core.operations.prune.retention import Latest as Latest
+from edl_ckpt.core.operations.prune.retention import Policy as Policy
+from edl_ckpt.core.operations.prune.retention import Rule as Rule
+from edl_ckpt.core.operations.prune.retention import Tagged as Tagged
+from edl_ckpt.core.operations.prune.retention import Within as Within
+from edl_ckpt.core.operations.prune.retention import determined as determined
+from edl_ckpt.core.operations.prune.stored_policy import read_policy as read_policy
+from edl_ckpt.core.operations.prune.stored_policy import store_policy as store_policy
+from edl_ckpt.core.operations.report.results import LocationReport as LocationReport
+from edl_ckpt.core.operations.report.results import ReportLimits as ReportLimits
+from edl_ckpt.core.operations.report.survey import report_location as report_location
+from edl_ckpt.core.operations.reshard.execute import ReshardResult as ReshardResult
+from edl_ckpt.core.operations.reshard.execute import execute_reshard as execute_reshard
+from edl_ckpt.core.operations.reshard.needed import find_resharded as find_resharded
+from edl_ckpt.core.operations.reshard.plan import ReshardPlan as ReshardPlan
+from edl_ckpt.core.operations.reshard.plan import plan_reshard as plan_reshard
+from edl_ckpt.core.operations.reshard.prepare import prepare_reshard as prepare_reshard
+from edl_ckpt.core.operations.reshard.prepare import reshard_version as reshard_version
+from edl_ckpt.core.operations.reshard.survey import Survey as Survey
+from edl_ckpt.core.operations.reshard.survey import survey_ids as survey_ids
+from edl_ckpt.core.operations.save import Table as Table
+from edl_ckpt.core.operations.save import save_checkpoint as save_checkpoint
+from edl_ckpt.core.operations.stats import TensorStats as TensorStats
+from edl_ckpt.core.operations.stats import tensor_stats as tensor_stats
+from edl_ckpt.core.operations.summary import CheckpointSummary as CheckpointSummary
+from edl_ckpt.core.operations.summary import summarize as summarize
+from edl_ckpt.core.operations.undo import undo as undo
+from edl_ckpt.core.operations.unlock import unlock as unlock
+from edl_ckpt.core.operations.usage import LocationUsage as LocationUsage
+from edl_ckpt.core.operations.usage import measure_usage as measure_usage
+from edl_ckpt.core.operations.verify.check import verify_version as verify_version
+from edl_ckpt.core.operations.verify.findings import Finding as Finding
+from edl_ckpt.core.operations.verify.findings import VerifyResult as VerifyResult
+from edl_ckpt.core.operations.verify.seals import seal_version as seal_version
+from edl_ckpt.core.operations.verify.versions import VerifyRun as VerifyRun
+from edl_ckpt.core.operations.verify.versions import verify_and_seal as verify_and_seal
+from edl_ckpt.core.operations.verify.versions import verify_versions as verify_versions
+from edl_ckpt.core.proof.fingerprint import Fingerprint as Fingerprint
+from edl_ckpt.core.proof.values import fingerprint_checkpoint as fingerprint_checkpoint
+from edl_ckpt.core.reading.parts import Part as Part
+from edl_ckpt.core.reading.parts import PartLike as PartLike
+from edl_ckpt.core.reading.parts import Rows as Rows
+from edl_ckpt.core.reading.readable import latest as latest
+from edl_ckpt.core.reading.reader import Checkpoint as Checkpoint
+from edl_ckpt.core.reading.reader import open_checkpoint as open_checkpoint
+from edl_ckpt.core.reading.restoring import restore as restore
+from edl_ckpt.core.reading.table import TableView as TableView
+from edl_ckpt.core.reading.table import TensorRows as TensorRows
+from edl_ckpt.core.sources.elasticdl.initial_rows import initial_rows as initial_rows
+from edl_ckpt.core.sources.elasticdl.placement import row_owners as row_owners
+from edl_ckpt.core.sources.elasticdl.placement import variable_owner as variable_owner
+from edl_ckpt.core.storage.determined import CheckpointStorage as CheckpointStorage
+from edl_ckpt.core.storage.location import Location as Location
+from edl_ckpt.core.storage.location import LocationLike as LocationLike
+from edl_ckpt.core.training.content import TableBatches as TableBatches
+from edl_ckpt.core.training.objects.checkpoint import ObjectCheckpoint as ObjectCheckpoint
+from edl_ckpt.core.training.objects.checkpoint import list_variables as list_variables
+from edl_ckpt.core.training.objects.checkpoint import load_variable as load_variable
+from edl_ckpt.core.training.partition import ServerPart as ServerPart
+from edl_ckpt.core.training.partition import partition as partition
+from edl_ckpt.core.training.saver import CheckpointSaver as CheckpointSaver
+from edl_ckpt.core.training.saver import PendingSave as PendingSave
+from edl_ckpt.core.training.saver import SavedShard as SavedShard
+
+__all__ = [
+    "BFLOAT16",
+    "SILENT",
+    "Array",
+    "AuthError",
+    "Best",
+    "Checkpoint",
+    "CheckpointRef",
+    "CheckpointSaver",
+    "CheckpointStorage",
+    "CheckpointSummary",
+    "Clock",
+    "CopyPlan",
+    "CopyResult",
+    "CorruptError",
+    "DiffResult",
+    "EdlCkptError",
+    "EdlCkptWarning",
+    "EventKind",
+    "EverySteps",
+    "Experiment",
+    "ExperimentBest",
+    "ExportResult",
+    "Finding",
+    "Fingerprint",
+    "Guards",
+    "Ids",
+    "ImportResult",
+    "IncompleteError",
+    "Latest",
+    "Listing",
+    "Location",
+    "LocationLike",
+    "LocationReport",
+    "LocationUsage",
+    "LockedError",
+    "Lookup",
+    "MismatchError",
+    "NameMap",
+    "NameNotFoundError",
+    "NoSpaceError",
+    "NotFoundError",
+    "ObjectCheckpoint",
+    "Part",
+    "PartLike",
+    "PendingSave",
+    "Policy",
+    "Progress",
+    "PruneEntry",
+    "PrunePlan",
+    "PruneResult",
+    "Recovery",
+    "RefusedError",
+    "ReplacedError",
+    "ReportLimits",
+    "Reporter",
+    "ReshardPlan",
+    "ReshardResult",
+    "ReshardSettings",
+    "Rows",
+    "Rule",
+    "SavedShard",
+    "Selection",
+    "ServerPart",
+    "ShardIndex",
+    "State",
+    "StorageReport",
+    "Survey",
+    "Table",
+    "TableBatches",
+    "TableView",
+    "Tagged",
+    "Target",
+    "TensorRows",
+    "TensorStats",
+    "Trial",
+    "UnavailableError",
+    "UnsupportedError",
+    "UsageError",
+    "VerifyResult",
+    "VerifyRun",
+    "Version",
+    "VersionLike",
+    "WaitResult",
+    "WatchEvent",
+    "Within",
+    "__version__",
+    "add_tag",
+    "as_array",
+    "checkpoints_iterator",
+    "determined",
+    "diff_versions",
+    "examine_storage",
+    "execute_copy",
+    "execute_prune",
+    "execute_reshard",
+    "export_version",
+    "find_resharded",
+    "fingerprint_checkpoint",
+    "first_rows",
+    "free_target",
+    "import_arrays",
+    "import_checkpoint",
+    "import_metrics",
+    "initial_rows",
+    "latest",
+    "list_experiment",
+    "list_variables",
+    "list_versions",
+    "load_variable",
+    "location_lock",
+    "look_up",
+    "measure_usage",
+    "mixed_runs",
+    "open_checkpoint",
+    "parse_ref",
+    "partition",
+    "plan_copy",
+    "plan_prune",
+    "plan_reshard",
+    "prepare_reshard",
+    "prune",
+    "read_map",
+    "read_policy",
+    "read_series",
+    "recover",
+    "remove_metadata",
+    "remove_metrics",
+    "remove_own_shard",
+    "remove_tag",
+    "report_location",
+    "reshard_version",
+    "resolve",
+    "restore",
+    "row_owners",
+    "sample_rows",
+    "save_checkpoint",
+    "seal_version",
+    "set_metadata",
+    "set_metrics",
+    "set_modes",
+    "set_note",
+    "settings_for",
+    "slice_table",
+    "slice_variable",
+    "store_policy",
+    "summarize",
+    "survey_ids",
+    "tensor_stats",
+    "trial_locations",
+    "undo",
+    "unlock",
+    "variable_owner",
+    "verify_and_seal",
+    "verify_version",
+    "verify_versions",
+    "wait_for_version",
+    "watch_location",
+]
+__version__: str
+_HOMES: dict[str, tuple[str, ...]]

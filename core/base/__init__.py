@@ -1,0 +1,1 @@
+"""What all rooms need: errors, words, numbers, arrays, progress, and work as tasks."""

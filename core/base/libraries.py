@@ -1,0 +1,34 @@
+"""Optional libraries, imported where they are used: each one is an extra of the package."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_ckpt.core.base.arrays import BFLOAT16
+from edl_ckpt.core.base.errors import UnsupportedError
+from edl_ckpt.core.base.words import extra_hint
+
+
+def library(name: str, extra: str) -> Any:
+    """Return an optional library; UnsupportedError names the extra that installs it."""
+    if name.partition(".")[0] == "tensorflow":
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # it writes to stderr at import
+    try:
+        return import_module(name)
+    except ImportError:
+        raise UnsupportedError(f"{name} is not installed", hint=extra_hint(extra)) from None
+
+
+def torch_tensor(array: npt.NDArray[Any]) -> Any:
+    """Return an array as a tensor of PyTorch that shares its memory where it can be written; bfloat16 bit for bit."""
+    torch = library("torch", "torch")
+    values = array.astype(array.dtype.newbyteorder("="), copy=False)
+    values = values if values.flags.writeable else values.copy()
+    if values.dtype == BFLOAT16:
+        return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(values)

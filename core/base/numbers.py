@@ -1,0 +1,36 @@
+"""Whole numbers that a caller gives: versions, counts, steps."""
+
+from __future__ import annotations
+
+import operator
+
+from edl_ckpt.core.base.errors import UsageError
+
+
+def whole_number(what: str, number: object, *, least: int | None = None) -> int:
+    """Return a number of any integer type, or an array or variable of one, as an int; UsageError below `least`.
+
+    Raises UsageError for anything else. Arrays are those of any library.
+
+    >>> whole_number("ps_num", 4)
+    4
+    """
+    try:
+        value = operator.index(number)  # type: ignore[arg-type]
+    except TypeError:
+        value = _of_array(what, number)
+    if isinstance(number, bool):
+        raise UsageError(f"{what} must be a whole number, got {number!r}")
+    if least is not None and value < least:
+        raise UsageError(f"{what} must be at least {least}, got {value}")
+    return value
+
+
+def _of_array(what: str, number: object) -> int:
+    """Return the number in an array without dimensions, as a variable of TensorFlow is one."""
+    from edl_ckpt.core.base.arrays import as_array, is_array  # imports numpy, which most callers do without
+
+    array = as_array(number, what) if is_array(number) else None
+    if array is None or array.shape or array.dtype.kind not in "iu":
+        raise UsageError(f"{what} must be a whole number, got {number!r}")
+    return int(array)

@@ -1,0 +1,511 @@
+"""Work as tasks, with results in their order: on threads of this process, or wherever else an `Executor` has them done.
+
+Heavy work releases the GIL, so threads scale. What may be done in other processes is a `Work`: a value that opens what
+its tasks need. An operation hands it to an executor, and does not know where its tasks are done.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import chain, islice
+from queue import Empty, SimpleQueue
+from threading import Event, Lock
+from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypeVar
+
+from edl_ckpt.core.base.errors import LockedError
+from edl_ckpt.core.base.interruption import COMMIT, WHOLE
+
+_M_TRIM_THRESHOLD = -1  # glibc's malloc.h
+_M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
+_USUAL_THRESHOLD = 128 << 10  # of both, in glibc
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+Opened = TypeVar("Opened", bound="Resource")
+_Task_contra = TypeVar("_Task_contra", contravariant=True)
+_Result_co = TypeVar("_Result_co", covariant=True)
+_Begun: TypeAlias = tuple[Future[Result], SimpleQueue[None]]
+Advance = Callable[[int], None]
+"""Takes how many more bytes are done; called from several threads."""
+
+
+LOOK_SECONDS: Final = 0.25
+"""How often whoever waits looks whether its command was interrupted."""
+SILENCE_SECONDS: Final = 1.5
+"""How long whoever cleans up after an interruption waits for a storage that does not answer."""
+REMOTE_WORKERS: Final = 16
+"""Threads for remote storage, where each waits more than it works."""
+SMALL_READS: Final = 32
+"""How many small files of remote storage, or beginnings of files, are read at a time: each is a wait, and few bytes."""
+RESULT_BYTES: Final = 60 << 10
+"""The most that a task gives back to another process by its own count: counts, sketches and checksums, and never rows.
+
+With what pickle adds, that stays below 64 KiB.
+"""
+_stop: ContextVar[Event | None] = ContextVar("edl_ckpt_stop", default=None)
+"""In a worker thread: set when a signal, or the owner of the thread, ends its work."""
+
+
+_is_alone: ContextVar[bool] = ContextVar("edl_ckpt_is_alone", default=False)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Let a task of a cluster be one thread: its process has as many as its owner wants."""
+    token = _is_alone.set(True)
+    try:
+        yield
+    finally:
+        _is_alone.reset(token)
+
+
+def default_workers(*, remote: bool = False) -> int:
+    """Return the number of cores this process may use, at most 16; more for remote storage; 1 when `alone`."""
+    if _is_alone.get():
+        return 1
+    return max(min(len(os.sched_getaffinity(0)), 16), REMOTE_WORKERS if remote else 1)
+
+
+def stop_when(stop: Event) -> None:
+    """Let this thread, and the workers that it starts, stop waiting for a network once `stop` is set.
+
+    For a thread that works beside a user, who may no longer want the result.
+    """
+    _stop.set(stop)
+
+
+def stop_requested() -> bool:
+    """Return True, in a worker of `run_parallel` or a thread with `stop_when`, when its work is to end.
+
+    Everything that waits for a network checks this, so that Ctrl-C takes two seconds at most.
+    """
+    return (_stop.get() or _HASTE).is_set()
+
+
+class _Patience(Event):
+    """Is set by itself once no answer came for so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._seconds = seconds
+        self._until = time.monotonic() + seconds
+        self._has_answers = False
+
+    def answered(self) -> None:
+        """Wait as long again."""
+        self._has_answers = True
+        self._until = time.monotonic() + self._seconds
+
+    def begin(self) -> None:
+        """Begin another block: a network that has answered in the one before gets its time again."""
+        if self._has_answers:
+            self.answered()
+
+    def is_set(self) -> bool:
+        return super().is_set() or time.monotonic() >= self._until
+
+    def wait(self, timeout: float | None = None) -> bool:
+        left = max(self._until - time.monotonic(), 0.0)
+        super().wait(left if timeout is None else min(left, timeout))
+        return self.is_set()
+
+
+class _Haste(_Patience):
+    """Is set once a signal waits for the end of a commit, and a storage was silent since for so many seconds.
+
+    Whoever waits looks every quarter of a second: time in which nobody looked was work, and no silence.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(SILENCE_SECONDS)
+        self._looked = 0.0
+
+    def is_set(self) -> bool:
+        if COMMIT.kept is None:
+            return False
+        before, self._looked = self._looked, time.monotonic()
+        if self._looked - before > 4 * LOOK_SECONDS:
+            self.answered()
+        return self._looked >= self._until
+
+
+_HASTE: Final = _Haste()
+
+
+class _Stop(Event):
+    """Ends the work of threads: when it is set, or with the haste after a commit."""
+
+    def is_set(self) -> bool:
+        return super().is_set() or _HASTE.is_set()
+
+
+@contextmanager
+def impatient(error: BaseException | None, seconds: float = SILENCE_SECONDS) -> Iterator[None]:
+    """After an interruption, let this thread and its workers wait for a network that answers, and for no other.
+
+    Nothing changes unless `error` is a KeyboardInterrupt or a SystemExit. Whoever cleans up behind one enters this:
+    once a storage has been silent for so many seconds, waiting for it raises LockedError. All that clean up behind
+    one interruption have those seconds together.
+    """
+    if not isinstance(error, KeyboardInterrupt | SystemExit):
+        yield
+        return
+    bound = getattr(error, "edl_ckpt_patience", None) or _Patience(seconds)
+    error.__dict__["edl_ckpt_patience"] = bound
+    bound.begin()
+    with _waiting_until(bound):
+        yield
+
+
+@contextmanager
+def patience(seconds: float) -> Iterator[None]:
+    """Let this thread wait in the block only while a storage answers within so many seconds; then LockedError."""
+    with _waiting_until(_Patience(seconds)):
+        yield
+
+
+@contextmanager
+def _waiting_until(stop: Event) -> Iterator[None]:
+    token = _stop.set(stop)
+    try:
+        yield
+    finally:
+        _stop.reset(token)
+
+
+def answered() -> None:
+    """Note that a storage has answered this thread, for those who are `impatient`."""
+    stop = _stop.get()
+    if isinstance(stop, _Patience):
+        stop.answered()
+    _HASTE.answered()
+
+
+def pause(seconds: float) -> None:
+    """Sleep; in a worker, wake up early when a signal ends the work."""
+    stop = _stop.get()
+    if stop is None:
+        time.sleep(seconds)
+    else:
+        stop.wait(seconds)
+
+
+def keep_freed_memory() -> None:
+    """Ask the C library to keep freed memory for the next batch, in the whole process.
+
+    glibc returns large buffers to the kernel at once, and the kernel then clears every page of the next one. That is a
+    tenth of the time of a reshard. Threads that wait for a network share the memory of the cores: with an area for each
+    of them, glibc keeps 100 MiB more. A library must not decide this for its program, so only the command line calls
+    it. Does nothing where the C library has no `mallopt`.
+    """
+    if _set_thresholds(32 << 20, 256 << 20):
+        _libc().mallopt(_M_ARENA_MAX, max(len(os.sched_getaffinity(0)), 2))
+
+
+@contextmanager
+def kept_memory() -> Iterator[None]:
+    """Let the C library keep freed memory for a while, and return it to the kernel at the end.
+
+    That is for the process of somebody else, as a worker of a cluster, whose environment may want the opposite: Dask's
+    own setting makes its workers clear every page again for each buffer, a third of the CPU of a reshard.
+    """
+    if not _set_thresholds(32 << 20, 256 << 20):
+        yield
+        return
+    try:
+        yield
+    finally:
+        wanted = (os.environ.get(f"MALLOC_{name}_THRESHOLD_", "") for name in ("MMAP", "TRIM"))
+        _set_thresholds(*(int(text) if text.isdecimal() else _USUAL_THRESHOLD for text in wanted))
+        _libc().malloc_trim(0)
+
+
+def _set_thresholds(mmap_bytes: int, trim_bytes: int) -> bool:
+    """Set from where on memory is mapped apart, and returned to the kernel; False without glibc."""
+    try:
+        mallopt = _libc().mallopt
+    except (OSError, AttributeError):
+        return False
+    mallopt(_M_MMAP_THRESHOLD, mmap_bytes)
+    mallopt(_M_TRIM_THRESHOLD, trim_bytes)
+    return True
+
+
+@functools.cache
+def _libc() -> Any:
+    import ctypes
+
+    return ctypes.CDLL(None)
+
+
+def _begin(pool: ThreadPoolExecutor, function: Callable[[Task], Result], task: Task) -> _Begun[Result]:
+    """Begin a task; the queue gets an item when it is done."""
+    with WHOLE:
+        future = pool.submit(function, task)
+        return future, _end_of(future)
+
+
+def _end_of(future: Future[Result]) -> SimpleQueue[None]:
+    """Return a queue that gets an item when a task is done: a signal may end the wait for that anywhere."""
+    done = SimpleQueue[None]()
+    with WHOLE:
+        future.add_done_callback(lambda _: done.put(None))
+    return done
+
+
+def _finish(begun: _Begun[Result]) -> Result:
+    """Wait for a task, and return its result or raise its error."""
+    future, done = begun
+    done.get()  # in C
+    with WHOLE:
+        return future.result()
+
+
+def run_parallel(
+    function: Callable[[Task], Result], tasks: Iterable[Task], workers: int, *, most: int | None = None
+) -> Generator[Result, None, None]:
+    """Yield `function(task)` for each task, in order, with at most `most` tasks under way: three per worker.
+
+    The first error stops everything: no further task begins, and the call waits for those under way. A single task is
+    done in this thread: many tables have one each, and a thread costs more than most of them.
+    """
+    waiting = iter(tasks)
+    first = [] if workers <= 1 else list(islice(waiting, 2))
+    waiting = chain(first, waiting)
+    if len(first) < 2:
+        yield from map(function, waiting)
+        return
+    stop = _stop.get() or _Stop()
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="edl-ckpt", initializer=_stop.set, initargs=(stop,))
+    try:
+        begun = islice(waiting, 3 * workers if most is None else most)
+        under_way = deque(_begin(pool, function, task) for task in begun)
+        while under_way:
+            yield _finish(under_way.popleft())
+            under_way.extend(_begin(pool, function, task) for task in islice(waiting, 1))
+    except (KeyboardInterrupt, SystemExit):
+        stop.set()
+        raise
+    finally:
+        _end(pool)
+
+
+def _end(pool: ThreadPoolExecutor) -> None:
+    """Begin no further task, and wait for those under way."""
+    with WHOLE:
+        pool.shutdown(wait=False, cancel_futures=True)
+    pool.shutdown(wait=True)
+
+
+def awaited(future: Future[Result]) -> Result:
+    """Return the result of work in another thread, or raise its error; LockedError when a signal ends ours."""
+    done = _end_of(future)
+    while not stop_requested():
+        try:
+            done.get(timeout=LOOK_SECONDS)
+        except Empty:
+            continue
+        with WHOLE:
+            return future.result()
+    raise LockedError("stopped")
+
+
+class Beside:
+    """Threads for tasks that run beside the work that begins them; they start with the first task."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._stop = _Stop()
+        self._pool: ThreadPoolExecutor | None = None
+        self._lock = Lock()
+
+    def begin(self, function: Callable[[], Result]) -> Future[Result]:
+        """Begin a task as soon as a thread is free."""
+        with WHOLE, self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(
+                    self._workers, "edl-ckpt-beside", initializer=_stop.set, initargs=(self._stop,)
+                )
+            return self._pool.submit(function)
+
+    def close(self) -> None:
+        """Stop the tasks that were not waited for, and end the threads."""
+        with WHOLE:
+            self._stop.set()
+        if self._pool is not None:
+            _end(self._pool)
+
+
+class Resource(Protocol):
+    """What the tasks of a work read and write with, opened once in each process; several threads use it."""
+
+    @property
+    def bytes_read(self) -> int:
+        """Return how many bytes were read so far."""
+        ...
+
+    def close(self) -> None:
+        """Release everything."""
+        ...
+
+
+class Work(Protocol[Opened, _Task_contra, _Result_co]):
+    """A pass over data as a value: small, picklable, without credentials. It has what all of its tasks share.
+
+    A task names files, extents and offsets. To do it twice, or in two processes at a time, must do no harm: an executor
+    repeats tasks of processes that it lost.
+    """
+
+    def open(self) -> Opened:
+        """Open what tasks need, in a process that is not the one of the operation."""
+        ...
+
+    def do(self, opened: Opened, task: _Task_contra, advance: Advance) -> _Result_co:
+        """Do one task; tell `advance` how many bytes are done on the way."""
+        ...
+
+
+class Meeting(Protocol):
+    """A place that all processes must reach: they find a token there, and leave one. It is a small value."""
+
+    is_directory: ClassVar[bool]
+    """True for a directory, which has an end; object storage has none."""
+
+    @property
+    def path(self) -> str:
+        """Return its name for people."""
+        ...
+
+    @property
+    def hint(self) -> str:
+        """Return what to do about a process that does not reach it."""
+        ...
+
+    def read(self, name: str) -> bytes:
+        """Return a token; raises the error of the storage when this process sees none."""
+        ...
+
+    def has(self, name: str, token: str) -> bool:
+        """Say whether a token is there that a worker wrote, in answer to another one."""
+        ...
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a token."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Remove a token; a missing one is no error."""
+        ...
+
+
+class Executor(Protocol):
+    """Does the tasks of a work. Operations choose tasks by these properties, and ask for nothing else."""
+
+    is_cluster: bool
+    """Tasks are done in other processes: what this process keeps helps no task."""
+    result_bytes: int
+    """The most bytes that a task should give back."""
+    openings: int | None
+    """How many files are opened at a time; None where that depends on their storage alone."""
+
+    @property
+    def threads(self) -> int:
+        """Return how many tasks one process does at a time: they share its memory."""
+        ...
+
+    @property
+    def task_threads(self) -> int:
+        """Return how many threads a task may use that is done `in_turn`."""
+        ...
+
+    def task_bytes(self, total_bytes: int) -> int:
+        """Return how many of `total_bytes` of data one task should have; 0 where the smallest piece is best."""
+        ...
+
+    def run(
+        self,
+        work: Work[Opened, Task, Result],
+        opened: Opened,
+        tasks: Iterable[Task],
+        advance: Advance,
+        *,
+        in_turn: bool = False,
+    ) -> Generator[Result, None, None]:
+        """Yield the results of all tasks, in their order; `opened` is what the operation itself has opened.
+
+        With `in_turn` a task uses `task_threads` threads by itself, so this process does one after the other.
+        The first error ends the work, and no further task begins. Raises the errors of the tasks. A caller that may
+        raise between two results closes the generator, which ends the work.
+        """
+        ...
+
+    def share(self, place: Meeting, size_bytes: int = 0) -> None:
+        """Raise UnsupportedError unless every process can read and write there, with room for some bytes."""
+        ...
+
+    def check_temporary(self, size_bytes: int, tasks: int) -> None:
+        """Raise UnsupportedError where another process lacks room for temporary files of `size_bytes` a task."""
+        ...
+
+    def bytes_read(self) -> int:
+        """Return how many bytes other processes have read for this executor so far."""
+        ...
+
+
+class Threads:
+    """The executor that every operation uses without another one: threads of this process."""
+
+    is_cluster = False
+    result_bytes = sys.maxsize
+    openings: int | None = None
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+
+    def __repr__(self) -> str:
+        return f"Threads({self._workers})"
+
+    @property
+    def threads(self) -> int:
+        """Return the number of threads."""
+        return self._workers
+
+    @property
+    def task_threads(self) -> int:
+        """Return the number of threads."""
+        return self._workers
+
+    def task_bytes(self, total_bytes: int) -> int:  # noqa: ARG002 - the protocol has it
+        """Return 0: a thread takes the next piece in no time."""
+        return 0
+
+    def run(
+        self,
+        work: Work[Opened, Task, Result],
+        opened: Opened,
+        tasks: Iterable[Task],
+        advance: Advance,
+        *,
+        in_turn: bool = False,
+    ) -> Generator[Result, None, None]:
+        """Yield the results of all tasks, done in threads with what the operation has opened."""
+        return run_parallel(lambda task: work.do(opened, task, advance), tasks, 1 if in_turn else self._workers)
+
+    def share(self, place: Meeting, size_bytes: int = 0) -> None:
+        """Do nothing: this process has made it."""
+
+    def check_temporary(self, size_bytes: int, tasks: int) -> None:
+        """Do nothing: whoever makes such a file here allocates it first."""
+
+    def bytes_read(self) -> int:
+        """Return 0: the operation has opened all that is read."""
+        return 0

@@ -1,0 +1,96 @@
+"""Versions with their metadata, and with what their seals say.
+
+On an object store both come from the index of metadata (`state/index.py`) as far as it is up to date. What it lacks is
+read, many files at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from edl_ckpt.core.base.errors import EdlCkptError, UnavailableError
+from edl_ckpt.core.base.parallel import SMALL_READS, run_parallel
+from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.state.index import Known, SealFacts, take_index
+from edl_ckpt.core.state.metadata import LocationMetadata, is_unread, read_metadata, unread_fault
+from edl_ckpt.core.state.paths import INDEX_FILE, META_DIR, seal_file
+from edl_ckpt.core.state.seal import base_name, differing_sizes, read_seal
+from edl_ckpt.core.storage.faults import Fault
+from edl_ckpt.core.storage.interface import Entry, Store
+
+
+def listed_metadata(store: Store, state: Iterable[Entry], known: Known | None = None) -> LocationMetadata:
+    """Return the metadata of a location whose state was listed just now; `known` as in `list_versions`."""
+    files = {entry.name: entry for entry in state if entry.parent == META_DIR}
+    marks = {name: entry.mark for name, entry in files.items()}
+    known = Known(trusts_index=True) if known is None else known
+    take_index(store, known, marks, files[INDEX_FILE].size_bytes if INDEX_FILE in files else None)
+    return read_metadata(store, marks, known)
+
+
+def with_metadata(
+    store: Store,
+    versions: Iterable[Version],
+    metadata: LocationMetadata,
+    unknown: Fault | None = None,
+    *,
+    seals: bool = True,
+) -> tuple[Version, ...]:
+    """Return versions with their metadata, and with what their seals say; reads the seals that `metadata` names.
+
+    `unknown` is why no metadata can be read. Without `seals` none is read.
+    """
+    described = [annotated(version, metadata, unknown) for version in versions]
+    if not seals:
+        return tuple(described)
+    sealed = _sealed(store, [v for v in described if v.key in metadata.sealed and not v.fault], metadata)
+    return tuple(sealed.get(v.path, v) for v in described)
+
+
+def annotated(version: Version, metadata: LocationMetadata, unknown: Fault | None = None) -> Version:
+    """Return a version with its metadata, without its seal; `unknown` as in `with_metadata`."""
+    own = metadata.versions.get(version.key)
+    if unknown:  # it may have any tags
+        return replace(version, metadata_fault=unknown.message, unread=unknown)
+    if own is None:
+        return version
+    return replace(
+        version,
+        metrics=own.metrics,
+        tags=own.tags,
+        note=own.note,
+        metadata={**version.metadata, **own.metadata},
+        metadata_fault=own.fault,
+        unread=own.unread or version.unread,
+    )
+
+
+def _sealed(store: Store, versions: Sequence[Version], metadata: LocationMetadata) -> dict[str, Version]:
+    """Return versions that have seals, by path, with their fingerprints or the faults of their seals."""
+    marks = {v.version: metadata.marks.get(base_name(seal_file(v.version)), "") for v in versions}
+    facts = {v.path: metadata.known.seal(base_name(seal_file(v.version)), marks[v.version]) for v in versions}
+    sealed = {
+        version.path: replace(version, fingerprint=found.fingerprint)
+        for version in versions
+        if (found := facts[version.path]) is not None and found.fits(version)
+    }
+
+    def read(version: Version) -> Version:
+        try:
+            seal = read_seal(store, version.version, with_chunks=False)
+        except UnavailableError:
+            raise  # a fault of the storage, not of the seal
+        except EdlCkptError as error:
+            unread = unread_fault(error, version.path)
+            why = f"it cannot be read now: {error.message}" if is_unread(error) else error.message
+            return replace(version, seal_fault=why, unread=version.unread or unread)
+        if seal is None:  # removed since the listing
+            return version
+        metadata.known.keep(base_name(seal_file(version.version)), marks[version.version], SealFacts.of(seal))
+        fault = next(iter(differing_sizes(seal, version)), "")
+        return replace(version, fingerprint="" if fault else seal.fingerprint, seal_fault=fault)
+
+    workers = SMALL_READS if store.properties.round_trips else 1
+    unknown = [version for version in versions if version.path not in sealed]
+    return sealed | {version.path: version for version in run_parallel(read, unknown, workers)}

@@ -1,0 +1,36 @@
+"""Checkpoint directories below a directory: of an experiment, of a user, or of a bucket."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from edl_ckpt.core.base.errors import EdlCkptError
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.sources.registry import version_named
+from edl_ckpt.core.storage import Location, open_store
+
+
+def locations_below(
+    location: Location, *, depth: int | None = None, reporter: Reporter = WARNINGS
+) -> Iterator[Location]:
+    """Yield the locations with versions in a directory and below it, by name, each before those below it.
+
+    `depth` limits how far below; 0 is the directory itself. Hidden directories and links to directories are left out. A
+    directory below that cannot be listed is a warning. One listing for each directory. Raises the error of listing the
+    directory itself.
+    """
+    names = sorted(open_store(location).names(""))
+    if any(map(version_named, names)):
+        yield location
+    if depth == 0:
+        return
+    for name in names:
+        place = location.with_url(f"{location.url.rstrip('/')}/{name}")
+        path = place.local_path
+        if name.startswith(".") or version_named(name) or (path and (os.path.islink(path) or not os.path.isdir(path))):
+            continue
+        try:
+            yield from locations_below(place, depth=None if depth is None else depth - 1, reporter=reporter)
+        except EdlCkptError as error:
+            reporter.warn(f"{error}; what is below it is left out")

@@ -1,0 +1,54 @@
+"""Versions and listings as notebooks show them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from edl_ckpt.core.base.notebook import Bytes, card, html_of, table
+from edl_ckpt.core.base.words import counted, missing_shards, size
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.versions import Version
+
+_METRICS: Final = 4
+"""Metrics of each version of a listing."""
+
+
+@html_of.register(Version)
+def version_card(version: Version) -> str:
+    """Return what is known of a version."""
+    shards = counted(len(version.shards), "shard")
+    facts = (version.state.value, shards, size(version.size_bytes), version.layout.name)
+    missing = missing_shards(version.missing_ranges, version.ps_num) if version.missing_count else ""
+    rows = [
+        ("path", version.path),
+        ("missing", missing),
+        ("fault", version.why_unreadable),
+        ("sealed", "does not match" if version.seal_fault else "yes" if version.fingerprint else "no"),
+        ("tags", ", ".join(version.tags)),
+        ("note", version.note),
+        *((name, f"{value:.6g}") for name, value in version.metrics.items()),
+    ]
+    rows = [row for row in rows if row[1]]
+    return card("Version", version.ref, facts, [table(("field", "value"), rows, len(rows), "metric")])
+
+
+@html_of.register(Listing)
+def listing_card(listing: Listing) -> str:
+    """Return the versions of a location, the newest first, and its problems."""
+    named = dict.fromkeys(name for version in reversed(listing.versions) for name in version.metrics)
+    metrics = list(named)[:_METRICS]
+    rows = (
+        (
+            *(str(v.key), v.state.value, f"{len(v.shards)} of {v.ps_num}" if v.ps_num else str(len(v.shards))),
+            *(Bytes(v.size_bytes), *(v.metrics.get(name) for name in metrics), ", ".join(v.tags)),
+        )
+        for v in reversed(listing.versions)
+    )
+    columns = ("version", "state", "shards", "size", *metrics, "tags")
+    facts = (counted(len(listing.versions), "version"), size(sum(v.size_bytes for v in listing.versions)))
+    problems = ((problem,) for problem in listing.problems)
+    tables = (
+        table(columns, rows, len(listing.versions), "older version"),
+        table(("problem",), problems, len(listing.problems), "problem"),
+    )
+    return card("Listing", listing.location.url, facts, tables)

@@ -1,0 +1,186 @@
+"""An experiment: the trials in a directory, each a location, compared by one metric.
+
+A trial is a directory right below that of the experiment that has versions, and so is the experiment's own directory
+if it has some. Other directories are left out. A trial that cannot be looked at is named, with the reason.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, UnavailableError, UsageError
+from edl_ckpt.core.base.parallel import run_parallel
+from edl_ckpt.core.base.words import counted, describe, escaped, meant
+from edl_ckpt.core.catalog.listing import GRACE_SECONDS, list_versions, ranked
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.sources.registry import number_named
+from edl_ckpt.core.state.metadata import mode_of, rank
+from edl_ckpt.core.storage import Location, LocationLike, Store, open_store
+
+_REMOTE_TRIALS: Final = 8
+"""So many trials are listed at a time where each listing takes requests."""
+_DIGITS: Final = re.compile(r"([0-9]{1,18})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A trial of an experiment: `name` is its directory's, '.' for that of the experiment itself."""
+
+    name: str
+    listing: Listing
+    best: Version | None = None
+    """The best complete version by the experiment's metric; None without a value."""
+    fault: EdlCkptError | None = None
+    """Why the trial cannot be listed; the listing is then empty."""
+
+    @property
+    def location(self) -> Location:
+        """Return the trial's location."""
+        return self.listing.location
+
+    @property
+    def latest(self) -> Version | None:
+        """Return the newest complete version."""
+        return self.listing.newest
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """Trials, the best first; those without a value come last, by name.
+
+    `metric` is None when none was asked for and the trials have none, or several. `mode` is None when nobody said
+    whether higher or lower is better; then no trial is the best.
+    """
+
+    location: Location
+    trials: tuple[Trial, ...]
+    metric: str | None = None
+    mode: str | None = None
+
+    @property
+    def best(self) -> Version | None:
+        """Return the best version of all trials."""
+        return self.trials[0].best if self.trials else None
+
+    @property
+    def unread(self) -> bool:
+        """Return True when something that is there cannot be read now."""
+        return any(trial.fault is not None or trial.listing.unread for trial in self.trials)
+
+    def __repr__(self) -> str:
+        return describe(
+            "Experiment",
+            escaped(self.location.url),
+            counted(len(self.trials), "trial"),
+            f"by {escaped(str(self.metric))}",
+        )
+
+
+def list_experiment(
+    location: LocationLike,
+    *,
+    metric: str | None = None,
+    mode: str | None = None,
+    grace_seconds: float = GRACE_SECONDS,
+    now: float | None = None,
+) -> Experiment:
+    """Return the trials in a directory, ranked by a metric: the one named, or the only one that there is.
+
+    `mode` is 'max' or 'min'; None stands for the mode that the trials declare, or that of a known name. Raises
+    NotFoundError when there is no such directory, UsageError when the mode of a named metric is unknown or the trials
+    disagree on it, NotFoundError when no trial has a named metric, and UnavailableError.
+    """
+    where = Location.of(location)
+    store = open_store(where)
+    names = _trial_names(store)
+    workers = _REMOTE_TRIALS if store.properties.round_trips else 1
+
+    def look(name: str) -> Trial | None:
+        return _trial(where, name, grace_seconds, now)
+
+    found = [trial for trial in run_parallel(look, names, workers) if trial is not None]
+    known = {name for trial in found for version in trial.listing.versions for name in version.metrics}
+    if metric is not None and found and metric not in known:
+        hint = meant(metric, known, "metrics") if known else "record some: edl-ckpt metrics set"
+        raise NotFoundError(f"no trial has a value of {metric!r}", path=where.url, hint=hint)
+    chosen = metric if metric is not None or len(known) != 1 else next(iter(known))
+    better = None if chosen is None else _mode(found, chosen, mode, is_named=metric is not None)
+    return Experiment(where, _ranked(found, chosen, better), chosen, better)
+
+
+def trial_locations(location: LocationLike) -> tuple[Location, ...]:
+    """Return the locations of an experiment's trials, those that cannot be looked at too, by name.
+
+    Raises NotFoundError when there is no trial.
+    """
+    where = Location.of(location)
+    found = sorted(list_experiment(where).trials, key=_by_name)
+    if not found:
+        raise NotFoundError("no trial here: no directory in it has versions", path=where.url)
+    return tuple(trial.location for trial in found)
+
+
+def _trial_names(store: Store) -> list[str]:
+    """Return the names right below an experiment that may be trials, '.' for itself."""
+    names = store.names("")
+    if not names:
+        list_versions(store.location)  # raises when there is no such directory
+    below = [n for n in names if number_named(n) is None and n[:1] != "."]
+    return [".", *sorted(below)]
+
+
+def _trial(where: Location, name: str, grace_seconds: float, now: float | None) -> Trial | None:
+    """Return a trial, None for what has no versions; one that cannot be listed has its fault."""
+    place = where if name == "." else where.with_url(f"{where.url.rstrip('/')}/{name}")
+    path = place.local_path
+    if path is not None and not os.path.isdir(path) and not (os.path.islink(path) and not os.path.exists(path)):
+        return None
+    try:
+        listing = list_versions(place, grace_seconds=grace_seconds, now=now)
+    except UnavailableError:
+        raise  # a fault of the storage, not of the trial
+    except NotFoundError as error:
+        return Trial(name, Listing(place, ()), fault=error) if path is not None and os.path.islink(path) else None
+    except EdlCkptError as error:
+        return Trial(name, Listing(place, ()), fault=error)
+    return Trial(name, listing) if listing.versions else None
+
+
+def _mode(trials: Iterable[Trial], metric: str, asked: str | None, *, is_named: bool) -> str | None:
+    """Return the better end of a metric; None when it is unknown, and nobody asked for the metric by name."""
+    declared: dict[str, str] = {}
+    try:
+        for trial in trials if asked is None else ():
+            if trial.listing.modes_fault is not None:
+                raise trial.listing.modes_fault
+            mode = trial.listing.modes.get(metric)
+            if mode is not None and declared.setdefault(metric, mode) != mode:
+                raise UsageError(f"the trials disagree on the mode of {metric!r}", hint="use --mode max or --mode min")
+        return mode_of(metric, asked, declared)
+    except EdlCkptError:
+        if is_named or asked is not None:
+            raise
+        return None
+
+
+def _ranked(trials: Sequence[Trial], metric: str | None, mode: str | None) -> tuple[Trial, ...]:
+    if metric is None or mode is None:
+        return tuple(sorted(trials, key=_by_name))
+    bests = [next(iter(ranked(trial.listing.versions, metric, mode)), None) for trial in trials]
+    scored = [
+        (float("inf") if best is None else rank(best.metrics[metric], mode), Trial(t.name, t.listing, best, t.fault))
+        for t, best in zip(trials, bests, strict=True)
+    ]
+    scored.sort(key=lambda pair: (pair[1].best is None, pair[0], _by_name(pair[1])))
+    return tuple(trial for _, trial in scored)
+
+
+def _by_name(trial: Trial) -> list[tuple[int, str]]:
+    """Return a sort key by which trial-9 comes before trial-10."""
+    parts = _DIGITS.split(trial.name)
+    return [(int(part), "") if at % 2 else (-1, part) for at, part in enumerate(parts)]

@@ -1,0 +1,88 @@
+"""What a directory on this machine's disk seems to hold, at a glance: for a shell that completes a word.
+
+A shell waits for the answer while somebody types. So nothing of storage or numpy is imported, every step has a bound,
+and whatever cannot be read at once is left out. The names may be wrong where files are damaged; nothing but a
+suggestion follows from them.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final
+
+from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.sources.elasticdl.peek import Budget, entries, open_at_once, versions
+from edl_ckpt.core.state.document import parse_document
+from edl_ckpt.core.state.paths import LOCATION_FILE, META_DIR, TRASH_DIR, described_key
+
+_MOST_DOCUMENTS: Final = 1000
+_MOST_DOCUMENT_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Glimpse:
+    """The names in a location's metadata: tags with the version that has each, and metrics."""
+
+    tags: dict[str, int | str] = field(default_factory=dict)
+    metrics: dict[str, None] = field(default_factory=dict)
+    keys: dict[str, None] = field(default_factory=dict)
+    """The keys of the metadata that users recorded."""
+
+
+def glimpse(location: str, budget: Budget) -> Glimpse:
+    """Return the names in the metadata of a location, those of the newest versions first."""
+    seen = Glimpse()
+    folder = os.path.join(location, META_DIR)
+    every = [key for entry in entries(folder) if (key := described_key(entry.name)) is not None]
+    every.sort(key=lambda key: key if isinstance(key, int) else -1, reverse=True)
+    of_location = _document(os.path.join(folder, LOCATION_FILE)).get("modes")
+    if isinstance(of_location, dict):
+        seen.metrics.update(dict.fromkeys(of_location))
+    for key in every[:_MOST_DOCUMENTS]:
+        if budget.spent:
+            break
+        _take(seen, key, _document(os.path.join(folder, f"{key}.json")))
+    return seen
+
+
+def _take(seen: Glimpse, key: int | str, document: Mapping[str, Any]) -> None:
+    """Add the names in the metadata of one version."""
+    tags, metrics, values = (document.get(part) for part in ("tags", "metrics", "metadata"))
+    for tag in tags if isinstance(tags, list) else ():
+        if isinstance(tag, str):
+            seen.tags.setdefault(tag, key)
+    if isinstance(metrics, dict):
+        seen.metrics.update(dict.fromkeys(metrics))
+    if isinstance(values, dict):
+        seen.keys.update(dict.fromkeys(values))
+
+
+def in_trash(location: str, budget: Budget) -> Iterator[list[int]]:
+    """Yield the versions of each deletion in the trash that `undo` can put back, the last deletion first."""
+    folder = os.path.join(location, TRASH_DIR)
+    every = sorted((entry.name for entry in islice(entries(folder), 1000) if entry.name[:1].isdigit()), reverse=True)
+    for name in every:
+        if budget.spent:
+            return
+        deletion = os.path.join(folder, name)
+        record = _document(os.path.join(deletion, "record.json"))
+        listed = record.get("versions") if record.get("keep") else None
+        present = set(versions(deletion)[0])
+        if found := [key for key in listed if key in present] if isinstance(listed, list) else []:
+            yield found
+
+
+def _document(path: str) -> dict[str, Any]:
+    """Return a small JSON object of ours; an empty one for what is none, or cannot be read without waiting."""
+    try:
+        with open(path, "rb", opener=open_at_once) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_DOCUMENT_BYTES:
+                return {}
+            return parse_document(file.read(_MOST_DOCUMENT_BYTES), path)
+    except (OSError, ValueError, UsageError):
+        return {}

@@ -1,0 +1,70 @@
+"""The entries of a location, as one flat listing has them: versions, which sources claim, and all others."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from edl_ckpt.core.model.listings import ForeignEntry, Listing
+from edl_ckpt.core.sources import registry
+from edl_ckpt.core.sources.elasticdl.loader import elasticdl_version
+from edl_ckpt.core.sources.interface import FlatListing, Source
+from edl_ckpt.core.state.paths import JOURNAL, META_DIR, NOTES_DIR, STAGE_DIR, STATE_DIR, is_resumable
+from edl_ckpt.core.storage.interface import Entry, Store
+
+_SMALL_BYTES = 64 << 20
+
+
+def is_of_interest(directory: str) -> bool:
+    """Say whether a listing of a location looks into a directory: versions, metadata, and journals of commits."""
+    if directory.partition("/")[0] == STATE_DIR:
+        return directory in {STATE_DIR, META_DIR, NOTES_DIR, STAGE_DIR} or os.path.dirname(directory) == STAGE_DIR
+    return registry.looked_into(directory)
+
+
+def grouped(store: Store, entries: list[Entry], fresh_after: float) -> Listing:
+    """Return the versions among the entries of a location, without metadata; `fresh_after` as in `FlatListing`.
+
+    Where built-in sources claim nothing, and there is something, the sources of other packages have a listing.
+    """
+    listing = _grouped(store, entries, fresh_after, registry.BUILT_IN)
+    if listing.versions or not listing.foreign or not (others := registry.others()):
+        return listing
+    wider = store.entries(lambda inside: is_of_interest(inside) or registry.looked_into(inside, others))
+    return _grouped(store, wider, fresh_after, others)
+
+
+def _grouped(store: Store, entries: list[Entry], fresh_after: float, sources: Sequence[Source]) -> Listing:
+    inside: defaultdict[str, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        inside[entry.parent].append(entry)
+    listing = FlatListing(store.location, inside, fresh_after)
+    versions = registry.claimed(listing, lambda entry: read_small(store, entry, _SMALL_BYTES), sources)
+    claimed = {version.path for version in versions} | {shard.path for v in versions for shard in v.shards}
+    others = (e for e in inside[""] if e.path not in claimed and e.name != STATE_DIR)
+    foreign = sorted(
+        (ForeignEntry(entry.name, elasticdl_version(entry.name), not entry.is_dir) for entry in others),
+        key=lambda entry: entry.name,
+    )
+    return Listing(store.location, tuple(versions), tuple(foreign))
+
+
+def read_small(store: Store, entry: Entry, most: int) -> bytes:
+    """Return the bytes of a small file of a listing, of a larger one its first ones; the errors of reading."""
+    if entry.fault:
+        raise entry.fault.error()
+    if store.properties.round_trips:
+        return store.read_small(entry.relative) or b""
+    with store.open(entry.path) as reader:
+        return reader.read(0, min(reader.size_bytes, most))
+
+
+def has_journal(entries: Iterable[Entry]) -> bool:
+    """Say whether there is a journal of a commit among the entries of a location; one of a copy does not count."""
+    return not all(is_resumable(entry.parent) for entry in journals_among(entries))
+
+
+def journals_among(state: Iterable[Entry]) -> list[Entry]:
+    """Return the journals of commits and copies among the entries of a location."""
+    return [entry for entry in state if entry.name == JOURNAL and entry.relative.startswith(f"{STAGE_DIR}/")]

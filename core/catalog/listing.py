@@ -1,0 +1,470 @@
+"""Versions in a location and their state, from listings alone, and references to them.
+
+A version is complete when its directory has all its ps_num files and no other entry. No shard is opened: a thousand
+versions cost one listing per directory.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final, TypeAlias
+
+from edl_ckpt.core.base.errors import (
+    EdlCkptError,
+    IncompleteError,
+    LockedError,
+    NotFoundError,
+    UsageError,
+)
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.words import closest, command, meant, neighbours
+from edl_ckpt.core.catalog import cards  # noqa: F401 - registers how notebooks show versions and listings
+from edl_ckpt.core.catalog.annotated import listed_metadata, with_metadata
+from edl_ckpt.core.catalog.files import check_is_no_file, named_file
+from edl_ckpt.core.catalog.grouping import grouped, has_journal, is_of_interest, journals_among
+from edl_ckpt.core.catalog.outline import one_of_many, version_below
+from edl_ckpt.core.catalog.runs import with_mixture
+from edl_ckpt.core.catalog.swaps import Settling
+from edl_ckpt.core.catalog.uuids import read_uuid_metadata, with_uuid
+from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.versions import CheckpointRef, State, Version
+from edl_ckpt.core.sources.registry import is_uuid, number_named
+from edl_ckpt.core.state.index import Known
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
+from edl_ckpt.core.state.metadata import (
+    mode_of,
+    rank,
+    read_document,
+)
+from edl_ckpt.core.state.owner import is_abandoned, is_presumed_dead
+from edl_ckpt.core.state.paths import (
+    LOCK_FILE,
+    META_DIR,
+    NOTES_DIR,
+    STAGE_DIR,
+    STATE_DIR,
+    is_resumable,
+    noted_version,
+)
+from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
+from edl_ckpt.core.storage.interface import Entry, Store, lists_marks
+from edl_ckpt.core.storage.location import as_url
+
+GRACE_SECONDS: Final = 600.0
+"""An incomplete version that changed within this time counts as still being written (`--grace`)."""
+
+
+def list_versions(
+    location: LocationLike,
+    *,
+    grace_seconds: float = GRACE_SECONDS,
+    now: float | None = None,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    known: Known | None = None,
+) -> Listing:
+    """Return the versions of a location, by number; an existing directory without any gives an empty listing.
+
+    A version that cannot be looked at now is listed as unreadable, and named in `problems`; the others are listed all
+    the same. `now` is seconds since the epoch, the current time when None. Raises NotFoundError when there is no such
+    directory, and the error of listing it. One listing per directory on a local disk, one for all on an object store,
+    and one small read per version that has metadata, or is in a directory named by a UUID.
+
+    While another command of ours replaces a version, this waits for it up to `wait_seconds`; then `replacing` names it.
+
+    On an object store the index of metadata saves the reads. A caller that deletes by metadata gives `known`, empty at
+    first: then it is read from its files, and not again in the next listing while they stay the same.
+    """
+    where = Location.of(location)
+    check_is_no_file(where)
+    return _list(open_store(where), grace_seconds, now, wait_seconds, known)
+
+
+def list_everything(location: LocationLike) -> tuple[Listing, list[Entry]]:
+    """Return the versions of a location, and the entries of all that is there: both from one listing."""
+    where = Location.of(location)
+    check_is_no_file(where)
+    store = open_store(where)
+    entries = store.entries(lambda _: True)
+    known = [entry for entry in entries if not entry.parent or is_of_interest(entry.parent)]
+    return _list(store, GRACE_SECONDS, None, entries=known), entries
+
+
+def _list(
+    store: LocalStore | ObjectStore,
+    grace_seconds: float,
+    now: float | None,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    known: Known | None = None,
+    entries: list[Entry] | None = None,
+    *,
+    seals: bool = True,
+) -> Listing:
+    """Return the versions of a location; `entries` are those of a listing that was made just now."""
+    settling = Settling(store, wait_seconds)
+    known = Known(trusts_index=True) if known is None else known
+    while True:
+        fresh_after = (time.time() if now is None else now) - grace_seconds
+        listing, state = _list_once(store, fresh_after, known, entries, seals=seals)
+        entries = None
+        if not settling.wait(listing, has_state=bool(state), has_journal=has_journal(state)):
+            return settling.marked(listing)
+
+
+def _list_once(
+    store: LocalStore | ObjectStore, fresh_after: float, known: Known, entries: list[Entry] | None, *, seals: bool
+) -> tuple[Listing, list[Entry]]:
+    """Return the versions of a location as one pass finds them, and what there is of our state."""
+    where = store.location
+    entries = store.entries(is_of_interest) if entries is None else entries
+    bare = grouped(store, entries, fresh_after)
+    unnumbered, versions = read_uuid_metadata(store, bare.versions, entries)
+    state = [entry for entry in entries if entry.relative.startswith(f"{STATE_DIR}/")]
+    metadata = listed_metadata(store, state, known)
+    unknown = next((e.fault for e in entries if e.relative in {STATE_DIR, META_DIR} and e.fault), None)
+    noted = {noted_version(entry.name) for entry in state if entry.parent == NOTES_DIR} - metadata.sealed
+    versions = tuple(with_mixture(v) if v.version in noted else v for v in versions)
+    problems = (
+        *_unreadable(versions, entries),
+        *unnumbered,
+        *metadata.problems,
+        *_half_done(where, state),
+        *(f"{v.ref}: {v.mixture}" for v in versions if v.mixture),
+    )
+    listing = Listing(
+        where,
+        with_metadata(store, versions, metadata, unknown, seals=seals),
+        bare.foreign,
+        metadata.modes,
+        problems,
+        tuple(_interrupted_copies(store, state)),
+        unknown.error() if unknown else metadata.fault,
+    )
+    return listing, state
+
+
+def look_at(store: Store, directory: str) -> Version | None:
+    """Return the version in one directory of a location, without its metadata; None when there is no such version."""
+    if lists_marks(store):
+        return version_below(store, directory, math.inf)
+    entries = store.entries(lambda each: each == directory)
+    inside = [entry for entry in entries if directory in {entry.relative, entry.parent}]
+    return next(iter(grouped(store, inside, math.inf).versions), None)
+
+
+def _unreadable(versions: Iterable[Version], entries: Iterable[Entry]) -> Iterator[str]:
+    """Yield a warning for each version that cannot be looked at, and for each directory of ours."""
+    yield from (f"{v.ref}: {v.why_unreadable}" for v in versions if v.fault)
+    for entry in entries:
+        if entry.fault and entry.relative in {STATE_DIR, META_DIR, STAGE_DIR}:
+            yield f"{entry.path}: cannot be read now: {entry.fault.message}"
+
+
+def _half_done(location: Location, state: Sequence[Entry]) -> Iterator[str]:
+    """Yield a warning when a killed command left a commit unfinished; a listing finishes nothing.
+
+    An interrupted copy waits to be resumed, which is no fault.
+    """
+    if has_journal(state):
+        yield (
+            f"{location}: a command is publishing or deleting a version, or was killed while it did;"
+            f" if none is running: {command('recover', str(location))}"
+        )
+
+
+def _interrupted_copies(store: Store, state: Sequence[Entry]) -> Iterator[int]:
+    """Yield the versions of which a copy was interrupted; not of one that is at work, as far as can be seen."""
+    at_work = any(entry.relative == LOCK_FILE for entry in state)  # every writer holds the lock
+    for entry in journals_among(state):
+        number = entry.parent.rpartition("-")[2] if is_resumable(entry.parent) else ""
+        if number.isascii() and number.isdigit() and not (at_work and not _is_left(store, entry)):
+            yield int(number)
+
+
+def _is_left(store: Store, journal: Entry) -> bool:
+    """Say whether the process that wrote a journal is dead, in a location that a process has locked."""
+    if store.properties.rename:
+        return is_abandoned(store.path(""), os.path.dirname(journal.relative))
+    try:
+        owner = (read_document(store, journal.relative) or {}).get("owner")
+    except EdlCkptError:
+        return False
+    return isinstance(owner, dict) and is_presumed_dead(owner, time.time() - journal.modified)
+
+
+VersionLike: TypeAlias = Version | CheckpointRef | str | os.PathLike[str]
+"""What the public functions take for a version: a version, or a reference such as 'runs/a@latest'."""
+
+
+def as_version(version: VersionLike) -> Version:
+    """Return the version that a reference names, and a version as it is; errors as `resolve`."""
+    return version if isinstance(version, Version) else resolve(version)
+
+
+def parse_ref(
+    text: str | os.PathLike[str],
+    *,
+    default_location: str | os.PathLike[str] = ".",
+    options: Mapping[str, str] | None = None,
+) -> CheckpointRef:
+    """Split `[LOCATION][@VERSION]`; the text after the last '@' is a version unless it has a '/'.
+
+    >>> parse_ref("s3://bucket/run@best:auc")
+    CheckpointRef(location=Location(url='s3://bucket/run'), version='best:auc')
+    >>> parse_ref("@100")
+    CheckpointRef(location=Location(url='.'), version=100)
+    """
+    if isinstance(text, Location):
+        raise UsageError(
+            f"expected a version or a reference, got {text!r}",
+            hint="resolve(CheckpointRef(location, 100)) is a version of a Location",
+        )
+    storage_options, text = options or {}, as_url(text)
+    location, at, version = text.rpartition("@")
+    if not at or "/" in version:
+        return CheckpointRef(Location(text or as_url(default_location), storage_options), "latest")
+    if not version:
+        raise UsageError(f"{text!r}: no version after '@' (a number, latest, best, best:METRIC or a tag)")
+    number = int(version) if version.isascii() and version.isdigit() and len(version) < 20 else None
+    place = Location(location or as_url(default_location), storage_options)
+    return CheckpointRef(place, version if number is None else number)
+
+
+def split_version_dir(location: Location) -> tuple[Location, int] | None:
+    """Return (checkpoint_dir, version) when a location is itself one version's directory, else None.
+
+    >>> split_version_dir(Location("runs/a/version-30/"))
+    (Location(url='runs/a'), 30)
+    """
+    head, _, name = location.url.rstrip("/").rpartition("/")
+    version = number_named(name)
+    if version is None:
+        return None
+    return location.with_url(head or ("/" if location.url.startswith("/") else ".")), version
+
+
+def resolve(
+    ref: CheckpointRef | str | os.PathLike[str],
+    *,
+    grace_seconds: float = GRACE_SECONDS,
+    now: float | None = None,
+    reporter: Reporter = WARNINGS,
+    seals: bool = True,
+) -> Version:
+    """Return the version a reference names; 'latest' is the newest complete one whose shards are of one run.
+
+    A checkpoint in a file of any name is a version by itself (`files.py`). Raises NotFoundError, whose hint names the
+    versions there, IncompleteError for 'latest' when no version is complete, and UsageError when several versions
+    match. Without `seals` the version may have no fingerprint, for callers that read the seal themselves.
+    """
+    ref = ref if isinstance(ref, CheckpointRef) else parse_ref(ref)
+    alone = named_file(ref)
+    if alone is not None:
+        return alone
+    split = split_version_dir(ref.location)
+    if split and ref.version == "latest":
+        ref = CheckpointRef(*split)
+    if ref.version == "latest" and (above := _uuid_dir(ref.location)):
+        return above
+    check_is_no_file(ref.location)
+    store = open_store(ref.location)
+    entries: list[Entry] | None = None
+    if lists_marks(store) and (entries := store.few(is_of_interest)) is None:
+        fresh_after = (time.time() if now is None else now) - grace_seconds
+        choose = partial(pick, wanted=ref.version)
+        by_metadata = isinstance(ref.version, str) and ref.version != "latest"
+        if (found := one_of_many(store, choose, fresh_after, by_metadata=by_metadata)) is not None:
+            return found
+    listing = _list(store, grace_seconds, now, entries=entries, seals=seals)
+    for version in listing.versions:
+        if version.fault and version.version != ref.version:
+            reporter.warn(f"{version.ref}: {version.why_unreadable}")
+    chosen = pick(listing, ref.version)
+    for version in listing.versions if ref.version == "latest" else ():
+        if version.mixture and version.version > chosen.version:
+            reporter.warn(f"{version.ref} is passed over: {version.mixture}")
+    return chosen
+
+
+def _uuid_dir(location: Location) -> Version | None:
+    """Return the version in the directory of this name; None unless it is a UUID, and has shards and not versions."""
+    folder, name = location.split()
+    if not is_uuid(name):
+        return None
+    try:
+        return next((v for v in list_versions(folder).versions if v.uuid == name), None)
+    except NotFoundError:
+        return None
+
+
+def check_listed(version: Version, changed: str) -> None:
+    """Raise LockedError, with these words, when a version is not as it was listed before; its fault if it has one."""
+    present = list_versions(version.location).versions
+    for listed in present:
+        if listed.path == version.path and listed.fault is not None:
+            raise listed.fault.error()
+    if all(v.path != version.path or v.shards != version.shards for v in present):
+        raise LockedError(changed, path=version.path)
+
+
+def pick(listing: Listing, wanted: int | str) -> Version:
+    """Return one version of a listing, by number, 'latest', 'best', 'best:METRIC' or tag; errors as `resolve`."""
+    if isinstance(wanted, int):
+        found = [v for v in listing.versions if v.version == wanted]
+        found = [v for v in found if not v.uuid] or found  # a UUID tells the others apart
+        if len(found) > 1:
+            paths = ", ".join(v.path for v in found)
+            raise UsageError(
+                f"version {wanted} exists {'twice' if len(found) == 2 else f'{len(found)} times'}: {paths}",
+                path=listing.location.url,
+                hint=f"name one by its UUID: {found[-1].ref}" if found[-1].uuid else None,
+            )
+        if found:
+            return found[0]
+        if begun := with_uuid(listing, str(wanted)):
+            return begun
+        if wanted in listing.replacing:
+            raise being_replaced(f"{listing.location}@{wanted}", listing.replacing[wanted])
+        raise _not_found(listing, f"no version {wanted}", wanted)
+    if wanted == "best" or wanted.startswith("best:"):
+        return best_version(listing, wanted.partition(":")[2] or None)
+    if wanted != "latest":
+        return _tagged(listing, wanted)
+    if listing.newest is not None:
+        return listing.newest
+    if listing.versions:
+        has_mixtures = any(version.mixture for version in listing.versions)
+        raise IncompleteError(
+            "every complete version has shards of two runs" if has_mixtures else "no complete version",
+            path=listing.location.url,
+            hint=f"try: {command('list', str(listing.location))}",
+        )
+    raise _not_found(listing, "no checkpoint here")
+
+
+def ranked(versions: Iterable[Version], metric: str, mode: str) -> list[Version]:
+    """Return the complete versions that have a value of a metric, the best first.
+
+    Equal values: the newer version first. NaN and missing values are left out: they never win.
+    """
+    measured = [v for v in versions if v.state is State.COMPLETE and not math.isnan(v.metrics.get(metric, math.nan))]
+    return sorted(measured, key=lambda v: (rank(v.metrics[metric], mode), -v.version))
+
+
+def being_replaced(ref: str, owner: str) -> LockedError:
+    """Return the error of a reader that has waited in vain for the command that is replacing a version."""
+    return LockedError(f"{owner} is replacing it", path=ref, hint="try again when it is done")
+
+
+def best_version(listing: Listing, metric: str | None = None, mode: str | None = None) -> Version:
+    """Return the complete version with the best value of a metric; without a name, of the only metric there is.
+
+    `mode` is 'max' or 'min'; None stands for the declared mode, or that of a known name. Raises NotFoundError when no
+    complete version has a value, UsageError when the metric or its mode is unclear.
+    """
+    known = sorted({name for v in listing.versions for name in v.metrics})
+    if metric is None:
+        if len(known) > 1:
+            raise UsageError(
+                f"best by which metric? The versions have {', '.join(map(repr, known))}",
+                path=listing.location.url,
+                hint=f"try: @best:{known[0]}",
+            )
+        metric = known[0] if known else "any metric"
+    best = ranked(listing.versions, metric, listed_mode(listing, metric, mode)) if metric in known else []
+    if not best:
+        raise NotFoundError(
+            f"no complete version has a value of {metric!r}" if known else "no version has any metric",
+            path=listing.location.url,
+            hint=meant(metric, known, "metrics") if known else "try: edl-ckpt metrics import SOURCE LOCATION",
+        )
+    return best[0]
+
+
+def listed_mode(listing: Listing, metric: str, mode: str | None = None) -> str:
+    """Return the mode of a metric, as `mode_of` does; when the declared modes cannot be read, raise that error."""
+    if mode is None and listing.modes_fault is not None:
+        raise listing.modes_fault
+    return mode_of(metric, mode, listing.modes)
+
+
+def narrowed(
+    listing: Listing,
+    *,
+    sort: str | None = None,
+    best: str | None = None,
+    tags: Iterable[str] = (),
+    mode: str | None = None,
+) -> Listing:
+    """Return a listing with only some of the versions, or in another order.
+
+    `tags` keeps versions with one of the tags. `best` keeps the best of these by a metric. `sort` puts the best by a
+    metric first, and versions without a value last. `mode` and errors are as in `best_version`.
+    """
+    wanted = set(tags)
+    versions = tuple(v for v in listing.versions if not wanted or wanted & set(v.tags))
+    chosen = replace(listing, versions=versions)
+    if best is not None and versions:
+        chosen = replace(chosen, versions=(best_version(chosen, best, mode),))
+    if sort is not None:
+        known = {name for version in listing.versions for name in version.metrics}
+        if sort not in known and (hint := meant(sort, known)):
+            raise NotFoundError(f"no version has a value of {sort!r}", path=listing.location.url, hint=hint)
+        order = ranked(chosen.versions, sort, listed_mode(listing, sort, mode))
+        place = {v.path: i for i, v in enumerate(order)}
+        chosen = replace(chosen, versions=tuple(sorted(chosen.versions, key=lambda v: place.get(v.path, len(place)))))
+    return chosen
+
+
+def shared_tags(versions: Iterable[Version]) -> dict[str, list[Version]]:
+    """Return the tags that several numbers have, and their versions; a reference cannot use such a tag."""
+    having: dict[str, dict[int | str, Version]] = defaultdict(dict)
+    for version in versions:
+        for tag in version.tags:
+            having[tag][version.key] = version
+    return {tag: list(found.values()) for tag, found in sorted(having.items()) if len(found) > 1}
+
+
+def command_to_keep(tag: str, versions: Sequence[Version]) -> str:
+    """Return the command that keeps a tag on one of several versions: on the newest complete one if there is one."""
+    kept = max(versions, key=lambda v: (v.state is State.COMPLETE, v.version))
+    return command("tag", "add", kept.ref, tag, *([] if kept.state is State.COMPLETE else ["--force"]))
+
+
+def _tagged(listing: Listing, tag: str) -> Version:
+    """Return the version with a tag, or with this UUID; UsageError when several versions have it."""
+    found = [v for v in listing.versions if v.uuid == tag] or [v for v in listing.versions if tag in v.tags]
+    keys = dict.fromkeys(v.key for v in found)
+    if len(keys) > 1:
+        raise UsageError(
+            f"{len(keys)} versions have the tag {tag!r}: {', '.join(map(str, keys))}",
+            path=listing.location.url,
+            hint=f"name one by its number, or keep the tag on one: {command_to_keep(tag, found)}",
+        )
+    if found:
+        return found[0] if len(found) == 1 else pick(listing, found[0].version)
+    if begun := with_uuid(listing, tag):
+        return begun
+    tags = {t for v in listing.versions for t in v.tags}
+    words = closest(tag, {*tags, "latest", "best", *(f"best:{name}" for v in listing.versions for name in v.metrics)})
+    if words or tags:
+        hint = meant(tag, words or tags, "tags")
+        raise NotFoundError(f"no version or tag {tag!r}", path=listing.location.url, hint=hint)
+    raise _not_found(listing, f"no version or tag {tag!r}")
+
+
+def _not_found(listing: Listing, message: str, wanted: int | None = None) -> NotFoundError:
+    """Return the error of a reference; its hint names all versions if they are few, else those near the number."""
+    keys = [v.key for v in listing.versions]
+    numbers = {v.version for v in listing.versions}
+    if wanted is not None and len(keys) > 8:
+        hint = f"the nearest versions there: {', '.join(map(str, neighbours(wanted, numbers)))}"
+    else:
+        known = ", ".join(str(key) for key in keys[-8:])
+        hint = f"versions there: {'... ' if len(keys) > 8 else ''}{known}" if known else "is this a checkpoint_dir?"
+    return NotFoundError(message, path=listing.location.url, hint=hint)

@@ -1,0 +1,214 @@
+"""The target of a version to be written: its location, its layout, its number, its directory, and its shards there.
+
+Every writer chooses the layout here. It follows the version directories that are at the location, because one
+`version_200` beside `version-100` makes ElasticDL's scan raise an exception.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from edl_ckpt.core.base.errors import NotFoundError, RefusedError
+from edl_ckpt.core.model.layouts import Layout
+from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.sources.elasticdl.target import (
+    DESIGN,
+    ELASTICDL,
+    WRITABLE,
+    CountedTable,
+    PlacedVariable,
+    VersionLayout,
+    check_version,
+    lay_out_shards,
+    layout_warnings,
+    writable_layout,
+)
+from edl_ckpt.core.sources.registry import is_uuid, is_version_dir, layouts_among, number_named
+from edl_ckpt.core.storage import LocalStore, Store, open_store
+from edl_ckpt.core.storage.interface import Properties
+from edl_ckpt.core.storage.local import is_there
+from edl_ckpt.core.storage.location import Location, LocationLike
+from edl_ckpt.core.storage.regular import is_directory
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The place of a version to be written; `directory` is its path or URL."""
+
+    location: Location
+    layout: Layout
+    number: int
+    directory: str
+    replaces: Version | None = None
+    """The version whose place it takes; None where nothing is yet."""
+    beside: frozenset[Layout] = frozenset()
+    """The layouts that were at the location when the target was chosen."""
+    warnings: tuple[str, ...] = ()
+    """What people should know of the layout."""
+    properties: Properties = field(default=LocalStore.properties, repr=False)
+    """What the storage of the location can do."""
+
+    @property
+    def in_place(self) -> bool:
+        """Return True when it takes the place of an existing version."""
+        return self.replaces is not None
+
+
+@dataclass(frozen=True, slots=True)
+class TargetShard:
+    """A shard to be written, or written."""
+
+    ps_id: int
+    path: str
+    size_bytes: int
+    variables: int
+    rows: int
+
+
+def free_target(location: LocationLike, version: int, *, layout: str | None = None, empty: Layout = DESIGN) -> Target:
+    """Return the place of a new version, in the layout that `choose_layout` chooses.
+
+    Raises UsageError for a number that no version can have, RefusedError when the location has a version of this number
+    already, or anything else in its directory's place, or when the layout is not clear; NotFoundError when the location
+    is a file.
+    """
+    check_version(version)
+    location = Location.of(location)
+    store, path = open_store(location), location.local_path
+    if path is not None and is_there(path) and not is_directory(path):
+        raise NotFoundError("not a directory", path=location.url)
+    names = store.names("")
+    beside = _layouts_among(store, names)
+    chosen, warnings = choose_layout(location, beside, layout, empty=empty)
+    directory = store.path(chosen.version_dir(version))
+    if version in set(map(number_named, names)) or (path is not None and is_there(directory)):
+        raise RefusedError(f"version {version} exists there already", path=location.url, hint="nothing was changed")
+    if chosen.prefix == ELASTICDL.prefix and any(map(is_uuid, names)):
+        warnings = (*warnings, f"{location}: has directories named by UUIDs: beside them, ElasticDL's scan crashes")
+    return Target(location, chosen, version, directory, None, beside, warnings, store.properties)
+
+
+def choose_layout(
+    location: Location, beside: Iterable[Layout], asked: str | None = None, *, empty: Layout = DESIGN
+) -> tuple[Layout, tuple[str, ...]]:
+    """Return the layout of a new version beside versions of these layouts, and warnings about it.
+
+    It is the layout that is asked for, else the one that is there, else `empty`. Raises RefusedError when several are
+    there and none is asked for, UsageError for a layout that cannot be written.
+    """
+    there = sorted(set(beside), key=lambda layout: layout.name)
+    if asked is not None:
+        chosen = writable_layout(asked)
+        others = " and ".join(layout.name for layout in there if layout != chosen)
+        warning = (
+            f"{location}: has versions in the {others} layout; with the {chosen.name} layout beside it,"
+            " ElasticDL's scan for the latest version crashes there"
+        )
+        return chosen, (warning,) if others else ()
+    if len(there) > 1:
+        raise RefusedError(
+            f"versions in several layouts are there: {', '.join(layout.name for layout in there)}",
+            path=location.url,
+            hint=f"choose one with reshard or import: {' or '.join(f'--layout {name}' for name in WRITABLE)}",
+        )
+    if there:
+        return there[0], ()
+    if empty.prefix == ELASTICDL.prefix:
+        return empty, ()
+    warning = (
+        f"{location}: new versions get the {empty.name} layout; ElasticDL as released only reads --layout elasticdl"
+    )
+    return empty, (warning,)
+
+
+def layouts_at(store: Store) -> frozenset[Layout]:
+    """Return the layouts of the version directories at a location, whatever is in them, from a listing of names."""
+    return _layouts_among(store, store.names(""))
+
+
+def _layouts_among(store: Store, names: Collection[str]) -> frozenset[Layout]:
+    """Return the layouts of these names in a location; names that others use count only if they are versions."""
+    found = set(layouts_among(names))
+    for layout in [layout for layout in found if layout.needs_shards]:
+        mine = (name for name in names if layout in layouts_among([name]))
+        if not any(is_version_dir(name, store.names(name)) for name in mine):
+            found.remove(layout)
+    return frozenset(found)
+
+
+def check_beside(store: Store, layout: Layout, beside: Iterable[Layout]) -> None:
+    """Raise RefusedError if versions of another layout appeared at a location since `beside` was looked up.
+
+    The caller holds the lock of the location, so the answer stays true.
+    """
+    appeared = layouts_at(store) - {layout} - set(beside)
+    if appeared:
+        names = " and ".join(sorted(each.name for each in appeared))
+        raise RefusedError(
+            f"another command wrote versions in the {names} layout meanwhile; nothing was changed",
+            path=store.location.url,
+            hint="try again: the command then follows that layout",
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WritePlan:
+    """All shards that will be written, and the offset of everything in them."""
+
+    target: Target
+    layouts: VersionLayout
+    shards: tuple[TargetShard, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def ref(self) -> str:
+        """Return the reference of the version that is written."""
+        return f"{self.target.location}@{self.target.number}"
+
+    @property
+    def from_ps(self) -> int | None:
+        """Return the number of parameter servers of a source that is a checkpoint."""
+        return None
+
+    @property
+    def to_ps(self) -> int:
+        """Return the number of parameter servers of the target."""
+        return len(self.shards)
+
+    @property
+    def rows(self) -> int:
+        """Return the rows of all tables."""
+        return sum(shard.rows for shard in self.shards)
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of all shards."""
+        return sum(shard.size_bytes for shard in self.shards)
+
+    @property
+    def skew(self) -> float:
+        """Return the size of the largest shard over the mean: 1.0 is balanced."""
+        return max(shard.size_bytes for shard in self.shards) * self.to_ps / max(self.size_bytes, 1)
+
+
+def lay_out(
+    target: Target, number: int, variables: Sequence[PlacedVariable], tables: Sequence[CountedTable], to_ps: int
+) -> tuple[VersionLayout, tuple[TargetShard, ...], tuple[str, ...]]:
+    """Return the layouts of shards that contain a version `number`, the shards of the target, and all warnings."""
+    layouts = lay_out_shards(number, variables, tables, to_ps)
+    rows = sum((table.rows for table in tables), np.zeros(to_ps, np.int64)).tolist()
+    shards = tuple(
+        TargetShard(
+            ps_id,
+            os.path.join(target.directory, target.layout.shard_file(ps_id, to_ps)),
+            size,
+            variables_of,
+            rows[ps_id],
+        )
+        for ps_id, (size, variables_of) in enumerate(zip(layouts.size_bytes.tolist(), layouts.variables, strict=True))
+    )
+    return layouts, shards, (*target.warnings, *layout_warnings(layouts, variables, tables))

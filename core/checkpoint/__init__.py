@@ -1,1 +1,0 @@
-"""A version, listed, opened and read."""

@@ -1,0 +1,1 @@
+"""How a version is deleted so that it can be undone."""

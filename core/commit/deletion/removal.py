@@ -1,0 +1,279 @@
+"""The removal of versions file by file, where they cannot be renamed, so that no remainder looks whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from edl_ckpt.core.base.errors import EdlCkptError, UnsupportedError
+from edl_ckpt.core.base.ids import new_id
+from edl_ckpt.core.base.interruption import COMMIT
+from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
+from edl_ckpt.core.base.progress import Reporter
+from edl_ckpt.core.commit.deletion.records import TrashEntry
+from edl_ckpt.core.commit.journal import Journal, deletions_bytes
+from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.state.holder import LostLockError, prove_lock
+from edl_ckpt.core.state.index import Known, content_digest, marked_files
+from edl_ckpt.core.state.owner import describe
+from edl_ckpt.core.state.paths import JOURNAL, META_DIR, STAGE_DIR, seal_file, version_file
+from edl_ckpt.core.state.seal import base_name
+from edl_ckpt.core.storage import Location, ObjectStore
+from edl_ckpt.core.storage.interface import lists_marks
+
+_TOGETHER: Final = 1000
+"""Versions that are deleted together; if the process is stopped, the next one finishes the deletion of all of them."""
+_SETTLED_TOGETHER: Final = 128
+"""Versions that are looked at together before their deletion is finished: a look is older the more there are."""
+Before: TypeAlias = Callable[[Version], None]
+"""Called right before a version is deleted; an error that it raises ends the deletion."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """The result of a deletion: the versions that are gone, those that could not be deleted, and what they left."""
+
+    deleted: tuple[Version, ...]
+    failed: tuple[tuple[Version, EdlCkptError], ...] = ()
+    problems: tuple[EdlCkptError, ...] = ()
+    """Why files of deleted versions could not be removed."""
+    freed_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Purge:
+    """The result of emptying the trash: the bytes that this freed, and the files that could not be removed."""
+
+    freed_bytes: int
+    problems: tuple[EdlCkptError, ...] = ()
+
+
+def safe_order(version: Version) -> tuple[list[str], list[str]]:
+    """Return the files of a version as (first, rest): after the first no remainder passes for a whole version."""
+    firsts = {shard.ps_num: shard for shard in reversed(version.shards)}
+    first = [shard.path for shard in firsts.values()]
+    rest = [shard.path for shard in version.shards if shard.path not in first]
+    return first, rest + [f"{version.path}/{name}" for name in version.extra]
+
+
+@dataclass(slots=True)
+class _Doomed:
+    """A version on its way out: its files in their order, and what went wrong."""
+
+    version: Version
+    first: list[str]
+    rest: list[str]
+    error: EdlCkptError | None = None
+
+
+class NoTrash:
+    """Deletes the versions of a location without rename, for good; the caller holds its lock.
+
+    Files are removed one by one, and the first removal already makes a version invalid for ElasticDL.
+    """
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    def delete(
+        self,
+        versions: Sequence[Version],
+        *,
+        keep: bool = False,
+        look: Before = lambda _: None,
+        known: Known | None = None,
+    ) -> Removal:
+        """Delete versions; the lock is proved once for many. Metadata in `known` is not read again.
+
+        `look` is called right before each version is deleted, and raises an error when it must stay. Raises
+        UnsupportedError for `keep`, before anything changes.
+        """
+        if keep and versions:
+            raise no_trash(self._store.location)
+        return _remove_in_order(self._store, versions, look, known or Known())
+
+    def remove_shard(self, version: Version, path: str | None) -> list[str]:
+        """Remove a shard, and its directory where there are directories; return the paths that were removed."""
+        if path is None:
+            return []
+        directory = base_name(version.path)
+        self._store.remove(f"{directory}/{base_name(path)}")
+        self._store.remove_directory(directory)
+        return [path]
+
+    def last(self, number: int | None = None) -> TrashEntry:  # noqa: ARG002 - as `Trash`
+        """Raise UnsupportedError: nothing is kept."""
+        raise no_trash(self._store.location)
+
+    def put_back(self, entry: TrashEntry, reporter: Reporter) -> tuple[str, ...]:  # noqa: ARG002
+        """Raise UnsupportedError, as `last`."""
+        raise no_trash(self._store.location)
+
+    def empty(self, *, now: float, older_than_seconds: float = 0.0) -> Purge:  # noqa: ARG002
+        """Remove nothing: there is no trash."""
+        return Purge(0)
+
+    def sweep(self) -> tuple[EdlCkptError, ...]:
+        """Do nothing: a deletion that was killed has a journal (`settle_deletions`)."""
+        return ()
+
+    def forget(self, gone: Mapping[str, int]) -> list[EdlCkptError]:
+        """Remove files of metadata, given by their names."""
+        for name in gone:
+            prove_lock(self._store.location)
+            self._store.remove(f"{META_DIR}/{name}")
+        return []
+
+
+def no_trash(location: Location) -> UnsupportedError:
+    """Return the error for storage that can put nothing back."""
+    return UnsupportedError("this storage has no rename, and so no trash", path=location.url)
+
+
+def _remove_in_order(store: ObjectStore, versions: Sequence[Version], before: Before, known: Known) -> Removal:
+    """Delete files; a shard of each ps_num goes first. Many versions go together, since each request takes long.
+
+    A journal names the versions that are being deleted. If this process is stopped on the way, the next one that takes
+    the lock finishes the deletion: a version that may lose its files at any moment is never kept, tagged or listed.
+    """
+    done: list[_Doomed] = []
+    for start in range(0, len(versions), _TOGETHER):
+        COMMIT.more()
+        batch = [_doom(store, version) for version in versions[start : start + _TOGETHER]]
+        for doomed in batch:
+            before(doomed.version)
+        _remove_batch(store, batch, known)
+        done += batch
+    deleted = tuple(doomed.version for doomed in done if doomed.error is None)
+    failed = tuple((doomed.version, doomed.error) for doomed in done if doomed.error is not None)
+    return Removal(deleted, failed, (), sum(v.size_bytes for v in deleted))
+
+
+def _doom(store: ObjectStore, version: Version) -> _Doomed:
+    first, rest = ([path.removeprefix(store.path("")) for path in paths] for paths in safe_order(version))
+    return _Doomed(version, first, rest)
+
+
+def _remove_batch(store: ObjectStore, batch: Sequence[_Doomed], known: Known) -> None:
+    """Delete versions; each gets the error that stopped its deletion. LostLockError without the lock."""
+    has_begun = False
+    journal = f"{STAGE_DIR}/{new_id()}/{JOURNAL}"
+    try:
+        prove_lock(store.location)
+        _write_intent(store, journal, batch, known)
+        prove_lock(store.location)
+        has_begun = True
+        with COMMIT:  # a version without its first file is none, so the others go too
+            _remove_begun(store, journal, batch)
+    except LostLockError:
+        if not has_begun:  # else whoever has the lock now finishes the deletion
+            store.remove(journal)
+        raise
+
+
+def _remove_begun(store: ObjectStore, journal: str, batch: Sequence[_Doomed]) -> None:
+    _remove_step(store, {path: doomed for doomed in batch for path in doomed.first})
+    prove_lock(store.location)
+    _remove_step(store, {path: doomed for doomed in batch for path in doomed.rest})
+    prove_lock(store.location)
+    named = {doomed.version.version: doomed for doomed in batch}
+    _remove_step(store, {file(number): d for number, d in named.items() for file in (version_file, seal_file)})
+    for doomed in batch:
+        store.remove_directory(doomed.version.path.removeprefix(store.path("")))
+    prove_lock(store.location)
+    store.remove(journal)
+
+
+def _remove_step(store: ObjectStore, files: Mapping[str, _Doomed]) -> None:
+    """Remove the files of the versions that nothing has gone wrong with."""
+    wanted = [path for path, doomed in files.items() if doomed.error is None]
+    for path, error in store.remove_each(wanted).items():
+        files[path].error = files[path].error or error
+
+
+def _write_intent(store: ObjectStore, journal: str, batch: Sequence[_Doomed], known: Known) -> None:
+    """Write the journal of a deletion; without it all versions that need it stay."""
+    doomed = [each for each in batch if not each.version.is_file]  # one request deletes a single file
+    if not doomed:
+        return
+    digests = _metadata_digests(store, [each.version.version for each in doomed], known)
+    intents = [
+        Journal(
+            each.version.version,
+            base_name(each.version.path),
+            deletes=tuple(map(base_name, [*each.first, *each.rest])),
+            metadata=digests[each.version.version],
+        )
+        for each in doomed
+    ]
+    try:
+        store.write_small(journal, deletions_bytes(describe("prune"), intents))
+    except EdlCkptError as error:
+        for each in doomed:
+            each.error = error
+
+
+def _metadata_digests(store: ObjectStore, numbers: Iterable[int], known: Known) -> dict[int, str]:
+    """Return the digest of the metadata of each version; what `known` has under the mark of now is not read again."""
+    if lists_marks(store):
+        marks = {name: entry.mark for name, entry in marked_files(store).items()}
+    else:
+        marks = dict.fromkeys(store.names(META_DIR), "")
+    files = {number: base_name(version_file(number)) for number in numbers}
+    found = {n: known.digest(file, marks[file]) if file in marks else content_digest(b"") for n, file in files.items()}
+    unknown = [number for number, digest in found.items() if digest is None]
+    workers = REMOTE_WORKERS if store.properties.round_trips else 1
+    read = run_parallel(lambda number: _metadata_digest(store, number), unknown, workers)
+    return {n: digest for n, digest in found.items() if digest is not None} | dict(zip(unknown, read, strict=True))
+
+
+def _metadata_digest(store: ObjectStore, version: int) -> str:
+    return content_digest(store.read_small(version_file(version)) or b"")
+
+
+def settle_deletions(store: ObjectStore, stage: str, journals: Sequence[Journal]) -> list[str]:
+    """Finish a deletion that was stopped on the way; return what was done. The caller holds the lock.
+
+    It is not finished for a version whose metadata changed since, or to which files were written: that stays as it is.
+    """
+    begun = store.ages(stage).get(JOURNAL, 0.0)
+    done: list[str] = []
+    for start in range(0, len(journals), _SETTLED_TOGETHER):
+        done += _settle_some(store, journals[start : start + _SETTLED_TOGETHER], begun)
+    prove_lock(store.location)
+    store.remove(f"{stage}/{JOURNAL}")
+    return done
+
+
+def _settle_some(store: ObjectStore, journals: Sequence[Journal], begun: float) -> list[str]:
+    """Finish the deletion of versions that are as they were when it began; `begun` is the age of the journal."""
+    workers = REMOTE_WORKERS if store.properties.round_trips else 1
+    present = list(run_parallel(lambda journal: _doomed_files(store, journal, begun), journals, workers))
+    going = [(each, names) for each, names in zip(journals, present, strict=True) if names is not None]
+    files = [[f"{each.directory}/{name}" for name in each.deletes if name in names] for each, names in going]
+    for paths in (
+        [path for own in files for path in own[:1]],
+        [path for own in files for path in own[1:]],
+        [file(each.version) for each, _ in going for file in (version_file, seal_file)],
+    ):
+        prove_lock(store.location)
+        store.remove_many(paths)
+    for each, _ in going:
+        store.remove_directory(each.directory)
+    return [
+        f"version {each.version} stays as it is: it changed after a prune began to delete it"
+        if names is None
+        else f"finished the deletion of version {each.version}"
+        for each, names in zip(journals, present, strict=True)
+    ]
+
+
+def _doomed_files(store: ObjectStore, journal: Journal, begun: float) -> set[str] | None:
+    """Return the files that are left of a version; None when it changed since its deletion began."""
+    ages = store.ages(journal.directory)
+    is_same = set(ages) <= set(journal.deletes) and all(age >= begun for age in ages.values())
+    # Its metadata goes last, so it may be gone already.
+    if is_same and _metadata_digest(store, journal.version) in {journal.metadata, content_digest(b"")}:
+        return set(ages)
+    return None

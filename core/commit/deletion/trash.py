@@ -1,0 +1,366 @@
+"""Deleting versions so that it can be undone: one rename into the trash, then removal there.
+
+`.edl-ckpt-0/trash-0/<id>/` has, for one deletion, `record.json` (time, versions, whether they stay), the versions under
+their own names, and their metadata in `meta/`. One rename moves a version, so a crash at any instant leaves it whole in
+its place or whole in the trash. Before bytes are removed, `<id>` is renamed to `drop-<id>`, which `undo` never puts
+back. Storage without rename (S3) has no trash (`removal.py`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError, UnsupportedError
+from edl_ckpt.core.base.ids import new_id
+from edl_ckpt.core.base.interruption import COMMIT
+from edl_ckpt.core.base.progress import Reporter
+from edl_ckpt.core.commit.deletion.records import (
+    DROP,
+    META,
+    TrashEntry,
+    has_content,
+    is_record,
+    is_recorded,
+    last_deletion,
+    list_trash,
+    metadata_names,
+    opened_trash,
+    read_record,
+    recorded_metadata,
+    write_record,
+)
+from edl_ckpt.core.commit.deletion.removal import Before, Purge, Removal, safe_order
+from edl_ckpt.core.commit.publish.disk import put_replaced_back
+from edl_ckpt.core.commit.publish.staging import remove_empty_state
+from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.sources.registry import version_names
+from edl_ckpt.core.state.holder import prove_lock
+from edl_ckpt.core.state.index import Known
+from edl_ckpt.core.state.paths import META_DIR, TRASH_DIR
+from edl_ckpt.core.storage import LocalStore, Location
+from edl_ckpt.core.storage.beneath import Directory
+from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.interface import SMALL_BYTES
+
+_SEAL: Final = ".seal.json"
+
+
+class Trash:
+    """Deletes the versions of a location on a disk, and puts them back; the caller holds its lock."""
+
+    def __init__(self, store: LocalStore) -> None:
+        self._store = store
+
+    def delete(
+        self,
+        versions: Sequence[Version],
+        *,
+        keep: bool = False,
+        look: Before = lambda _: None,
+        known: Known | None = None,  # noqa: ARG002 - for storage where metadata is not looked up by name
+    ) -> Removal:
+        """Delete versions, or with `keep` leave them in the trash.
+
+        `look` is called right before each version is deleted, and raises an error when it must stay. A version that is
+        gone already is no error; the result does not name it.
+        """
+        if not versions:
+            return Removal(())
+
+        def before(version: Version) -> None:
+            look(version)
+            prove_lock(self._store.location)
+
+        entry, numbers = new_id(), [v.version for v in versions]
+        with Directory.open(self._store.root) as root:
+            with root.enter(f"{TRASH_DIR}/{entry}", make=True) as trash:
+                write_record(trash, numbers, [os.path.basename(v.path) for v in versions], keep=keep)
+                if keep:  # first: once a version is gone, the next prune removes its metadata
+                    _copy_metadata(root, trash, numbers)
+                moved, failed = _move_all(root, trash, versions, before)
+                trash.flush()
+                root.flush()
+                # the metadata of a version that stays is not in the trash
+                problems = _forget(trash, META, [v.version for v, _ in failed]) if keep else []
+            in_place = [] if keep else [version for version, error in failed if isinstance(error, UnsupportedError)]
+            removal = _remove_in_place(root, in_place)
+            failed = [(v, e) for v, e in failed if v not in in_place] + list(removal.failed)
+            deleted = (*moved, *removal.deleted)
+            # Another version may have the same number, spelled otherwise; they share their metadata.
+            problems += _forget(root, META_DIR, [v.version for v in deleted if _is_absent(root, v.version)])
+            problems += [] if keep and moved else _drop(root, entry)
+            left = _left_of(root, entry)
+            remove_empty_state(root)
+        freed = 0 if keep else sum(v.own_bytes for v in moved if os.path.basename(v.path) not in left)
+        return Removal(deleted, tuple(failed), tuple(problems), freed + removal.freed_bytes)
+
+    def remove_shard(self, version: Version, path: str | None) -> list[str]:
+        """Remove a shard, and its directory when it is empty; return the paths that were removed. Neither need exist.
+
+        None stands for a version whose directory is empty.
+        """
+        removed = list[str]()
+        if path is not None:
+            with suppress(NotFoundError), storage_errors(path):
+                os.unlink(path)
+                removed.append(path)
+        with suppress(EdlCkptError), storage_errors(version.path):  # it may have shards of other servers
+            os.rmdir(version.path)
+            removed.append(version.path)
+        return removed
+
+    def last(self, number: int | None = None) -> TrashEntry:
+        """Return the last deletion, or of the last one that has a version only that; errors as `last_deletion`."""
+        return last_deletion(self._store, number)
+
+    def put_back(self, entry: TrashEntry, reporter: Reporter) -> tuple[str, ...]:
+        """Put the versions of a deletion back, with their metadata; return their names.
+
+        A version that was replaced changes places with the one that took its place: that is in the trash then. Only
+        what the record names is put back. What else is in the entry stays there, with a warning. Raises RefusedError,
+        before anything moves, when a version of such a name exists again.
+        """
+        store = self._store
+        name = os.path.basename(entry.path)
+        with Directory.open(store.root) as root:
+            with root.enter(f"{TRASH_DIR}/{name}") as trash:
+                if entry.replaced is not None and root.is_directory(entry.recorded[0]):
+                    put_replaced_back(store, entry.recorded[0], entry.replaced, name)
+                else:
+                    _restore(root, trash, entry, store.location)
+                record, _ = read_record(trash)
+                others = [each for each in trash.names() if not is_record(each)]
+                unnamed = [each for each in others if not is_recorded(each, record)]
+                is_done = not others and not recorded_metadata(trash, record)
+            if unnamed:
+                reporter.warn(f"{entry.path}: the record does not name {', '.join(unnamed[:3])}; left in the trash")
+            with COMMIT:
+                problems = _drop(root, name) if is_done else []
+            remove_empty_state(root)
+        for problem in problems:
+            reporter.warn(str(problem))
+        return entry.recorded
+
+    def empty(self, *, now: float, older_than_seconds: float = 0.0) -> Purge:
+        """Remove versions that have been in the trash for so long; this includes old shards of `reshard --keep-old`."""
+        freed = 0
+        problems: list[EdlCkptError] = []
+        for entry in list_trash(self._store.root):
+            if entry.fault is not None:
+                problems.append(entry.fault)
+            elif now - entry.time >= older_than_seconds:
+                with Directory.open(self._store.root) as root:
+                    failed = _drop(root, os.path.basename(entry.path))
+                problems += failed
+                freed += 0 if failed else entry.size_bytes
+        return Purge(freed, (*problems, *self.sweep()))
+
+    def sweep(self) -> tuple[EdlCkptError, ...]:
+        """Finish deletions that were killed, except those that stay in the trash; return what failed."""
+        problems: list[EdlCkptError] = []
+        with Directory.open(self._store.root) as root:
+            with opened_trash(root) as top:
+                doomed = [] if top is None else [name for name in top.names() if _is_doomed(top, name)]
+            for name in doomed:
+                problems += _drop(root, name)
+            if top is not None:
+                remove_empty_state(root)
+        return tuple(problems)
+
+    def forget(self, gone: Mapping[str, int]) -> list[EdlCkptError]:
+        """Remove files of metadata, given with their versions; each name of a version is looked up once more."""
+        with Directory.open(self._store.root) as root:
+            problems = _forget(root, META_DIR, {n for n in gone.values() if _is_absent(root, n)})
+            remove_empty_state(root)
+        return problems
+
+
+def _is_absent(root: Directory, version: int) -> bool:
+    """Say whether there is no version of a number: each of its names is looked up, and only a missing one is absent."""
+    return all(root.is_gone(name) for name in version_names(version))
+
+
+def _move_all(
+    root: Directory, trash: Directory, versions: Iterable[Version], before: Before
+) -> tuple[list[Version], list[tuple[Version, EdlCkptError]]]:
+    """Move versions into the trash; return those that moved, and why others could not. One does not stop the next."""
+    moved: list[Version] = []
+    failed: list[tuple[Version, EdlCkptError]] = []
+    for version in versions:
+        name = os.path.basename(version.path)
+        COMMIT.more()  # between two versions a signal ends the prune
+        before(version)
+        try:
+            with COMMIT:
+                is_ours = _move(root, name, trash, name)
+            if is_ours:
+                moved.append(version)
+        except UnsupportedError as error:
+            hint = "delete it without --trash"
+            failed.append((version, UnsupportedError(error.message, path=version.path, hint=hint)))
+        except EdlCkptError as error:
+            failed.append((version, type(error)(error.message, path=version.path, hint=error.hint)))
+    return moved, failed
+
+
+def _move(directory: Directory, name: str, to: Directory, new: str) -> bool:
+    """Rename into the trash, or in it; False when another process was faster."""
+    try:
+        directory.rename(name, to, new)
+    except NotFoundError:
+        if not directory.is_gone(name):
+            raise
+        return False
+    except EdlCkptError:  # a file server may report an error for what it did
+        if not directory.is_gone(name) or to.is_gone(new):
+            raise
+    return True
+
+
+def _remove_in_place(root: Directory, versions: Iterable[Version]) -> Removal:
+    """Delete versions that cannot be renamed, as on a lower layer of overlayfs: file by file, in the safe order.
+
+    As on storage without rename, the first removal makes the version invalid for ElasticDL. A killed deletion leaves an
+    incomplete version, which `prune --incomplete` removes.
+    """
+    deleted: list[Version] = []
+    failed: list[tuple[Version, EdlCkptError]] = []
+    for version in versions:
+        name = os.path.basename(version.path)
+        COMMIT.more()
+        try:
+            with COMMIT:
+                if version.is_file:
+                    root.unlink(name)
+                else:
+                    first, rest = safe_order(version)
+                    with root.enter(name) as inside:
+                        for path in (*first, *rest):
+                            inside.unlink(os.path.basename(path))
+                    root.remove_empty(name)
+        except EdlCkptError as error:
+            failed.append((version, error))
+        else:
+            deleted.append(version)
+    if deleted:
+        root.flush()
+    return Removal(tuple(deleted), tuple(failed), (), sum(v.own_bytes for v in deleted))
+
+
+def _copy_metadata(root: Directory, trash: Directory, numbers: Iterable[int]) -> None:
+    """Copy the metadata files that exist into a directory of the trash; a seal that is no file stays where it is."""
+    source = root.find(META_DIR)
+    if source is None:
+        return
+    with source:
+        names = [name for number in numbers for name in metadata_names(number)]
+        found = {n: source.read(n, SMALL_BYTES) for n in names if source.is_file(n) or not n.endswith(_SEAL)}
+    present = {name: data for name, data in found.items() if data is not None}
+    if present:
+        with trash.enter(META, make=True) as target:
+            for name, data in present.items():
+                target.write_new(name, data)
+            target.flush()
+
+
+def _forget(directory: Directory, folder: str, numbers: Iterable[int]) -> list[EdlCkptError]:
+    """Remove the metadata of versions in a folder of a directory; return why some could not be removed."""
+    problems: list[EdlCkptError] = []
+    try:
+        meta = directory.find(folder)
+        if meta is not None:
+            with meta:
+                for name in (name for number in numbers for name in metadata_names(number)):
+                    if meta.is_file(name):
+                        meta.unlink(name)
+    except EdlCkptError as error:  # the versions are gone: the next prune forgets the rest
+        problems.append(error)
+    return problems
+
+
+def _restore(root: Directory, trash: Directory, entry: TrashEntry, location: Location) -> None:
+    """Move the versions that a record names, and their metadata, out of the trash."""
+    taken = [name for name in entry.recorded if root.stat(name) is not None]
+    if taken:
+        raise RefusedError(
+            f"{taken[0]} exists again; nothing was restored",
+            path=location.url,
+            hint=f"move it away and try again; the deleted version is in {entry.path}",
+        )
+    with COMMIT:
+        _move_back(root, trash, entry)
+
+
+def _move_back(root: Directory, trash: Directory, entry: TrashEntry) -> None:
+    for name in entry.recorded:
+        trash.rename_new(name, root, name)
+    if entry.metadata:
+        with trash.enter(META) as meta, root.enter(META_DIR, make=True) as target:
+            for name in entry.metadata:
+                if target.stat(name) is None or (
+                    name.endswith(_SEAL) and target.is_file(name)
+                ):  # of files that are gone
+                    meta.rename(name, target, name)
+                else:
+                    meta.unlink(name)
+            target.flush()
+    trash.flush()
+    root.flush()
+
+
+def _is_doomed(top: Directory, name: str) -> bool:
+    """Say whether an entry of the trash is to be removed now."""
+    if not top.is_directory(name):
+        return False
+    if name.startswith(DROP):
+        return True
+    with top.enter(name) as inside:
+        record, damage = read_record(inside)
+        return damage is None and (not record.get("keep", True) or not has_content(inside))
+
+
+def _doomed(name: str) -> str:
+    """Return the name of a directory of the trash while it is being removed."""
+    return name if name.startswith(DROP) else DROP + name
+
+
+def _drop(root: Directory, name: str) -> list[EdlCkptError]:
+    """Remove a directory of the trash; return why files could not be removed."""
+    problems: list[EdlCkptError] = []
+    with opened_trash(root) as top:
+        if top is not None:
+            if _doomed(name) != name:
+                try:
+                    _move(top, name, top, _doomed(name))
+                except EdlCkptError as error:
+                    return [error]
+            _drop_each(top, _doomed(name))
+            with COMMIT:
+                top.remove(_doomed(name), problems.append)
+    return problems
+
+
+def _drop_each(top: Directory, name: str) -> None:
+    """Remove versions that are on their way out, one by one: between two of them a signal ends the prune."""
+    with suppress(EdlCkptError):  # whoever removes the whole notes why it cannot
+        if top.is_directory(name):
+            with top.enter(name) as inside:
+                for each in inside.names():
+                    COMMIT.more()
+                    with COMMIT:
+                        inside.remove(each)
+
+
+def _left_of(root: Directory, name: str) -> set[str]:
+    """Return what is left in a directory of the trash that was removed."""
+    left: set[str] = set()
+    with opened_trash(root) as top:
+        for each in (name, _doomed(name)) if top is not None else ():
+            inside = top.find(each) if top is not None else None
+            if inside is not None:
+                with inside:
+                    left |= set(inside.names())
+    return left

@@ -1,0 +1,1 @@
+"""How a version becomes visible: on a disk by a rename, on object storage by its last object."""

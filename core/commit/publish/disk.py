@@ -1,0 +1,437 @@
+"""How a version becomes visible on a local disk: staged beside its target, flushed, then renamed.
+
+Every operation that writes a version uses one `LocalOutput`. A new version takes one rename. A version in the place of
+another takes one atomic exchange where the kernel has it, else two renames under a journal. A resumable output flushes
+each shard as it is finished and notes it in the journal, so that the next run of the same work continues there. Its
+shards are read back with the others before they are published.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import uuid
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from types import TracebackType
+from typing import Final, Self
+
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, RefusedError, UnsupportedError
+from edl_ckpt.core.base.ids import kernel_id
+from edl_ckpt.core.base.interruption import COMMIT
+from edl_ckpt.core.base.words import command
+from edl_ckpt.core.commit.deletion.records import META, write_record
+from edl_ckpt.core.commit.interface import (
+    FinishedSink,
+    LockedLocation,
+    NewVersion,
+    Note,
+    Prove,
+    VersionOutput,
+    Written,
+    written_version,
+)
+from edl_ckpt.core.commit.journal import Journal, parse_journal
+from edl_ckpt.core.commit.publish.access import OldAccess, inherit_access
+from edl_ckpt.core.commit.publish.staging import Staging
+from edl_ckpt.core.commit.repair.notes import forget_notes
+from edl_ckpt.core.commit.writers import WRITERS, StagedTargets, Writers
+from edl_ckpt.core.state.annotate import Describe
+from edl_ckpt.core.state.document import MAX_SUMS_BYTES
+from edl_ckpt.core.state.metadata import Drafts
+from edl_ckpt.core.state.paths import JOURNAL, META_DIR, TRASH_DIR, is_document, resumable_stage, seal_file
+from edl_ckpt.core.state.seal import Seal, base_name, seal_bytes
+from edl_ckpt.core.storage.beneath import Directory
+from edl_ckpt.core.storage.files import NEW, Flusher, PreallocatedFile
+from edl_ckpt.core.storage.interface import Sink
+from edl_ckpt.core.storage.local import LocalStore
+
+_SEAL: Final = "seal.json"
+_OLD_SEAL: Final = "old-seal.json"
+_LACKS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
+_DRAFTS: Final = "meta"
+"""The directory of the metadata that comes with a version; an empty file stands for a document that goes."""
+
+
+class LocalOutput(VersionOutput):
+    """A version that is written to a staging directory of a local disk."""
+
+    def __init__(self, store: LocalStore, place: LockedLocation, new: NewVersion) -> None:
+        super().__init__(place, new)
+        self._store = store
+        self._keep_old = new.keep_old
+        self._access = OldAccess(new.replaces, new.reporter) if new.replaces else None
+        stage = os.path.basename(resumable_stage(new.number)) if new.resumes else ""
+        self._staging = Staging(store.root, new.purpose, name=stage)
+        self._directory = os.path.join(self._staging.path, self._name)
+        self._stack = ExitStack()
+        self._files: dict[int, PreallocatedFile] = {}
+        self._sizes: Sequence[int] = ()
+        self._flusher: Flusher | None = None
+        self._finished: dict[str, Note] = {}
+        self._proving = False
+        self._writers: dict[int | None, Writers] = {}
+        """The records of each shard that is shared apart, or of all shards."""
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(self._staging)
+        self._stack.push(self._leave)
+        return self
+
+    @property
+    def _root(self) -> Directory:
+        return self._staging.root
+
+    @property
+    def _stage(self) -> Directory:
+        return self._staging.place
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    def _leave(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        """Finish or roll back a commit that ended half-way; decide whether a later run can resume."""
+        with suppress(EdlCkptError, ValueError):  # then the journal stays, and `publish` has said so
+            settle_stage(self._root, self._stage)
+        # What was read, or what was written, is damaged, or the name is taken: a later run must begin again.
+        useless = isinstance(error, CorruptError | RefusedError) or (self._proving and isinstance(error, EdlCkptError))
+        if useless and self._resumes is not None:
+            self._stage.unlink(JOURNAL)
+
+    def create(self, sizes: Sequence[int]) -> Sequence[Sink]:
+        """Begin all shards, of these sizes; those that an interrupted run had finished stay as they are."""
+        self._check_target()
+        self._sizes = sizes
+        names = [self._layout.shard_file(i, len(sizes)) for i in range(len(sizes))]
+        self.resumed = self._find_finished(names)
+        self._finished = {names[i]: note for i, note in self.resumed.items()}
+        for name in self._stage.names() if self._resumes is not None else ():
+            if name.startswith(WRITERS):  # of an interrupted run, whose tasks may go on: none opens a file from here on
+                Writers(self._stage, name, make=False).end()
+        if not self.resumed:
+            self._staging.clear()
+            inherit_access(self._root, self._stage)
+        inside = self._stack.enter_context(self._stage.enter(self._name, make=True))
+        self._staging.check_space(sum(size for i, size in enumerate(sizes) if i not in self.resumed))
+        for i, name in enumerate(names):
+            if i not in self.resumed:
+                inside.remove(name)
+                self._files[i] = file = inside.create(name, sizes[i])
+                self._stack.callback(file.close)
+                if self._access is not None:  # before there is anything to read in it
+                    self._access.give_file(i, file)
+        if self._resumes is None:
+            # Not beside `finish`: of two flushes of one file, the kernel tells only the first that the disk failed.
+            self._flusher = self._stack.enter_context(Flusher(list(self._files.values())))
+        return [self._files[i] if i in self._files else FinishedSink(inside.join(name)) for i, name in enumerate(names)]
+
+    def _check_target(self) -> None:
+        """Raise RefusedError when the name of a new version is taken, or the version to be replaced is a link."""
+        found = self._root.stat(self._name)
+        if self._replaces is None and found is not None:
+            raise RefusedError("already exists; nothing was changed", path=self._store.path(self._name))
+        if self._replaces is not None and found is not None and stat.S_ISLNK(found.st_mode):
+            raise replaces_link(self._store.path(self._name))
+
+    def _find_finished(self, names: Sequence[str]) -> dict[int, Note]:
+        """Return the notes of the shards that an interrupted run of the same work had finished."""
+        if self._resumes is None:
+            return {}
+        try:
+            journal = read_journal(self._stage)
+        except ValueError:
+            return {}
+        if journal is None or journal.source != self._resumes.source or not self._stage.is_directory(self._name):
+            return {}
+        found: dict[int, Note] = {}
+        with self._stage.enter(self._name) as inside:
+            for i, name in enumerate(names):
+                note, there = journal.finished.get(name), inside.stat(name)
+                is_whole = there is not None and stat.S_ISREG(there.st_mode) and there.st_size == self._sizes[i]
+                if note is not None and self._resumes.accepts(i, note) and is_whole:
+                    found[i] = note
+        return found
+
+    def finish(self, shard: int, note: Note) -> None:
+        """Flush a shard to the disk, then note in the journal that it is there."""
+        assert self._resumes is not None  # noqa: S101 - only a resumable output has a journal of this kind
+        self._end_sharing(shard)
+        file = self._files[shard]
+        file.flush()
+        with self._lock:
+            self._finished[os.path.basename(file.path)] = note
+            journal = Journal(self._number, self._name, source=self._resumes.source, finished=self._finished)
+            self._stage.replace(JOURNAL, journal.to_bytes())
+
+    def share(self, *, apart: bool = False) -> StagedTargets:
+        """Return the staged files as a value, for other processes that write them."""
+        records = WRITERS
+        if apart:
+            records = f"{WRITERS}-{uuid.uuid4().hex}"  # a resumed run has the staging directory of the one before it
+            self._writers = {i: Writers(self._stage, f"{records}-{i}") for i in self._files}
+        else:
+            self._writers = {None: Writers(self._stage)}
+        names = tuple(self._layout.shard_file(i, len(self._sizes)) for i in range(len(self._sizes)))
+        stage = os.path.abspath(self._staging.path)
+        if self._flusher is not None:
+            self._flusher.others_write()
+        place, writers = os.path.join(stage, self._name), os.path.join(stage, records)
+        return StagedTargets(place, names, writers, kernel_id(), begins=self._flusher is not None)
+
+    def _end_sharing(self, shard: int | None) -> None:
+        """Let no other process write any more: what one may still have open becomes a file that nobody has."""
+        writers = self._writers.pop(shard, None)
+        if writers is None:
+            return
+        unfinished = writers.end()
+        with self._stage.enter(self._name) as inside:
+            for number, file in self._files.items():
+                if shard in {None, number} and (unfinished is None or number in unfinished):
+                    name = os.path.basename(file.path)
+                    copied = inside.create(f"{name}{NEW}", file.size_bytes)
+                    copied.copy_of(file)
+                    if self._access is not None:
+                        self._access.give_file(number, copied)
+                    inside.rename(f"{name}{NEW}", inside, name)
+                    file.become(copied)
+
+    def publish(self, prove: Prove, describe: Describe | None = None) -> Seal:
+        """Prove the staged version while it is flushed, stage its seal and metadata, then rename all of them."""
+        for shard in list(self._writers):
+            self._end_sharing(shard)
+        if self._flusher is not None:
+            self._flusher.all_written()
+        version = written_version(self._store.location, self._directory, self._layout, self._number, self._sizes)
+        self._proving = True
+        seal = prove(Written(version, staged=True))
+        data = seal_bytes(seal)
+        self._proving = False
+        if self._flusher is not None:
+            self._flusher.wait()
+        for file in self._files.values():
+            file.close()
+        with COMMIT:
+            with self._stage.enter(self._name) as inside:
+                if self._access is not None:
+                    self._access.give_directory(inside)
+                inside.flush()
+                inode = os.fstat(inside.fd).st_ino
+            self._stage.replace(_SEAL, data)
+            self._stage_metadata(describe)
+            self._check_target()
+            self._root.enter(META_DIR, make=True).close()  # now, not later: then only renames are left
+            replaces, keep_old = self._replaces is not None, self._keep_old
+            names = tuple(sorted(base_name(shard.path) for shard in self._replaces.shards)) if self._replaces else ()
+            journal = Journal(self._number, self._name, replaces=replaces, old=names, inode=inode, keep_old=keep_old)
+            self._place.check()
+            try:
+                self._stage.replace(JOURNAL, journal.to_bytes())
+                put_in_place(self._root, self._stage, journal)
+            except EdlCkptError as error:
+                self._settle_after(error, inode)
+            if replaces:
+                forget_notes(self._store, [self._number])
+        return seal
+
+    def _stage_metadata(self, describe: Describe | None) -> None:
+        if describe is not None:
+            self._stage.remove(_DRAFTS)
+            describe(drafts := Drafts(self._store))
+            with self._stage.enter(_DRAFTS, make=True) as staged:
+                for name, data in drafts.files.items():
+                    staged.write_new(name, data)
+                staged.flush()
+
+    def _settle_after(self, error: EdlCkptError, inode: int) -> None:
+        """Try once more to finish a commit that met an error, or to undo it; else raise it, and say what is there.
+
+        Only a lack that has passed is no error then: what a disk with errors flushes at the second time may be lost.
+        """
+        finish, now = "", None
+        try:
+            settle_stage(self._root, self._stage)
+        except (EdlCkptError, ValueError):
+            finish = f"`{command('recover', str(self._store.location))}` finishes"
+        with suppress(EdlCkptError):
+            now = self._root.stat(self._name)
+        if now is not None and now.st_ino == inode:
+            if not finish and isinstance(error.__cause__, OSError) and error.__cause__.errno in _LACKS:
+                return
+            COMMIT.reached()
+            rest = f", perhaps without its seal, tags or metrics: {finish} its commit" if finish else ""
+            error.hint = f"version {self._number} is in place{rest}"
+        elif finish:
+            error.hint = f"its commit had begun: {finish} or undoes it"
+        raise error
+
+
+def replaces_link(path: str) -> RefusedError:
+    """Return why a version that is a symbolic link is not replaced in place."""
+    return RefusedError(
+        "is a symbolic link: replacing it would leave its shards where they are; nothing was changed",
+        path=path,
+        hint="write the result elsewhere with --output, or name the location that the link leads to",
+    )
+
+
+def put_replaced_back(store: LocalStore, name: str, number: int, deletion: str) -> None:
+    """Let a replaced version in the trash and the one in its place change places, with their seals.
+
+    `name` is that of its directory, in place and in the deletion. The caller holds the lock. After a crash, the next
+    command brings each of them to one of the two places, whole and with its seal.
+    """
+    with Staging(store.root, "undo") as staging, COMMIT:
+        root, stage = staging.root, staging.place
+        with root.enter(f"{TRASH_DIR}/{deletion}") as trash:
+            found = trash.stat(name)
+            journal = Journal(number, name, inode=found.st_ino if found else 0, keep_old=True, trash=deletion)
+            try:
+                stage.replace(JOURNAL, journal.to_bytes())
+                trash.rename(name, stage, name)
+                _take_seal(trash, META, number, stage, _SEAL)
+                put_in_place(root, stage, journal)
+            finally:
+                settle_stage(root, stage)
+
+
+def put_in_place(root: Directory, stage: Directory, journal: Journal) -> None:
+    """Put a staged directory into a free place, or into that of a version, as its journal, which is written, says."""
+    name = journal.directory
+    _take_seal(root, META_DIR, journal.version, stage, _OLD_SEAL)
+    if not journal.replaces:
+        stage.rename_new(name, root, name)
+        settle_stage(root, stage)
+        return
+    try:
+        exchanged = stage.exchange(name, root, name)
+    except UnsupportedError as error:  # a lower layer of overlayfs
+        error.hint = "nothing was changed; write the result elsewhere: --output LOCATION"
+        raise
+    if not exchanged:
+        root.rename(name, stage, _old_name(name))
+        stage.rename(name, root, name)
+    settle_stage(root, stage)
+
+
+def _take_seal(place: Directory, folder: str, version: int, stage: Directory, name: str) -> None:
+    """Move the seal of a version away, so that no seal ever stands beside files that it does not match."""
+    meta = place.find(folder)
+    if meta is not None:
+        with meta:
+            seal = os.path.basename(seal_file(version))
+            if meta.has_file(seal):
+                meta.rename(seal, stage, name)
+
+
+def read_journal(stage: Directory) -> Journal | None:
+    """Return the journal of a local staging directory, None when it has none; ValueError when it is damaged."""
+    data = stage.read(JOURNAL, MAX_SUMS_BYTES)
+    return None if data is None else parse_journal(data, stage.join(JOURNAL))
+
+
+def settle_stage(root: Directory, stage: Directory) -> str | None:
+    """Finish the commit that a journal began, or find it undone; return what was done, None for nothing.
+
+    The disk tells which: the staged directory is known by its inode. Every step may be repeated. Raises ValueError,
+    before anything changes, for a damaged journal, and RefusedError when neither version is in place.
+    """
+    journal = read_journal(stage)
+    if journal is None or journal.source:
+        return None
+    version, name, old = journal.version, journal.directory, _old_name(journal.directory)
+    what = f"the {'replacement' if journal.replaces else 'commit'} of version {version}"
+    now = root.stat(name)
+    if now is None and journal.replaces and stage.is_directory(name):  # killed between two renames
+        stage.rename_new(name, root, name)
+        now = root.stat(name)
+    if now is None and journal.replaces:
+        raise RefusedError(
+            "neither the old version nor the new one is in place; nothing was changed",
+            path=root.join(name),
+            hint=f"look into {stage.path}",
+        )
+    # The number of a device may change when the machine boots, so it is compared with that of the stage.
+    if now is None or (now.st_dev, now.st_ino) != (os.fstat(stage.fd).st_dev, journal.inode):
+        _place_seal(root, stage, version, _OLD_SEAL)
+        if journal.trash and stage.stat(name) is not None:
+            _to_trash(root, stage, journal, name, journal.trash, _SEAL)
+        stage.unlink(JOURNAL)
+        return f"rolled back {what}{'; the old version is in place' if journal.replaces else ''}"
+    root.flush()
+    if stage.stat(name) is not None:
+        stage.rename(name, stage, old)
+    _place_seal(root, stage, version)
+    place_metadata(root, stage, version)
+    _put_away(root, stage, journal)
+    stage.unlink(JOURNAL)
+    return f"finished {what}; the new version is in place"
+
+
+def _old_name(directory: str) -> str:
+    """Return the name under which a version that is being replaced waits to be removed or kept."""
+    return f"old-{directory}"
+
+
+def _put_away(root: Directory, stage: Directory, journal: Journal) -> None:
+    """Remove a replaced version, or put it into the trash under its own name; of a link, only the link goes."""
+    old = _old_name(journal.directory)
+    found = stage.stat(old)
+    if found is None:
+        return
+    keep = journal.keep_old
+    if stat.S_ISDIR(found.st_mode) and not keep:
+        with stage.enter(old) as inside:
+            keep = not set(journal.old).issuperset(inside.names())
+    if not keep:
+        problems: list[EdlCkptError] = []
+        stage.remove(old, problems.append)
+        if problems:
+            raise problems[0]
+        return
+    _to_trash(root, stage, journal, old, os.path.basename(stage.path), _OLD_SEAL)
+
+
+def _to_trash(root: Directory, stage: Directory, journal: Journal, name: str, deletion: str, seal: str) -> None:
+    """Put a directory of a staging directory into the trash; with a record and its seal if `undo` may bring it back."""
+    with root.enter(f"{TRASH_DIR}/{deletion}", make=True) as trash:
+        if journal.keep_old:
+            write_record(trash, [journal.version], [journal.directory], replaced=True)
+            _place_seal(trash, stage, journal.version, seal, META)
+        stage.rename(name, trash, journal.directory)
+        trash.flush()
+
+
+def _place_seal(place: Directory, stage: Directory, version: int, name: str = _SEAL, folder: str = META_DIR) -> None:
+    if stage.stat(name) is not None:
+        with place.enter(folder, make=True) as meta:
+            stage.rename(name, meta, os.path.basename(seal_file(version)))
+            meta.flush()
+
+
+def place_metadata(root: Directory, stage: Directory, version: int) -> None:
+    """Put staged metadata into its place, that of the version first: so a tag that moves is never on no version."""
+    if not stage.is_directory(_DRAFTS):
+        return
+    own = f"{version}.json"
+    with stage.enter(_DRAFTS) as staged, root.enter(META_DIR, make=True) as meta:
+        for name in sorted(filter(is_document, staged.names()), key=lambda name: name != own):
+            found = staged.stat(name)
+            if found is not None and found.st_size:
+                staged.rename(name, meta, name)
+            else:
+                meta.unlink(name)
+        meta.flush()
+
+
+def forget_seal(checkpoint_dir: str, version: int) -> None:
+    """Remove the seal of a version, when it has one."""
+    directory, name = os.path.split(seal_file(version))
+    meta = Directory.beneath(checkpoint_dir, directory)
+    if meta is not None:
+        with meta:
+            meta.unlink(name)

@@ -1,0 +1,440 @@
+"""How a version becomes visible on storage without rename: uploaded, completed back to back, proved, sealed last.
+
+Every operation that writes a version uses one `RemoteOutput` with one journal. Remote files appear one by one, each
+whole. So all shards are first uploaded to the last byte, then completed together, then read back, and sealed at the
+end. An orderly failure removes the shards that were completed, so that no reader finds a part of a version. After a
+kill, the journal tells the next process which uploads and objects are ours. A resumable output keeps the uploads of
+finished shards open; what an earlier run made visible is read back before it is sealed.
+
+To replace a version, placeholder objects stand in its directory as long as both sets of shards are in it. ElasticDL
+takes a directory for complete when it has as many entries as the first name says; with the placeholders there are
+always more, so it never takes the mixture for a complete version.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from types import TracebackType
+from typing import Final, Protocol
+
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, LockedError, RefusedError, UnsupportedError
+from edl_ckpt.core.base.ids import new_id
+from edl_ckpt.core.base.interruption import COMMIT
+from edl_ckpt.core.base.parallel import impatient, run_parallel
+from edl_ckpt.core.base.words import counted, size
+from edl_ckpt.core.commit.interface import (
+    FinishedSink,
+    LockedLocation,
+    NewVersion,
+    Note,
+    Prove,
+    VersionOutput,
+    Written,
+    written_version,
+)
+from edl_ckpt.core.commit.journal import Journal, discarded_copy, parse_journal
+from edl_ckpt.core.commit.publish.uploads import SharedUpload, SharedUploads, TargetPart
+from edl_ckpt.core.commit.repair.notes import forget_notes
+from edl_ckpt.core.state.annotate import Describe
+from edl_ckpt.core.state.holder import prove_lock, write_proved
+from edl_ckpt.core.state.owner import describe, format_owner, is_me, is_presumed_dead
+from edl_ckpt.core.state.paths import JOURNAL, STAGE_DIR, resumable_stage, seal_file
+from edl_ckpt.core.state.seal import Seal, base_name, seal_bytes
+from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter, Sink, has_parts
+from edl_ckpt.core.storage.meeting import SharedPrefix
+from edl_ckpt.core.storage.parts import PART_MEMORY_BYTES, PartMemory
+
+LOG: Final = logging.getLogger("edl_ckpt")
+UPLOAD_BYTES: Final = 5 << 20
+"""How many bytes of a local file are read and uploaded at a time: the smallest part, so that none stays open."""
+NOTED_BYTES: Final = 5 << 20
+"""A shard of a copy that has so many bytes is noted in the journal as soon as it is uploaded."""
+_READERS: Final = 4
+"""How many parts of local files are read at a time."""
+_COMPLETIONS: Final = 32
+"""How many objects are begun, completed or dropped at a time."""
+
+
+class RemoteOutput(VersionOutput):
+    """A version that is written as objects, which become visible one by one after all of them were uploaded."""
+
+    def __init__(self, store: ObjectStore, place: LockedLocation, new: NewVersion) -> None:
+        super().__init__(place, new)
+        self._store = store
+        self._purpose = new.purpose
+        self._memory = PartMemory(PART_MEMORY_BYTES if new.memory_bytes is None else new.memory_bytes)
+        self._stage = resumable_stage(new.number) if new.resumes else f"{STAGE_DIR}/{new_id()}"
+        self._names: list[str] = []
+        self._objects: dict[int, ObjectWriter] = {}
+        """The objects that this run completes; not those that an earlier run made visible."""
+        self._journal: Journal | None = None
+        self._is_listed = False
+        """True when the journal on the storage lists our uploads, so that others can settle them."""
+        self._decided = False
+
+    def create(self, sizes: Sequence[int]) -> Sequence[Sink]:
+        """Begin all uploads, or take over those that an interrupted run had finished; list them in the journal."""
+        self._names = [self._layout.shard_file(i, len(sizes)) for i in range(len(sizes))]
+        old = [base_name(shard.path) for shard in self._replaces.shards] if self._replaces else []
+        if set(self._names) & set(old):
+            raise RefusedError(
+                "storage without rename cannot replace a version with one of the same shard count",
+                path=self._store.path(self._name),
+                hint="try: --output LOCATION",
+            )
+        wanted = dict(zip(self._names, sizes, strict=True))
+        self._place.check()
+        earlier = self._earlier_journal(wanted)
+        if earlier is None and not old and self._store.names(self._name):
+            raise RefusedError("already exists; nothing was changed", path=self._store.path(self._name))
+        write_ids = {} if earlier is None else self._take_over(earlier)
+        fresh = [i for i in range(len(sizes)) if i not in self.resumed]
+        for i in fresh:
+            self._objects[i] = self._store.new_object(self._relative(i), sizes[i], self._memory)
+        for _ in run_parallel(lambda i: self._objects[i].begin(), fresh, _COMPLETIONS):
+            pass
+        self._journal = Journal(
+            self._number,
+            self._name,
+            owner=describe(self._purpose),
+            sizes=wanted,
+            source=self._resumes.source if self._resumes else "",
+            finished={self._names[i]: note for i, note in self.resumed.items()},
+            uploads={self._names[i]: item.upload_id for i, item in self._objects.items() if item.upload_id},
+            write_ids=write_ids | {self._names[i]: item.write_id for i, item in self._objects.items()},
+            old=tuple(old),
+            markers=tuple(marker_names(len(old), len(sizes), secrets.token_hex(4)) if old else ()),
+        )
+        self._write_journal()
+        self._is_listed = True
+        return [self._sink(i) for i in range(len(sizes))]
+
+    def _relative(self, shard: int) -> str:
+        return f"{self._name}/{self._names[shard]}"
+
+    def _sink(self, shard: int) -> Sink:
+        if shard in self.resumed:
+            return FinishedSink(self._store.path(self._relative(shard)))
+        return self._objects[shard]
+
+    def _write_journal(self) -> None:
+        assert self._journal is not None  # noqa: S101 - made by `create`
+        self._place.check()
+        self._store.write_small(f"{self._stage}/{JOURNAL}", self._journal.to_bytes())
+
+    def _earlier_journal(self, wanted: Mapping[str, int]) -> Journal | None:
+        """Return the journal of an interrupted run of the same work; what another work left is dropped."""
+        if self._resumes is None:
+            return None
+        data = self._store.read_small(f"{self._stage}/{JOURNAL}")
+        try:
+            journal = None if data is None else parse_journal(data, self._store.path(f"{self._stage}/{JOURNAL}"))
+        except ValueError:  # it says nothing that can be relied on
+            return None
+        if journal is None:
+            return None
+        if not self._place.is_exclusive:
+            found = self._store.stat(f"{self._stage}/{JOURNAL}")
+            age = found.age_seconds if found else 0.0
+            if not is_me(journal.owner) and not is_presumed_dead(journal.owner, age):
+                raise LockedError(f"{format_owner(journal.owner)} is writing there", path=self._store.path(self._name))
+        same = (journal.directory, journal.sizes) == (self._name, wanted)
+        if same and journal.source == self._resumes.source:
+            return journal
+        settle_remote(self._store, self._stage, journal)
+        return None
+
+    def _take_over(self, earlier: Journal) -> dict[str, str]:
+        """Take over the finished shards of an interrupted run, and drop its other uploads; return their write ids."""
+        assert self._resumes is not None  # noqa: S101 - or there is no earlier journal
+        write_ids: dict[str, str] = {}
+        for i, name in enumerate(self._names):
+            note, upload_id = earlier.finished.get(name), earlier.uploads.get(name, "")
+            write_id = earlier.write_ids.get(name, "")
+            if note is not None and self._resumes.accepts(i, note):
+                item = None
+                visible = is_visible(self._store, self._relative(i), write_id)
+                if not visible and upload_id:
+                    record = {"upload_id": upload_id, "write_id": write_id}
+                    item = self._store.resume_object(self._relative(i), earlier.sizes[name], record)
+                if item is not None:
+                    self._objects[i] = item
+                if visible or item is not None:
+                    self.resumed[i], write_ids[name] = note, write_id
+                    continue
+            if upload_id:
+                self._store.abort_upload(self._relative(i), upload_id)
+        return write_ids
+
+    def finish(self, shard: int, note: Note) -> None:
+        """Make sure that a shard is uploaded, and note in the journal that it is.
+
+        The notes of small shards can wait until `publish`: they are copied again as fast as they are noted.
+        """
+        item = self._objects[shard]
+        item.finish()
+        with self._lock:
+            assert self._journal is not None  # noqa: S101 - made by `create`
+            self._journal = replace(self._journal, finished={**self._journal.finished, self._names[shard]: note})
+            if item.size_bytes >= NOTED_BYTES:
+                self._write_journal()
+
+    def share(self, *, apart: bool = False) -> SharedUploads:  # noqa: ARG002 - each upload has an end of its own
+        """Return the open uploads as a value, for other processes that send their parts."""
+        if not has_parts(self._store):
+            raise UnsupportedError("a cluster cannot write to this storage", path=self._store.path(self._name))
+        opened = {
+            i: SharedUpload(self._relative(i), item.size_bytes, item.upload_id)
+            for i, item in self._objects.items()
+            if i not in self.resumed and item.upload_id
+        }
+        location, least = self._store.location, self._store.properties.part_bytes
+        return SharedUploads(location, opened, SharedPrefix(location, self._stage), least)
+
+    def take(self, parts: Iterable[TargetPart]) -> None:
+        """Take the parts of uploads that other processes have sent."""
+        for target, part in parts:
+            self._objects[target].take([part])
+
+    def publish(self, prove: Prove, describe: Describe | None = None) -> Seal:
+        """Complete all objects, prove them, and only then remove the shards that they replace."""
+        assert self._journal is not None  # noqa: S101 - made by `create`
+        for _ in run_parallel(lambda item: item.finish(), list(self._objects.values()), _COMPLETIONS):
+            pass
+        self._memory.close()
+        if self._memory.spooled_bytes:
+            LOG.info(
+                "%s: %s went by the local disk, because open parts took all of their %s of memory",
+                self._name,
+                size(self._memory.spooled_bytes),
+                size(self._memory.limit_bytes),
+            )
+        if self._resumes and any(item.size_bytes < NOTED_BYTES for item in self._objects.values()):
+            self._write_journal()  # so that a later run knows the small shards when they are visible
+        self._place.check()  # who has the lock now would have aborted our uploads: then nothing below takes effect
+        old_seal = seal_file(self._number)
+        if not self._replaces and self._store.stat(old_seal) is not None:  # of another version that had this number
+            self._store.remove(old_seal)
+        for name in self._journal.markers:
+            self._store.write_small(f"{self._name}/{name}", b"")
+        for _ in run_parallel(lambda o: o.complete(), list(self._objects.values()), _COMPLETIONS):
+            pass
+        seal = prove(self._written())
+        self._place.check()
+        self._journal = replace(self._journal, seal=json.loads(seal_bytes(seal)))
+        with COMMIT:
+            self._decided = True  # from here on the journal on the storage decides, here or in `recover`
+            if self._replaces:
+                self._write_journal()
+            settle_remote(self._store, self._stage, self._journal)
+            if self._replaces:
+                forget_notes(self._store, [self._number])
+        if describe is not None:
+            describe(None)
+        return seal
+
+    def _written(self) -> Written:
+        assert self._journal is not None  # noqa: S101 - made by `create`
+        directory, sizes = self._store.path(self._name), list(self._journal.sizes.values())
+        version = written_version(self._store.location, directory, self._layout, self._number, sizes)
+        # Objects completed by an earlier run have not been verified in this one.
+        is_ours = len(self._objects) == len(sizes)
+        return Written(
+            version, staged=False, verified=is_ours and all(item.verified for item in self._objects.values())
+        )
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._memory.close()
+        if not self._decided:
+            with impatient(error):
+                self._undo(error)
+
+    def _undo(self, error: BaseException | None) -> None:
+        """Drop what was not decided, as far as the storage answers; `recover` does the rest."""
+        try:
+            self._place.check()
+        except EdlCkptError:  # another process has the lock, or nobody knows
+            self._leave()
+            return
+        kept = [] if self._resumes is None or isinstance(error, CorruptError) else self._to_keep()
+        dropped = [item for i, item in self._objects.items() if i not in kept]
+        for _ in run_parallel(self._drop, dropped, _COMPLETIONS):
+            pass
+        if self._journal is None:
+            return
+        with suppress(EdlCkptError):
+            if not kept:
+                settle_remote(self._store, self._stage, self._journal)
+                return
+            names = {self._names[i] for i in kept}
+            self._journal = replace(
+                self._journal,
+                finished={name: note for name, note in self._journal.finished.items() if name in names},
+                uploads={name: upload for name, upload in self._journal.uploads.items() if name in names},
+            )
+            self._write_journal()
+
+    def _to_keep(self) -> list[int]:
+        """Return the finished shards that a later run can take over: open uploads, and what an earlier run completed.
+
+        Objects that this run completed are not among them: no reader may find a part of a version.
+        """
+        noted = list(self.resumed)
+        if self._journal is not None:
+            noted = [i for i, name in enumerate(self._names) if name in self._journal.finished]
+        waiting = {i for i, item in self._objects.items() if item.upload_id and not item.completed}
+        return [i for i in noted if i in waiting or i not in self._objects]
+
+    def _drop(self, item: ObjectWriter) -> None:
+        with suppress(EdlCkptError):
+            self._discard(item)
+
+    def _discard(self, item: ObjectWriter) -> None:
+        """Abort an upload, or remove the object that it became, unless another process has replaced that."""
+        relative = item.path.removeprefix(self._store.path(""))
+        if not item.completed:
+            item.abort()
+        elif not item.write_id or is_visible(self._store, relative, item.write_id):
+            self._store.remove(relative)
+
+    def _leave(self) -> None:
+        """End a run that has lost the lock: drop what is surely its own, and nothing that the new holder may use.
+
+        The new holder has settled what our journal lists, or will. A copy's uploads may be resumed by it, and a version
+        all of whose shards are visible stays, as after a kill.
+        """
+        if self._is_listed and (self._resumes is not None or not all(o.write_id for o in self._objects.values())):
+            return
+        with suppress(EdlCkptError):  # then the journal stays, and `recover` goes on
+            whole = self._journal is not None and not self._replaces and _all_visible(self._store, self._journal)
+            for item in () if whole else self._objects.values():
+                self._discard(item)
+            if self._journal is not None:
+                self._store.remove_many([f"{self._name}/{name}" for name in self._journal.markers])
+                self._store.remove(f"{self._stage}/{JOURNAL}")
+
+
+def marker_names(old: int, new: int, unique: str) -> list[str]:
+    """Return names that ElasticDL reads as "of 0", so many that a directory with both sets has more than either wants.
+
+    A part of each name is unique, so that a process that wakes up late never removes those of another.
+
+    >>> marker_names(4, 6, "0a1b")
+    ['resharding-0a1b-0.0', 'resharding-0a1b-0.1', 'resharding-0a1b-0.2']
+    """
+    return [f"resharding-{unique}-0.{k}" for k in range(max(new - old, 0) + 1)]
+
+
+def is_visible(store: ObjectStore, relative: str, write_id: str) -> bool:
+    """Say whether an object is visible that was written under a write id."""
+    found = store.stat(relative) if write_id else None
+    return found is not None and found.write_id == write_id
+
+
+def settle_remote(store: ObjectStore, stage: str, journal: Journal) -> str:
+    """Finish a commit as its journal says, or undo it; return what was done. Every step may be repeated.
+
+    A commit that was proved is finished: the old shards are removed, the seal is written, the placeholders go last. One
+    that was not proved is undone: its uploads are aborted, and its own objects are removed. One set of shards is only
+    removed when the other one is complete; if neither is, RefusedError, and nothing is changed. A new version all of
+    whose shards are visible stays: a job may rely on it by now. A process that was stopped may write its journal again
+    after another one has settled it; then none of its objects are there, and only the journal goes.
+    """
+    is_sealed_last = journal.seal is not None and not journal.old
+    visible = is_sealed_last or _all_visible(store, journal)
+    if journal.seal is not None and visible:
+        done = _finish(store, journal)
+    elif not journal.old and visible:
+        done = f"version {journal.version} is complete but not sealed; to seal it: edl-ckpt verify --seal"
+    else:
+        done = _undo(store, journal)
+    prove_lock(store.location)
+    store.remove_many([f"{journal.directory}/{name}" for name in journal.markers])
+    store.remove(f"{stage}/{JOURNAL}")
+    return done
+
+
+def _finish(store: ObjectStore, journal: Journal) -> str:
+    if journal.old:
+        prove_lock(store.location)
+        store.remove_many([f"{journal.directory}/{name}" for name in journal.old])
+    seal = json.dumps(journal.seal, ensure_ascii=False) + "\n"
+    write_proved(store, seal_file(journal.version), seal.encode("utf-8", "surrogatepass"))
+    return f"finished the replacement of version {journal.version}; the new version is in place"
+
+
+def _undo(store: ObjectStore, journal: Journal) -> str:
+    ours = _own_objects(store, journal)
+    if ours:
+        _check_complete(store, journal, dict.fromkeys(journal.old))
+    prove_lock(store.location)
+    aborted = [store.abort_upload(f"{journal.directory}/{name}", each) for name, each in journal.uploads.items()]
+    stay = "" if all(aborted) else f"; this service cannot abort {counted(aborted.count(False), 'upload')} of it"
+    for relative in ours or _own_objects(store, journal):  # an upload may have been completed until it was aborted
+        store.remove(relative)
+    if journal.old:
+        return f"rolled back the replacement of version {journal.version}; the old version is in place{stay}"
+    if journal.source:
+        return discarded_copy(journal.version) + stay
+    return f"removed the unfinished version {journal.version}{stay}"
+
+
+def _own_objects(store: ObjectStore, journal: Journal) -> list[str]:
+    """Return the visible objects that a commit wrote.
+
+    Without write ids: a replacement holds the lock, so objects with the new names are its own.
+    """
+    found: list[str] = []
+    for name, write_id in journal.write_ids.items():
+        relative = f"{journal.directory}/{name}"
+        if is_visible(store, relative, write_id) if write_id else journal.old and store.stat(relative) is not None:
+            found.append(relative)
+    return found
+
+
+def _check_complete(store: ObjectStore, journal: Journal, shards: Mapping[str, int | None]) -> None:
+    """Raise RefusedError unless all of these shards are visible, with their sizes where they are known."""
+    for name, size_bytes in shards.items():
+        found = store.stat(f"{journal.directory}/{name}")
+        if found is None or size_bytes not in {None, found.size_bytes}:
+            raise RefusedError(
+                f"{name} is missing or has changed; nothing was changed",
+                path=store.path(journal.directory),
+                hint="neither the old version nor the new one is complete; look at both before you delete a file",
+            )
+
+
+def _all_visible(store: ObjectStore, journal: Journal) -> bool:
+    """Say whether all shards that a journal names are visible, each the one that was uploaded."""
+    for name, size_bytes in journal.sizes.items():
+        found = store.stat(f"{journal.directory}/{name}")
+        if found is None or found.size_bytes != size_bytes or found.write_id not in {None, journal.write_ids.get(name)}:
+            return False
+    return bool(journal.sizes)
+
+
+class Readable(Protocol):
+    """Something local that is read by ranges, from several threads."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return `size` bytes at `offset`."""
+        ...
+
+
+def send_files(files: Sequence[tuple[Readable, ObjectWriter]]) -> None:
+    """Write local files to objects, part by part; the objects send several parts at a time."""
+
+    def send(task: tuple[Readable, ObjectWriter, int]) -> None:
+        source, item, start = task
+        item.write(start, source.read(start, min(UPLOAD_BYTES, item.size_bytes - start)))
+
+    parts = ((source, item, at) for source, item in files for at in range(0, item.size_bytes, UPLOAD_BYTES))
+    for _ in run_parallel(send, parts, _READERS):
+        pass

@@ -1,0 +1,441 @@
+"""The parts of uploads as tasks: which bytes of the targets a task sends, and what it reads for them.
+
+The targets of a group get their bytes in one order: what stands before the tables, and then of each table all rows and
+all ids, by source. So a task takes what follows in that order until each of its targets has at least one part. It
+sends everything that it reads for a target between two edges, and no other task sends a byte of that. A target that has
+got less than a part waits, and the task that closes its part later reads again what it waited for.
+
+Groups are the targets of one remainder. The more groups, the fewer parts are open at a time; beyond the remainders that
+sources have themselves, each further group reads the sources once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_ckpt.core.base.errors import UnsupportedError
+from edl_ckpt.core.base.parallel import RESULT_BYTES, Executor
+from edl_ckpt.core.base.words import counted, size
+from edl_ckpt.core.commit.publish.uploads import Extent, even_edges
+from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.kernel.routing import sketch_size
+from edl_ckpt.core.sources.elasticdl.target import PlacedVariable, VersionLayout
+from edl_ckpt.core.storage.parts import least_part
+
+WORKER_PART_BYTES: Final = 192 << 20
+"""Memory for the open parts of a worker by default: its tasks take about as much again for what they read."""
+_SMALL_BYTES: Final = 1 << 20
+"""The most bytes of small tables that are one step."""
+_WAIT: Final = 4
+"""How many times the bytes of a task are read before targets that have no part yet are left to a later task."""
+
+_Flags: TypeAlias = npt.NDArray[np.bool_]
+
+
+class CountedRows(Protocol):
+    """Rows of a table that follow each other in a source: how many go to each target, and the bytes of their ids."""
+
+    @property
+    def table(self) -> str:
+        """Return the name of the table."""
+        ...
+
+    @property
+    def rows(self) -> bulk.I64:
+        """Return the rows of each target: int64 [to_ps]."""
+        ...
+
+    @property
+    def id_bytes(self) -> bulk.I64:
+        """Return the bytes of the ids of each target: int64 [to_ps]."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moved:
+    """What moves into the shards of a version, as much of it as the parts follow from."""
+
+    layouts: VersionLayout
+    row_bytes: Mapping[str, int]
+    """The bytes of a row of each table."""
+    variables: Sequence[PlacedVariable]
+    stretches: Sequence[CountedRows]
+    """In the order in which each target gets them; tasks know them by their numbers."""
+    small: Sequence[CountedRows] = ()
+    """Tables of which many are read together."""
+    classes: int = 1
+    """How many groups of targets have no source in common: those of one remainder."""
+
+    @property
+    def to_ps(self) -> int:
+        """Return the number of targets."""
+        return len(self.layouts)
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of all targets."""
+        return int(self.layouts.size_bytes.sum())
+
+    def bytes_of(self, rows: CountedRows) -> int:
+        """Return the bytes of some rows, and of their ids."""
+        return int(rows.rows.sum()) * self.row_bytes[rows.table] + int(rows.id_bytes.sum())
+
+
+class DenseBytes(NamedTuple):
+    """Bytes of a dense variable that a task reads."""
+
+    name: str
+    start: int
+    size: int
+
+
+class SmallTables(NamedTuple):
+    """Small tables that a task reads; one task counts what was read for the fingerprint."""
+
+    names: tuple[str, ...]
+    counts: bool
+
+
+class StretchPass(NamedTuple):
+    """A stretch that a task reads, by its number in the survey: its ids, and with `values` its rows."""
+
+    number: int
+    values: bool
+    counts: bool
+
+
+class PartTask(NamedTuple):
+    """What one task sends and reads."""
+
+    extents: tuple[Extent, ...]
+    dense: tuple[DenseBytes, ...]
+    small: tuple[SmallTables, ...]
+    stretches: tuple[StretchPass, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartsPlan:
+    """How parts are sent, and what that costs."""
+
+    strategy: str
+    """'direct' when all open parts are in memory, 'spilled' when some wait on the local disk of the worker, 'grouped'
+    when sources are read once for each of several groups of targets."""
+    groups: int
+    tasks: int
+    parts: int
+    value_bytes: int
+    """The bytes of all values."""
+    values_read: int
+    """The bytes of values that tasks read."""
+    ids_read: int
+    """The bytes of ids that tasks read, as shards contain them."""
+    open_bytes: int
+    """What the open parts of a worker take, about."""
+    memory_bytes: int
+    """The memory of a worker for open parts."""
+    spilled_bytes: int
+    """The bytes that wait on local disks, about."""
+    least_bytes: int
+    task_bytes: int
+
+    @property
+    def times_read(self) -> float:
+        """Return how many times each value is read, on average."""
+        return self.values_read / self.value_bytes if self.value_bytes else 1.0
+
+    def __str__(self) -> str:
+        spilled = f", {size(self.spilled_bytes)} by local disks" if self.spilled_bytes else ""
+        return (
+            f"{counted(self.parts, 'part')} in {counted(self.tasks, 'task')}, {self.strategy}: values read"
+            f" {self.times_read:.2f} times ({size(self.values_read)}){spilled}; open parts of a worker take"
+            f" {size(self.open_bytes)}"
+        )
+
+
+def plan_parts(plan: Moved, executor: Executor, least_bytes: int, *, memory_bytes: int | None = None) -> PartsPlan:
+    """Return the cheapest way to send the parts of a plan, counted in bytes that are read and written.
+
+    `least_bytes` is the least size of a part for the storage, `memory_bytes` what the open parts of a worker may take.
+    """
+    memory = WORKER_PART_BYTES if memory_bytes is None else memory_bytes
+    total, task_bytes = _total_bytes(plan), executor.task_bytes(plan.size_bytes)
+    small, classes = sum(map(plan.bytes_of, plan.small)), plan.classes
+    part = least_part(max(plan.layouts.size_bytes.tolist(), default=0), least_bytes)
+
+    def open_bytes(groups: int) -> int:
+        return min(executor.threads * -(-plan.to_ps // groups) * part * 3 // 2, plan.size_bytes)
+
+    def spilled(groups: int) -> int:
+        taken = open_bytes(groups)
+        return plan.size_bytes * (taken - memory) // taken if taken > memory else 0
+
+    def cost(groups: int) -> tuple[float, int]:
+        read = (total - small) * max(groups // classes, 1) + small * groups
+        return read + 2 * spilled(groups) if has_room(open_bytes(groups) - memory) else float("inf"), open_bytes(groups)
+
+    rooms: dict[int, bool] = {}
+
+    def has_room(needed: int) -> bool:
+        if needed > 0 and needed not in rooms:
+            rooms[needed] = _has_room(executor, needed)
+        return needed <= 0 or rooms[needed]
+
+    merged = [n for n in range(1, classes + 1) if classes % n == 0]
+    split = [classes * n for n in range(2, -(-plan.to_ps // classes) + 1)]
+    groups = min((*merged, *split[:8], *split[-1:]), key=cost)
+    strategy = "grouped" if groups > classes else "spilled" if spilled(groups) else "direct"
+    tasks = parts = values_read = ids_read = 0
+    for task in part_tasks(plan, groups, least_bytes, task_bytes):
+        values, ids = _read_by(plan, task)
+        tasks, values_read, ids_read = tasks + 1, values_read + values, ids_read + ids
+        parts += sum(len(extent.edges) - 1 for extent in task.extents)
+    return PartsPlan(
+        strategy=strategy,
+        groups=groups,
+        tasks=tasks,
+        parts=parts,
+        value_bytes=plan.layouts.value_bytes,
+        values_read=values_read,
+        ids_read=ids_read,
+        open_bytes=open_bytes(groups),
+        memory_bytes=memory,
+        spilled_bytes=spilled(groups),
+        least_bytes=least_bytes,
+        task_bytes=task_bytes,
+    )
+
+
+def _has_room(executor: Executor, needed: int) -> bool:
+    try:
+        executor.check_temporary(-(-needed // executor.threads), executor.threads)
+    except UnsupportedError:
+        return False
+    return True
+
+
+def _total_bytes(plan: Moved) -> int:
+    ids = sum(int(each.id_bytes.sum()) for some in (plan.stretches, plan.small) for each in some)
+    return plan.layouts.value_bytes + ids
+
+
+def _read_by(plan: Moved, task: PartTask) -> tuple[int, int]:
+    """Return the bytes of values and of ids that a task reads."""
+    row_bytes, small = plan.row_bytes, {each.table: each for each in plan.small}
+    values, ids = sum(each.size for each in task.dense), 0
+    for some in task.small:
+        for name in some.names:
+            values += int(small[name].rows.sum()) * row_bytes[name]
+            ids += int(small[name].id_bytes.sum())
+    for each in task.stretches:
+        found = plan.stretches[each.number]
+        values += int(found.rows.sum()) * row_bytes[found.table] if each.values else 0
+        ids += int(found.id_bytes.sum())
+    return values, ids
+
+
+def literals_in(layouts: VersionLayout, extent: Extent, small: Collection[str] = ()) -> Iterator[tuple[int, bytes]]:
+    """Yield the (offset, bytes) of what stands between values in an extent, but for that among `small` tables."""
+    begins, target, low, high = layouts.tables_at[:, extent.target], extent.target, extent.edges[0], extent.edges[-1]
+    if low < begins[0]:
+        yield from ((at, data) for at, data in layouts.front(target).between if at < high and at + len(data) > low)
+    first = max(int(np.searchsorted(begins, low, "right")) - 1, 0)
+    last = min(int(np.searchsorted(begins, high, "left")), len(begins) - 1)
+    for table in layouts.names[first:last]:
+        if table not in small:
+            places = int(layouts.values_at(table)[target]), int(layouts.ids_at(table)[target])
+            heads = zip(layouts.head(table, target), places, strict=True)
+            yield from ((at - len(head), head) for head, at in heads if head and at > low and at - len(head) < high)
+
+
+def part_tasks(plan: Moved, groups: int, least_bytes: int, task_bytes: int) -> Iterator[PartTask]:
+    """Yield the tasks of all groups: together they send each byte of each target once, and count each value once."""
+    stretches = _in_groups(plan, groups)
+    for number in range(groups):
+        if number < plan.to_ps:
+            yield from _GroupTasks(plan, number, groups, stretches[number], least_bytes, task_bytes).tasks()
+
+
+class _Share(NamedTuple):
+    """What a group gets of a stretch."""
+
+    number: int
+    rows: bulk.I64
+    id_bytes: bulk.I64
+    is_first: bool
+    """True in the first group that reads the stretch, which counts its values."""
+
+
+def _in_groups(plan: Moved, groups: int) -> list[dict[str, list[_Share]]]:
+    found: list[dict[str, list[_Share]]] = [{} for _ in range(groups)]
+    for number, counts in enumerate(plan.stretches):
+        used = np.unique(np.flatnonzero(counts.id_bytes) % groups).tolist() or [0]
+        for group in used:
+            share = _Share(number, counts.rows[group::groups], counts.id_bytes[group::groups], group == used[0])
+            found[group].setdefault(counts.table, []).append(share)
+    return found
+
+
+class _Step(NamedTuple):
+    """What comes next in all targets of a group."""
+
+    ends: bulk.I64
+    """Where it ends in each target."""
+    used: _Flags
+    """The targets for which a source must be read."""
+    reads: SmallTables | StretchPass | None
+    result_bytes: int = 0
+
+
+class _GroupTasks:
+    """Targets of one remainder, and how far the tasks so far have come in each of them."""
+
+    def __init__(
+        self,
+        plan: Moved,
+        number: int,
+        groups: int,
+        stretches: dict[str, list[_Share]],
+        least_bytes: int,
+        task_bytes: int,
+    ) -> None:
+        self._plan, self._number, self._stretches = plan, number, stretches
+        self._targets = np.arange(number, plan.to_ps, groups)
+        self._sizes = plan.layouts.size_bytes[self._targets]
+        self._least = np.array([least_part(each, least_bytes) for each in self._sizes.tolist()], np.int64)
+        self._task_bytes = max(task_bytes, 1)
+        self._edges = np.zeros(len(self._targets), np.int64)
+        self._parts = np.zeros(len(self._targets), np.int64)
+        self._dense: dict[int, list[tuple[int, int, str]]] = {}
+        for variable in plan.variables:
+            owner, at = plan.layouts.dense_at(variable.name)
+            self._dense.setdefault(owner, []).append((at, variable.size_bytes, variable.name))
+        for some in self._dense.values():
+            some.sort()
+
+    def tasks(self) -> Iterator[PartTask]:
+        """Yield the tasks in the order of the bytes of each target."""
+        yield from self._fronts()
+        steps: list[_Step] = []
+        first = np.full(len(self._targets), -1, np.int64)  # the first step that a target waits for
+        begin, before, results = 0, self._edges.copy(), 0
+        most = _WAIT * max(self._task_bytes, int(self._least.sum()))
+        following = self._steps()
+        step: _Step | None = next(following)
+        while step is not None:
+            steps.append(step)
+            step = next(following, None)
+            ends = self._sizes if step is None else steps[-1].ends
+            results += steps[-1].result_bytes
+            first[steps[-1].used & (first < 0)] = len(steps) - 1
+            waiting = ends - self._edges
+            whole = (waiting >= self._least) | ((step is None) & (waiting > 0))
+            grown = int((ends - before).sum())
+            is_full = grown >= self._task_bytes or results >= RESULT_BYTES
+            if step is None or (is_full and not (~whole & (first >= 0)).any()) or (grown >= most and whole.any()):
+                task = self._close(steps, begin, first, ends, whole)
+                if any(task):
+                    yield task
+                first[whole] = -1
+                begin, before, results = len(steps), ends, 0
+
+    def _fronts(self) -> Iterator[PartTask]:
+        """Yield tasks for variables that are parts by themselves; the rest goes with the first table."""
+        for place, target in enumerate(self._targets.tolist()):
+            dense = self._dense.get(target, [])
+            least = int(self._least[place])
+            end = max((at + size_bytes for at, size_bytes, _ in dense), default=0)
+            step = max(self._task_bytes, least)
+            while end - self._edges[place] >= least:
+                low, cut = int(self._edges[place]), end
+                if end - low >= 2 * step + bulk.CHUNK_BYTES:
+                    at, size_bytes, _ = next(each for each in dense if each[0] + each[1] >= low + step)
+                    cut = at + min(-(-max(low + step - at, 0) // bulk.CHUNK_BYTES) * bulk.CHUNK_BYTES, size_bytes)
+                own = self._take(place, cut)
+                yield PartTask((own,), tuple(self._dense_in(target, low, cut)), (), ())
+
+    def _take(self, place: int, end: int) -> Extent:
+        """Return the parts of a target up to an offset, and go on there."""
+        start, least, first = int(self._edges[place]), int(self._least[place]), int(self._parts[place])
+        edges = (start, *even_edges(start, end, least))
+        self._edges[place] = end
+        self._parts[place] += len(edges) - 1
+        return Extent(int(self._targets[place]), edges, first)
+
+    def _dense_in(self, target: int, low: int, high: int) -> Iterator[DenseBytes]:
+        """Yield the bytes of variables in [low, high) of a target; an empty variable is where it would begin."""
+        for at, size_bytes, name in self._dense.get(target, ()):
+            start, end = max(at, low), min(at + size_bytes, high)
+            is_last = high == self._plan.layouts.size_bytes[target]
+            if start < end or (not size_bytes and low <= at and (at < high or is_last)):
+                yield DenseBytes(name, start - at, end - start)
+
+    def _close(self, steps: list[_Step], begin: int, first: bulk.I64, ends: bulk.I64, whole: _Flags) -> PartTask:
+        """Return the task that reads the steps from `begin` on, and sends what the `whole` targets wait for."""
+        extents: list[Extent] = []
+        dense: list[DenseBytes] = []
+        for place in np.flatnonzero(whole).tolist():
+            low, high = int(self._edges[place]), int(ends[place])
+            extents.append(self._take(place, high))
+            dense += self._dense_in(int(self._targets[place]), low, high)
+        waited = first[whole & (first >= 0)]
+        small: list[SmallTables] = []
+        passes: dict[int, StretchPass] = {}
+        for number in range(min(begin, int(waited.min(initial=begin))), len(steps)):
+            reads, is_new = steps[number].reads, number >= begin
+            if reads is None or not (is_new or (steps[number].used & whole).any()):
+                continue
+            if isinstance(reads, SmallTables):
+                small.append(reads._replace(counts=reads.counts and is_new))
+                continue
+            known = passes.get(reads.number, StretchPass(reads.number, values=False, counts=False))
+            counts = known.counts or (reads.counts and is_new)
+            passes[reads.number] = StretchPass(reads.number, known.values or reads.values, counts)
+        return PartTask(tuple(extents), tuple(dense), tuple(small), tuple(passes.values()))
+
+    def _steps(self) -> Iterator[_Step]:
+        """Yield what comes in the targets, from front to back."""
+        layouts, row_bytes = self._plan.layouts, self._plan.row_bytes
+        small = {each.table: each for each in self._plan.small}
+        yield _Step(layouts.tables_at[0][self._targets], np.zeros(len(self._targets), np.bool_), None)
+        some: list[str] = []
+        waiting = 0
+        for table in sorted(row_bytes, key=layouts.number):
+            if table in small:
+                some.append(table)
+                waiting += self._plan.bytes_of(small[table])
+                if waiting < _SMALL_BYTES:
+                    continue
+            if some:
+                yield self._small_step(some, row_bytes)
+                some, waiting = [], 0
+            if table not in small:
+                yield from self._table_steps(table, row_bytes[table])
+        if some:
+            yield self._small_step(some, row_bytes)
+
+    def _small_step(self, names: list[str], row_bytes: Mapping[str, int]) -> _Step:
+        ends = self._plan.layouts.tables_at[self._plan.layouts.number(names[-1]) + 1][self._targets]
+        results = sum(4 * sketch_size(row_bytes[name]) for name in names)
+        reads = SmallTables(tuple(names), counts=self._number == 0)
+        return _Step(ends, np.ones(len(self._targets), np.bool_), reads, results)
+
+    def _table_steps(self, table: str, row_bytes: int) -> Iterator[_Step]:
+        """Yield the rows of all stretches, and then their ids."""
+        shares, layouts = self._stretches.get(table, []), self._plan.layouts
+        result = 4 * sketch_size(row_bytes)
+        at = layouts.values_at(table)[self._targets]
+        for share in shares if row_bytes else ():
+            at = at + share.rows * row_bytes
+            yield _Step(at, share.rows > 0, StretchPass(share.number, values=True, counts=share.is_first), result)
+            result = 0
+        at = layouts.ids_at(table)[self._targets]
+        for share in shares:
+            at = at + share.id_bytes
+            counts = share.is_first and not row_bytes
+            yield _Step(at, share.id_bytes > 0, StretchPass(share.number, values=False, counts=counts), result)
+            result = 0

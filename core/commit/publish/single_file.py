@@ -1,0 +1,334 @@
+"""Exports: a file or directory is written under a hidden name beside its target, then renamed."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Final, Self, TypeVar
+
+from edl_ckpt.core.base.errors import EdlCkptError, RefusedError
+from edl_ckpt.core.base.ids import new_id
+from edl_ckpt.core.base.interruption import COMMIT
+from edl_ckpt.core.base.parallel import impatient, run_parallel
+from edl_ckpt.core.commit.publish.objects import UPLOAD_BYTES, send_files
+from edl_ckpt.core.state.owner import is_presumed_dead, owner_in
+from edl_ckpt.core.storage.access import Access
+from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.files import exchange_names, flush_path, rename_new
+from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter, has_parts
+from edl_ckpt.core.storage.local import LocalReader, is_gone, is_there
+from edl_ckpt.core.storage.parts import PartMemory, least_part
+from edl_ckpt.core.storage.regular import check_target
+from edl_ckpt.core.storage.trees import remove_tree
+
+_OLD: Final = ".old"
+_WORK: Final = ".work"
+_UPLOADS: Final = 16
+"""Small files that are uploaded, and objects that are completed, at a time."""
+_READERS: Final = 2
+"""Threads that read a local file to be uploaded."""
+Item = TypeVar("Item")
+_NAME_PART: Final = 100
+"""The characters of a target's name that its hidden name repeats: a name has 255 bytes at most."""
+
+
+class StagedOutput:
+    """A file or a directory that is written under a hidden name beside its target, and renamed when it is whole.
+
+    A context manager; leaving it removes an output that was not published. Entering raises RefusedError when the target
+    exists and `force` is False, or is neither a file nor a directory, NotFoundError when its directory does not exist.
+    """
+
+    def __init__(self, target: str, *, is_directory: bool, force: bool) -> None:
+        self.target = target
+        self._force = force
+        self._is_directory = is_directory
+        self._is_published = False
+        folder, name = os.path.split(target)
+        self.path = os.path.join(folder, f".{name[:_NAME_PART]}.{new_id()}.edl-ckpt")
+        self._folder = folder or "."
+        self._others: list[str] = []
+
+    def __enter__(self) -> Self:
+        check_target(self.target)
+        with storage_errors(self._folder):
+            os.stat(self._folder)
+        with storage_errors(self._folder):
+            _sweep_outputs(self._folder)
+        if not self._force and is_there(self.target):
+            raise RefusedError("exists already; nothing was changed", path=self.target, hint="--force replaces it")
+        if self._is_directory:
+            with storage_errors(self.path):
+                os.mkdir(self.path)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for path in (self.path, *self._others):
+            remove_tree(path)
+
+    def share(self) -> str:
+        """Make a directory for the work of other processes on the output, hidden beside it; return its absolute path.
+
+        It is removed with the context, and by whoever sweeps the outputs of a process that was killed.
+        """
+        path = os.path.abspath(f"{self.path}{_WORK}")
+        with storage_errors(path):
+            os.mkdir(path)
+        self.also(path)
+        return path
+
+    def also(self, path: str) -> None:
+        """Remove this path too when the context ends."""
+        self._others.append(path)
+
+    def publish(self) -> None:
+        """Move the output into its place; with `force`, an old one stays visible until the new one replaces it."""
+        if self._is_directory:
+            flush_path(self.path)
+        with COMMIT:
+            if not self._force or not is_there(self.target):
+                rename_new(self.path, self.target)
+            else:
+                with storage_errors(self.target):
+                    self._keep_access()
+                    self._replace()
+            self._is_published = True
+        flush_path(self._folder)
+
+    def retract(self, but: StagedOutput) -> None:
+        """Remove what was published, unless another one was too, or it has replaced an older output."""
+        if self._is_published and not but._is_published and not self._force:
+            remove_tree(self.target)
+            COMMIT.is_past = is_there(self.target)
+
+    def _keep_access(self) -> None:
+        """Give the output the owner, mode and ACL of the one that it replaces, as far as this process may."""
+        if os.path.isdir(self.target) != self._is_directory:
+            return
+        access = Access.of(self.target)
+        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            access.give(fd)
+        finally:
+            os.close(fd)
+
+    def _replace(self) -> None:
+        """Exchange both if the kernel can, and leave the old one for removal; or else use one rename, or two."""
+        if not exchange_names(self.path, self.target):
+            if not self._is_directory and not os.path.isdir(self.target):
+                os.replace(self.path, self.target)
+                return
+            old = f"{self.path}{_OLD}"
+            os.rename(self.target, old)
+            try:
+                os.rename(self.path, self.target)
+            except BaseException:
+                os.rename(old, self.target)
+                raise
+            self.also(old)
+
+
+def _sweep_outputs(folder: str) -> None:
+    """Remove abandoned outputs in a folder: hidden names that end as ours do, of dead processes."""
+    for name in os.listdir(folder):
+        owner = owner_in(name) if name.startswith(".") and ".edl-ckpt" in name else {}
+        path = os.path.join(folder, name)
+        with suppress(OSError):
+            if not owner or not is_presumed_dead(owner, time.time() - os.lstat(path).st_mtime):
+                continue
+            target = os.path.join(folder, name[1:].rsplit(".", 3)[0])
+            if name.endswith(_OLD) and is_gone(target):  # killed between two renames
+                if len(os.path.basename(target)) < _NAME_PART:
+                    os.rename(path, target)
+                continue
+            remove_tree(path)
+
+
+def work_name(name: str) -> str:
+    """Return a new name beside an output for the work of other processes on it."""
+    return f".{name[:_NAME_PART]}.{new_id()}.edl-ckpt{_WORK}"
+
+
+def sweep_work(store: ObjectStore, own: str = "") -> list[str]:
+    """Remove the work of dead processes beside the outputs of a location without rename, and abort their uploads.
+
+    An upload is theirs when it has the name of the output and began after the work, as services round to seconds. `own`
+    is the work of the caller, which has begun no upload. Returns what was done, in words.
+    """
+    done: list[str] = []
+    works = [name for name in store.names("") if name.endswith(f".edl-ckpt{_WORK}") and owner_in(name)]
+    ages = {name: store.ages(name).values() or [0.0] for name in works}
+    dead = {name for name in works if is_presumed_dead(owner_in(name), min(ages[name]))}
+    with suppress(EdlCkptError):
+        for name in dead:
+            output = name[1:].rsplit(".", 3)[0]
+            if any(other.startswith(f".{output}.") for other in ages.keys() - dead - {own}):
+                continue  # one that lives writes the same output
+            for each in store.open_uploads():
+                is_theirs = each.relative.partition("/")[0] == output and each.age_seconds <= max(ages[name]) + 1
+                if is_theirs and store.abort_upload(each.relative, each.upload_id):
+                    done.append(f"aborted an upload of {each.relative} that a killed export had left")
+            store.remove_many(store.tree(name))
+    return done
+
+
+class _FileUpload:
+    """A local file of known size, of which parts are uploaded as soon as all of their bytes are final."""
+
+    def __init__(self, item: ObjectWriter, path: str, part_bytes: int) -> None:
+        self.item = item
+        self._part_bytes = part_bytes
+        self._reader = LocalReader(path)
+        self._final: dict[int, list[tuple[int, int]]] = {}
+        self._sent: set[int] = set()
+        self._lock = threading.Lock()
+
+    def final(self, offset: int, size_bytes: int) -> None:
+        """Know that some bytes do not change any more; several threads call it."""
+        end, due = offset + size_bytes, list[int]()
+        with self._lock:
+            for number in range(offset // self._part_bytes, -(-end // self._part_bytes)):
+                first, last = self._extent(number)
+                found = self._final.setdefault(number, [])
+                found.append((max(offset, first), min(end, last)))
+                if number not in self._sent and _cover(found, first, last):
+                    self._sent.add(number)
+                    due.append(number)
+        for number in due:
+            self._send(number)
+
+    def finish(self) -> ObjectWriter:
+        """Upload the other parts, now that the whole file is final, and return the object."""
+        rest = sorted(set(range(-(-self.item.size_bytes // self._part_bytes))) - self._sent)
+        for _ in run_parallel(self._send, rest, _READERS):
+            pass
+        self.item.finish()
+        return self.item
+
+    def close(self) -> None:
+        """Close the local file."""
+        self._reader.close()
+
+    def _extent(self, number: int) -> tuple[int, int]:
+        first = number * self._part_bytes
+        return first, min(first + self._part_bytes, self.item.size_bytes)
+
+    def _send(self, number: int) -> None:
+        first, last = self._extent(number)
+        self.item.write(first, self._reader.read(first, last - first))
+
+
+def _cover(ranges: list[tuple[int, int]], first: int, last: int) -> bool:
+    """Say whether ranges have all bytes in [first, last) together."""
+    for start, end in sorted(ranges):
+        if start > first:
+            break
+        first = max(first, end)
+    return first >= last
+
+
+class Ahead:
+    """Uploads of local files that begin while the files are still written; nothing is visible before the end."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._memory = PartMemory()
+        self._files: dict[str, _FileUpload] = {}
+        self._others: dict[str, ObjectWriter] = {}
+
+    def begin(self, relative: str, path: str, size_bytes: int) -> Callable[[int, int], None] | None:
+        """Begin with a file that has its size; return what is called with each (offset, bytes) that is final.
+
+        None where a storage takes no parts, and for a small file: it is uploaded at the end.
+        """
+        if not has_parts(self._store) or size_bytes <= UPLOAD_BYTES:
+            return None
+        item = self._store.new_object(relative, size_bytes, self._memory)
+        sent = _FileUpload(item, path, least_part(size_bytes, self._store.properties.part_bytes))
+        self._files[relative] = sent  # before anything can fail, so that `close` closes it
+        item.begin()
+        return sent.final
+
+    def by_others(self, relative: str) -> ObjectWriter:
+        """Return an object of at least a byte whose parts another process sends; the caller begins it, and joins them.
+
+        Its size is that of the parts.
+        """
+        self._others[relative] = item = self._store.new_object(relative, 1, self._memory)
+        return item
+
+    @property
+    def others(self) -> Mapping[str, ObjectWriter]:
+        """Return the objects whose parts other processes send, by their names."""
+        return self._others
+
+    def names(self) -> Iterable[str]:
+        """Return the names of all local files that were begun."""
+        return self._files.keys()
+
+    def finish(self, relative: str) -> ObjectWriter:
+        """Upload what is left of a file, and return its object."""
+        return self._files[relative].finish()
+
+    def close(self) -> None:
+        """Stop what is still being sent, and abort what was not made visible."""
+        self._memory.close()
+        for each in self._files.values():
+            each.close()
+            with suppress(EdlCkptError):
+                each.item.abort()
+        for _ in run_parallel(_abort, list(self._others.values()), _UPLOADS):
+            pass
+
+
+def _abort(item: ObjectWriter) -> None:
+    with suppress(EdlCkptError):
+        item.abort()
+
+
+def put_files(store: ObjectStore, files: Mapping[str, str], *, replace: bool, ahead: Ahead) -> None:
+    """Upload local files, given by their paths below the location, and make them visible right after all of them.
+
+    Names must be free unless `replace` is True. A failure before the first file is visible changes nothing; a later one
+    leaves the files that are complete. Large files go part by part, small ones several at a time. Of some of them parts
+    were sent `ahead`, and all of those objects that other processes have sent.
+    """
+    objects: list[ObjectWriter] = []
+
+    def send(relative: str) -> None:
+        if relative in ahead.names():
+            objects.append(ahead.finish(relative))
+            return
+        with LocalReader(files[relative]) as reader:
+            item = store.new_object(relative, reader.size_bytes)
+            objects.append(item)
+            item.begin()
+            if reader.size_bytes > UPLOAD_BYTES:
+                send_files([(reader, item)])
+            else:
+                item.write(0, reader.read(0, reader.size_bytes))
+            item.finish()
+
+    def each(function: Callable[[Item], None], items: Iterable[Item]) -> None:
+        for _ in run_parallel(function, items, _UPLOADS):
+            pass
+
+    large = [relative for relative, path in files.items() if os.path.getsize(path) > UPLOAD_BYTES]
+    try:
+        for item in ahead.others.values():
+            item.finish()
+            objects.append(item)
+        for relative in large:
+            send(relative)
+        each(send, sorted(files.keys() - set(large)))
+        with COMMIT:
+            each(lambda item: item.complete(replace=replace), objects)
+    except BaseException as error:
+        with impatient(error):
+            for item in objects:
+                with suppress(EdlCkptError):
+                    item.abort()
+        raise

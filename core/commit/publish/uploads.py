@@ -1,0 +1,156 @@
+"""Uploads that other processes send parts of; this one began them, and completes or aborts them.
+
+A part has one writer, and a task that is done twice sends the same bytes under the same number. The storage itself is
+the fence: once an upload was completed or aborted, it takes no part. So no late task changes what is published, and no
+record of attempts is needed, as files have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar, overload
+
+from edl_ckpt.core.base.errors import UnsupportedError
+from edl_ckpt.core.base.parallel import Resource
+from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage.interface import PartsStore, PartsWriter, SentPart, Sink, has_parts
+from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.storage.meeting import SharedPrefix
+from edl_ckpt.core.storage.parts import PartMemory, least_part
+
+Source = TypeVar("Source", bound=Resource)
+
+
+class Extent(NamedTuple):
+    """The parts of one target that one task sends."""
+
+    target: int
+    edges: tuple[int, ...]
+    """Where each part begins in the target, and where the last one ends."""
+    first: int
+    """The number of the first part."""
+
+
+def even_edges(start: int, end: int, least: int) -> list[int]:
+    """Return where parts end that are of one size, of `least` bytes at least unless all together have fewer.
+
+    >>> even_edges(10, 22, 5), even_edges(10, 13, 5)
+    ([16, 22], [13])
+    """
+    count = max((end - start) // least, 1)
+    return [start + (end - start) * number // count for number in range(1, count + 1)]
+
+
+class TargetPart(NamedTuple):
+    """A part that was sent, with the number of its target."""
+
+    target: int
+    part: SentPart
+
+
+class SharedUpload(NamedTuple):
+    """An upload as other processes know it."""
+
+    relative: str
+    size_bytes: int
+    upload_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SharedUploads:
+    """The uploads of a version as a value, by the numbers of their targets; those that are finished are missing."""
+
+    location: Location
+    uploads: Mapping[int, SharedUpload]
+    place: SharedPrefix
+    """Where processes show that they can write."""
+    part_bytes: int
+    """The least that the storage takes for each part but the last."""
+
+    def __repr__(self) -> str:
+        return f"<SharedUploads of {self.location.url}>"
+
+    def least_part(self, target: int) -> int:
+        """Return how large the parts of a target must be at least, so that there are not too many."""
+        return least_part(self.uploads[target].size_bytes, self.part_bytes)
+
+    @contextmanager
+    def opened(self, extents: Collection[Extent], memory: PartMemory) -> Iterator[SentFiles]:
+        """Yield writers of the parts of some targets; at the end all parts are sent, and the writers list them.
+
+        Raises LockedError when an upload was completed or aborted: then the task is not needed any more.
+        """
+        store = open_store(self.location)
+        if not has_parts(store):
+            raise UnsupportedError("this storage takes no parts of objects", path=self.location.url)
+        files = SentFiles({extent.target: self._writer(store, extent, memory) for extent in extents})
+        yield files
+        files.finish()
+
+    def _writer(self, store: PartsStore, extent: Extent, memory: PartMemory) -> PartsWriter:
+        relative, size_bytes, upload_id = self.uploads[extent.target]
+        return store.parts_of(relative, size_bytes, upload_id, edges=extent.edges, first=extent.first, memory=memory)
+
+
+class SentFiles(Sequence[Sink]):
+    """The targets of a task, by their numbers; bytes for any other target are dropped."""
+
+    def __init__(self, writers: Mapping[int, PartsWriter]) -> None:
+        self._writers = writers
+        self.sent: list[TargetPart] = []
+        """The parts, once they are sent."""
+
+    def __repr__(self) -> str:
+        return f"<SentFiles of {len(self._writers)} targets>"
+
+    def __len__(self) -> int:
+        return max(self._writers, default=-1) + 1
+
+    @overload
+    def __getitem__(self, index: int) -> Sink: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Sink]: ...
+    def __getitem__(self, index: int | slice) -> Sink | Sequence[Sink]:
+        assert isinstance(index, int)  # noqa: S101 - nobody takes several
+        return self._writers.get(index, _DROPPED)
+
+    def finish(self) -> None:
+        """Send what is left."""
+        for target, writer in self._writers.items():
+            self.sent += (TargetPart(target, part) for part in writer.sent())
+
+
+class _Dropped:
+    """Stands for a target that another task writes."""
+
+    path = ""
+    bytes_written = 0
+
+    def write(self, offset: int, data: memoryview | bytes) -> None:
+        """Drop the bytes."""
+
+    def write_between(self, between: object) -> None:
+        """Drop the bytes."""
+
+
+_DROPPED = _Dropped()
+
+
+class Sending(Generic[Source]):
+    """A source, opened, and the memory for the parts that a process fills and sends."""
+
+    def __init__(self, source: Source, memory_bytes: int) -> None:
+        self.source = source
+        self.memory = PartMemory(memory_bytes)
+
+    @property
+    def bytes_read(self) -> int:
+        """Return how many bytes of the source were read so far."""
+        return self.source.bytes_read
+
+    def close(self) -> None:
+        """Stop what is still being sent, and close the source."""
+        self.memory.close()
+        self.source.close()

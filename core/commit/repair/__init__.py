@@ -1,0 +1,1 @@
+"""How what a killed command left behind is finished or rolled back."""

@@ -1,0 +1,143 @@
+"""Finishing, rolling back and keeping what killed commands left behind.
+
+Whatever takes several steps has a journal, and whatever is being written has an owner. A command that takes the lock of
+a location settles first, so the next command puts an end to every crash; `edl-ckpt recover` does only that. Every
+writer holds the lock while it writes. So a process with an exclusive lock knows that each journal belongs to a dead
+command. On storage without locks it settles the journals of its own process, and of processes presumed dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, UsageError
+from edl_ckpt.core.base.interruption import COMMIT
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.words import describe, escaped
+from edl_ckpt.core.commit.interface import LockedLocation
+from edl_ckpt.core.commit.kinds import kind_of
+from edl_ckpt.core.commit.repair.disk import DiskRepair
+from edl_ckpt.core.commit.repair.notes import sweep_notes
+from edl_ckpt.core.commit.repair.objects import ObjectRepair
+from edl_ckpt.core.sources.registry import shard_named, version_named
+from edl_ckpt.core.state.holder import LostLockError
+from edl_ckpt.core.state.index import refresh_index
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS, holding, open_lock
+from edl_ckpt.core.state.paths import STATE_DIR
+from edl_ckpt.core.storage import Location, LocationLike, open_store
+from edl_ckpt.core.storage.beneath import ForeignError
+from edl_ckpt.core.storage.trees import made_directory
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What was finished or removed, what is kept so that it can be resumed, and what is left alone, in words."""
+
+    location: Location
+    done: tuple[str, ...]
+    kept: tuple[str, ...]
+    left: tuple[str, ...] = ()
+    """What is not ours, or cannot be settled: a person must look at it."""
+
+    def __repr__(self) -> str:
+        return describe(
+            "Recovery",
+            escaped(self.location.url),
+            f"{len(self.done)} done",
+            f"{len(self.kept)} kept",
+            f"{len(self.left)} left" if self.left else "",
+        )
+
+
+@contextmanager
+def location_lock(
+    location: LocationLike,
+    purpose: str,
+    *,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = WARNINGS,
+    create: bool = False,
+    may_be_empty: bool = False,
+) -> Iterator[LockedLocation]:
+    """Hold the lock of a location while the block runs, after settling what dead commands left there.
+
+    The reporter is warned of what was settled. With `create`, for commands that write a version, a local directory that
+    does not exist is made first, and removed again if the block fails and leaves nothing in it. Raises NotFoundError
+    for a directory without versions and without state of ours, which `may_be_empty` allows to commands that write
+    nothing there; UsageError for a version's own directory; LockedError, which names the holder, when the lock is not
+    free within `wait_seconds`.
+    """
+    where = Location.of(location)
+    COMMIT.more()
+    with made_directory(where.local_path if create else None):
+        store = open_store(where)
+        repair = kind_of(store).repair
+        if not _is_location(where, repair) and not (create or may_be_empty):
+            raise _no_location(where)
+        lock = open_lock(store, purpose, reporter)
+        try:
+            with holding(lock, where, wait_seconds=wait_seconds):
+                settled = repair.settle(exclusive=lock.is_exclusive)
+                for text in (*settled.done, *settled.left):
+                    reporter.warn(f"{where}: {text}")
+                yield LockedLocation(store, lock.is_exclusive, lock.check)
+                refresh_index(store)
+        except LostLockError:  # its last request may have come too late
+            again = location_lock(where, purpose, wait_seconds=wait_seconds, reporter=reporter, may_be_empty=True)
+            with suppress(EdlCkptError), again:
+                pass
+            raise
+
+
+def recover(
+    location: LocationLike,
+    *,
+    drop_copies: bool = False,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = WARNINGS,
+) -> Recovery:
+    """Settle all that killed commands left in a location; with `drop_copies` discard interrupted copies too.
+
+    Raises LockedError while another command is at work there, NotFoundError where there is nothing of ours.
+    """
+    where = Location.of(location)
+    store = open_store(where)
+    repair = kind_of(store).repair
+    # A killed command may have left nothing but uploads, which no listing shows.
+    if not _is_location(where, repair) and not repair.has_uploads():
+        raise _no_location(where)
+    lock = open_lock(store, "recover", reporter)
+    with holding(lock, where, wait_seconds=wait_seconds):
+        settled = repair.settle(exclusive=lock.is_exclusive, drop_copies=drop_copies)
+        refresh_index(store, whole=True)
+        repair.sweep(settled, exclusive=lock.is_exclusive)
+        with COMMIT, suppress(ForeignError):  # no directory of ours
+            settled.done += sweep_notes(store)
+    return Recovery(where, tuple(settled.done), tuple(settled.kept), tuple(settled.left))
+
+
+def _is_location(location: Location, repair: DiskRepair | ObjectRepair) -> bool:
+    """Say whether there are versions or state of ours; UsageError for a version's directory, which must stay as it is.
+
+    State in another directory would make ElasticDL's scan of it fail.
+    """
+    names = repair.names()
+    if any(map(shard_named, names)):
+        raise UsageError("is one version's directory", path=location.url, hint="name the directory it is in")
+    return STATE_DIR in names or any(map(version_named, names))
+
+
+def _no_location(location: Location) -> NotFoundError:
+    return NotFoundError("no checkpoint here; nothing was written", path=location.url, hint="is this a checkpoint_dir?")
+
+
+def settle_first(location: Location, *, wait_seconds: float = LOCK_WAIT_SECONDS, reporter: Reporter = WARNINGS) -> None:
+    """Settle what a dead command left, before a version is looked up that may be between two places just now.
+
+    Takes the lock only where a dead command left the journal of a replacement.
+    """
+    if kind_of(open_store(location)).repair.is_interrupted():
+        with location_lock(location, "recover", wait_seconds=wait_seconds, reporter=reporter):
+            return

@@ -1,0 +1,1 @@
+"""The nouns: versions, shards, variables, tables, and where their bytes are."""

@@ -1,0 +1,182 @@
+"""The contents of a shard: variables and tables, and the extents of their bytes."""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass, field
+from typing import Final
+
+from edl_ckpt.core.base.words import counted, describe, escaped
+from edl_ckpt.core.model.dtypes import TF_DTYPES, DType
+from edl_ckpt.core.model.versions import ShardFile
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Bytes [start, end) of a file."""
+
+    start: int
+    end: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the number of bytes."""
+        return self.end - self.start
+
+
+class Encoding(enum.StrEnum):
+    """How ids are stored: whole numbers by numpy's name for them, and others."""
+
+    VARINT = "varint"
+    """Varints of 64 bits, back to back."""
+    TAGGED = "tagged"
+    """The same, each after a varint of its own that is no id."""
+    INT64 = "<i8"
+    UINT64 = "<u8"
+    """As the int64 of the same bits."""
+    INT32 = "<i4"
+    ROWS = "rows"
+    """Row numbers, which are stored nowhere: the extent only counts them, as if each had eight bytes."""
+
+    @property
+    def itemsize(self) -> int:
+        """Return the bytes of one id; 0 where they differ in length."""
+        return _ID_BYTES[self]
+
+
+_ID_BYTES: Final = {
+    Encoding.VARINT: 0,
+    Encoding.TAGGED: 0,
+    Encoding.INT64: 8,
+    Encoding.UINT64: 8,
+    Encoding.INT32: 4,
+    Encoding.ROWS: 8,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class IdRun:
+    """Where ids lie, and how."""
+
+    start: int
+    end: int
+    encoding: Encoding = Encoding.VARINT
+    first: int = 0
+    """The id of the first row, where ids are row numbers."""
+
+    @property
+    def tagged(self) -> bool:
+        """Return True when it is only read as a whole: nothing tells an id from what is before it."""
+        return self.encoding is Encoding.TAGGED
+
+
+@dataclass(frozen=True, slots=True)
+class TableInfo:
+    """A shard's description of a table, without its rows (EmbeddingTableInfo); `offset` is its place in the file."""
+
+    name: str
+    dim: int
+    initializer: str
+    offset: int = field(default=0, compare=False)
+    dtype: int = field(default=0, compare=False)
+    """The number in tensorflow.DataType that the file has, 0 for none.
+
+    Python savers write FLOAT whatever dtype the rows have, so the dtype of rows always comes from their tensor.
+    """
+
+    @property
+    def named_dtype(self) -> DType | None:
+        """Return the dtype that it names; None for none, or for one that is unknown here."""
+        return TF_DTYPES.get(self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class DenseEntry:
+    """A dense variable in a shard: its values are the bytes of `values`, C order, little-endian."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    values: Extent
+    offset: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of its values."""
+        return self.values.size_bytes
+
+    @property
+    def elements(self) -> int:
+        """Return the number of elements."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class TableEntry:
+    """Rows of an embedding table in a shard: row k is `values[k * row_bytes :][:row_bytes]`, its id the k-th.
+
+    Without rows, `dtype` is None and `dim` is 0. Then `empty_dtype` and `empty_dim` are those of a tensor [0, dim] of
+    generation v3 or v4, and None and 0 for any other.
+    """
+
+    name: str
+    dtype: DType | None
+    dim: int
+    rows: int
+    values: Extent
+    ids: tuple[IdRun, ...]
+    offset: int
+    empty_dtype: DType | None = None
+    empty_dim: int = 0
+
+    @property
+    def row_bytes(self) -> int:
+        """Return the bytes of one row."""
+        return self.dim * self.dtype.itemsize if self.dtype else 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of values and ids."""
+        return self.values.size_bytes + sum(run.end - run.start for run in self.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A fault in a shard that did not stop its indexing; `code` is the code of a finding of `verify`."""
+
+    code: str
+    subject: str
+    offset: int | None
+    message: str
+    warning: bool = False
+    """True when the finding is a warning, although its code is that of an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardIndex:
+    """The contents of a shard and where they lie, from its tags alone: no value and no id was read for it."""
+
+    file: ShardFile
+    version: int
+    generation: str
+    """'v0', 'v1', 'v2', 'v3' or 'v4'; '' for a shard without variables, tables and infos."""
+    infos: tuple[TableInfo, ...]
+    variables: tuple[DenseEntry, ...]
+    tables: tuple[TableEntry, ...]
+    problems: tuple[Problem, ...] = ()
+    unknown_fields: tuple[tuple[int, int], ...] = ()
+    """(field number, byte offset) of top-level fields that no reader knows."""
+    edges: tuple[int, ...] = field(default=(), repr=False, compare=False)
+    """The offset of every top-level field, in order."""
+
+    def __repr__(self) -> str:
+        return describe(
+            "ShardIndex",
+            escaped(self.file.path),
+            f"version {self.version}",
+            self.generation,
+            counted(len(self.variables), "variable"),
+            counted(len(self.tables), "table"),
+            counted(len(self.problems), "problem") if self.problems else "",
+        )

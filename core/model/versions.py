@@ -1,0 +1,202 @@
+"""Versions as a listing shows them: where each one is, its shards, and its state; nothing was opened for them."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import chain, islice, pairwise
+from typing import Any, Final
+
+from edl_ckpt.core.base.errors import UnsupportedError
+from edl_ckpt.core.base.notebook import Shown
+from edl_ckpt.core.base.words import counted, describe, escaped, size
+from edl_ckpt.core.model.layouts import Layout
+from edl_ckpt.core.storage.faults import Fault
+from edl_ckpt.core.storage.location import Location
+
+MISSING_LISTED: Final = 1000
+"""So many missing shards are listed one by one. A file's name may claim any number of shards; it is not a size."""
+UNNUMBERED: Final = -1
+"""The number of a version that has none: it sorts before all others."""
+
+
+class State(enum.StrEnum):
+    """The state of a version, decided from a listing alone: no file is opened."""
+
+    COMPLETE = "complete"
+    INCOMPLETE = "incomplete"
+    WRITING = "writing"
+    """Incomplete, and touched within the grace period: a job may still be saving it."""
+    MIXED = "mixed"
+    """Files of several ps_num, or of several suffixes, in one directory."""
+    INVALID = "invalid"
+    """All shards are there, and so are other entries, which make ElasticDL refuse the version."""
+    UNREADABLE = "unreadable"
+    """The directory or a file in it is there and cannot be looked at now, so no other state can be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFile:
+    """One shard as a listing shows it; `modified` in seconds since the epoch, 0.0 where unknown."""
+
+    ps_id: int
+    ps_num: int
+    path: str
+    size_bytes: int
+    modified: float
+    linked: bool = False
+    """True for a symbolic link, whose bytes lie elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version(Shown):
+    """One version as a listing shows it. `ps_num` is None without shard files, or when they disagree."""
+
+    location: Location
+    version: int
+    """Its number. In a directory named by a UUID, what Determined's metadata says, else UNNUMBERED."""
+    path: str
+    """The version's directory; the file itself in the single-file layout."""
+    layout: Layout
+    state: State
+    ps_num: int | None
+    shards: tuple[ShardFile, ...]
+    extra: tuple[str, ...] = ()
+    """Names in the version's directory that are not its shards."""
+    modified: float = 0.0
+    metrics: Mapping[str, float] = field(default_factory=dict, hash=False)
+    tags: tuple[str, ...] = ()
+    note: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """What users recorded by keys of their own: JSON values."""
+    metadata_fault: str = ""
+    """Why the version's metadata (metrics, tags, note, keys) cannot be read; '' when it can."""
+    fingerprint: str = ""
+    """The fingerprint in its seal; '' without a seal that matches these files."""
+    fault: Fault | None = None
+    """Why the version is unreadable, if that is known; None in every other state."""
+    linked: bool = False
+    """True when its path is a symbolic link: deleting the version removes the link, and frees nothing."""
+    unread: Fault | None = None
+    """Why its metadata or its seal, which is there, cannot be read: what is known of it may lack something.
+
+    UnsupportedError when a newer edl-ckpt wrote it.
+    """
+    seal_fault: str = ""
+    """Why its seal does not match these files; '' when it does, or when there is no seal."""
+    mixture: str = ""
+    """Why its shards are not of one run of a job, as `mixed_runs` says; '' when they are, as far as is known."""
+    replaced_by: str = ""
+    """The process that is replacing it just now, so that its state is not what it will be; '' for none."""
+
+    @property
+    def ref(self) -> str:
+        """Return the reference that names this version on the command line; the path of a file by itself."""
+        return self.path if self.is_alone else f"{self.location}@{self.key}"
+
+    @property
+    def is_alone(self) -> bool:
+        """Return True for a file by itself, which belongs to no location."""
+        return not self.layout.in_location
+
+    @property
+    def is_file(self) -> bool:
+        """Return True for a version in one file that lies in a location by the side of directories."""
+        return self.layout.in_location and not self.layout.shard
+
+    @property
+    def uuid(self) -> str:
+        """Return the UUID that names the version's directory, as Determined's are; '' for any other."""
+        return self.path.rpartition("/")[2] if self.layout.name == "uuid" else ""
+
+    @property
+    def number(self) -> int | None:
+        """Return the version's number, None for a directory named by a UUID that does not say it."""
+        return None if self.version == UNNUMBERED else self.version
+
+    @property
+    def key(self) -> int | str:
+        """Return what tells the version from all others of its location: its UUID, or else its number."""
+        return self.uuid or self.version
+
+    @property
+    def why_unreadable(self) -> str:
+        """Return why the version is unreadable, in words; '' in every other state."""
+        if self.fault is None:
+            return "cannot be read now" if self.state is State.UNREADABLE else ""
+        place = "" if self.fault.path == self.path else f"{self.fault.path}: "
+        return f"cannot be read now: {place}{self.fault.message}"
+
+    @property
+    def is_newer(self) -> bool:
+        """Return True when a newer edl-ckpt wrote its metadata or its seal."""
+        return self.unread is not None and self.unread.kind is UnsupportedError
+
+    @property
+    def seal_warning(self) -> str:
+        """Return what is wrong with its seal, in words; '' for nothing."""
+        if not self.seal_fault:
+            return ""
+        return f"{'its seal' if self.unread else 'does not match its seal'}: {self.seal_fault}"
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of all shard files."""
+        return sum(shard.size_bytes for shard in self.shards)
+
+    @property
+    def own_bytes(self) -> int:
+        """Return the bytes that lie at the location itself: deleting a link frees nothing."""
+        return 0 if self.linked else sum(shard.size_bytes for shard in self.shards if not shard.linked)
+
+    @property
+    def files_digest(self) -> str:
+        """Return a digest of the names, sizes and times of the shards: another one means that a file has changed."""
+        import hashlib  # a listing does without it
+
+        files = [(shard.path.rpartition("/")[2], shard.size_bytes, shard.modified) for shard in self.shards]
+        return hashlib.blake2b(repr(files).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+    @property
+    def names_inside(self) -> tuple[str, ...]:
+        """Return the names in its directory: shards, and what is no shard."""
+        return (*(shard.path.rpartition("/")[2] for shard in self.shards), *self.extra)
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Return the first ps_ids without a file, at most MISSING_LISTED; empty when ps_num is unknown."""
+        return tuple(islice(chain.from_iterable(self.missing_ranges), MISSING_LISTED))
+
+    @property
+    def missing_count(self) -> int:
+        """Return how many ps_ids have no file."""
+        return sum(gap.stop - gap.start for gap in self.missing_ranges)  # `len` of a range fails beyond 64 bits
+
+    @property
+    def missing_ranges(self) -> tuple[range, ...]:
+        """Return the ps_ids without a file as gaps between those that have one: at most one gap more than files."""
+        if self.ps_num is None:
+            return ()
+        present = sorted({shard.ps_id for shard in self.shards})
+        gaps = pairwise([-1, *present, self.ps_num])
+        return tuple(range(before + 1, after) for before, after in gaps if after - before > 1)
+
+    def __repr__(self) -> str:
+        return describe(
+            "Version",
+            escaped(self.ref),
+            self.state.value,
+            counted(len(self.shards), "shard"),
+            size(self.size_bytes),
+            self.layout.name,
+            f"tags {escaped(', '.join(self.tags))}" if self.tags else "",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRef:
+    """A parsed reference: `version` is a number, 'latest', 'best', 'best:METRIC', a tag or (the start of) a UUID."""
+
+    location: Location
+    version: int | str

@@ -1,0 +1,287 @@
+"""How values move: each is read once, looked at once, and written at its offset.
+
+What is moved at a time are pieces of dense variables, a piece of a large table, or several small tables that follow
+each other: those are put together with all that stands between them, so that each target takes one write. Where a
+piece of a large table goes follows from the pieces before it in its stretch, which take their places in turn; so
+nothing is kept for each piece.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from edl_ckpt.core.base.errors import EdlCkptError, LockedError
+from edl_ckpt.core.base.progress import Reporter
+from edl_ckpt.core.commit.publish.part_plan import DenseBytes
+from edl_ckpt.core.kernel import bulk, routing
+from edl_ckpt.core.kernel.routing import Part
+from edl_ckpt.core.moving.direct import LOOK_BYTES, MovedRows, move_directly
+from edl_ckpt.core.moving.settings import ReshardSettings
+from edl_ckpt.core.moving.source import FileRows, Source, read_bytes
+from edl_ckpt.core.moving.sparse import PieceCounts, SparsePair
+from edl_ckpt.core.proof.fingerprint import ContentSketch
+from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES
+from edl_ckpt.core.reading.places import IdsAt
+from edl_ckpt.core.sources.elasticdl.target import VersionLayout, write_groups
+from edl_ckpt.core.storage.interface import Sink
+
+
+class Stretch(NamedTuple):
+    """A stretch as a task names it: its ids in the source, what of them goes to each target, and where that begins.
+
+    It names only the targets that it goes to, so it is small however many there are.
+    """
+
+    table: str
+    ids: IdsAt
+    counts: SparsePair
+    """Rows, and bytes of ids."""
+    route: SparsePair
+    """Offsets of rows and of ids."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PieceInTurn:
+    """One piece of a stretch, the `number`-th of it."""
+
+    ids: IdsAt
+    number: int
+    turns: Turns
+
+
+Movable: TypeAlias = list[DenseBytes] | PieceInTurn | tuple[str, ...]
+"""What a thread moves at a time: the last are small tables."""
+
+
+class Turns:
+    """The places of the pieces of one stretch, which each piece takes after those before it."""
+
+    def __init__(self, stretch: Stretch, to_ps: int, rows: FileRows) -> None:
+        self.table, self.rows = stretch.table, rows
+        self._row, self._end_row = stretch.ids.first_row, stretch.ids.first_row + stretch.ids.rows
+        row_counts, id_bytes = stretch.counts.full(to_ps)
+        self._values_at, self._ids_at = stretch.route.full(to_ps)
+        self._values_end, self._ids_end = self._values_at + row_counts * rows.row_bytes, self._ids_at + id_bytes
+        self._next = 0
+        self._failed = sys.maxsize
+        self._changed = threading.Condition()
+
+    def take(self, number: int, rows: bulk.I64, id_bytes: bulk.I64) -> tuple[int, bulk.I64, bulk.I64]:
+        """Return (first row, offsets of rows, offsets of ids) of a piece; LockedError when the stretch has no room.
+
+        `rows` and `id_bytes` are those of each target, int64 [to_ps]. Waits for the pieces before it.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._next == number or self._failed < number)
+            if self._failed < number:
+                raise EdlCkptError("a piece of the table before this one failed", path=self.rows.reader.path)
+            row, values_at, ids_at = self._row, self._values_at, self._ids_at
+            self._row = row + int(rows.sum())
+            self._values_at, self._ids_at = values_at + rows * self.rows.row_bytes, ids_at + id_bytes
+            ends = (self._values_at, self._values_end), (self._ids_at, self._ids_end)
+            if self._row > self._end_row or any((offsets > end).any() for offsets, end in ends):
+                raise _changed_ids(self.table, self.rows.reader.path)
+            self._next += 1
+            self._changed.notify_all()
+            return row, values_at, ids_at
+
+    def fail(self, number: int) -> None:
+        """Let the pieces after one that failed not wait for it; those before it go on, so its error is the first."""
+        with self._changed:
+            self._failed = min(self._failed, number)
+            self._changed.notify_all()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MoveTerms:
+    """What all tasks of a move share; it does not grow with the rows."""
+
+    layouts: VersionLayout
+    variables: Mapping[str, int]
+    """The bytes of each dense variable."""
+    small: Mapping[str, PieceCounts]
+    """The counts of small tables."""
+    settings: ReshardSettings
+    once: bool
+    """The source leaves the page cache after its rows have moved."""
+
+
+class Mover:
+    """Moves values from an opened source into files; `sketch` has the sums of what it has read."""
+
+    def __init__(self, terms: MoveTerms, source: Source, files: Sequence[Sink], reporter: Reporter) -> None:
+        self.terms = terms
+        self.layouts = terms.layouts
+        self.source = source
+        self.files = files
+        self.reporter = reporter
+        self.sketch = ContentSketch()
+
+    def do(self, piece: Movable) -> None:
+        """Move the values of a piece."""
+        if isinstance(piece, list):
+            for dense in piece:
+                self.move_dense(dense)
+        elif isinstance(piece, tuple):
+            self.move_small(piece)
+        else:
+            try:
+                self._move_piece(piece)
+            except BaseException:
+                piece.turns.fail(piece.number)
+                raise
+
+    def move_dense(self, dense: DenseBytes) -> None:
+        """Move bytes of a variable, as many at a time as a batch has."""
+        step = max(self.terms.settings.batch_bytes // bulk.CHUNK_BYTES, 1) * bulk.CHUNK_BYTES
+        reader, values_at = self.source.dense(dense.name)
+        owner, offset = self.layouts.dense_at(dense.name)
+        for start in range(dense.start, max(dense.start + dense.size, dense.start + 1), step):
+            size = min(step, dense.start + dense.size - start)
+            data = read_bytes(reader, values_at + start, np.empty(size, np.uint8))
+            self.sketch.add_dense(dense.name, self.terms.variables[dense.name], start, data)
+            self.files[owner].write(offset + start, data.data)
+            self.reporter.advance(size)
+
+    def move_stretch(self, stretch: Stretch, *, values: bool = True) -> None:
+        """Move a stretch, one piece after the other; without `values` only its ids."""
+        for piece in self.pieces_of(stretch):
+            self._move_piece(piece, values=values)
+
+    def pieces_of(self, stretch: Stretch) -> Iterator[PieceInTurn]:
+        """Yield the pieces of a stretch, in the order in which they take their places."""
+        turns = Turns(stretch, len(self.layouts), self.source.rows_of(stretch.ids))
+        for number, ids in enumerate(self.source.cut(stretch.ids, self.terms.settings.piece_bytes)):
+            yield PieceInTurn(ids, number, turns)
+
+    def _move_piece(self, piece: PieceInTurn, *, values: bool = True) -> None:
+        """Write the ids of a piece, then its rows in batches."""
+        block, table, to_ps = self.source.read_ids(piece.ids), piece.turns.table, len(self.layouts)
+        owner = bulk.owners(block.ids, to_ps)
+        counts, id_bytes = bulk.tally(owner, block.lengths, to_ps)
+        first_row, values_at, ids_at = piece.turns.take(piece.number, counts, id_bytes)
+        varints = block.data if self.source.ids_encoded else bulk.encode_varints(block.ids)
+        write_groups(self.files, bulk.group_varints(varints, block.lengths, owner, id_bytes), id_bytes, ids_at)
+        rows = MovedRows(piece.turns.rows, first_row, block, owner, counts)
+        row_bytes = rows.file.row_bytes
+        if not row_bytes:
+            self.sketch.add_rows(table, block.ids, np.empty((len(block.ids), 0), np.uint8))
+            return
+        if not values:
+            return
+        sketch, values_at = bulk.new_sketch(row_bytes), values_at.copy()
+        gathered = np.empty(min(self._step(row_bytes), len(block.ids)) * row_bytes, np.uint8)
+        advance, once = self.reporter.advance, self.terms.once
+        if not move_directly(rows, self.files, values_at, sketch, gathered, advance, once=once):
+            self._move_in_steps(rows, values_at, sketch, gathered)
+        self.sketch.add_sketch(table, sketch)
+
+    def _move_in_steps(self, rows: MovedRows, values_at: bulk.I64, sketch: bulk.U32, gathered: bulk.U8) -> None:
+        """Read the rows of a piece, put them in order, and write them, as many at a time as are gathered."""
+        for chosen, batch in self._steps(rows):
+            owner = rows.owner[chosen]
+            counts = bulk.tally(owner, rows.block.lengths[chosen], len(self.layouts))[0]
+            sizes, ordered = counts * rows.file.row_bytes, gathered
+            if batch is None:
+                ordered = _gather(rows, chosen, sizes, sketch, gathered)
+            else:
+                routing.move_rows(sketch, rows.block.ids[chosen], owner, batch, np.cumsum(sizes) - sizes, gathered)
+            write_groups(self.files, ordered, sizes, values_at)
+            values_at += sizes
+            self.reporter.advance(int(sizes.sum()))
+
+    def _step(self, row_bytes: int) -> int:
+        """Return how many rows are gathered at a time."""
+        return max(1, max(self.terms.settings.gather_bytes, self.terms.settings.batch_bytes) // row_bytes)
+
+    def _steps(self, rows: MovedRows) -> Iterator[tuple[slice, bulk.U8 | None]]:
+        """Yield the rows of a piece, as many at a time as are gathered; from far storage with their values.
+
+        One request brings the values of several steps, and all requests of a piece are of about one size.
+        """
+        block_bytes, row_bytes, count = rows.file.reader.block_bytes, rows.file.row_bytes, len(rows.block.ids)
+        step = self._step(row_bytes)
+        if not block_bytes:
+            yield from ((slice(start, min(start + step, count)), None) for start in range(0, count, step))
+            return
+        # With smaller batches, a request takes no more memory than a step.
+        is_bounded = self.terms.settings.batch_bytes < VALUE_BATCH_BYTES
+        most = step if is_bounded else max(step, block_bytes // row_bytes)
+        block = -(-count // max(round(count / most), 1))
+        # Always of one size, so that the memory of one piece is used again for the next.
+        buffer = np.empty((max(most + most // 2, block), row_bytes), np.uint8)
+        for first in range(0, count, block or 1):
+            last = min(first + block, count)
+            values = rows.file.read(rows.first + first, buffer[: last - first])
+            for start in range(first, last, step):
+                stop = min(start + step, last)
+                yield slice(start, stop), values[start - first : stop - first]
+
+    def move_small(self, tables: Sequence[str]) -> None:
+        """Put small tables together for each target, with all that stands between them, and write them."""
+        layouts = self.layouts
+        first, last = layouts.number(tables[0]), layouts.number(tables[-1])
+        starts, sizes = layouts.tables_at[first], layouts.tables_at[last + 1] - layouts.tables_at[first]
+        shift = np.cumsum(sizes) - sizes - starts  # from an offset in a target to the place in `out`
+        out = np.empty(int(sizes.sum()), np.uint8)
+        values_at = np.stack([layouts.values_at(name) + shift for name in tables])
+        ids_at = np.stack([layouts.ids_at(name) + shift for name in tables])
+        layouts.put_heads(slice(first, last + 1), values_at, ids_at, out)
+        data, parts = self.source.read_small(tables)
+        widths = dict(parts[:, [Part.TABLE, Part.ROW_BYTES]].tolist())
+        sums_at = np.cumsum([0] + [routing.sketch_size(widths.get(k, 0)) for k in range(len(tables))])
+        parts[:, Part.SUMS] = sums_at[parts[:, Part.TABLE]]
+        sums = np.zeros(int(sums_at[-1]), np.uint32)
+        bad = routing.move_parts(sums, data, data, parts, values_at, ids_at, out)
+        if bad >= 0:
+            self.source.raise_bad_part(tables, bad)
+        for number, name in enumerate(tables):
+            rows, id_bytes = self.terms.small[name].rows, self.terms.small[name].id_bytes
+            values_end = layouts.values_at(name) + rows * widths.get(number, 0) + shift
+            ids_end = layouts.ids_at(name) + id_bytes + shift
+            if not (np.array_equal(values_at[number], values_end) and np.array_equal(ids_at[number], ids_end)):
+                raise _changed_ids(name, self.source.path_of(name))
+        write_groups(self.files, out, sizes, starts)
+        numbers, ends = np.unique(parts[:, Part.TABLE], return_index=True)
+        self.sketch.add_parts([tables[k] for k in numbers.tolist()], sums, parts[ends])
+        self.reporter.advance(int((parts[:, Part.ROWS] * parts[:, Part.ROW_BYTES]).sum()))
+
+
+def _gather(rows: MovedRows, chosen: slice, sizes: bulk.I64, sketch: bulk.U32, gathered: bulk.U8) -> bulk.U8:
+    """Read some rows of a near piece, add them to a sketch, and return them ordered by owner, in `gathered`.
+
+    Rows in memory that all go to one target are returned where they are.
+    """
+    row_bytes, count = rows.file.row_bytes, chosen.stop - chosen.start
+    step, view = max(1, LOOK_BYTES // row_bytes), None
+    places = np.cumsum(sizes) - sizes
+    straight = int(sizes.max(initial=0)) == int(sizes.sum())  # all go to one target: merging 8 into 4, say
+    if straight:
+        view = rows.file.view(rows.first + chosen.start, count)
+        gathered = gathered[: count * row_bytes].reshape(-1, row_bytes) if view is None else view
+    buffer = np.empty((0 if straight else min(step, count), row_bytes), np.uint8)
+    for start in range(chosen.start, chosen.stop, step):
+        now = slice(start, min(start + step, chosen.stop))
+        if straight:
+            inside = gathered[start - chosen.start : now.stop - chosen.start]
+            if view is None:
+                rows.file.read(rows.first + start, inside)
+            bulk.sketch_rows(sketch, rows.block.ids[now], inside)
+        else:
+            read = rows.file.read(rows.first + start, buffer[: now.stop - start])
+            routing.move_rows(sketch, rows.block.ids[now], rows.owner[now], read, places, gathered)
+    return gathered.reshape(-1)
+
+
+def _changed_ids(table: str, path: str) -> LockedError:
+    return LockedError(
+        f"table {table!r}: its ids have changed since they were counted",
+        path=path,
+        hint="another process is writing the file, or the storage returns wrong bytes; try again",
+    )

@@ -1,0 +1,209 @@
+"""What a move reads: dense variables, and tables whose rows follow each other in files, in the order of their ids.
+
+A move knows neither formats nor shards of a source. It names ids by numbers (`IdsAt`), because another process has its
+own opening of the same source.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar, NamedTuple, Protocol
+
+import numpy as np
+
+from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.model.dtypes import DType
+from edl_ckpt.core.model.tables import TableInfo
+from edl_ckpt.core.moving.sparse import PieceCounts
+from edl_ckpt.core.proof.duplicates import IdOrder, order_of
+from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint
+from edl_ckpt.core.proof.trust import Trust
+from edl_ckpt.core.reading.blocks import IdBlock
+from edl_ckpt.core.reading.places import IdsAt
+from edl_ckpt.core.sources.elasticdl.target import PlacedVariable
+from edl_ckpt.core.storage.interface import RangeReader
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyedTable:
+    """A table of the source; `dtype` is None when it has no rows."""
+
+    info: TableInfo
+    dtype: DType | None
+
+    @property
+    def row_bytes(self) -> int:
+        """Return the bytes of one row, 0 without rows."""
+        return self.info.dim * self.dtype.itemsize if self.dtype else 0
+
+
+class FileRows(NamedTuple):
+    """Rows of a table that follow each other in [start, end) of a file."""
+
+    reader: RangeReader
+    start: int
+    end: int
+    row_bytes: int
+
+    def view(self, first: int, count: int) -> bulk.U8 | None:
+        """Return rows from `first` on where they are, uint8 [count, row_bytes]; None where that is impossible."""
+        view = self.reader.view(self.start + first * self.row_bytes, count * self.row_bytes)
+        return None if view is None else np.frombuffer(view, np.uint8).reshape(count, self.row_bytes)
+
+    def read(self, first: int, rows: bulk.U8) -> bulk.U8:
+        """Return the rows from `first` on, as many as uint8 [n, row_bytes] has: in it, or where they are."""
+        return read_bytes(self.reader, self.start + first * self.row_bytes, rows)
+
+
+def read_bytes(reader: RangeReader, offset: int, out: bulk.U8) -> bulk.U8:
+    """Return as many bytes of a file as uint8 `out` has: where they are if the reader can, else in it."""
+    view = reader.view(offset, out.nbytes) if out.size else None
+    if view is not None:
+        return np.frombuffer(view, np.uint8).reshape(out.shape)
+    if out.size:
+        reader.read_into(offset, out.reshape(-1).data)
+    return out
+
+
+class SmallParts(NamedTuple):
+    """Small tables, read together: the parts of them, int64 [n, PART_NUMBERS], lie in `data`, uint8 [bytes]."""
+
+    data: bulk.U8
+    parts: bulk.I64
+
+
+class SourceValue(Protocol):
+    """A source as a picklable value, without credentials."""
+
+    def open(self) -> Source:
+        """Return the same source in this process."""
+        ...
+
+
+class Source(ABC):
+    """Variables and tables, opened. A source without small tables need not say how they are read."""
+
+    ids_encoded: ClassVar[bool]
+    """Ids are varints in the source, and move as they are; else the move encodes them."""
+    trust: Trust | None = None
+    """What is known of the seal of a source that is a version."""
+
+    @property
+    @abstractmethod
+    def bytes_read(self) -> int:
+        """Return how many bytes were read so far."""
+
+    @property
+    @abstractmethod
+    def round_trips(self) -> bool:
+        """Return True where each read takes a request."""
+
+    @property
+    @abstractmethod
+    def variables(self) -> tuple[PlacedVariable, ...]:
+        """Return all dense variables."""
+
+    @property
+    @abstractmethod
+    def tables(self) -> tuple[SurveyedTable, ...]:
+        """Return all tables."""
+
+    @property
+    def small(self) -> Mapping[str, int]:
+        """Return the bytes of ids of tables that are so small that many are read and written together."""
+        return MappingProxyType({})
+
+    @property
+    @abstractmethod
+    def id_bytes(self) -> int:
+        """Return the bytes of all ids, as the source has them."""
+
+    @property
+    @abstractmethod
+    def value_bytes(self) -> int:
+        """Return the bytes of all values."""
+
+    @abstractmethod
+    def value(self) -> SourceValue:
+        """Return the source as a value, for other processes."""
+
+    @abstractmethod
+    def stretches(self, task_bytes: int, *, values: bool) -> Iterator[IdsAt]:
+        """Yield the ids of all tables but small ones, in the order of the target, each of about `task_bytes`.
+
+        With `values` the rows count too.
+        """
+
+    @abstractmethod
+    def cut(self, ids: IdsAt, piece_bytes: int) -> Iterator[IdsAt]:
+        """Cut a stretch into pieces of about `piece_bytes` of ids."""
+
+    @abstractmethod
+    def number_rows(self, stretches: Sequence[IdsAt], rows: Sequence[int]) -> list[IdsAt]:
+        """Return all stretches with their rows; CorruptError where a table has more or fewer ids than rows."""
+
+    @abstractmethod
+    def check_unique(self, stretches: Sequence[IdsAt], orders: Sequence[IdOrder], job: Job) -> None:
+        """Raise CorruptError when a table has an id twice; `stretches` are whole tables, with the orders of their ids.
+
+        The memory of the job bounds the ids that are sorted for that.
+        """
+
+    @abstractmethod
+    def name_of(self, ids: IdsAt) -> str:
+        """Return the name of the table that ids belong to."""
+
+    def order_of(self, ids: IdsAt, values: bulk.I64) -> IdOrder:  # noqa: ARG002 - a version knows the shard
+        """Return the order of the ids of a piece, which are int64 [n]."""
+        return order_of(values)
+
+    @abstractmethod
+    def bytes_of(self, ids: IdsAt) -> int:
+        """Return the bytes of ids, as the source has them."""
+
+    @abstractmethod
+    def read_ids(self, ids: IdsAt) -> IdBlock:
+        """Return the ids of a piece; its `data` are their varints, or nothing where ids are not encoded."""
+
+    @abstractmethod
+    def rows_of(self, ids: IdsAt) -> FileRows:
+        """Return where the rows of ids are; the number of the first one is `ids.first_row`."""
+
+    @abstractmethod
+    def dense(self, name: str) -> tuple[RangeReader, int]:
+        """Return the file of a variable, and the offset of its values there."""
+
+    @abstractmethod
+    def check_unchanged(self) -> None:
+        """Raise LockedError when a file has changed since it was opened."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close all files."""
+
+    def content(self, sketch: ContentSketch) -> Fingerprint | ContentSketch:
+        """Return what values with this sketch must be proved to be."""
+        return sketch
+
+    def count_small(self, names: Sequence[str], to_ps: int) -> tuple[list[PieceCounts], int]:
+        """Return the counts of small tables for `to_ps` servers, and how many bytes of ids were read.
+
+        Raises CorruptError for ids that cannot be decoded, or that a table has twice.
+        """
+        raise NotImplementedError
+
+    def read_small(self, names: Sequence[str]) -> SmallParts:
+        """Read small tables that follow each other in the target."""
+        raise NotImplementedError
+
+    def raise_bad_part(self, names: Sequence[str], number: int) -> None:
+        """Raise CorruptError for a part of small tables whose ids cannot be decoded."""
+        raise NotImplementedError
+
+    def path_of(self, table: str) -> str:
+        """Return the file of a table, for an error; of a version, that of its first shard with rows of it."""
+        raise NotImplementedError

@@ -1,0 +1,257 @@
+"""A move handed out: pieces to the threads of this process, or tasks to other processes.
+
+Threads write files that this process has opened. Other processes write staged files, or send the parts of uploads as
+`commit/part_plan` has planned them. A task names what it reads by itself, because its process has no plan.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.packing import packed, together
+from edl_ckpt.core.base.parallel import RESULT_BYTES, Advance, Executor, run_parallel
+from edl_ckpt.core.base.progress import SILENT, Counted
+from edl_ckpt.core.commit.interface import SharedTargets, VersionOutput
+from edl_ckpt.core.commit.publish.part_plan import DenseBytes, PartTask, literals_in, part_tasks, plan_parts
+from edl_ckpt.core.commit.publish.uploads import Extent, Sending, SentFiles, SharedUploads, TargetPart
+from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.kernel.routing import sketch_size
+from edl_ckpt.core.moving.direct import exceeds_page_cache
+from edl_ckpt.core.moving.move import Movable, Mover, MoveTerms, Stretch
+from edl_ckpt.core.moving.order import stretch_order
+from edl_ckpt.core.moving.plan import MovePlan
+from edl_ckpt.core.moving.settings import ReshardSettings
+from edl_ckpt.core.moving.source import Source, SourceValue
+from edl_ckpt.core.moving.sparse import SparsePair
+from edl_ckpt.core.proof.fingerprint import ContentSketch
+from edl_ckpt.core.storage.interface import Sink
+
+_TASK_BYTES: Final = 64 << 10
+"""About the most bytes of a task of several stretches, which has these for each target of each:"""
+_TARGET_BYTES: Final = 48
+_VARIABLES_AT_ONCE: Final = 256
+"""Small variables that a thread moves together: each alone would cost it more than their bytes."""
+
+MovedRead: TypeAlias = Stretch | tuple[str, ...]
+"""A stretch, or the names of small tables."""
+
+
+class TaskRead(NamedTuple):
+    """Rows that a task reads: their ids, and with `values` the rows; one task `counts` them for the fingerprint."""
+
+    rows: MovedRead
+    values: bool = True
+    counts: bool = True
+
+
+class MoveTask(NamedTuple):
+    """What a task reads, and the parts of uploads that it sends."""
+
+    dense: tuple[DenseBytes, ...] = ()
+    reads: tuple[TaskRead, ...] = ()
+    extents: tuple[Extent, ...] = ()
+
+    def targets(self, terms: MoveTerms) -> set[int]:
+        """Return the numbers of the targets that the task writes."""
+        numbers = {terms.layouts.dense_at(dense.name)[0] for dense in self.dense}
+        for read in self.reads:
+            stretch = read.rows if isinstance(read.rows, Stretch) else None
+            numbers.update(range(len(terms.layouts)) if stretch is None else stretch.counts.targets.tolist())
+        return numbers
+
+
+class MoveDone(NamedTuple):
+    """What a task answers: the sums of what it has counted, and the parts that it has sent."""
+
+    sketch: ContentSketch
+    parts: Sequence[TargetPart]
+
+
+@dataclass(frozen=True, slots=True)
+class MoveWork:
+    """A move as a work for other processes.
+
+    A task opens the files that it writes, and answers when they are safe and closed again.
+    """
+
+    terms: MoveTerms
+    source: SourceValue
+    targets: SharedTargets
+    memory_bytes: int
+
+    def open(self) -> Sending[Source]:
+        """Open the source in another process."""
+        return Sending(self.source.open(), self.memory_bytes)
+
+    def do(self, opened: Sending[Source], task: MoveTask, advance: Advance) -> MoveDone:
+        """Move what a task needs; what it reads again is neither summed nor reported."""
+        if isinstance(self.targets, SharedUploads):
+            opens: AbstractContextManager[Sequence[Sink]] = self.targets.opened(task.extents, opened.memory)
+        else:
+            opens = self.targets.opened(task.targets(self.terms))
+        with opens as files:
+            first = Mover(self.terms, opened.source, files, Counted(advance))
+            again = Mover(self.terms, opened.source, files, SILENT)
+            for extent in task.extents:
+                literals = literals_in(self.terms.layouts, extent, self.terms.small)
+                files[extent.target].write_between(literals)
+            for dense in task.dense:
+                first.move_dense(dense)
+            for rows, values, counts in task.reads:
+                mover = first if counts else again
+                if isinstance(rows, Stretch):
+                    mover.move_stretch(rows, values=values)
+                else:
+                    mover.move_small(rows)
+        return MoveDone(first.sketch, files.sent if isinstance(files, SentFiles) else ())
+
+
+class Move:
+    """A planned move from an opened source."""
+
+    def __init__(self, plan: MovePlan, settings: ReshardSettings, source: Source, job: Job) -> None:
+        self._plan = plan
+        self._settings = settings
+        self._source = source
+        self._job = job
+        variables = {variable.name: variable.size_bytes for variable in plan.survey.variables}
+        small = {counts.table: counts for counts in plan.survey.small}
+        once = exceeds_page_cache(2 * plan.size_bytes)
+        self._variables = sorted(plan.survey.variables, key=lambda variable: plan.layouts.dense_at(variable.name))
+        self.terms = MoveTerms(plan.layouts, variables, small, replace(settings, parts=None), once)
+
+    def run(self, output: VersionOutput, files: Sequence[Sink]) -> ContentSketch:
+        """Move everything, by threads or other processes; return the sums of what they read."""
+        if self._job.executor.is_cluster:
+            return self.hand_out(output, files)
+        mover = Mover(self.terms, self._source, files, self._job.reporter)
+        self._write_between(files)
+        for _ in run_parallel(mover.do, self._pieces(mover), self._job.workers):
+            pass
+        return mover.sketch
+
+    def hand_out(self, output: VersionOutput, files: Sequence[Sink]) -> ContentSketch:
+        """Let other processes move everything; return the same."""
+        executor = self._job.executor
+        targets, tasks, memory_bytes = output.share(), self.tasks(executor), 0
+        if isinstance(targets, SharedUploads):
+            moved = self._plan.moved()
+            parts = self._settings.parts or plan_parts(moved, executor, targets.part_bytes)
+            planned = part_tasks(moved, parts.groups, parts.least_bytes, parts.task_bytes)
+            tasks, memory_bytes = map(self._named, planned), parts.memory_bytes
+        else:
+            executor.share(targets.place)
+            self._write_between(files)
+        sketch = ContentSketch()
+        work = MoveWork(self.terms, self._source.value(), targets, memory_bytes)
+        with self._job.run(work, Sending(self._source, 0), tasks) as results:
+            for done in results:
+                sketch.add(done.sketch)
+                output.take(done.parts)
+        return sketch
+
+    def _named(self, task: PartTask) -> MoveTask:
+        """Return a planned task with its stretches in place of their numbers."""
+        reads = [TaskRead(small.names, counts=small.counts) for small in task.small]
+        reads += (TaskRead(self._stretch(number), values, counts) for number, values, counts in task.stretches)
+        return MoveTask(task.dense, tuple(reads), task.extents)
+
+    def _write_between(self, files: Sequence[Sink]) -> None:
+        """Write what stands between values, but for that among small tables."""
+        layouts = self.terms.layouts
+        large = [name for name in layouts.names if name not in self.terms.small]
+        places = [zip(layouts.values_at(n).tolist(), layouts.ids_at(n).tolist(), strict=True) for n in large]
+        heads = [zip(layouts.heads(name), at, strict=True) for name, at in zip(large, places, strict=True)]
+        for ps_id, file in enumerate(files):
+            of_shard = [next(each) for each in heads]
+            tables = [
+                (at - len(head), head) for pair, ats in of_shard for head, at in zip(pair, ats, strict=True) if head
+            ]
+            file.write_between([*layouts.front(ps_id).between, *sorted(tables)])
+
+    def _pieces(self, mover: Mover) -> Iterator[Movable]:
+        """Yield small tables, then each target from front to back, few targets at a time: few parts are open."""
+        yield from self._small_tables()
+        groups, order = self._plan.groups, stretch_order(self._plan)
+        for group in range(groups):
+            dense = self._dense(self._settings.batch_bytes, group)
+            yield from together(dense, self._settings.batch_bytes, most=_VARIABLES_AT_ONCE)
+            for number in order:
+                if self._plan.survey.stretches[number].shard % groups == group:
+                    yield from mover.pieces_of(self._stretch(number))
+
+    def tasks(self, executor: Executor) -> Iterator[MoveTask]:
+        """Yield all tasks; a result has the sketches of some variables, or of some tables.
+
+        Stretches of one task follow each other: they are of few tables and go to the same targets.
+        """
+        plan, value_bytes = self._plan, self._plan.layouts.value_bytes
+        at_once = max(RESULT_BYTES // (4 * sketch_size(plan.survey.widest_row_bytes)), 1)
+        yield from (MoveTask(reads=(TaskRead(names),)) for names in self._small_tables(most=at_once))
+        task_bytes = executor.task_bytes(value_bytes)
+        yield from (MoveTask(dense) for dense in packed(self._sketched_dense(task_bytes), task_bytes))
+        most = min(at_once, max(_TASK_BYTES * plan.groups // (_TARGET_BYTES * plan.to_ps), 1))
+        limit = executor.task_bytes(value_bytes + plan.survey.id_bytes)
+        yield from (MoveTask(reads=tuple(reads)) for reads in together(self._stretches(), limit, most=most))
+
+    def _dense(self, step: int, group: int | None = None) -> Iterator[tuple[DenseBytes, int]]:
+        """Yield pieces of variables with their sizes, by target and offset; an empty variable is an empty piece.
+
+        They begin where the chunks of their sums begin.
+        """
+        step = max(step // bulk.CHUNK_BYTES, 1) * bulk.CHUNK_BYTES
+        for variable in self._variables:
+            if group is None or self.terms.layouts.dense_at(variable.name)[0] % self._plan.groups == group:
+                for start in range(0, max(variable.size_bytes, 1), step):
+                    size = min(step, variable.size_bytes - start)
+                    yield DenseBytes(variable.name, start, size), size
+
+    def _sketched_dense(self, task_bytes: int) -> Iterator[tuple[DenseBytes, int, str, int]]:
+        """Yield pieces of variables, as `packed` takes them, with the bytes of their sums."""
+        for dense, size in self._dense(task_bytes):
+            total = self.terms.variables[dense.name]
+            yield dense, size, "", total if total <= bulk.CHUNK_BYTES else 4 * sketch_size(total)
+
+    def _stretches(self) -> Iterator[tuple[TaskRead, int]]:
+        """Yield each stretch as it is sent, in the order in which they move, with the bytes of its ids and rows."""
+        row_bytes = self._plan.row_bytes
+        for number in stretch_order(self._plan):
+            stretch = self._stretch(number)
+            size = self._source.bytes_of(stretch.ids) + stretch.ids.rows * row_bytes[stretch.table]
+            yield TaskRead(stretch), size
+
+    def _stretch(self, number: int) -> Stretch:
+        """Return a stretch as a task names it, by its number in the survey."""
+        counts, route = self._plan.survey.counts[number], self._plan.routes[number]
+        targets = np.flatnonzero(counts.id_bytes)
+        rows = SparsePair.of(counts.rows, counts.id_bytes, targets)
+        route_pair = SparsePair.of(route.values_at, route.ids_at, targets)
+        return Stretch(counts.table, self._plan.survey.stretches[number], rows, route_pair)
+
+    def _small_tables(self, *, most: int = sys.maxsize) -> Iterator[tuple[str, ...]]:
+        """Yield small tables that follow each other in the order of the targets, which is that of their numbers.
+
+        They are as many at a time as one worker may have in memory, and `most` of them.
+        """
+        for names in self._neighbours():
+            for first in range(0, len(names), most):
+                yield tuple(names[first : first + most])
+
+    def _neighbours(self) -> Iterator[list[str]]:
+        layouts, last = self.terms.layouts, -1
+        sizes = np.diff(layouts.tables_at, axis=0).sum(axis=1)  # ids and heads may be far more than the values
+        run: list[tuple[str, int]] = []
+        for name in sorted(self.terms.small, key=layouts.number):
+            if layouts.number(name) != last + 1:
+                yield from together(run, self._settings.gather_bytes)
+                run = []
+            last = layouts.number(name)
+            run.append((name, int(sizes[last])))
+        yield from together(run, self._settings.gather_bytes)

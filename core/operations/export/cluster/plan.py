@@ -1,0 +1,143 @@
+"""The files that the tasks of a cluster write: each has some variables and tables, or the rows of a range of ids.
+
+Files are about as large as the share of a thread. A table that is larger is cut: by a sample of its ids, so that its
+files ascend in them, or in the stored order between its pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from edl_ckpt.core.base.packing import together
+from edl_ckpt.core.base.parallel import RESULT_BYTES
+from edl_ckpt.core.cluster.executor import ClusterExecutor
+from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.kernel.routing import sketch_size
+from edl_ckpt.core.operations.export.cluster.look import LookedAt
+from edl_ckpt.core.operations.export.interface import ExportContent, Tensor
+from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.sorting.partition import ranges_of_sample
+
+LEAST_FILE_BYTES: Final = 16 << 20
+"""A cluster cuts nothing into smaller files by itself."""
+MOST_NAMES: Final = 500
+"""The variables and tables of one file: a result has a digest of each."""
+_SUMS_BYTES: Final = RESULT_BYTES // 2
+_LOWEST, _HIGHEST = (int(limit) for limit in (np.iinfo(np.int64).min, np.iinfo(np.int64).max))
+
+
+class Span(NamedTuple):
+    """Rows of a table that one file has: those of pieces [first, last) with ids from `low` to `high`.
+
+    `number` is that among the spans of its table, of which there are `total`. Tensors have the `title` in their names.
+    """
+
+    table: str
+    title: str
+    first: int
+    last: int
+    low: int = _LOWEST
+    high: int = _HIGHEST
+    number: int = 0
+    total: int = 1
+
+    @property
+    def is_range(self) -> bool:
+        """Say whether not all rows of its pieces belong to it."""
+        return (self.low, self.high) != (_LOWEST, _HIGHEST)
+
+
+def numbered(span: Span) -> str:
+    """Return which of its table's spans it is, for names.
+
+    >>> numbered(Span("t", "t", 0, 9, number=1, total=12))
+    '00002-of-00012'
+    """
+    return f"{span.number + 1:05}-of-{span.total:05}"
+
+
+class PartFile(NamedTuple):
+    """A file that one task writes."""
+
+    path: str
+    variables: tuple[str, ...] = ()
+    spans: tuple[Span, ...] = ()
+
+
+Name = tuple[str, bool]
+"""The name of a variable or a table, and whether it is a table's."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilesPlan:
+    """All files, and whose sums the task of each returns: the fingerprint needs them. Others are read once more."""
+
+    files: tuple[PartFile, ...]
+    summed: tuple[frozenset[Name], ...]
+
+
+def file_bytes(executor: ClusterExecutor, total_bytes: int, most_bytes: int | None) -> int:
+    """Return about how large a file is: the share of a thread, unless that is little, or more than is allowed."""
+    wanted = max(total_bytes // max(executor.all_threads, 1), LEAST_FILE_BYTES)
+    return max(wanted if most_bytes is None else min(wanted, most_bytes), 1)
+
+
+def table_bytes(content: ExportContent) -> dict[str, int]:
+    """Return the bytes of each table that is exported, as they are written."""
+    sizes = {tensor.name: tensor.size_bytes for tensor in content.tensors}
+    return {name: sizes[note.ids] + sizes[note.vectors] for name, note in content.notes.items()}
+
+
+def cut_tables(content: ExportContent, looked: LookedAt, size_bytes: int, *, stored: bool) -> dict[str, list[Span]]:
+    """Return the spans of each table that is exported: one, unless it is larger than a file."""
+    spans: dict[str, list[Span]] = {}
+    for name, total in table_bytes(content).items():
+        pieces, count = looked.places[name], max(-(-total // size_bytes), 1)
+        if count == 1:
+            spans[name] = [Span(name, name, 0, len(pieces))]
+        elif stored:
+            rows = sum(piece.rows for piece in pieces)
+            sized = ((number, total * piece.rows // max(rows, 1)) for number, piece in enumerate(pieces))
+            spans[name] = [Span(name, name, some[0], some[-1] + 1) for some in together(sized, size_bytes)]
+        else:
+            cuts = ranges_of_sample(looked.samples[name], count).cuts.tolist()
+            ends = zip([_LOWEST, *cuts], [*(cut - 1 for cut in cuts), _HIGHEST], strict=True)
+            spans[name] = [Span(name, name, *looked.within(name, low, high), low, high) for low, high in ends]
+        spans[name] = [span._replace(number=k, total=len(spans[name])) for k, span in enumerate(spans[name])]
+    return spans
+
+
+def with_sums(checkpoint: Checkpoint, files: Sequence[PartFile], sizes: Mapping[Name, int]) -> FilesPlan:
+    """Return the plan of files: large tables and variables are summed where they are written, as far as they can be."""
+    summed = []
+    for file in files:
+        names = {(name, False) for name in file.variables} | {(s.table, True) for s in file.spans if s.total == 1}
+        chosen = {(span.table, True) for span in file.spans if span.total > 1}
+        total = sum(_sums_bytes(checkpoint, name) for name in chosen)
+        for name in sorted(names, key=lambda name: (-sizes[name], name)):
+            more = _sums_bytes(checkpoint, name)
+            if total and total + more > _SUMS_BYTES:
+                continue
+            chosen.add(name)
+            total += more
+        summed.append(frozenset(chosen))
+    return FilesPlan(tuple(files), tuple(summed))
+
+
+def _sums_bytes(checkpoint: Checkpoint, name: Name) -> int:
+    if name[1]:
+        return 4 * sketch_size(max((entry.row_bytes for _, entry in checkpoint.entries(name[0])), default=0))
+    width = checkpoint.find_variable(name[0])[1].size_bytes
+    return width if width <= bulk.CHUNK_BYTES else 4 * sketch_size(width)  # one chunk is kept as it is
+
+
+def sizes_of(content: ExportContent) -> dict[Name, int]:
+    """Return the bytes of each variable and table."""
+    in_tables = {name for note in content.notes.values() for name in (note.ids, note.vectors)}
+    dense: list[Tensor] = [tensor for tensor in content.tensors if tensor.name not in in_tables]
+    sizes = {(tensor.name, False): tensor.size_bytes for tensor in dense}
+    return sizes | {(name, True): size for name, size in table_bytes(content).items()}

@@ -1,0 +1,1 @@
+"""A version on its way out: the selected variables and tables, read once, in bounded memory."""

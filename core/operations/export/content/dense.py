@@ -1,0 +1,167 @@
+"""Dense variables on their way out, read in the order of the shards: neighbours in one read, large ones in pieces.
+
+Small ones are written together: an output has them in the order of their names, which is another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.model.dtypes import DType
+from edl_ckpt.core.model.tables import DenseEntry, ShardIndex
+from edl_ckpt.core.operations.export.output.places import Place, reads_back_differently
+from edl_ckpt.core.proof.fingerprint import ContentSketch
+from edl_ckpt.core.reading.reader import Checkpoint
+
+SPAN_BYTES: Final = 4 << 20
+_SMALL_BYTES: Final = bulk.CHUNK_BYTES
+"""The size up to which a variable is small: a write and a read of its own would cost more than its bytes."""
+_TOGETHER_BYTES: Final = 8 << 20
+"""Bytes of small variables that are written together."""
+_GAP_BYTES: Final = 4096
+"""Bytes between two variables that are read along: the head of the second is among them."""
+
+Convert = Callable[[bulk.U8, DType | None], bulk.U8]
+"""Returns bytes of elements of some dtype in the dtype that is written."""
+
+
+class Piece(NamedTuple):
+    """Bytes [start, start + size) of the values of a dense variable."""
+
+    entry: DenseEntry
+    start: int
+    size: int
+
+    @property
+    def offset(self) -> int:
+        """Return where the bytes begin in the shard."""
+        return self.entry.values.start + self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Pieces of variables that lie close together in a shard, in their order there."""
+
+    shard: ShardIndex
+    pieces: tuple[Piece, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of the values."""
+        return sum(piece.size for piece in self.pieces)
+
+
+def spans(checkpoint: Checkpoint, names: Container[str] | None = None) -> Iterator[Span]:
+    """Yield all dense variables, or those with some names; an empty one is an empty piece."""
+    for shard in checkpoint.shards:
+        near: list[Piece] = []
+        begin = end = 0
+        wanted = (entry for entry in shard.variables if names is None or entry.name in names)
+        for entry in sorted(wanted, key=lambda entry: entry.values.start):
+            for start in range(0, max(entry.size_bytes, 1), SPAN_BYTES):
+                piece = Piece(entry, start, min(SPAN_BYTES, entry.size_bytes - start))
+                offset = piece.offset
+                if near and not (0 <= offset - end <= _GAP_BYTES and offset + piece.size - begin <= SPAN_BYTES):
+                    yield Span(shard, tuple(near))
+                    near = []
+                if not near:
+                    begin = offset
+                near.append(piece)
+                end = offset + piece.size
+        if near:
+            yield Span(shard, tuple(near))
+
+
+def read_span(
+    checkpoint: Checkpoint,
+    span: Span,
+    sketch: ContentSketch,
+    take: Callable[[Piece, bulk.U8], None] | None = None,
+) -> int:
+    """Read a span and return its bytes; each piece is added to a sketch, and given to `take` with its bytes."""
+    start, last = span.pieces[0].offset, span.pieces[-1]
+    data = np.empty(last.offset + last.size - start, np.uint8)
+    if len(data):
+        checkpoint.reader(span.shard).read_into(start, data.data)
+    for piece in span.pieces:
+        own = data[piece.offset - start :][: piece.size]
+        sketch.add_dense(piece.entry.name, piece.entry.size_bytes, piece.start, own)
+        if take is not None:
+            take(piece, own)
+    return span.size_bytes
+
+
+class SmallVariable(NamedTuple):
+    """A whole variable to be written: its place, and its bytes as they are written."""
+
+    place: Place
+    name: str
+    data: bytes
+
+
+def write_piece(piece: Piece, data: bulk.U8, places: Mapping[str, Place], convert: Convert) -> SmallVariable | None:
+    """Write a piece if its variable has a place, and check what the file then has; return a small variable instead."""
+    place = places.get(piece.entry.name)
+    if place is None:
+        return None
+    written = convert(data, piece.entry.dtype)
+    if piece.entry.size_bytes <= _SMALL_BYTES:
+        return SmallVariable(place, piece.entry.name, written.tobytes())
+    at = piece.start * len(written) // max(piece.size, 1)
+    with place.file as file:
+        area = place.area(file)
+        area.write(at, written)
+        if not (place.read_back(area, at, len(written)) == written).all():
+            raise reads_back_differently(piece.entry.name, place.file.path)
+    return None
+
+
+def write_together(found: Iterable[Sequence[SmallVariable]]) -> None:
+    """Write small variables as they come, many at a time, and check what the files then have."""
+    some: list[SmallVariable] = []
+    size = 0
+    for variables in found:
+        some += variables
+        size += sum(len(small.data) for small in variables)
+        if size >= _TOGETHER_BYTES:
+            _write_all(some)
+            some, size = [], 0
+    _write_all(some)
+
+
+def _write_all(some: list[SmallVariable]) -> None:
+    """Write variables; those that follow each other in a file, in one go."""
+    some.sort(key=lambda small: (small.place.file.path, small.place.offset))
+    run: list[SmallVariable] = []
+    end = 0
+    for small in some:
+        if run and (small.place.offset != end or small.place.file is not run[0].place.file):
+            _write_run(run)
+            run = []
+        run.append(small)
+        end = small.place.offset + len(small.data)
+    if run:
+        _write_run(run)
+
+
+def _write_run(run: Sequence[SmallVariable]) -> None:
+    """Write variables that follow each other in one file, and compare what the file then has."""
+    first = run[0].place
+    data = b"".join(small.data for small in run)
+    with first.file as file:
+        area = first.area(file)
+        area.write(0, np.frombuffer(data, np.uint8))
+        back = first.bytes_of(area, len(data))
+    at = 0
+    for small in run if first.crc is not None or back != data else ():
+        own = bytes(back[at : at + len(small.data)])
+        at += len(small.data)
+        if own != small.data:
+            raise reads_back_differently(small.name, small.place.file.path)
+        if small.place.crc is not None:
+            small.place.crc.add(0, own)

@@ -1,0 +1,463 @@
+"""The content of an export: the selected variables and tables of a checkpoint, as tensors.
+
+Every value of the checkpoint is read once, the selected ones for the output and the others for the fingerprint. What
+was written is read back and must have the same sums.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from threading import Lock
+from types import TracebackType
+from typing import Any, Final, Self
+
+import numpy as np
+
+from edl_ckpt.core.base.errors import UnsupportedError, UsageError
+from edl_ckpt.core.base.parallel import default_workers, run_parallel
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.words import counted
+from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.model.dtypes import DTYPES, DType
+from edl_ckpt.core.model.tables import DenseEntry, ShardIndex
+from edl_ckpt.core.operations.export.content.casts import cast_bytes, cast_floats
+from edl_ckpt.core.operations.export.content.dense import (
+    SPAN_BYTES,
+    Piece,
+    SmallVariable,
+    Span,
+    read_span,
+    spans,
+    write_piece,
+    write_together,
+)
+from edl_ckpt.core.operations.export.content.selection import STORED, Selection
+from edl_ckpt.core.operations.export.content.tables import TableIds, TableSource
+from edl_ckpt.core.operations.export.interface import (
+    Batch,
+    ContentCounts,
+    ExportContent,
+    TableNote,
+    TableRows,
+    Take,
+    Tensor,
+    batch_rows,
+)
+from edl_ckpt.core.operations.export.output.places import Place, compare_rows
+from edl_ckpt.core.proof.fingerprint import ContentSketch, fingerprint_of
+from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES, IdPiece
+from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.reading.scan import read_piece, row_batches
+from edl_ckpt.core.sorting.partition import PART_BYTES, Area, Areas, TablePart, parts_needed
+from edl_ckpt.core.sources.elasticdl.target import initial_rows
+from edl_ckpt.core.storage.files import ScratchFile
+
+_MATRIX_ROWS: Final = 8192
+_VIEW_BYTES: Final = 8 << 20
+"""Bytes of a file that are read back at a time: mapped pages count as memory."""
+_FEW_PIECES: Final = 64
+_MOST_TAKERS: Final = 4
+"""Threads that make something of batches: each needs memory for what it makes."""
+_INT64: Final = DTYPES["int64"]
+
+
+@dataclass(slots=True)
+class ContentReader:
+    """Reads the selected content of a checkpoint; a context manager. `overflowed` counts casts that became infinite.
+
+    `confirm` is called with the fingerprint of the whole checkpoint, once all of it was read, and may raise an error.
+    Without it, only the content is read, and its sums are in `source`: then it is a part of what others read.
+    """
+
+    checkpoint: Checkpoint
+    selection: Selection
+    metadata: Mapping[str, str]
+    directory: str
+    ids: Mapping[str, TableIds]
+    """Of all tables, or of those in the content."""
+    confirm: Callable[[str], None] | None = None
+    part_bytes: int = PART_BYTES
+    reporter: Reporter = WARNINGS
+    overflowed: int = 0
+    fingerprint: str = ""
+    """That of the checkpoint; '' until `finish`."""
+    source: ContentSketch = field(default_factory=ContentSketch)
+    """The sums of all variables and tables that were read to their end."""
+    _spooled: dict[str, Areas] = field(default_factory=dict)
+    _files: ExitStack = field(default_factory=ExitStack)
+    _lock: Lock = field(default_factory=Lock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._files.close()
+
+    @property
+    def _workers(self) -> int:
+        return default_workers(remote=self.checkpoint.is_far)
+
+    def content(self, variables: Sequence[str] | None = None, tables: Sequence[str] | None = None) -> ExportContent:
+        """Return what a format writes, or some of it, by names; NotFoundError when a glob matches nothing."""
+        if variables is None or tables is None:
+            variables = self.selection.choose_variables(self.checkpoint.variable_names)
+            tables = self.selection.choose_tables(self.checkpoint.table_names)
+        tensors = [self._dense(name) for name in variables]
+        notes: dict[str, TableNote] = {}
+        for name in tables:
+            if self.selection.dense_rows is not None:
+                tensors.append(self._matrix(name))
+            else:
+                tensors += self._ids_and_vectors(name)
+                notes[self.ids[name].title] = self._note(name)
+        _check_unique([t.name for t in tensors])
+        counts = ContentCounts(len(variables), len(tables), sum(map(self._row_count, tables)))
+        rows = [self._rows(name) for name in tables]
+
+        def fill(places: Mapping[str, Place]) -> None:
+            self._fill(variables, [] if self.selection.dense_rows is not None else tables, tensors, places)
+
+        return ExportContent(tensors, rows, counts, notes, self.metadata, fill, self.finish)
+
+    def finish(self) -> Mapping[str, str]:
+        """Read what no tensor has, and return the metadata with the fingerprint of the checkpoint."""
+        if self.confirm is None:
+            return self.metadata
+        if not self.fingerprint:
+            self._read_rest()
+            self.fingerprint = fingerprint_of(self.checkpoint, self.source).text
+            self.confirm(self.fingerprint)
+        return {**self.metadata, "fingerprint": self.fingerprint}
+
+    def _read_rest(self) -> None:
+        """Add to the sums what was not read, or not to its end."""
+        source, done = ContentSketch(), self.source
+        names = {name for name in self.ids if name not in done.tables}
+        pieces = [piece for name in names for piece in self.ids[name].pieces]
+        missing = self.checkpoint.keys() - done.variable_names()
+        found = spans(self.checkpoint) if missing else ()
+        dense = [span for span in found if any(piece.entry.name in missing for piece in span.pieces)]
+        size = sum(span.size_bytes for span in dense) + sum(p.rows * p.entry.row_bytes for p in pieces)
+        if pieces or dense:
+            self.reporter.start("fingerprint", size)
+
+        def read(piece: IdPiece) -> None:
+            ids = read_piece(self.checkpoint, piece).ids
+            for some, values in row_batches(self.checkpoint, piece, len(ids), VALUE_BATCH_BYTES):
+                source.add_rows(piece.entry.name, ids[some], values)
+                self.reporter.advance(values.nbytes)
+
+        for _ in run_parallel(read, pieces, self._workers):
+            pass
+        for size in run_parallel(lambda span: read_span(self.checkpoint, span, source), dense, self._workers):
+            self.reporter.advance(size)
+        done.tables.update({name: sketch for name, sketch in source.tables.items() if name in names})
+        done.take_variables(source, missing)
+
+    def _fill(
+        self, variables: Sequence[str], tables: Sequence[str], tensors: Sequence[Tensor], places: Mapping[str, Place]
+    ) -> None:
+        """Write the bytes of all tensors that have a place."""
+        source = ContentSketch()
+        wanted = {name: places[name] for name in variables if name in places}
+        if wanted:
+            self._fill_dense(wanted, source)
+            self.source.take_variables(source)
+        for name in tables:
+            title = self.ids[name].title
+            ids, vectors = places.get(f"{title}.ids"), places.get(f"{title}.vectors")
+            if ids is not None and vectors is not None:
+                self._fill_table(name, ids, vectors)
+        filled = {*variables, *(f"{self.ids[name].title}.{kind}" for name in tables for kind in ("ids", "vectors"))}
+        for tensor in tensors:
+            if tensor.name in places and tensor.name not in filled:
+                self._fill_stream(tensor, places[tensor.name])
+
+    def _fill_dense(self, places: Mapping[str, Place], source: ContentSketch) -> None:
+        """Read all variables, and write those that have a place."""
+        found = list(spans(self.checkpoint, places if self.confirm is None else None))
+
+        def read(span: Span) -> list[SmallVariable]:
+            small: list[SmallVariable] = []
+
+            def take(piece: Piece, data: bulk.U8) -> None:
+                later = write_piece(piece, data, places, self._cast)
+                if later is not None:
+                    small.append(later)
+
+            self.reporter.advance(2 * read_span(self.checkpoint, span, source, take))
+            return small
+
+        write_together(run_parallel(read, found, self._workers if _are_large(found) else 1))
+
+    def _fill_stream(self, tensor: Tensor, place: Place) -> None:
+        at = 0
+        with place.file as file:
+            area = place.area(file)
+            for chunk in tensor.chunks():
+                area.write(at, chunk)
+                place.read_back(area, at, len(chunk))
+                at += len(chunk)
+
+    def _fill_table(self, name: str, ids: Place, vectors: Place) -> None:
+        """Write a table's ids and rows, read them back, and compare the sums of both."""
+        sums, written = _Sums(name, self._caster(name)), ContentSketch()
+        table, width = self._table(name, sums), self._width(name)
+        step = max(_VIEW_BYTES // max(width, 8), 1)
+        with ids.file as id_file, vectors.file as row_file:
+            id_area, row_area = ids.area(id_file), vectors.area(row_file)
+
+            def done(first: int, count: int) -> None:
+                for start in range(first, first + count, step):
+                    rows = min(step, first + count - start)
+                    own = ids.read_back(id_area, 8 * start, 8 * rows).view(np.int64)
+                    values = vectors.read_back(row_area, width * start, width * rows).reshape(rows, width)
+                    written.add_rows(name, own if own.flags.aligned else own.copy(), values)
+                self.reporter.advance(count * (8 + width))
+
+            table.fill(Areas(id_area, row_area), done)
+        self.source.tables.update(sums.read.tables)
+        compare_rows(name, sums.meant, written)
+
+    def _note(self, name: str) -> TableNote:
+        info, ids = self.checkpoint.infos.get(name), self.ids[name]
+        dtype = self._target(self.checkpoint.written_dtype(name)).name if ids.rows else ""
+        initializer = info.initializer if info else ""
+        return TableNote(f"{ids.title}.ids", f"{ids.title}.vectors", initializer, self._dim(name), dtype)
+
+    def _target(self, dtype: DType | None) -> DType:
+        """Return the dtype that is written for a dtype that was read."""
+        return self.selection.target_dtype(dtype or DTYPES["float32"])
+
+    def _row_count(self, name: str) -> int:
+        return self.ids[name].rows
+
+    def _width(self, name: str) -> int:
+        """Return the bytes of a row that is written."""
+        return self._dim(name) * self._target(self.checkpoint.written_dtype(name)).itemsize
+
+    def _dim(self, name: str) -> int:
+        info = self.checkpoint.infos.get(name)
+        return info.dim if info else max((e.dim for _, e in self.checkpoint.entries(name)), default=0)
+
+    def _dense(self, name: str) -> Tensor:
+        shard, entry = self.checkpoint.find_variable(name)
+        return Tensor(name, self._target(entry.dtype), entry.shape, lambda: self._dense_chunks(shard, entry))
+
+    def _dense_chunks(self, shard: ShardIndex, entry: DenseEntry) -> Iterator[bulk.U8]:
+        started = ContentSketch()
+        for start in range(0, max(entry.size_bytes, 1), SPAN_BYTES):
+            data = np.empty(min(SPAN_BYTES, entry.size_bytes - start), np.uint8)
+            if len(data):
+                self.checkpoint.reader(shard).read_into(entry.values.start + start, data.data)
+            started.add_dense(entry.name, entry.size_bytes, start, data)
+            self.reporter.advance(2 * len(data))
+            yield self._cast(data, entry.dtype)
+        self.source.take_variables(started)
+
+    def _cast(self, data: bulk.U8, dtype: DType | None) -> bulk.U8:
+        """Return bytes of elements in the dtype that is written."""
+        if dtype is None:
+            return data
+        out, overflowed = cast_bytes(data, dtype, self._target(dtype))
+        if overflowed:
+            with self._lock:
+                self.overflowed += overflowed
+        return out
+
+    def _caster(self, name: str) -> Callable[[bulk.U8], bulk.U8] | None:
+        """Return what casts the rows of a table, None where they stay as they are."""
+        dtype = self.checkpoint.table_dtype(name)
+        if dtype is None or self._target(dtype) == dtype:
+            return None
+        return lambda rows: self._cast(rows.reshape(-1), dtype).reshape(len(rows), -1)
+
+    def _table(self, name: str, sums: _Sums) -> TableSource:
+        """Return a table, in the dtype that is written, with its rows added to sums."""
+        dtype, ids = self.checkpoint.table_dtype(name), self.ids[name]
+        size = ids.rows * (8 + (dtype.itemsize if dtype else 0) * self._dim(name))
+        return TableSource(
+            self.checkpoint,
+            name,
+            ids,
+            parts_needed(size, self.part_bytes),
+            self._target(dtype) if dtype is not None and sums.cast else dtype,
+            sums.take,
+            self.selection.order == STORED,
+            self.reporter,
+        )
+
+    def _ids_and_vectors(self, name: str) -> list[Tensor]:
+        rows, dtype, title = (
+            self.ids[name].rows,
+            self._target(self.checkpoint.written_dtype(name)),
+            self.ids[name].title,
+        )
+        shape, size = (rows, self._dim(name)), rows * self._width(name)
+        return [
+            Tensor(f"{title}.ids", _INT64, (rows,), lambda: _in_chunks(self._spool(name).ids, rows * 8)),
+            Tensor(f"{title}.vectors", dtype, shape, lambda: _in_chunks(self._spool(name).rows, size)),
+        ]
+
+    def _spool(self, name: str) -> Areas:
+        """Return where a temporary file has the ids and rows of a table, for who reads them one after the other."""
+        if name not in self._spooled:
+            self._spooled.clear()
+            self._files.close()
+            ids = 8 * self._row_count(name)
+            file = ScratchFile(self.directory, ids + self._row_count(name) * self._width(name))
+            self._files.callback(file.close)
+            areas = Areas(Area(file, 0), Area(file, ids))
+            sums = _Sums(name, self._caster(name))
+            self._table(name, sums).fill(areas, lambda _, __: None)
+            self.source.tables.update(sums.read.tables)
+            self._spooled[name] = areas
+        return self._spooled[name]
+
+    def _parts(self, name: str, *, cast: bool = True) -> Iterator[TablePart]:
+        """Yield a table in parts; at the end, the sums of what was yielded are those of what was read."""
+        sums, yielded = _Sums(name, self._caster(name) if cast else None), ContentSketch()
+        for part in self._table(name, sums).batches(self.directory):
+            if len(part.ids):
+                yielded.add_rows(name, part.ids, part.values)
+            self.reporter.advance(part.values.nbytes + part.ids.nbytes)
+            yield part
+        self.source.tables.update(sums.read.tables)
+        compare_rows(name, sums.meant, yielded)
+
+    def _rows(self, name: str) -> TableRows:
+        def batches() -> Iterator[Batch]:
+            return in_batches(self._parts(name), batch_rows(self._dim(name)))
+
+        def each(take: Take) -> Iterator[Any]:
+            workers = min(default_workers(), _MOST_TAKERS)
+            return run_parallel(lambda batch: take(*batch), batches(), workers, most=workers + 1)
+
+        return TableRows(name, self._row_count(name), self._dim(name), batches, each)
+
+    def _matrix(self, name: str) -> Tensor:
+        """Return a table as [N, dim]: row i is that of id i."""
+        asked = self.selection.dense_rows
+        low, high, outside = 0, -1, 0
+        for piece in self.ids[name].pieces:
+            ids = read_piece(self.checkpoint, piece).ids
+            low, high = min(low, int(ids.min(initial=0))), max(high, int(ids.max(initial=-1)))
+            limit = np.iinfo(np.int64).max if asked == "auto" else int(asked or 0)
+            outside += int(np.count_nonzero((ids < 0) | (ids >= limit)))
+        count = high + 1 if asked == "auto" else int(asked or 0)
+        if outside:
+            which = f"{counted(outside, 'id')} {'is' if outside == 1 else 'are'}"
+            raise UsageError(
+                f"table {name!r}: {which} outside of 0 to {count - 1} (lowest {low}, highest {high})",
+                hint="a matrix has no rows for such ids; export ids and vectors, without --dense-rows",
+            )
+        dtype = self._target(self.checkpoint.written_dtype(name))
+        return Tensor(name, dtype, (count, self._dim(name)), lambda: self._matrix_chunks(name, count))
+
+    def _matrix_chunks(self, name: str, count: int) -> Iterator[bulk.U8]:
+        dtype = self.checkpoint.written_dtype(name)
+        row_bytes = self._dim(name) * dtype.itemsize
+        start = 0
+        for part in self._parts(name, cast=False):
+            while start < count and (not len(part.ids) or start <= part.ids[-1]):
+                if not len(part.ids):
+                    break
+                stop = min(start + _MATRIX_ROWS, int(part.ids[-1]) + 1)
+                rows = self._rows_without_id(name, dtype, start, stop)
+                inside = slice(*np.searchsorted(part.ids, [start, stop]))
+                rows[part.ids[inside] - start] = part.values[inside]
+                yield self._cast(rows.reshape(-1), dtype)
+                start = stop
+        while start < count:
+            stop = min(start + _MATRIX_ROWS, count)
+            yield self._cast(self._rows_without_id(name, dtype, start, stop).reshape(-1), dtype)
+            start = stop
+        if not row_bytes:
+            yield np.empty(0, np.uint8)
+
+    def _rows_without_id(self, name: str, dtype: DType, start: int, stop: int) -> bulk.U8:
+        """Return rows [start, stop) for ids that the table does not have, uint8 [stop - start, row_bytes]."""
+        dim = self._dim(name)
+        info = self.checkpoint.infos.get(name)
+        if info is None or self.selection.fill != "initializer":
+            return np.zeros((stop - start, dim * dtype.itemsize), np.uint8)
+        is_bfloat16 = dtype.name == "bfloat16"
+        drawn = np.float32 if is_bfloat16 else np.dtype(dtype.name).newbyteorder("<")
+        try:
+            rows = initial_rows(info, np.arange(start, stop), seed=self.selection.seed, dtype=drawn)
+        except UnsupportedError as error:
+            error.hint = "try: --fill zeros"
+            raise
+        data = cast_floats(rows, "bfloat16")[0] if is_bfloat16 else rows.reshape(-1).view(np.uint8)
+        return data.reshape(stop - start, dim * dtype.itemsize)
+
+
+class _Sums:
+    """The sums of the rows of a table: as they were read, and as they are meant to be written."""
+
+    def __init__(self, name: str, cast: Callable[[bulk.U8], bulk.U8] | None) -> None:
+        self.name, self.cast = name, cast
+        self.read = ContentSketch()
+        self.meant = self.read if cast is None else ContentSketch()
+
+    def take(self, ids: bulk.I64, rows: bulk.U8) -> bulk.U8:
+        """Add rows; return them as they are written. Several threads call it."""
+        self.read.add_rows(self.name, ids, rows)
+        if self.cast is None:
+            return rows
+        kept = self.cast(rows)
+        self.meant.add_rows(self.name, ids, kept)
+        return kept
+
+
+def _are_large(found: Sequence[Span]) -> bool:
+    """Say whether threads help: with hundreds of small pieces in a read, they only wait for the interpreter."""
+    return sum(len(span.pieces) for span in found) <= _FEW_PIECES * len(found)
+
+
+def _in_chunks(area: Area, size_bytes: int) -> Iterator[bulk.U8]:
+    for start in range(0, size_bytes, SPAN_BYTES):
+        data = np.empty(min(SPAN_BYTES, size_bytes - start), np.uint8)
+        area.read_into(start, data)
+        yield data
+
+
+def in_batches(parts: Iterable[TablePart], rows: int) -> Iterator[Batch]:
+    """Yield the rows of parts in batches of so many rows; the last one may have fewer."""
+    held: list[Batch] = []
+    for part in parts:
+        start, count = 0, len(part.ids)
+        while start < count:
+            stop = min(start + rows - sum(len(ids) for ids, _ in held), count)
+            held.append((part.ids[start:stop], part.rows(slice(start, stop))))
+            start = stop
+            if sum(len(ids) for ids, _ in held) == rows:
+                yield _joined(held)
+                held = []
+    if held:
+        yield _joined(held)
+
+
+def _joined(some: Sequence[Batch]) -> Batch:
+    if len(some) == 1:
+        return some[0]
+    return np.concatenate([ids for ids, _ in some]), np.concatenate([rows for _, rows in some])
+
+
+def _check_unique(names: Sequence[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise UnsupportedError(f"two tensors would be named {name!r}", hint="choose with --table and --variable")
+        seen.add(name)
+
+
+def estimated_bytes(content: ExportContent, *, spools: bool) -> int:
+    """Return the bytes of all tensors, and where the format spools also those of the largest temporary file."""
+    sizes = [tensor.size_bytes for tensor in content.tensors]
+    return sum(sizes) + (max(sizes, default=0) if spools else 0) + math.ceil(0.001 * sum(sizes))

@@ -1,0 +1,77 @@
+"""Which part of a version is exported, in which dtype, and whether tables go out as ids and vectors or as matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Final
+
+from edl_ckpt.core.base.errors import NotFoundError, UsageError
+from edl_ckpt.core.base.words import meant
+from edl_ckpt.core.model.dtypes import DTYPES, DType
+
+CASTS: Final = ("float16", "bfloat16", "float32")
+FILLS: Final = ("zeros", "initializer")
+STORED: Final = "stored"
+ORDERS: Final = ("id", STORED)
+_FLOATS: Final = {"float16", "bfloat16", "float32", "float64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The part of a version to export, and its form.
+
+    `tables` and `variables` are globs of names (none: all). Floats are cast to `dtype`. `dense_rows` makes tables
+    matrices of so many rows: a number, 'auto' for the highest id plus one, or None. `fill` is the content of rows that
+    no id has: 'zeros', or 'initializer' for the table's own, drawn with `seed`. Rows are in the `order` of their ids
+    ('id'), or 'stored': shard after shard, as each has them. Raises UsageError for any other word, and for a matrix in
+    the order 'stored'.
+    """
+
+    tables: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+    dtype: str | None = None
+    dense_rows: int | str | None = None
+    fill: str = "zeros"
+    seed: int = 0
+    order: str = "id"
+
+    def __post_init__(self) -> None:
+        if self.dtype is not None and self.dtype not in CASTS:
+            raise UsageError(
+                f"dtype must be one of {', '.join(CASTS)}, got {self.dtype!r}", hint=meant(self.dtype, CASTS)
+            )
+        if self.fill not in FILLS:
+            raise UsageError(f"fill must be {' or '.join(FILLS)}, got {self.fill!r}", hint=meant(self.fill, FILLS))
+        if self.order not in ORDERS:
+            raise UsageError(f"order must be {' or '.join(ORDERS)}, got {self.order!r}", hint=meant(self.order, ORDERS))
+        if self.order == STORED and self.dense_rows is not None:
+            raise UsageError("a matrix has row i at i: no order 'stored' with dense_rows")
+
+    @property
+    def is_lossless(self) -> bool:
+        """Return True when everything is exported unchanged."""
+        return self == Selection(fill=self.fill, seed=self.seed, order=self.order)
+
+    def target_dtype(self, dtype: DType) -> DType:
+        """Return the dtype that is written for a dtype that was read: only floats are cast."""
+        return DTYPES[self.dtype] if self.dtype and dtype.name in _FLOATS else dtype
+
+    def choose_variables(self, names: Sequence[str]) -> list[str]:
+        """Return the variables to export, of all names; NotFoundError when a glob matches nothing."""
+        return _matching(names, self.variables, "variable", self.tables)
+
+    def choose_tables(self, names: Sequence[str]) -> list[str]:
+        """Return the tables to export, of all names; NotFoundError when a glob matches nothing."""
+        return _matching(names, self.tables, "table", self.variables)
+
+
+def _matching(names: Sequence[str], globs: Sequence[str], kind: str, other_globs: Sequence[str]) -> list[str]:
+    """Return the names that some glob matches, all without globs, none when there are globs for the other kind only."""
+    if not globs:
+        return [] if other_globs else list(names)
+    for glob in globs:
+        if not any(fnmatchcase(name, glob) for name in names):
+            raise NotFoundError(f"no {kind} matches {glob!r}", hint=meant(glob, names, f"{kind}s"))
+    return [name for name in names if any(fnmatchcase(name, glob) for glob in globs)]

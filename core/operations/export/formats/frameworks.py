@@ -1,0 +1,358 @@
+"""Formats of frameworks, each written with its own library where that is installed: Parquet, PyTorch, TensorFlow.
+
+Each library is an extra, imported where it is used; none of them ever has a whole table in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from edl_ckpt.core.base.errors import UnsupportedError
+from edl_ckpt.core.base.libraries import library
+from edl_ckpt.core.base.parallel import run_parallel
+from edl_ckpt.core.model.dtypes import DTYPES
+from edl_ckpt.core.operations.export.cluster.plan import PartFile, Span, numbered, sizes_of
+from edl_ckpt.core.operations.export.formats.arrays import write_json, write_safetensors
+from edl_ckpt.core.operations.export.formats.content_format import ContentFormat, PartsFormat
+from edl_ckpt.core.operations.export.formats.names import file_names
+from edl_ckpt.core.operations.export.formats.row_groups import RowGroupFile, encode
+from edl_ckpt.core.operations.export.interface import ExportContent, FormatTraits, TableRows, Tensor
+from edl_ckpt.core.operations.export.output.places import Crc32, OutputFile, Place
+from edl_ckpt.core.operations.export.output.target import DENSE_FILE, ExportTarget, NewFile
+from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.files import flush_path
+from edl_ckpt.core.storage.location import Location
+
+PARQUET: Final = ".parquet"
+"""The ending of a Parquet file."""
+CHECKPOINT_PREFIX: Final = "model"
+METADATA_FILE: Final = "edl-ckpt.json"
+PARTS_FILE: Final = f"_{METADATA_FILE}"
+"""What a cluster says of a directory of Parquet files."""
+_SLICE_BYTES: Final = 64 << 20
+_FLUSHERS: Final = 4
+"""Files that are flushed at a time, which a disk does faster."""
+_STATE: Final = "".join(
+    f'{key}: "{CHECKPOINT_PREFIX}"\n' for key in ("model_checkpoint_path", "all_model_checkpoint_paths")
+)
+"""What TensorFlow writes into the file `checkpoint` of a directory."""
+
+
+def missing_names(module: Any) -> frozenset[str]:
+    """Return the names of the dtypes that a library does not have."""
+    return frozenset(name for name in DTYPES if not hasattr(module, name))
+
+
+def metadata_document(content: ExportContent) -> dict[str, Any]:
+    """Return what an importer must know beside the values."""
+    return _document(content, content.finish())
+
+
+def _document(content: ExportContent, metadata: Mapping[str, str]) -> dict[str, Any]:
+    return {**metadata, "tables": {name: asdict(note) for name, note in content.notes.items()}}
+
+
+def _write_part(content: ExportContent, path: str, new_file: NewFile) -> None:
+    """Write one of the files of a cluster: rows of a table, or the dense variables."""
+    if not content.tables and content.tensors:
+        write_dense(content, path, content.tensors, new_file)
+        return
+    table = next(iter(content.tables), None)
+    file = row_group_file(content, table, path, checked=True)
+    write_rows(file, table)
+    file.finish(description(content, content.metadata, table))
+
+
+class Parquet(PartsFormat):
+    """One table is one file, columns `id` and `vector`. Several are a directory with a file for each.
+
+    A reader may take the directory for one dataset, so its files have one schema: a `vector` is a list of any length
+    there, and a third column, `table`, names the table. For the same reason the directory has nothing else in it. Dense
+    variables are in a directory beside the output, and the footer of each file says how many there are.
+    """
+
+    traits: ClassVar = FormatTraits("parquet", endings=(PARQUET,), lacked_dtypes=frozenset({"bfloat16"}))
+
+    def is_directory(self, checkpoint: Checkpoint) -> bool:
+        """Return True for several tables; a version without any is a file without rows."""
+        return len(self.request.selection.choose_tables(checkpoint.table_names)) > 1
+
+    def beside(self, checkpoint: Checkpoint, goal: Location) -> Location | None:
+        """Return the directory of the dense variables, if there are any."""
+        if not self.request.selection.choose_variables(checkpoint.variable_names):
+            return None
+        return goal.with_url(dense_directory(goal.url))
+
+    def planned(self, content: ExportContent, path: str, beside: str) -> Mapping[str, int | None]:
+        """Return the files of all tables, and that of the dense variables; only the values tell their sizes."""
+        dense = [os.path.join(beside, DENSE_FILE)] if beside else []
+        return dict.fromkeys([*self._files(content, path).values(), *dense])
+
+    index: ClassVar = PARTS_FILE
+    write_part = staticmethod(_write_part)
+
+    def part_bytes(self, content: ExportContent) -> int | None:
+        """Return None: what is encoded has another size."""
+        del self, content
+        return None
+
+    def part_files(
+        self, content: ExportContent, spans: Mapping[str, Sequence[Span]], path: str, beside: str, size_bytes: int
+    ) -> list[PartFile]:
+        """Return the files of each table, and that of the dense variables."""
+        del size_bytes
+        names, in_tables = table_file_names(spans), sizes_of(content)
+        files = [
+            PartFile(os.path.join(path, f"{names[table]}-{numbered(span)}{PARQUET}"), (), (span,))
+            for table, own in spans.items()
+            for span in own
+        ]
+        files = files or [PartFile(os.path.join(path, f"none{PARQUET}"))]
+        dense = tuple(name for name, is_table in in_tables if not is_table)
+        return [*files, PartFile(os.path.join(beside, DENSE_FILE), dense)] if dense else files
+
+    def end_parts(
+        self, content: ExportContent, files: Sequence[PartFile], path: str, metadata: Mapping[str, str]
+    ) -> None:
+        """Write the notes for importers, under a name that readers of a directory pass over."""
+        in_it = sum(file.path.startswith(os.path.join(path, "")) for file in files)
+        whole = {"tables": content.counts.tables, "variables": content.counts.variables}
+        write_json(os.path.join(path, PARTS_FILE), {**_document(content, metadata), "whole": whole, "files": in_it})
+
+    def write(self, content: ExportContent, target: ExportTarget) -> None:
+        """Write the files; UnsupportedError for a table as a matrix, which has no ids."""
+        if content.tables and not content.notes:
+            raise UnsupportedError("a Parquet file contains ids and vectors; --dense-rows is for other formats")
+        outputs = {
+            table: row_group_file(content, table, path) for table, path in self._files(content, target.path).items()
+        }
+        for table, file in outputs.items():
+            write_rows(file, table)
+        if target.beside:
+            used = {name for note in content.notes.values() for name in (note.ids, note.vectors)}
+            dense = [tensor for tensor in content.tensors if tensor.name not in used]
+            write_dense(content, os.path.join(target.beside, DENSE_FILE), dense, target.new_file)
+        metadata = content.finish()
+
+        def finish(written: tuple[TableRows | None, RowGroupFile]) -> None:
+            table, output = written
+            output.finish(description(content, metadata, table))
+
+        for _ in run_parallel(finish, outputs.items(), _FLUSHERS):
+            pass
+
+    def _files(self, content: ExportContent, path: str) -> dict[TableRows | None, str]:
+        """Return the path of the file for each table; None is the table of a version that has none."""
+        if len(content.tables) < 2:
+            return {next(iter(content.tables), None): path}
+        names = table_file_names(table.name for table in content.tables)
+        return {table: os.path.join(path, f"{names[table.name]}{PARQUET}") for table in content.tables}
+
+
+def table_file_names(names: Iterable[str]) -> dict[str, str]:
+    """Return the names of files for tables, without an ending; readers of a directory pass over those with a `_`."""
+    files = file_names(names)
+    return {name: f"%5F{file[1:]}" if file.startswith("_") else file for name, file in files.items()}
+
+
+def write_dense(content: ExportContent, path: str, dense: Sequence[Tensor], new_file: NewFile) -> None:
+    """Write the dense variables of a Parquet export."""
+    write_safetensors(content, {path: dense}, {"tables": "{}"}, new_file)
+
+
+def dense_directory(url: str) -> str:
+    """Return the path or URL of the directory for the dense variables of a Parquet export.
+
+    >>> dense_directory("s3://bucket/m.parquet"), dense_directory("tables/")
+    ('s3://bucket/m.dense', 'tables.dense')
+    """
+    stem = url.rstrip("/")
+    return (stem[: -len(PARQUET)] if stem.lower().endswith(PARQUET) else stem) + ".dense"
+
+
+def row_group_file(
+    content: ExportContent, table: TableRows | None, path: str, *, checked: bool = False
+) -> RowGroupFile:
+    """Return a new file for rows of a table; None is the table of a version that has none."""
+    return RowGroupFile(path, _schema(content, table), checked=checked)
+
+
+def write_rows(file: RowGroupFile, table: TableRows | None) -> None:
+    """Write the row groups of a table."""
+    file.write(() if table is None else table.each(partial(encode, file.schema, table.name)))
+
+
+def _schema(content: ExportContent, table: TableRows | None) -> Any:
+    """Return the schema of the file of a table."""
+    arrow = library("pyarrow", "arrow")
+    columns = [("id", arrow.int64())]
+    if table is None:
+        return arrow.schema(columns)
+    dtypes = {tensor.name: tensor.dtype.name for tensor in content.tensors}
+    values = arrow.from_numpy_dtype(np.dtype(dtypes[content.notes[table.name].vectors]))
+    if content.counts.tables == 1:
+        fixed = table.dim or -1  # Arrow has no list of the fixed size 0
+        columns += [("vector", arrow.list_(values, fixed))]
+    else:
+        columns += [("vector", arrow.list_(values)), ("table", arrow.dictionary(arrow.int32(), arrow.string()))]
+    return arrow.schema(columns, metadata={"table": table.name})
+
+
+def description(content: ExportContent, metadata: Mapping[str, str], table: TableRows | None) -> dict[str, str]:
+    """Return what an importer must know of a table, and of the whole export, for the footer of its Parquet file."""
+    note = {} if table is None else {table.name: asdict(content.notes[table.name])}
+    whole = {"tables": content.counts.tables, "variables": content.counts.variables}
+    return {"edl-ckpt": json.dumps({**metadata, "tables": note, "whole": whole})}
+
+
+class Torch(ContentFormat):
+    """A state_dict that `torch.load(weights_only=True)` opens: tables as NAME.ids and NAME.vectors.
+
+    PyTorch itself writes the archive for tensors without values and leaves room for them (`skip_data`). The values are
+    streamed into that room, and the archive's checksums corrected. The notes for importers are one more member of the
+    archive, which PyTorch passes over: a module's `load_state_dict` gets no key that it does not have.
+    """
+
+    traits: ClassVar = FormatTraits("torch", endings=(".pt", ".pth"), spools=False)
+
+    def lacked_dtypes(self, *, in_table: bool) -> frozenset[str]:
+        """Return what the installed PyTorch lacks: unsigned integers came late."""
+        del in_table
+        return missing_names(library("torch", "torch"))
+
+    def write(self, content: ExportContent, target: ExportTarget) -> None:
+        """Write the file."""
+        torch, path = library("torch", "torch"), target.path
+        fake = library("torch._subclasses.fake_tensor", "torch")
+        with fake.FakeTensorMode():
+            empty = {t.name: torch.empty(t.shape, dtype=getattr(torch, t.dtype.name)) for t in content.tensors}
+        with storage_errors(path), torch.serialization.skip_data(materialize_fake_tensors=True):
+            torch.save(empty, path)
+        with storage_errors(path), zipfile.ZipFile(path) as archive:
+            members = {i.filename.rpartition("/data/")[2]: i for i in archive.infolist() if "/data/" in i.filename}
+        output = OutputFile(path)
+        with output, open(path, "r+b", buffering=0) as file:  # a buffer would bring back old values
+            places = {
+                tensor.name: Place(output, _data_offset(file, members[str(number)]), Crc32())
+                for number, tensor in enumerate(content.tensors)
+            }
+            content.fill(places)
+            sums: dict[str, int] = {}
+            for number, tensor in enumerate(content.tensors):
+                crc, member = places[tensor.name].crc, members[str(number)]
+                assert crc is not None  # noqa: S101 - all of them were made with one
+                sums[member.filename] = crc.value()
+                with storage_errors(path):
+                    _set_sum(file, member, sums[member.filename])
+        with storage_errors(path):
+            _end_archive(path, sums, json.dumps(metadata_document(content)))
+            flush_path(path)
+
+
+def _data_offset(file: Any, member: zipfile.ZipInfo) -> int:
+    """Return where the bytes of a member begin."""
+    file.seek(member.header_offset)
+    name, extra = struct.unpack("<HH", file.read(30)[26:30])
+    return member.header_offset + 30 + int(name) + int(extra)
+
+
+def _set_sum(file: Any, member: zipfile.ZipInfo, crc: int) -> None:
+    """Set the checksum beside the bytes of a member: in its header, or behind them."""
+    if not member.flag_bits & 8:
+        file.seek(member.header_offset + 14)
+        file.write(struct.pack("<I", crc))
+        return
+    file.seek(_data_offset(file, member) + member.file_size)
+    if file.read(4) == b"PK\x07\x08":
+        file.seek(0, os.SEEK_CUR)
+        file.write(struct.pack("<I", crc))
+
+
+def _end_archive(path: str, sums: Mapping[str, int], notes: str) -> None:
+    """Add the notes to an archive, and write its directory again, with these checksums of its members."""
+    with zipfile.ZipFile(path, "a") as archive:
+        for info in archive.infolist():
+            info.CRC = sums.get(info.filename, info.CRC)
+        folder = archive.infolist()[0].filename.partition("/")[0]
+        archive.writestr(zipfile.ZipInfo(f"{folder}/{METADATA_FILE}"), notes)
+
+
+class TensorFlow(ContentFormat):
+    """A checkpoint that `tf.train.load_checkpoint` lists and reads: `model.index` and its data, in a directory.
+
+    A file `checkpoint` there leads `tf.train.latest_checkpoint` to it, wherever the directory is moved.
+
+    Large tensors are saved slice by slice and merged, as TensorFlow does with partitioned variables.
+    """
+
+    traits: ClassVar = FormatTraits("tensorflow", is_directory=True)
+
+    def lacked_dtypes(self, *, in_table: bool) -> frozenset[str]:
+        """Return what the installed TensorFlow lacks."""
+        del in_table
+        return missing_names(library("tensorflow", "tensorflow"))
+
+    def write(self, content: ExportContent, target: ExportTarget) -> None:
+        """Write the checkpoint with the prefix `model`."""
+        tf, path = library("tensorflow", "tensorflow"), target.path
+        parts = os.path.join(path, "parts")
+        prefixes: list[str] = []
+        with storage_errors(path):
+            os.mkdir(parts)
+            for tensor in content.tensors:
+                for spec, values in _slices(tf, tensor):
+                    prefixes.append(os.path.join(parts, str(len(prefixes))))
+                    tf.raw_ops.SaveV2(
+                        prefix=prefixes[-1], tensor_names=[tensor.name], shape_and_slices=[spec], tensors=[values]
+                    )
+            if prefixes:
+                merged = os.path.join(path, CHECKPOINT_PREFIX)
+                tf.raw_ops.MergeV2Checkpoints(
+                    checkpoint_prefixes=prefixes, destination_prefix=merged, delete_old_dirs=False
+                )
+                with open(os.path.join(path, "checkpoint"), "x", encoding="utf-8") as file:
+                    file.write(_STATE)
+            shutil.rmtree(parts)
+            with open(os.path.join(path, METADATA_FILE), "x", encoding="utf-8") as file:
+                json.dump(metadata_document(content), file, indent=1)
+            for name in os.listdir(path):
+                flush_path(os.path.join(path, name))
+
+
+def _slices(tf: Any, tensor: Tensor) -> Iterator[tuple[str, Any]]:
+    """Yield (shape and slice, values) of a tensor, by rows of at most `_SLICE_BYTES`."""
+    dtype = getattr(tf, tensor.dtype.name)
+    numpy_dtype = dtype.as_numpy_dtype
+    if not tensor.shape or not tensor.size_bytes:
+        data = b"".join(chunk.tobytes() for chunk in tensor.chunks())
+        yield "", tf.constant(np.frombuffer(data, numpy_dtype).reshape(tensor.shape), dtype)
+        return
+    row_bytes = tensor.size_bytes // tensor.shape[0]
+    shape = " ".join(map(str, tensor.shape))
+    rest = ":-" * (len(tensor.shape) - 1)
+    start, buffer = 0, bytearray()
+
+    def cut(count: int) -> tuple[str, Any]:
+        data = np.frombuffer(bytes(buffer[: count * row_bytes]), numpy_dtype)
+        del buffer[: count * row_bytes]
+        return f"{shape} {start},{count}{rest}", tf.constant(data.reshape(count, *tensor.shape[1:]), dtype)
+
+    step = max(_SLICE_BYTES // row_bytes, 1)
+    for chunk in tensor.chunks():
+        buffer += chunk.data
+        while len(buffer) >= step * row_bytes:
+            yield cut(step)
+            start += step
+    if buffer:
+        yield cut(len(buffer) // row_bytes)

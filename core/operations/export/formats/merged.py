@@ -1,0 +1,116 @@
+"""The export as a checkpoint: one merged shard, as a file of its own or in a checkpoint_dir that ElasticDL finds."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import ClassVar
+
+from edl_ckpt.core.base.errors import EdlCkptError, UsageError
+from edl_ckpt.core.base.interruption import COMMIT
+from edl_ckpt.core.operations.export.content.selection import STORED
+from edl_ckpt.core.operations.export.interface import (
+    ContentCounts,
+    ExportedFile,
+    ExportOutcome,
+    ExportRequest,
+    FormatTraits,
+)
+from edl_ckpt.core.operations.export.output.target import check_output, open_target
+from edl_ckpt.core.operations.reshard.execute import execute_reshard
+from edl_ckpt.core.operations.reshard.prepare import prepare_reshard
+from edl_ckpt.core.sources.elasticdl.target import ELASTICDL, EMPTY_MODEL
+from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.storage.regular import check_target
+from edl_ckpt.core.storage.streams import is_stream
+from edl_ckpt.core.storage.trees import remove_tree
+
+
+class MergedCheckpoint:
+    """A reshard to one server: to a stream, a file with the ending of a shard, else to a checkpoint_dir."""
+
+    traits: ClassVar = FormatTraits("checkpoint", endings=(".ckpt", ".chkpt"))
+
+    def __init__(self, request: ExportRequest) -> None:
+        if not request.selection.is_lossless:
+            raise UsageError("a checkpoint is exported whole: no --table, --variable, --dtype or --dense-rows")
+        if request.selection.order == STORED:
+            raise UsageError("a checkpoint is merged from all shards: no --order stored")
+        self.request = request
+
+    def export(self, goal: Location, *, force: bool) -> ExportOutcome:
+        """Write the shard; a checkpoint_dir must not have the version yet, whether with `force` or without."""
+        location = self._location(goal)
+        if location is not None:
+            return self._merge(location)
+        with open_target(goal, self.traits, is_directory=False, force=force) as target:
+            beside = f"{target.path}.d"
+            try:
+                outcome = self._merge(Location(beside))
+                os.rename(outcome.files[0].path, target.path)
+                _spell_out(target.path)
+            except EdlCkptError as error:
+                error.hint = None if COMMIT.is_past else error.hint
+                raise
+            finally:
+                remove_tree(beside)
+                COMMIT.more()  # that was no result yet
+            return replace(outcome, files=target.publish())
+
+    def _location(self, goal: Location) -> Location | None:
+        """Return the checkpoint_dir that an output is, None for a file or a stream."""
+        path = goal.local_path
+        is_file = path is not None and is_stream(path)
+        if is_file or os.path.splitext(goal.url.rstrip("/"))[1].lower() in self.traits.endings:
+            return None
+        if path is not None:
+            check_target(path)
+        return goal.with_url(goal.url.rstrip("/") if path is None else os.path.normpath(path))
+
+    def plan(self, goal: Location, *, force: bool) -> tuple[tuple[ExportedFile, ...], ContentCounts, int]:
+        """Return the files that would be written, what they contain, and how many bytes were read for that."""
+        location = self._location(goal)
+        if location is None:
+            check_output(goal, self.traits, is_directory=False, force=force)
+        plan, _ = prepare_reshard(
+            self.request.version,
+            1,
+            output=location or goal.with_url(f"{goal.url}.d"),
+            empty=ELASTICDL,
+            force=not self.request.use_seal,
+            reporter=self.request.reporter,
+        )
+        files = tuple(ExportedFile(shard.path if location else goal.url, shard.size_bytes) for shard in plan.shards)
+        variables = sum(shard.variables for shard in plan.shards)
+        return files, ContentCounts(variables, len(plan.survey.tables), plan.rows), plan.survey.bytes_read
+
+    def _merge(self, location: Location) -> ExportOutcome:
+        """Write the version for one server to a checkpoint_dir; the reshard proves it."""
+        reporter = self.request.reporter
+        force = not self.request.use_seal
+        plan, settings = prepare_reshard(
+            self.request.version, 1, output=location, empty=ELASTICDL, force=force, reporter=reporter
+        )
+        for warning in (*plan.warnings, *settings.warnings):
+            reporter.warn(warning)
+        result = execute_reshard(plan, settings, force=force, reporter=reporter)
+        variables = sum(shard.variables for shard in result.shards)
+        return ExportOutcome(
+            files=tuple(ExportedFile(shard.path, shard.size_bytes) for shard in result.shards),
+            counts=ContentCounts(variables, len(plan.survey.tables), result.rows),
+            fingerprint=result.fingerprint,
+            proved=True,
+            forced=result.forced,
+        )
+
+
+def _spell_out(path: str) -> None:
+    """Write the version of a model of no bytes, which is version 0 without anything.
+
+    A file by itself without any bytes would look like damage.
+    """
+    with storage_errors(path):
+        if not os.path.getsize(path):
+            with open(path, "wb") as file:
+                file.write(EMPTY_MODEL)

@@ -1,0 +1,155 @@
+"""Formats of rows, for people and other tools: one table as CSV, JSON lines, word2vec text, TensorBoard projector.
+
+Numbers are the shortest decimals that give the same float again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import IO, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.operations.export.formats.content_format import ContentFormat
+from edl_ckpt.core.operations.export.interface import ExportContent, FormatTraits, TableRows
+from edl_ckpt.core.operations.export.output.target import ExportTarget
+from edl_ckpt.core.state.metadata import json_number
+from edl_ckpt.core.storage.faults import storage_errors
+
+_NOT_FINITE: Final = {text: json.dumps(json_number(float(text))) for text in ("nan", "inf", "-inf")}
+"""The JSON texts for the numbers that JSON lacks, by what numpy prints for them."""
+
+
+class RowsFormat(ContentFormat):
+    """A format of the rows of one table."""
+
+    def row_count(self, table: TableRows) -> int:
+        """Return how many rows of a table are written."""
+        limit = self.request.limit
+        return table.rows if limit is None else min(table.rows, limit)
+
+
+class LinesFormat(RowsFormat):
+    """A file of lines: `head` makes the first of them, `lines` those of some rows."""
+
+    def write(self, content: ExportContent, target: ExportTarget) -> None:
+        """Write the only table; UsageError when there are several, or none."""
+        table = _only(content)
+        rows = self.row_count(table)
+        with target.open_text() as file:
+            file.write(self.head(rows, table.dim))
+            for ids, text in _texts(table, rows):
+                file.writelines(self.lines(ids, text))
+
+    def head(self, rows: int, dim: int) -> str:
+        """Return the text before the first row; by default there is none."""
+        del rows, dim
+        return ""
+
+    @abstractmethod
+    def lines(self, ids: npt.NDArray[np.int64], text: list[list[str]]) -> Iterator[str]:
+        """Yield a line for each row, from its id and its elements as text."""
+
+
+class Csv(LinesFormat):
+    """A header `id,v0,v1,...`, then a line for each row."""
+
+    traits: ClassVar = FormatTraits("csv", endings=(".csv",), takes_limit=True, is_lossless=False, is_text=True)
+
+    def head(self, rows: int, dim: int) -> str:
+        """Return the names of the columns."""
+        del rows
+        return ",".join(["id", *(f"v{k}" for k in range(dim))]) + "\n"
+
+    def lines(self, ids: npt.NDArray[np.int64], text: list[list[str]]) -> Iterator[str]:
+        """Yield `5,0.25,...`."""
+        yield from (f"{i},{','.join(row)}\n" for i, row in zip(ids.tolist(), text, strict=True))
+
+
+class JsonLines(LinesFormat):
+    """A line `{"id": 5, "vector": [...]}` for each row; NaN and infinities, which JSON lacks, are texts."""
+
+    traits: ClassVar = FormatTraits("jsonl", endings=(".jsonl",), takes_limit=True, is_lossless=False, is_text=True)
+
+    def lines(self, ids: npt.NDArray[np.int64], text: list[list[str]]) -> Iterator[str]:
+        """Yield JSON objects."""
+        for i, row in zip(ids.tolist(), text, strict=True):
+            numbers = (_NOT_FINITE.get(x) or x.lower() for x in row)  # `True` of numpy is `true` of JSON
+            yield f'{{"id": {i}, "vector": [{", ".join(numbers)}]}}\n'
+
+
+class Word2Vec(LinesFormat):
+    """The text format of word2vec: a line `rows dim`, then `id v0 v1 ...` for each row."""
+
+    traits: ClassVar = FormatTraits(
+        "word2vec",
+        endings=(".vec",),
+        takes_limit=True,
+        is_lossless=False,
+        is_text=True,
+        lacked_dtypes=frozenset({"bool"}),
+    )
+
+    def head(self, rows: int, dim: int) -> str:
+        """Return the numbers of rows and of elements."""
+        return f"{rows} {dim}\n"
+
+    def lines(self, ids: npt.NDArray[np.int64], text: list[list[str]]) -> Iterator[str]:
+        """Yield `5 0.25 ...`."""
+        yield from (f"{i} {' '.join(row)}\n" for i, row in zip(ids.tolist(), text, strict=True))
+
+
+class Projector(RowsFormat):
+    """A directory for TensorBoard's embedding projector: `vectors.tsv`, `metadata.tsv` with the ids, and its config."""
+
+    traits: ClassVar = FormatTraits(
+        "projector", is_directory=True, takes_limit=True, is_lossless=False, lacked_dtypes=frozenset({"bool"})
+    )
+
+    def write(self, content: ExportContent, target: ExportTarget) -> None:
+        """Write the only table; UsageError when there are several, or none."""
+        table, path = _only(content), target.path
+        files = [os.path.join(path, name) for name in ("vectors.tsv", "metadata.tsv", "projector_config.pbtxt")]
+        with (
+            storage_errors(path),
+            open(files[0], "x") as vectors,
+            open(files[1], "x") as names,
+            open(files[2], "x") as config,
+        ):
+            for ids, text in _texts(table, self.row_count(table)):
+                vectors.writelines("\t".join(row) + "\n" for row in text)
+                names.writelines(f"{i}\n" for i in ids.tolist())
+            shown = table.name.encode("unicode_escape").decode().replace('"', "'")
+            config.write(
+                f'embeddings {{\n  tensor_name: "{shown}"\n  tensor_path: "vectors.tsv"\n'
+                '  metadata_path: "metadata.tsv"\n}\n'
+            )
+            for file in (vectors, names, config):
+                _flush(file)
+
+
+def _only(content: ExportContent) -> TableRows:
+    if len(content.tables) != 1:
+        names = ", ".join(repr(t.name) for t in content.tables) or "none"
+        raise UsageError(f"this format takes one table, got {names}", hint="choose one: --table NAME")
+    return content.tables[0]
+
+
+def _texts(table: TableRows, rows: int) -> Iterator[tuple[npt.NDArray[np.int64], list[list[str]]]]:
+    """Yield ids and, as text, the elements of their rows: at most `rows` of them."""
+    remaining = rows
+    for ids, vectors in table.batches():
+        if remaining <= 0:
+            return
+        yield ids[:remaining], vectors[:remaining].astype(str).tolist()
+        remaining -= len(ids)
+
+
+def _flush(file: IO[str]) -> None:
+    file.flush()
+    os.fsync(file.fileno())

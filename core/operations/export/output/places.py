@@ -1,0 +1,209 @@
+"""Where tensors are written: places in files of known size, in which several threads write at a time.
+
+What was written is read back, through a mapping of the file, before it is published: for the proof, and for the CRC-32
+of formats that have one. Pieces come in any order, so their sums are combined at the end.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final
+
+import numpy as np
+
+from edl_ckpt.core.base.errors import EdlCkptError
+from edl_ckpt.core.base.parallel import run_parallel
+from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.proof.fingerprint import ContentSketch
+from edl_ckpt.core.sorting.partition import Area
+from edl_ckpt.core.storage.files import PreallocatedFile
+
+_POLYNOMIAL: Final = 0xEDB88320
+_ONE: Final = 1 << 31
+_FLUSHERS: Final = 4
+_LEAST_VIEW: Final = 256 << 10
+"""Fewer bytes are copied: a mapping and a flush of their own would cost more."""
+
+
+@dataclass(slots=True)
+class Crc32:
+    """The CRC-32 of bytes that come in pieces, from several threads."""
+
+    _pieces: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, at: int, data: memoryview | bytes) -> None:
+        """Add bytes at an offset."""
+        crc = zlib.crc32(data)
+        with self._lock:
+            self._pieces[at] = (len(data), crc)
+
+    def value(self) -> int:
+        """Return the CRC-32 of all pieces in their order."""
+        crc = 0
+        for at in sorted(self._pieces):
+            size, own = self._pieces[at]
+            crc = combined_crc32(crc, own, size)
+        return crc
+
+
+def combined_crc32(first: int, second: int, second_bytes: int) -> int:
+    """Return the CRC-32 of two pieces from that of each: crc32_combine of zlib, which Python does not have.
+
+    >>> combined_crc32(zlib.crc32(b"abc"), zlib.crc32(b"defgh"), 5) == zlib.crc32(b"abcdefgh")
+    True
+    """
+    shift, step = _ONE, 3  # x**(8 * second_bytes) modulo the polynomial
+    while second_bytes:
+        if second_bytes & 1:
+            shift = _multiply(_power(step % 32), shift)
+        second_bytes >>= 1
+        step += 1
+    return _multiply(shift, first) ^ second
+
+
+@functools.cache
+def _power(exponent: int) -> int:
+    """Return x**(2**exponent) modulo the polynomial."""
+    return 1 << 30 if exponent == 0 else _multiply(_power(exponent - 1), _power(exponent - 1))
+
+
+def _multiply(a: int, b: int) -> int:
+    """Multiply polynomials over two elements, bits reflected, modulo that of CRC-32."""
+    product = 0
+    for bit in range(31, -1, -1):
+        if a >> bit & 1:
+            product ^= b
+        b = b >> 1 ^ (_POLYNOMIAL if b & 1 else 0)
+    return product
+
+
+class OutputFile:
+    """A file in which tensors have places; open only while somebody writes, because an export may have many files.
+
+    With `size_bytes` it is new, else this process has made it. One that is uploaded is not `durable`: it is not flushed
+    to the disk. `final` is called with each (offset, bytes) that was read back and does not change any more.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        size_bytes: int | None = None,
+        *,
+        durable: bool = True,
+        final: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.path = path
+        self.final = final
+        self.durable = durable
+        self._file: PreallocatedFile | None = None
+        self._users = 0
+        self._lock = threading.Lock()
+        self._heads: dict[int, bytes] = {}
+        if size_bytes is not None:
+            PreallocatedFile(path, size_bytes).close()
+
+    def __enter__(self) -> PreallocatedFile:
+        """Open the file for a block, unless another block has it open already."""
+        with self._lock:
+            if self._file is None:
+                self._file = PreallocatedFile(self.path, None)
+            self._users += 1
+            return self._file
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users and self._file is not None:
+                file, self._file = self._file, None
+                file.close()
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Write all of `data`, which is no value, at `offset`."""
+        with self as file:
+            file.write(offset, data)
+        self._heads[offset] = data
+
+    def finish(self) -> None:
+        """Read back all that `write` wrote, and flush the file to the disk, unless it is a temporary one.
+
+        Raises EdlCkptError where the file has other bytes.
+        """
+        if not self._heads and not self.durable:
+            return
+        with self as file:
+            for offset, data in self._heads.items():
+                back = bytearray(len(data))
+                file.read_into(offset, memoryview(back))
+                if back != data:
+                    raise reads_back_differently("the header", self.path)
+            if self.durable:
+                file.flush()
+
+
+def finish_outputs(files: Sequence[OutputFile]) -> None:
+    """Finish several files at a time: a disk flushes them faster."""
+    for _ in run_parallel(OutputFile.finish, files, min(_FLUSHERS, len(files))):
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of a tensor in a file; `crc` adds up what is read back from it."""
+
+    file: OutputFile
+    offset: int
+    crc: Crc32 | None = None
+
+    def area(self, file: PreallocatedFile) -> Area:
+        """Return the place in the open file."""
+        return Area(file, self.offset)
+
+    def bytes_of(self, area: Area, size_bytes: int) -> bytearray:
+        """Return some bytes from the begin of the place, as the file has them, and add up nothing."""
+        data = bytearray(size_bytes)
+        if size_bytes >= _LEAST_VIEW and self.file.durable:
+            area.start_flush(0, size_bytes)
+        area.file.read_into(area.offset, memoryview(data))
+        return data
+
+    def read_back(self, area: Area, at: int, size_bytes: int) -> bulk.U8:
+        """Return bytes that are final, uint8 [n], as the file has them, and begin to flush them."""
+        if size_bytes < _LEAST_VIEW:
+            data = np.empty(size_bytes, np.uint8)
+            area.read_into(at, data)
+        else:
+            if self.file.durable:
+                area.start_flush(at, size_bytes)
+            data = np.frombuffer(area.file.view(area.offset + at, size_bytes), np.uint8)
+        if self.crc is not None:
+            self.crc.add(at, data.data)
+        if self.file.final is not None:
+            self.file.final(area.offset + at, size_bytes)
+        return data
+
+
+def compare_rows(name: str, read: ContentSketch, written: ContentSketch) -> None:
+    """Raise EdlCkptError unless the rows of a table that were read and those that were written have the same sums."""
+    one, other = read.tables.get(name), written.tables.get(name)
+    if one is not other and (one is None or other is None or not np.array_equal(one, other)):
+        raise EdlCkptError(
+            f"the exported rows of table {name!r} differ from those that were read; nothing was published",
+            hint="check the memory and the disk of this machine",
+        )
+
+
+def reads_back_differently(name: str, path: str) -> EdlCkptError:
+    """Return the error for an output that has not what was written into it."""
+    return EdlCkptError(
+        f"{name!r} reads back differently; nothing was published",
+        path=path,
+        hint="check the memory and the disk of this machine",
+    )

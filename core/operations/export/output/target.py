@@ -1,0 +1,393 @@
+"""The targets of exports: a local path, visible by one rename, a URL, visible after all was uploaded, or a stream.
+
+A format may have a second output, a directory beside the first. It becomes visible first, because the other refers to
+it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from types import TracebackType
+from typing import IO, Final, Protocol, Self
+
+from edl_ckpt.core.base.errors import EdlCkptError, RefusedError
+from edl_ckpt.core.base.interruption import COMMIT
+from edl_ckpt.core.base.parallel import Meeting, impatient
+from edl_ckpt.core.cluster.choice import not_shared
+from edl_ckpt.core.commit.publish.single_file import Ahead, StagedOutput, put_files, sweep_work, work_name
+from edl_ckpt.core.commit.publish.uploads import SharedUpload, SharedUploads
+from edl_ckpt.core.operations.export.interface import ExportedFile, FormatTraits
+from edl_ckpt.core.operations.export.output.parts import NewPart, SentUpload, SharedPart, WrittenFile
+from edl_ckpt.core.operations.export.output.places import OutputFile
+from edl_ckpt.core.operations.export.output.stream import StreamTarget
+from edl_ckpt.core.sources.registry import directory_named, is_version_dir, version_named
+from edl_ckpt.core.storage import open_objects
+from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.interface import has_parts
+from edl_ckpt.core.storage.local import is_there
+from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.storage.meeting import SharedDirectory, SharedPrefix
+from edl_ckpt.core.storage.regular import check_target
+from edl_ckpt.core.storage.streams import descriptor_of, is_stream
+from edl_ckpt.core.storage.trees import remove_tree
+
+NewFile = Callable[[str, int], OutputFile]
+"""Makes a file of known size at a path of the output."""
+DENSE_FILE: Final = "dense.safetensors"
+"""The only file in the directory beside an output."""
+
+
+class ExportTarget(Protocol):
+    """An output that is being written; a context manager that removes everything unless it was published."""
+
+    path: str
+    """The path to write to; a directory exists already."""
+    beside: str
+    """The directory beside it; '' when there is none."""
+
+    def open_text(self) -> AbstractContextManager[IO[str]]:
+        """Return the output as a new file of text."""
+        ...
+
+    def new_file(self, path: str, size_bytes: int) -> OutputFile:
+        """Make a file of known size at a path of the output."""
+        ...
+
+    def publish(self) -> tuple[ExportedFile, ...]:
+        """Make everything visible; return the files under their final names."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class PartsTarget(ExportTarget, Protocol):
+    """A target whose files other processes write."""
+
+    def meet(self) -> Meeting:
+        """Return a new place next to the output, which all processes that write its files must reach."""
+        ...
+
+    def part(self, path: str) -> NewPart:
+        """Return where another process writes the file at a path of the output."""
+        ...
+
+    def take(self, path: str, written: WrittenFile) -> None:
+        """Take over what it has written."""
+        ...
+
+
+def open_target(
+    goal: Location, traits: FormatTraits, *, is_directory: bool, force: bool, beside: Location | None = None
+) -> ExportTarget:
+    """Return the target for a path or URL, perhaps with a directory beside it.
+
+    Raises RefusedError when it lies among checkpoints, or is there without `force`, or when what is beside it is not of
+    an export; UsageError for a stream in the place of several files.
+    """
+    path, is_file = goal.local_path, not is_directory and beside is None
+    if path is not None and (is_stream(path) if is_file else descriptor_of(path) is not None):
+        return StreamTarget(path, traits, is_file=is_file)
+    return open_parts_target(goal, is_directory=is_directory, force=force, beside=beside)
+
+
+def open_parts_target(
+    goal: Location, *, is_directory: bool, force: bool, beside: Location | None = None
+) -> PartsTarget:
+    """Return the target for a path or URL that is no stream; errors as `open_target`."""
+    first = _place(goal, is_directory=is_directory, force=force)
+    if beside is None:
+        return first
+    _check_beside(beside)
+    return PairTarget(first, _place(beside, is_directory=True, force=force))
+
+
+def check_output(goal: Location, traits: FormatTraits, *, is_directory: bool, force: bool) -> None:
+    """Raise what `open_target` and its target raise before anything is written."""
+    open_target(goal, traits, is_directory=is_directory, force=force)
+    path = goal.local_path
+    if path is None or descriptor_of(path) is not None or is_stream(path):
+        return
+    target = os.path.normpath(path)
+    check_target(target)
+    with storage_errors(os.path.dirname(target) or "."):
+        os.stat(os.path.dirname(target) or ".")
+    if not force and is_there(target):
+        raise RefusedError("exists already; nothing was changed", path=target, hint="--force replaces it")
+
+
+def _place(goal: Location, *, is_directory: bool, force: bool) -> LocalTarget | UploadTarget:
+    if goal.local_path is None:
+        return UploadTarget(goal, is_directory=is_directory, force=force)
+    return LocalTarget(os.path.normpath(goal.local_path), is_directory=is_directory, force=force)
+
+
+@contextmanager
+def _text_file(path: str) -> Iterator[IO[str]]:
+    """Open a new file of text, and flush it to the disk at the end."""
+    with storage_errors(path), open(path, "x", encoding="utf-8", newline="\n") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+class LocalTarget:
+    """A local file or directory, staged under a hidden name beside its place."""
+
+    beside = ""
+
+    def __init__(self, target: str, *, is_directory: bool, force: bool) -> None:
+        _check_place(target)
+        self.staged = StagedOutput(target, is_directory=is_directory, force=force)
+        self.path = self.staged.path
+        self._work = ""
+
+    def open_text(self) -> AbstractContextManager[IO[str]]:
+        """Return the staged file."""
+        return _text_file(self.path)
+
+    def new_file(self, path: str, size_bytes: int) -> OutputFile:
+        """Make a file that is flushed to the disk."""
+        return OutputFile(path, size_bytes)
+
+    def meet(self) -> SharedDirectory:
+        """Return a hidden directory next to the staged file, in which other processes write."""
+        self._work = self._work or self.staged.share()
+        return SharedDirectory(self._work)
+
+    def part(self, path: str) -> SharedPart:  # noqa: ARG002 - it gets its name at the end
+        """Return the hidden directory."""
+        return SharedPart(self.meet().path)
+
+    def take(self, path: str, written: WrittenFile) -> None:
+        """Give a file its name."""
+        with storage_errors(path):
+            os.rename(os.path.join(self._work, written.name), path)
+
+    def publish(self) -> tuple[ExportedFile, ...]:
+        """Rename the output to its place; return its files."""
+        self.staged.publish()
+        return files_of(self.staged.target)
+
+    def __enter__(self) -> Self:
+        self.staged.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._work:
+            ended = f"{self._work}.ended"  # from now on no late task makes a file there
+            with suppress(OSError):
+                os.rename(self._work, ended)
+            remove_tree(ended)
+        self.staged.__exit__(kind, error, trace)
+
+
+class UploadTarget:
+    """A remote file or directory: written to the local disk, uploaded from there, and made visible at once."""
+
+    beside = ""
+
+    def __init__(self, goal: Location, *, is_directory: bool, force: bool) -> None:
+        folder, self._name = goal.split()
+        self._goal, self._store, self._force = goal, open_objects(folder), force
+        self._is_directory = is_directory
+        self._check()
+
+    def open_text(self) -> AbstractContextManager[IO[str]]:
+        """Return the file on the local disk."""
+        return _text_file(self.path)
+
+    def new_file(self, path: str, size_bytes: int) -> OutputFile:
+        """Make a file on the local disk whose parts are uploaded as soon as they are final."""
+        file = OutputFile(path, size_bytes, durable=False)
+        file.final = self._ahead.begin(os.path.relpath(path, self._directory.name), path, size_bytes)
+        return file
+
+    @property
+    def _prefix(self) -> SharedPrefix:
+        return SharedPrefix(self._store.location, self._mark.partition("/")[0])
+
+    def meet(self) -> SharedPrefix:
+        """Return a hidden prefix next to the objects; UnsupportedError where those have no parts."""
+        if not has_parts(self._store):
+            raise not_shared(self._goal.url, parts=True)
+        sweep_work(self._store, self._prefix.relative)
+        return self._prefix
+
+    def part(self, path: str) -> SentUpload:
+        """Begin an upload."""
+        relative, store = os.path.relpath(path, self._directory.name), self._store
+        item = self._ahead.by_others(relative)
+        upload = SharedUpload(relative, item.size_bytes, item.begin())
+        return SentUpload(SharedUploads(store.location, {0: upload}, self._prefix, store.properties.part_bytes))
+
+    def take(self, path: str, written: WrittenFile) -> None:
+        """Note the parts that were sent."""
+        self._ahead.others[os.path.relpath(path, self._directory.name)].join(written.sent)
+
+    def _check(self) -> None:
+        """Raise RefusedError for a target that exists, or that ElasticDL's scan would meet."""
+        beside = self._store.names("")
+        url = self._goal.url.rstrip("/")
+        if any(directory_named(name) is not None for name in (url.split("/")[-2], *beside)):
+            raise _among_checkpoints(url)
+        if self._name in beside and not self._force:
+            raise RefusedError("exists already; nothing was changed", path=url, hint="--force replaces it")
+
+    def publish(self) -> tuple[ExportedFile, ...]:
+        """Upload all files, complete them back to back, and return them under their remote names."""
+        here = files_of(self.path) if os.path.exists(self.path) else ()
+        local = {os.path.relpath(file.path, self._directory.name): file.path for file in here}
+        sizes = {name: item.size_bytes for name, item in self._ahead.others.items()}
+        sizes |= {os.path.relpath(file.path, self._directory.name): file.size_bytes for file in here}
+        old = self._store.tree(self._name) if self._force else []
+        put_files(self._store, local, replace=self._force, ahead=self._ahead)
+        self._store.remove_many([name for name in old if name not in sizes])
+        return tuple(ExportedFile(self._store.path(name), size) for name, size in sorted(sizes.items()))
+
+    def __enter__(self) -> Self:
+        self._directory = tempfile.TemporaryDirectory(prefix="edl-ckpt-")
+        self.path = os.path.join(self._directory.name, self._name)
+        self._ahead = Ahead(self._store)
+        self._mark = f"{work_name(self._name)}/uploads"
+        with suppress(EdlCkptError):  # only so that `recover` knows the uploads of a killed process
+            self._store.write_small(self._mark, b"")
+        if self._is_directory:
+            os.mkdir(self.path)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with impatient(error):
+            self._ahead.close()
+            with suppress(EdlCkptError):
+                self._store.remove(self._mark)
+        self._directory.cleanup()
+
+
+class PairTarget:
+    """Two outputs side by side: a file or directory, and a directory that it refers to."""
+
+    def __init__(self, first: LocalTarget | UploadTarget, second: LocalTarget | UploadTarget) -> None:
+        self._first, self._second = first, second
+        self._entered = ExitStack()
+
+    def open_text(self) -> AbstractContextManager[IO[str]]:
+        """Return the first output."""
+        return self._first.open_text()
+
+    def new_file(self, path: str, size_bytes: int) -> OutputFile:
+        """Make a file of the first output, or of the one beside it."""
+        return self._of(path).new_file(path, size_bytes)
+
+    def meet(self) -> Meeting:
+        """Return that of the first output."""
+        return self._first.meet()
+
+    def part(self, path: str) -> NewPart:
+        """Return where a file of either output is written."""
+        return self._of(path).part(path)
+
+    def take(self, path: str, written: WrittenFile) -> None:
+        """Take over a file of either output."""
+        self._of(path).take(path, written)
+
+    def _of(self, path: str) -> LocalTarget | UploadTarget:
+        """Return the output that a path belongs to."""
+        return self._second if path.startswith(os.path.join(self.beside, "")) else self._first
+
+    def publish(self) -> tuple[ExportedFile, ...]:
+        """Make both visible; return their files, those of the first one first."""
+        try:
+            others = self._second.publish()
+            if isinstance(self._first, UploadTarget):
+                COMMIT.more()  # the larger output, whose upload takes time
+            return self._first.publish() + others
+        except EdlCkptError:
+            if isinstance(self._first, LocalTarget) and isinstance(self._second, LocalTarget):
+                self._second.staged.retract(but=self._first.staged)
+            raise
+
+    def __enter__(self) -> Self:
+        with ExitStack() as entering:
+            entering.enter_context(self._first)
+            entering.enter_context(self._second)
+            self._entered = entering.pop_all()
+        self.path, self.beside = self._first.path, self._second.path
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._entered.__exit__(kind, error, trace)
+
+
+def _check_beside(place: Location) -> None:
+    """Raise RefusedError for a directory beside an output that has anything else than what an export writes there.
+
+    `force` replaces it, and its name was not chosen by the user.
+    """
+    folder, name = place.split()
+    if place.local_path is not None:
+        path = os.path.join(folder.url, name)
+        if not is_there(path):
+            return
+        with storage_errors(path):
+            names = os.listdir(path)
+    else:
+        names = [each.removeprefix(f"{name}/") for each in open_objects(folder).tree(name)]
+    if set(names) - {DENSE_FILE}:
+        raise RefusedError(
+            f"the dense variables go there, and it contains {min(set(names) - {DENSE_FILE})!r}; nothing was changed",
+            path=place.url,
+            hint="choose another name for OUTPUT",
+        )
+
+
+def files_of(path: str) -> tuple[ExportedFile, ...]:
+    """Return a file, or all files below a directory."""
+    if not os.path.isdir(path):
+        return (ExportedFile(path, os.stat(path).st_size),)
+    paths = sorted(os.path.join(top, name) for top, _, names in os.walk(path) for name in names)
+    return tuple(ExportedFile(each, os.stat(each).st_size) for each in paths)
+
+
+def _check_place(target: str) -> None:
+    """Raise RefusedError for a target in a checkpoint_dir or in the directory of one of its versions.
+
+    Names tell; nothing in these directories is opened, and the directory above need not be readable.
+    """
+    folder = os.path.dirname(target) or "."
+    with storage_errors(folder):
+        names = os.listdir(folder)
+    inside_version = is_version_dir(os.path.basename(os.path.realpath(folder)), names)
+    if inside_version or any(_is_version(folder, name) for name in names):
+        raise _among_checkpoints(target)
+
+
+def _is_version(folder: str, name: str) -> bool:
+    """Say whether an entry of a directory is a version; one that cannot be looked at may be one."""
+    path = os.path.join(folder, name)
+    named = version_named(name)
+    if named is None or named.number is None or named.is_file:
+        return named is not None and named.is_file
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode) and is_version_dir(name, os.listdir(path))
+    except OSError:
+        return True
+
+
+def _among_checkpoints(path: str) -> RefusedError:
+    return RefusedError(
+        "lies among checkpoints: ElasticDL's scan would meet it and fail", path=path, hint="export elsewhere"
+    )

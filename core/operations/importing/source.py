@@ -1,0 +1,231 @@
+"""Arrays as the source of a move: those that become dense variables, and the ids and vectors of tables.
+
+Every process opens the files itself, those that the command has checked. The rows of a table stand in the order of the
+source: a stretch is rows [start, end) of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from itertools import groupby
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.model.dtypes import DType
+from edl_ckpt.core.model.tables import TableInfo
+from edl_ckpt.core.moving.source import FileRows, Source, SurveyedTable
+from edl_ckpt.core.operations.importing.array_data import AnyFileValue, ArrayData, value_of
+from edl_ckpt.core.proof.duplicates import IdOrder, check_reads
+from edl_ckpt.core.reading.blocks import IdBlock
+from edl_ckpt.core.reading.places import IdsAt
+from edl_ckpt.core.sources.elasticdl.target import PlacedVariable
+from edl_ckpt.core.storage.interface import RangeReader
+from edl_ckpt.core.storage.location import Location
+
+IDS_AT_ONCE: Final = 1 << 16
+"""Ids that are looked at together: 512 KiB."""
+_ID_BYTES: Final = 8
+"""Bytes of an id in memory, however narrow it is in the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedTable:
+    """The arrays of a table: ids [n] and vectors [n, dim]; `initializer` is that of rows for new ids."""
+
+    name: str
+    ids: ArrayData
+    vectors: ArrayData
+    initializer: str
+
+    @property
+    def rows(self) -> int:
+        """Return the number of rows."""
+        return self.ids.shape[0]
+
+    @property
+    def form(self) -> SurveyedTable:
+        """Return what a survey has of the table."""
+        return SurveyedTable(TableInfo(self.name, self.vectors.shape[1], self.initializer), self.vectors.dtype)
+
+    def read_ids(self, start: int, end: int) -> bulk.I64:
+        """Return ids [start, end) as int64: perhaps those of the source itself, so do not change them."""
+        size = self.ids.dtype.itemsize
+        data = self.ids.read(start * size, (end - start) * size)
+        return data.view(np.dtype(self.ids.dtype.name).newbyteorder("<")).astype(np.int64, copy=False)
+
+    def check_unique(self, order: IdOrder) -> None:
+        """Raise CorruptError when an id occurs twice; ids that ascend are not read again."""
+        starts = range(0, self.rows, IDS_AT_ONCE)
+        reads = [partial(self.read_ids, start, min(start + IDS_AT_ONCE, self.rows)) for start in starts]
+        check_reads(self.name, reads, order, path=self.ids.reader.path)
+
+
+class _ArrayValue(NamedTuple):
+    """An array in one of the files, by its number."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    file: int
+    offset: int
+
+
+class _TableValue(NamedTuple):
+    name: str
+    ids: _ArrayValue
+    vectors: _ArrayValue
+    initializer: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArraysValue:
+    """The arrays of an import as a value."""
+
+    files: Sequence[AnyFileValue]
+    dense: Mapping[str, _ArrayValue]
+    tables: Sequence[_TableValue]
+
+    def open(self) -> NamedArrays:
+        """Open the arrays in another process; each file is opened by its first read."""
+        readers = [file.open() for file in self.files]
+
+        def array(value: _ArrayValue) -> ArrayData:
+            return ArrayData(value.name, value.dtype, value.shape, readers[value.file], value.offset)
+
+        tables = (ImportedTable(t.name, array(t.ids), array(t.vectors), t.initializer) for t in self.tables)
+        return NamedArrays({name: array(value) for name, value in self.dense.items()}, tuple(tables))
+
+
+class NamedArrays(Source):
+    """All arrays of a source by what they become: dense variables by name, and tables.
+
+    Without a `location` they are in memory, and only this process reads them.
+    """
+
+    ids_encoded = False
+
+    def __init__(
+        self, dense: Mapping[str, ArrayData], tables: Sequence[ImportedTable], location: Location | None = None
+    ) -> None:
+        self._dense = dense
+        self._tables = tables
+        self._location = location
+        arrays = [*dense.values(), *(array for table in tables for array in (table.ids, table.vectors))]
+        self.size_bytes = sum(array.size_bytes for array in arrays)
+        """The bytes of all elements."""
+        self._readers = list({id(array.reader): array.reader for array in arrays}.values())
+
+    @property
+    def bytes_read(self) -> int:
+        """Return how many bytes of the files were read so far."""
+        return sum(reader.bytes_read for reader in self._readers)
+
+    @property
+    def round_trips(self) -> bool:
+        """Return True where each read takes a request."""
+        return any(reader.block_bytes for reader in self._readers)
+
+    @property
+    def variables(self) -> tuple[PlacedVariable, ...]:
+        """Return all dense variables."""
+        return tuple(PlacedVariable(name, a.dtype, a.shape, a.size_bytes) for name, a in self._dense.items())
+
+    @property
+    def tables(self) -> tuple[SurveyedTable, ...]:
+        """Return all tables."""
+        return tuple(table.form for table in self._tables)
+
+    @property
+    def id_bytes(self) -> int:
+        """Return the bytes of all ids in memory."""
+        return _ID_BYTES * sum(table.rows for table in self._tables)
+
+    @property
+    def value_bytes(self) -> int:
+        """Return the bytes of all values."""
+        tables = sum(table.vectors.size_bytes for table in self._tables)
+        return tables + sum(array.size_bytes for array in self._dense.values())
+
+    @property
+    def files(self) -> list[AnyFileValue]:
+        """Return the files as values; none of arrays in memory."""
+        if self._location is None:
+            return []
+        place = self._location
+        return [value_of(place, reader) for reader in self._readers]
+
+    def value(self) -> ArraysValue:
+        """Return the arrays as a value, for other processes."""
+        numbers = {id(reader): number for number, reader in enumerate(self._readers)}
+
+        def value(array: ArrayData) -> _ArrayValue:
+            return _ArrayValue(array.name, array.dtype, array.shape, numbers[id(array.reader)], array.offset)
+
+        tables = [_TableValue(t.name, value(t.ids), value(t.vectors), t.initializer) for t in self._tables]
+        return ArraysValue(self.files, {name: value(array) for name, array in self._dense.items()}, tables)
+
+    def stretches(self, task_bytes: int, *, values: bool) -> Iterator[IdsAt]:
+        """Yield the rows of all tables, in the order of the source."""
+        for number, table in enumerate(self._tables):
+            row_bytes = _ID_BYTES + values * table.form.row_bytes
+            step = max(task_bytes // row_bytes // IDS_AT_ONCE, 1) * IDS_AT_ONCE
+            for start in range(0, table.rows, step):
+                yield IdsAt(0, number, 0, start, min(start + step, table.rows), first_row=start)
+
+    def cut(self, ids: IdsAt, piece_bytes: int) -> Iterator[IdsAt]:
+        """Cut a stretch into pieces of so many rows that their ids are `piece_bytes` in memory."""
+        step = max(piece_bytes // _ID_BYTES, 1)
+        for start in range(ids.start, ids.end, step):
+            yield ids._replace(start=start, end=min(start + step, ids.end), first_row=start)
+
+    def number_rows(self, stretches: Sequence[IdsAt], rows: Sequence[int]) -> list[IdsAt]:
+        """Return all stretches with their rows."""
+        return [ids._replace(rows=count) for ids, count in zip(stretches, rows, strict=True)]
+
+    def check_unique(
+        self,
+        stretches: Sequence[IdsAt],
+        orders: Sequence[IdOrder],
+        job: Job,  # noqa: ARG002 - ids in disorder are read here, in less memory than any bound
+    ) -> None:
+        """Raise CorruptError when a table has an id twice."""
+        for table, pairs in groupby(zip(stretches, orders, strict=True), key=lambda pair: pair[0].table):
+            self._tables[table].check_unique(reduce(IdOrder.followed_by, (order for _, order in pairs)))
+
+    def name_of(self, ids: IdsAt) -> str:
+        """Return the name of the table that rows belong to."""
+        return self._tables[ids.table].name
+
+    def bytes_of(self, ids: IdsAt) -> int:
+        """Return the bytes of ids in memory."""
+        return _ID_BYTES * (ids.end - ids.start)
+
+    def read_ids(self, ids: IdsAt) -> IdBlock:
+        """Return the ids of some rows."""
+        values = self._tables[ids.table].read_ids(ids.start, ids.end)
+        return IdBlock(np.empty(0, np.uint8), values, bulk.varint_lengths(values))
+
+    def rows_of(self, ids: IdsAt) -> FileRows:
+        """Return where the vectors of a table are."""
+        vectors = self._tables[ids.table].vectors
+        end = vectors.offset + vectors.size_bytes
+        return FileRows(vectors.reader, vectors.offset, end, self._tables[ids.table].form.row_bytes)
+
+    def dense(self, name: str) -> tuple[RangeReader, int]:
+        """Return the file of a variable, and the offset of its values there."""
+        return self._dense[name].reader, self._dense[name].offset
+
+    def check_unchanged(self) -> None:
+        """Raise LockedError when a file has changed since it was opened."""
+        for reader in self._readers:
+            reader.check_unchanged()
+
+    def close(self) -> None:
+        """Close all files."""
+        for reader in self._readers:
+            reader.close()

@@ -1,0 +1,1 @@
+"""One pass over values: fingerprints, seals, and the proof of what was written."""

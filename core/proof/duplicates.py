@@ -1,0 +1,422 @@
+"""Ids that occur twice in a table: found in bounded memory, and without sorting where there are none.
+
+Ids that ascend are unique. Others have a mark each where they lie close together; else they are put into buckets by a
+hash, which are looked at in the cache. Ids are sorted only to count and name those that occur twice.
+
+A table that is well placed has equal ids in one shard only, so each shard is looked at alone. Only where rows are in
+the wrong shard, all shards of the table are looked at together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain, groupby
+from queue import Empty, SimpleQueue
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from edl_ckpt.core.base.errors import CorruptError, LockedError
+from edl_ckpt.core.base.job import FunctionWork, Job
+from edl_ckpt.core.base.packing import together
+from edl_ckpt.core.base.parallel import Advance, default_workers, run_parallel, stop_requested
+from edl_ckpt.core.base.words import command
+from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.kernel.buckets import Buckets
+from edl_ckpt.core.kernel.placement import misplaced
+from edl_ckpt.core.model.layouts import Placement
+from edl_ckpt.core.model.versions import ShardFile
+from edl_ckpt.core.reading.blocks import IdPiece
+from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue
+from edl_ckpt.core.reading.places import IdsAt, ids_at, in_tasks, total_id_bytes
+from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.reading.repeated import duplicate_id, repeated_ids
+from edl_ckpt.core.reading.scan import PIECE_BYTES, cut_piece, number_rows, read_piece
+
+SORTED_AT_ONCE: Final = 8 << 20
+"""Ids that one sort takes to find duplicates: 64 MiB."""
+LEAST_AT_ONCE: Final = 1 << 16
+IN_JOB: Final = 3 << 20
+"""Ids in memory, in a process that must leave the memory to its job: 48 MiB at most for marks, or to sort them."""
+_ALONE_FROM: Final = 1 << 20
+"""More ids than so many are looked at by all workers together."""
+_BYTES_PER_ID: Final = 16
+"""Memory for each id that is sorted: as it was read, and in the array that is sorted."""
+_MOST_UNITS: Final = 64
+"""Units of one task."""
+_NAMED: Final = 5
+"""The number of ids that are named."""
+_KEPT_ROWS: Final = 1 << 16
+"""Parts of tables of at most so many rows keep their ids until they were searched: there may be thousands of them."""
+_NONE: Final = np.zeros(0, np.int64)
+
+Read: TypeAlias = Callable[[], bulk.I64]
+"""Reads some ids, int64 [n]; each time it is called."""
+Repeated: TypeAlias = tuple[int, list[int]]
+"""The number of ids that repeat another one, and the lowest of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdOrder:
+    """What a piece of ids shows by itself: where it begins, ends and lies, whether it ascends and is in its shard."""
+
+    rows: int
+    first: int
+    last: int
+    lowest: int
+    highest: int
+    ascending: bool
+    placed: bool
+
+    def followed_by(self, other: IdOrder) -> IdOrder:
+        """Return the order of both pieces, one after the other."""
+        if not self.rows or not other.rows:
+            return other if other.rows else self
+        return IdOrder(
+            self.rows + other.rows,
+            self.first,
+            other.last,
+            min(self.lowest, other.lowest),
+            max(self.highest, other.highest),
+            self.ascending and other.ascending and self.last < other.first,
+            self.placed and other.placed,
+        )
+
+
+NO_IDS: Final = IdOrder(0, 0, 0, 0, 0, ascending=True, placed=True)
+
+
+def order_of(ids: bulk.I64, shard: ShardFile | None = None) -> IdOrder:
+    """Return the order of the ids of a piece, in a shard if they are in one."""
+    if not len(ids):
+        return NO_IDS
+    ascending = bool((ids[1:] > ids[:-1]).all())
+    placed = shard is None or shard.ps_num == 1 or bulk.have_owner(ids, shard.ps_num, shard.ps_id)
+    first, last = int(ids[0]), int(ids[-1])
+    lowest, highest = (first, last) if ascending else (int(ids.min()), int(ids.max()))
+    return IdOrder(len(ids), first, last, lowest, highest, ascending, placed)
+
+
+class Search:
+    """Looks for ids that occur twice in one unit after the other; several threads use it.
+
+    A unit are ids that can be equal. `at_once` is the number of ids that each worker may have in memory. That memory
+    is used again for the next unit.
+    """
+
+    def __init__(self, at_once: int) -> None:
+        self._at_once = at_once
+        self._sorted_at_once = min(at_once, SORTED_AT_ONCE)
+        """Marks and sorts take twice the memory that buckets take for each id."""
+        self._spare: SimpleQueue[bulk.U64] = SimpleQueue()
+
+    def repeated(self, reads: Sequence[Read], order: IdOrder, *, workers: int = 1, step: int = 1) -> Repeated:
+        """Return what repeats among some ids, whose `order` is known: all are of one residue modulo `step`.
+
+        Raises LockedError when the work is stopped.
+        """
+        span = (order.highest - order.lowest) // step + 1
+        is_dense = span <= _BYTES_PER_ID * min(order.rows, self._sorted_at_once)
+        if is_dense and _fill_marks(reads, order, span, step):
+            return 0, []
+        try:
+            memory = self._spare.get_nowait()
+        except Empty:
+            memory = None
+        buckets = Buckets(order.rows, workers * self._at_once, memory)
+        if _fit_in_buckets(reads, buckets, workers):
+            self._spare.put(buckets.memory)
+            return 0, []
+        return _counted([repeated_ids(ids) for ids in self._turns(reads, order.rows, workers)])
+
+    def across(self, groups: Sequence[Sequence[Read]], rows: int) -> Repeated:
+        """Return the same for ids of several groups; one that a group has twice counts once there."""
+        found = []
+        for own in zip(*(self._turns(reads, rows, 1) for reads in groups), strict=True):
+            again = np.unique(repeated_ids(np.concatenate([np.unique(ids) for ids in own])))
+            found.append(again)
+        return _counted(found)
+
+    def _turns(self, reads: Sequence[Read], rows: int, workers: int) -> Iterator[bulk.I64]:
+        """Yield the ids in turns, each with those of one hash: so many as one sort takes, of `rows` in all."""
+        bits = (max(-(-rows // self._sorted_at_once), 1) - 1).bit_length()
+        for turn in range(1 << bits):
+
+            def mine(read: Read, turn: int = turn) -> bulk.I64:
+                return _of_turn(read(), bits, turn)
+
+            yield _gathered(run_parallel(mine, reads, workers), rows >> bits)
+
+
+def repeated_of_small(parts: Sequence[bulk.I64]) -> Repeated:
+    """Return what repeats among so few ids that to sort them takes less than anything else."""
+    return _counted([repeated_ids(np.concatenate(parts))])
+
+
+def _counted(found: Sequence[bulk.I64]) -> Repeated:
+    lowest = sorted(chain.from_iterable(np.unique(ids)[:_NAMED].tolist() for ids in found if len(ids)))[:_NAMED]
+    return sum(map(len, found)), lowest
+
+
+def _fill_marks(reads: Sequence[Read], order: IdOrder, span: int, step: int) -> bool:
+    """Say whether as many marks are set as there are ids, with a mark for each id that there can be.
+
+    Ten times as fast as sorting, and within its memory, where the ids fill a good part of that range.
+    """
+    marked = np.zeros(span, np.bool_)
+    for read in reads:
+        marked[(read() - order.lowest) // step if step > 1 else read() - order.lowest] = True
+    return int(np.count_nonzero(marked)) == order.rows
+
+
+def _fit_in_buckets(reads: Sequence[Read], buckets: Buckets, workers: int) -> bool:
+    """Say whether no bucket has an id twice; False too for ids that crowd in few buckets."""
+    for first in buckets.turns():
+        buckets.clear()
+
+        def put(read: Read, first: int = first) -> bool:
+            if stop_requested():  # there may be many turns
+                raise LockedError("stopped")
+            return buckets.put(read(), first)
+
+        if not all(run_parallel(put, reads, workers)):
+            return False
+        if not all(run_parallel(buckets.are_unique, buckets.batches(), workers)):
+            return False
+    return True
+
+
+def _gathered(parts: Iterable[bulk.I64], expected: int) -> bulk.I64:
+    """Return the ids of some parts in one array, which has room for a few more than expected from the start."""
+    gathered: bulk.I64 = np.empty(expected + expected // 16 + 64, np.int64)
+    count = 0
+    for ids in parts:
+        if count + len(ids) > len(gathered):
+            gathered = np.concatenate([gathered[:count], np.empty(count // 4 + len(ids), np.int64)])
+        gathered[count : count + len(ids)] = ids
+        count += len(ids)
+    return gathered[:count]
+
+
+def _of_turn(ids: bulk.I64, bits: int, turn: int) -> bulk.I64:
+    """Return the ids whose hash has a number in its highest bits."""
+    if not bits:
+        return ids
+    mixed: bulk.U64 = (ids.view(np.uint64) * np.uint64(bulk.CHUNK_STEP)) >> np.uint64(64 - bits)
+    own: bulk.I64 = ids[mixed == turn]
+    return own
+
+
+def reads_of(checkpoint: Checkpoint, pieces: Iterable[IdPiece]) -> list[Read]:
+    """Return what reads the ids of some pieces, which may be large."""
+    cuts = (cut for piece in pieces for cut in cut_piece(checkpoint, piece, PIECE_BYTES // 2))
+    return [partial(_read_ids, checkpoint, cut) for cut in cuts]
+
+
+def _read_ids(checkpoint: Checkpoint, piece: IdPiece) -> bulk.I64:
+    return read_piece(checkpoint, piece).ids
+
+
+def check_reads(table: str, reads: Sequence[Read], order: IdOrder, *, step: int = 1, path: str | None) -> None:
+    """Raise CorruptError when an id of a table occurs twice, in a process that leaves the memory to its job.
+
+    All ids are of one residue modulo `step`; ids that ascend are not read again.
+    """
+    if not order.ascending:
+        count, some = Search(IN_JOB).repeated(reads, order, step=step)
+        if count:
+            raise duplicate_id(table, some[0], count, path=path)
+
+
+def check_sorted(checkpoint: Checkpoint, table: str, ids: bulk.I64) -> None:
+    """Raise CorruptError when an id occurs twice among ids of a table that are sorted."""
+    again = ids[1:][ids[1:] == ids[:-1]]
+    if len(again):
+        raise repeated_error(checkpoint, table, (len(again), [int(again[0])]))
+
+
+def repeated_error(checkpoint: Checkpoint, table: str, repeated: Repeated, path: str | None = None) -> CorruptError:
+    """Return the error for ids that a table of a version has twice."""
+    version, (count, some) = checkpoint.version, repeated
+    hint = f"try: {command('verify', version.ref)}"
+    return duplicate_id(table, some[0], count, path=path or version.path, hint=hint)
+
+
+class Unit(NamedTuple):
+    """Pieces of ids that can be equal, and the order of all of them."""
+
+    places: list[IdsAt]
+    order: IdOrder
+
+
+class _Searched(CheckpointHolder):
+    """An opened checkpoint with a search in it."""
+
+    def __init__(self, checkpoint: Checkpoint, at_once: int) -> None:
+        super().__init__(checkpoint)
+        self.search = Search(at_once)
+
+
+@dataclass(frozen=True, slots=True)
+class TwiceWork:
+    """The search for ids that occur twice; a task is some units, of which each has one result.
+
+    With `across` an id counts that several shards have.
+    """
+
+    source: CheckpointValue
+    at_once: int
+    workers: int = 1
+    across: bool = False
+
+    def open(self) -> _Searched:
+        """Open the checkpoint in another process."""
+        return _Searched(self.source.open(), self.at_once)
+
+    def do(self, opened: _Searched, task: Sequence[Unit], advance: Advance) -> list[Repeated]:  # noqa: ARG002
+        """Search some units."""
+        return [self._search(opened, unit) for unit in task]
+
+    def _search(self, opened: _Searched, unit: Unit) -> Repeated:
+        pieces, checkpoint = [place.piece(opened.checkpoint) for place in unit.places], opened.checkpoint
+        if not self.across:
+            return opened.search.repeated(reads_of(checkpoint, pieces), unit.order, workers=self.workers)
+        of_shards = groupby(pieces, key=lambda piece: piece.shard.file.ps_id)
+        return opened.search.across([reads_of(checkpoint, some) for _, some in of_shards], unit.order.rows)
+
+
+def search_units(
+    checkpoint: Checkpoint, job: Job, units: Sequence[Unit], *, at_once: int | None = None, across: bool = False
+) -> Iterator[tuple[int, Repeated]]:
+    """Yield (number of a unit, what repeats in it) for all units, in any order.
+
+    `at_once` are the ids that a worker may have in memory, at 8 bytes each: by default 128 MiB in all workers, and
+    within the memory of the job.
+    """
+    executor = job.executor
+    if at_once is None:
+        at_once = max(2 * SORTED_AT_ONCE // executor.threads, LEAST_AT_ONCE)
+        if job.memory_bytes is not None:
+            at_once = min(at_once, max(job.memory_bytes // (_BYTES_PER_ID * executor.threads), LEAST_AT_ONCE))
+    # All workers look at one that is large: they have memory for more of its ids, and use it again for the next.
+    threads = executor.task_threads
+    least = 0 if len(units) < threads else _ALONE_FROM
+    large = [number for number, unit in enumerate(units) if threads > 1 and unit.order.rows > least]
+    others = sorted(set(range(len(units))) - set(large))
+    task_bytes = executor.task_bytes(total_id_bytes(checkpoint))
+    opened = _Searched(checkpoint, at_once)
+    for numbers, workers in ((others, 1), (large, threads)):
+        if numbers:
+            work = TwiceWork(CheckpointValue.of(checkpoint), at_once, workers, across)
+            sized = ((units[n], sum(place.end - place.start for place in units[n].places)) for n in numbers)
+            tasks = together(sized, task_bytes, most=_MOST_UNITS)
+            with job.silent().run(work, opened, tasks, in_turn=workers > 1) as results:
+                yield from zip(numbers, chain.from_iterable(results), strict=True)
+
+
+def near_job(checkpoint: Checkpoint, job: Job) -> Job:
+    """Return the job for ids that need no request: they take a core, and memory, and wait for nothing."""
+    if job.executor.is_cluster or not checkpoint.has_near_ids:
+        return job
+    near = Job.here(min(job.workers, default_workers()), reporter=job.reporter)
+    return replace(near, memory_bytes=job.memory_bytes)
+
+
+def check_unique(checkpoint: Checkpoint, job: Job, places: Sequence[IdsAt], orders: Sequence[IdOrder]) -> None:
+    """Raise CorruptError when an id occurs twice in a table; `places` are whole tables, with the orders of their ids.
+
+    Ids that do not ascend are read again.
+    """
+    units = [unit for unit in _units(checkpoint, places, orders) if not unit.order.ascending]
+    for number, repeated in search_units(checkpoint, near_job(checkpoint, job), units):
+        if repeated[0]:
+            first = units[number].places[0].piece(checkpoint)
+            raise repeated_error(checkpoint, first.entry.name, repeated, first.shard.file.path)
+
+
+def _units(checkpoint: Checkpoint, places: Sequence[IdsAt], orders: Sequence[IdOrder]) -> Iterable[Unit]:
+    """Return the pieces of tables that can have equal ids: those of each shard, or all if a row is misplaced."""
+    names = [checkpoint.shards[place.shard].tables[place.table].name for place in places]
+    misplaced = {name for name, order in zip(names, orders, strict=True) if not order.placed}
+    units: dict[tuple[str, int], Unit] = {}
+    for name, place, order in zip(names, places, orders, strict=True):
+        key = name, -1 if name in misplaced else place.shard
+        own, seen = units.get(key, ([], NO_IDS))
+        if own and own[-1][:3] == place[:3] and own[-1].end == place.start:  # one, so a task stays small
+            own[-1] = own[-1]._replace(end=place.end)
+        else:
+            own.append(place)
+        units[key] = Unit(own, seen.followed_by(order))
+    return units.values()
+
+
+@dataclass(slots=True)
+class Ids:
+    """The ids of one table in one shard, or of a piece of them: their order, and the odd ones, with the lowest."""
+
+    order: IdOrder = NO_IDS
+    misplaced: int = 0
+    negative: int = 0
+    examples: list[int] = field(default_factory=list)
+    negative_examples: list[int] = field(default_factory=list)
+    kept: list[bulk.I64] = field(default_factory=list)
+    fault: CorruptError | None = None
+
+    def add(self, following: Ids) -> None:
+        """Add the piece that follows."""
+        self.fault = self.fault or following.fault
+        self.order = self.order.followed_by(following.order)
+        self.misplaced += following.misplaced
+        self.negative += following.negative
+        self.examples = sorted(self.examples + following.examples)[:_NAMED]
+        self.negative_examples = sorted(self.negative_examples + following.negative_examples)[:_NAMED]
+        self.kept += following.kept
+
+
+def ids_work(checkpoint: Checkpoint, *, keep: bool = False) -> FunctionWork[Checkpoint, Sequence[IdsAt], list[Ids]]:
+    """Return the pass over ids; a task is some pieces, and a fault is part of a result.
+
+    With `keep`, small tables keep their ids, to be searched at once.
+    """
+    return FunctionWork(CheckpointValue.of(checkpoint), partial(_read_all_ids, keep=keep))
+
+
+def _read_all_ids(checkpoint: Checkpoint, task: Sequence[IdsAt], advance: Advance, *, keep: bool) -> list[Ids]:
+    return [_read_place(checkpoint, place, advance, keep=keep) for place in task]
+
+
+def _read_place(checkpoint: Checkpoint, place: IdsAt, advance: Advance, *, keep: bool) -> Ids:
+    found = Ids()
+    try:
+        for piece in cut_piece(checkpoint, place.piece(checkpoint), PIECE_BYTES):
+            ids = read_piece(checkpoint, piece).ids
+            order, negative, rule = order_of(ids), _NONE, checkpoint.version.layout.placement
+            wrong = misplaced(rule, ids, piece.shard.file.ps_num, piece.shard.file.ps_id)
+            if order.lowest < 0:
+                negative = np.flatnonzero(ids < 0)
+            odd = (ids[wrong[:_NAMED]].tolist(), ids[negative[:_NAMED]].tolist())
+            kept = [ids] if keep and piece.entry.rows <= _KEPT_ROWS and len(ids) else []
+            if rule is Placement.NONE or len(wrong):  # an id may be in two shards
+                order = replace(order, placed=False)
+            found.add(Ids(order, len(wrong), len(negative), *odd, kept))
+            advance(piece.end - piece.start)
+    except CorruptError as error:
+        found.fault = error
+    return found
+
+
+def check_unique_ids(checkpoint: Checkpoint, job: Job) -> None:
+    """Read all ids of a checkpoint; CorruptError when one occurs twice in a table, or ids and rows differ in number."""
+    total = total_id_bytes(checkpoint)
+    job.reporter.start("reading ids", total)
+    task_bytes, orders = job.executor.task_bytes(total), list[IdOrder]()
+    places = list(ids_at(checkpoint, task_bytes, values=False))
+    with job.run(ids_work(checkpoint), checkpoint, in_tasks(places, task_bytes)) as results:
+        for found in chain.from_iterable(results):
+            if found.fault is not None:
+                raise found.fault
+            orders.append(found.order)
+    number_rows(checkpoint, [place.piece(checkpoint) for place in places], [order.rows for order in orders])
+    check_unique(checkpoint, job, places, orders)

@@ -1,0 +1,142 @@
+"""The proof of a written version: every byte of it is read back, and must be what was meant.
+
+What stands besides values and ids must be that of the layout, byte by byte. Values and ids must have the fingerprint of
+their source, and each id must be in its shard: a fingerprint is the same for any placement. Shards are proved some at a
+time, so that memory does not depend on how many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError
+from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.parallel import run_parallel
+from edl_ckpt.core.model.versions import ShardFile, Version
+from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, Forms
+from edl_ckpt.core.proof.sealing import cut
+from edl_ckpt.core.proof.values import ValueOptions, read_back
+from edl_ckpt.core.reading.places import RowMarks
+from edl_ckpt.core.reading.reader import Checkpoint, openings, raise_problems
+from edl_ckpt.core.sources.elasticdl.target import VersionLayout, planned_shards
+from edl_ckpt.core.state.seal import PackedChunks, Seal, SealedShard, base_name, now_text
+from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage.interface import RangeReader
+
+_MOST_ENTRIES: Final = 8192
+"""Variables and tables, counted in each shard, whose index and checksums are in memory at a time."""
+_CLUSTER_TIMES: Final = 8
+"""So many times as many where other processes read: all of them wait for the last task of the shards before."""
+
+
+def prove_version(
+    written: Version,
+    layouts: VersionLayout,
+    source: Fingerprint | ContentSketch,
+    job: Job,
+    *,
+    options: ValueOptions,
+    marks: Mapping[str, RowMarks] | None = None,
+) -> Seal:
+    """Read back a written version and return its seal; EdlCkptError when it is not what was meant.
+
+    `layouts` are those by which it was written. `source` is the fingerprint of the source, or the sketch of its values
+    when the source is not a checkpoint. `marks` are rows whose places are planned, by the names of their tables: other
+    processes look for them there, and count none first.
+    """
+    proof = _Proof(written, layouts, job, replace(options, placed=True), marks)
+    job.reporter.start("proving", layouts.value_bytes)
+    try:
+        for numbers in _groups(layouts, _MOST_ENTRIES * (_CLUSTER_TIMES if job.executor.is_cluster else 1)):
+            proof.read(numbers)
+    except CorruptError as error:
+        raise _differs(error.message, error.path or written.path, error.offset) from error
+    return proof.seal(source)
+
+
+def _groups(layouts: VersionLayout, most: int) -> Iterator[list[int]]:
+    """Yield the numbers of shards that are proved together."""
+    some: list[int] = []
+    entries = 0
+    for number, own in enumerate(layouts.entries.tolist()):
+        if some and entries + own > most:
+            yield some
+            some, entries = [], 0
+        some.append(number)
+        entries += own
+    yield some
+
+
+@dataclass(slots=True)
+class _Proof:
+    """What was read back so far, and is right as far as the layout tells."""
+
+    written: Version
+    layouts: VersionLayout
+    job: Job
+    options: ValueOptions
+    marks: Mapping[str, RowMarks] | None
+    sketch: ContentSketch = field(default_factory=ContentSketch)
+    forms: Forms = field(default_factory=Forms)
+    sealed: list[SealedShard] = field(default_factory=list)
+
+    def read(self, numbers: Sequence[int]) -> None:
+        """Read back some shards; CorruptError where bytes differ from the layout, or ids from the rows."""
+        files = [self.written.shards[number] for number in numbers]
+        literals = {file.path: self.layouts.literals(number) for file, number in zip(files, numbers, strict=True)}
+        shards = planned_shards(files, list(literals.values()), self.written.version)
+        raise_problems(self.written, shards)
+        with Checkpoint(self.written, shards, self._open(files)) as checkpoint:
+            sketch, found = read_back(
+                checkpoint,
+                [cut(shard, checkpoint.reader(shard)) for shard in shards],
+                self.job,
+                options=self.options,
+                literals=literals,
+                total_bytes=self.layouts.value_bytes,
+                marks=self.marks,
+            )
+            self.sketch.add(sketch)
+            for shard, chunks in zip(shards, found, strict=True):
+                self.forms.add(shard)
+                name, packed = base_name(shard.file.path), PackedChunks(chunks)
+                self.sealed.append(SealedShard(name, shard.file.size_bytes, packed))
+
+    def _open(self, files: Sequence[ShardFile]) -> dict[int, RangeReader]:
+        """Open files, which must have their sizes."""
+        store = open_store(self.written.location)
+        readers: dict[int, RangeReader] = {}
+
+        def begin(file: ShardFile) -> None:
+            readers[file.ps_id] = reader = store.open(file.path)
+            if reader.size_bytes != file.size_bytes:
+                raise CorruptError(f"has {reader.size_bytes} bytes, expected {file.size_bytes}", path=file.path)
+
+        try:
+            for _ in run_parallel(begin, files, openings(store)):
+                pass
+        except BaseException:
+            for reader in readers.values():
+                reader.close()
+            raise
+        return readers
+
+    def seal(self, source: Fingerprint | ContentSketch) -> Seal:
+        """Return the seal of all shards; EdlCkptError when their fingerprint is not that of the source."""
+        found = self.forms.fingerprint(self.sketch)
+        expected = self.forms.fingerprint(source) if isinstance(source, ContentSketch) else source
+        if found.text != expected.text:
+            names = ", ".join(map(repr, found.differing(expected)[:5]))
+            raise _differs(names, self.written.path)
+        return Seal(self.written.version, found.text, tuple(self.sealed), now_text())
+
+
+def _differs(what: str, path: str, offset: int | None = None) -> EdlCkptError:
+    return EdlCkptError(
+        f"the written version differs from its source ({what}); nothing was published",
+        path=path,
+        offset=offset,
+        hint="check the memory and the disk of this machine",
+    )

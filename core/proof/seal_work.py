@@ -1,0 +1,84 @@
+"""Making a seal: a pass over every byte, whose tasks are chunks that follow each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.parallel import Advance
+from edl_ckpt.core.proof.sealing import CHUNK_BYTES, cut, seal_of_chunks, sums_of
+from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue
+from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.state.seal import Chunk, Seal
+
+MOST_CHUNKS: Final = 1024
+"""Chunks of one task: their checksums are a small result."""
+
+
+class _Chunks(NamedTuple):
+    """The chunks [first, last) of a shard, by its number."""
+
+    shard: int
+    first: int
+    last: int
+
+
+class _CutCheckpoint(CheckpointHolder):
+    """An opened checkpoint with the chunks of its shards."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        super().__init__(checkpoint)
+        self._cuts: dict[int, list[Chunk]] = {}
+
+    def chunks(self, number: int) -> Sequence[Chunk]:
+        """Return the chunks of a shard, without checksums."""
+        if number not in self._cuts:
+            shard = self.checkpoint.shards[number]
+            self._cuts[number] = cut(shard, self.checkpoint.reader(shard))
+        return self._cuts[number]
+
+
+@dataclass(frozen=True, slots=True)
+class _SealWork:
+    source: CheckpointValue
+
+    def open(self) -> _CutCheckpoint:
+        return _CutCheckpoint(self.source.open())
+
+    def do(self, opened: _CutCheckpoint, task: _Chunks, advance: Advance) -> list[str]:
+        chunks = opened.chunks(task.shard)[task.first : task.last]
+        reader = opened.checkpoint.reader(opened.checkpoint.shards[task.shard])
+        (done,) = sums_of([(reader, chunks)], workers=1)
+        advance(chunks[-1].end - chunks[0].start)
+        return [chunk.sum for chunk in done]
+
+
+def make_seal(checkpoint: Checkpoint, fingerprint: str, job: Job) -> Seal:
+    """Read every byte of an opened version once and return its seal."""
+    total = sum(shard.file.size_bytes for shard in checkpoint.shards)
+    job.reporter.start("sealing", total)
+    opened = _CutCheckpoint(checkpoint)
+    cuts = [opened.chunks(number) for number in range(len(checkpoint.shards))]
+    tasks = [
+        task for number, chunks in enumerate(cuts) for task in _tasks(number, chunks, job.executor.task_bytes(total))
+    ]
+    done: list[list[Chunk]] = [[] for _ in cuts]
+    work = _SealWork(CheckpointValue.of(checkpoint))
+    with job.run(work, opened, tasks) as results:
+        for task, sums in zip(tasks, results, strict=True):
+            own = cuts[task.shard][task.first : task.last]
+            done[task.shard] += [chunk._replace(sum=text) for chunk, text in zip(own, sums, strict=True)]
+    return seal_of_chunks(checkpoint, fingerprint, done)
+
+
+def _tasks(shard: int, chunks: Sequence[Chunk], task_bytes: int) -> Iterator[_Chunks]:
+    """Yield the chunks of a shard in tasks: small chunks are read together."""
+    first, most = 0, max(task_bytes, CHUNK_BYTES)
+    for number, chunk in enumerate(chunks):
+        if number > first and (chunk.end - chunks[first].start > most or number - first >= MOST_CHUNKS):
+            yield _Chunks(shard, first, number)
+            first = number
+    if chunks:
+        yield _Chunks(shard, first, len(chunks))

@@ -1,0 +1,253 @@
+"""The chunks of a seal and their checksums, and comparing the bytes of a version with them."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, pairwise
+from json.encoder import encode_basestring_ascii
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from edl_ckpt.core.base.parallel import run_parallel
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.model.tables import ShardIndex
+from edl_ckpt.core.state.seal import Chunk, PackedChunks, Seal, SealedShard, base_name, now_text, number_chunks
+from edl_ckpt.core.storage.interface import RangeReader
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.reading.reader import Checkpoint
+
+
+CHUNK_BYTES: Final = 4 << 20
+"""The most bytes of a chunk of a version of up to a TiB, and what is read at a time for the chunks of a larger one."""
+_MOST_CHUNKS: Final = 1 << 18
+"""So many chunks have a seal of about 25 MB."""
+_MOST_BYTES: Final = 32 << 20
+"""The most bytes that the chunks of a version take in a seal or a journal, of which no more than 64 MiB are read.
+
+The rest is for what stands beside them: at most 100 bytes for each of 65,535 shards in a seal, and in the journal of an
+upload another 300 for each, with a checksum of each chunk once more.
+"""
+_CHUNK_TEXT_BYTES: Final = 48
+"""The bytes of a chunk in a seal without its kind, its name and its numbers."""
+LOG: Final = logging.getLogger("edl_ckpt")
+
+
+class Mismatch(NamedTuple):
+    """A chunk of a shard whose checksum is not that of the seal."""
+
+    shard: str
+    chunk: Chunk
+
+
+def seal_of_chunks(checkpoint: Checkpoint, fingerprint: str, chunks: Iterable[Iterable[Chunk]]) -> Seal:
+    """Return the seal of an opened version from the chunks of its shards, with their checksums."""
+    readers = map(checkpoint.reader, checkpoint.shards)
+    shards = [
+        SealedShard(base_name(reader.path), reader.size_bytes, PackedChunks(some))
+        for reader, some in zip(readers, chunks, strict=True)
+    ]
+    number = checkpoint.version.version
+    return Seal(number, fingerprint, tuple(shards), now_text())
+
+
+def chunk_bytes(size_bytes: int) -> int:
+    """Return the most bytes of a chunk of a version of a size: 4 MiB, doubled for each doubling beyond a TiB.
+
+    >>> [chunk_bytes(size << 40) >> 20 for size in (1, 2, 3, 10)]
+    [4, 8, 16, 64]
+    """
+    wanted = max(-(-size_bytes // _MOST_CHUNKS), CHUNK_BYTES)
+    return 1 << (wanted - 1).bit_length()
+
+
+def cut(shard: ShardIndex, reader: RangeReader) -> list[Chunk]:
+    """Return the chunks of a shard, without checksums: each field of the Model message begins one.
+
+    Whoever has one shard knows how many there are, and takes them for equal. Where chunks are large, ids begin one too:
+    rows and ids of a table are read one after the other, and neither waits for the other. Where a seal of all shards
+    would be too large to be read again, small fields that follow each other are one chunk.
+    """
+    step = chunk_bytes(reader.size_bytes * max(shard.file.ps_num, 1))
+    ids = sorted(run.start for entry in shard.tables for run in entry.ids[:1]) if step > CHUNK_BYTES else []
+    of: dict[int, tuple[str, str]] = {}
+    starts = set(shard.edges)
+    for kind, entries in (("info", shard.infos), ("variable", shard.variables), ("table", shard.tables)):
+        for entry in entries:
+            at = entry.offset
+            of[at if at in starts else shard.edges[bisect_right(shard.edges, at) - 1]] = (kind, entry.name)
+    edges: Sequence[int] = shard.edges
+    if len(edges) * shard.file.ps_num > _MOST_CHUNKS:
+        edges = _without_infos(edges, of)
+    most = _MOST_BYTES // max(shard.file.ps_num, 1)
+    chunks = _chunks(edges, of, ids, reader.size_bytes, step)
+    if _text_bytes(chunks, of) <= most:
+        return chunks
+    join = max(reader.size_bytes // len(chunks), 1)
+    while join < reader.size_bytes:
+        join = 1 << join.bit_length()
+        own = dict(of)
+        joined = _joined(edges, own, reader.size_bytes, join)
+        chunks = _chunks(joined, own, ids, reader.size_bytes, max(step, join))
+        if _text_bytes(chunks, own) <= most:
+            break
+    else:  # names as long as the rest of a seal
+        chunks = [Chunk("", "", 0, 0, reader.size_bytes)]
+    return list(number_chunks((kind, name, start, end, "") for kind, name, _, start, end, _ in chunks))
+
+
+def _chunks(
+    edges: Sequence[int], of: Mapping[int, tuple[str, str]], ids: Sequence[int], size_bytes: int, step: int
+) -> list[Chunk]:
+    """Return the chunks that begin at edges, and at each `step` bytes behind them."""
+    chunks: list[Chunk] = []
+    for start, end in pairwise([*edges, size_bytes]):
+        kind, name = of.get(start, ("", ""))
+        inside = ids[bisect_right(ids, start) : bisect_left(ids, end)] if end - start > step else []
+        parts = (range(one, two, step) for one, two in pairwise([start, *inside, end]))
+        bounds = [*chain.from_iterable(parts), end]
+        chunks += [Chunk(kind, name, number, *two) for number, two in enumerate(pairwise(bounds))]
+    return chunks
+
+
+def _text_bytes(chunks: Sequence[Chunk], of: Mapping[int, tuple[str, str]]) -> int:
+    """Return a bound of the bytes of chunks as ASCII JSON."""
+    widest = 2 * len(str(chunks[-1].end)) if chunks else 0
+    names = {name: len(encode_basestring_ascii(name)) for _, name in of.values()}
+    own = sum(len(chunk.kind) + names.get(chunk.name, 2) for chunk in chunks)
+    return own + len(chunks) * (_CHUNK_TEXT_BYTES + widest)
+
+
+def _joined(edges: Sequence[int], of: dict[int, tuple[str, str]], size_bytes: int, most_bytes: int) -> list[int]:
+    """Return the edges of coarser chunks: fields that follow each other are one, without a name, up to some bytes."""
+    kept: list[int] = []
+    for start, end in pairwise([*edges, size_bytes]):
+        if kept and end - kept[-1] <= most_bytes:
+            of[kept[-1]] = ("", "")
+        else:
+            kept.append(start)
+    return kept
+
+
+def tensors_of(chunk: Chunk, shard: ShardIndex | None) -> str:
+    """Return in words the variable or table that a chunk is of, or those that begin in it, as far as they are known."""
+    if chunk.kind:
+        return f"{chunk.kind} {chunk.name!r}"
+    of_kinds = () if shard is None else (("variable", shard.variables), ("table", shard.tables))
+    known = ((entry.offset, kind, entry.name) for kind, entries in of_kinds for entry in entries)
+    found = [each for each in known if chunk.start <= each[0] < chunk.end]
+    if not found:
+        return "the header"
+    _, kind, name = min(found)
+    return f"{kind} {name!r}" + (f" and {len(found) - 1} more" if len(found) > 1 else "")
+
+
+def _without_infos(edges: Sequence[int], of: dict[int, tuple[str, str]]) -> list[int]:
+    """Return the edges of the chunks of a shard of thousands of tables: infos that follow each other are one chunk."""
+    kept: list[int] = []
+    last = "none"
+    for at in edges:
+        kind, _ = of.get(at, ("", ""))
+        if kind == "info":
+            kind, of[at] = "", ("", "")
+            if last == "":
+                continue
+        kept.append(at)
+        last = kind
+    return kept
+
+
+def sums_of(
+    files: Sequence[tuple[RangeReader, Sequence[Chunk]]], *, workers: int, reporter: Reporter = WARNINGS
+) -> list[list[Chunk]]:
+    """Return the chunks of each file with the checksums of its present bytes, in their order."""
+    import numpy as np
+
+    def add(task: tuple[int, list[Chunk]]) -> tuple[int, list[Chunk]]:
+        number, some = task
+        reader, start, end = files[number][0], some[0].start, some[-1].end
+        if end - start > CHUNK_BYTES and len(some) == 1:
+            return number, [_sum_of_large(reader, some[0], reporter)]
+        data = reader.view(start, end - start)
+        if data is None:
+            buffer = np.empty(end - start, np.uint8)
+            reader.read_into(start, buffer.data)
+            data = buffer.data
+        reporter.advance(end - start)
+        return number, [chunk._replace(sum=checksum(data[chunk.start - start : chunk.end - start])) for chunk in some]
+
+    done: list[list[Chunk]] = [[] for _ in files]
+    tasks = ((number, some) for number, (_, chunks) in enumerate(files) for some in batches(chunks))
+    for number, some in run_parallel(add, tasks, workers):
+        done[number] += some
+    return done
+
+
+def _sum_of_large(reader: RangeReader, chunk: Chunk, reporter: Reporter) -> Chunk:
+    """Return a chunk with the checksum of its present bytes, of which a few are read at a time."""
+    import numpy as np
+    import xxhash
+
+    total, buffer = xxhash.xxh3_128(), np.empty(CHUNK_BYTES, np.uint8)
+    for start in range(chunk.start, chunk.end, CHUNK_BYTES):
+        some = buffer[: min(CHUNK_BYTES, chunk.end - start)].data
+        reader.read_into(start, some)
+        total.update(some)
+        reporter.advance(len(some))
+    return chunk._replace(sum=total.hexdigest())
+
+
+def batches(
+    chunks: Iterable[Chunk], batch_bytes: int = CHUNK_BYTES, *, most: int = sys.maxsize
+) -> Iterator[list[Chunk]]:
+    """Yield groups of `most` consecutive chunks, each of about `batch_bytes`: small chunks are read together."""
+    some: list[Chunk] = []
+    for chunk in chunks:
+        if some and (chunk.end - some[0].start > batch_bytes or len(some) == most):
+            yield some
+            some = []
+        some.append(chunk)
+    if some:
+        yield some
+
+
+def checksum(data: memoryview | bytes) -> str:
+    """Return the XXH3-128 of bytes in hex.
+
+    >>> checksum(b"")
+    '99aa06d3014798d86001c324468d497f'
+    """
+    import xxhash
+
+    return xxhash.xxh3_128_hexdigest(data)
+
+
+def check_chunks(
+    seal: Seal, readers: Mapping[str, RangeReader], *, workers: int, reporter: Reporter = WARNINGS
+) -> Iterator[Mismatch]:
+    """Yield every chunk of a seal that does not match its shard; `readers` are the shards by file name.
+
+    Shards of another size than in the seal are passed over.
+    """
+    for shard in comparable(seal, readers):
+        (found,) = sums_of([(readers[shard.name], shard.chunks)], workers=workers, reporter=reporter)
+        for chunk, now in zip(shard.chunks, found, strict=True):
+            if chunk != now and not rereads_correctly(readers[shard.name], chunk):
+                yield Mismatch(shard.name, chunk)
+
+
+def comparable(seal: Seal, readers: Mapping[str, RangeReader]) -> list[SealedShard]:
+    """Return the shards of a seal that are there with the sealed size."""
+    return [s for s in seal.shards if s.name in readers and readers[s.name].size_bytes == s.size_bytes]
+
+
+def rereads_correctly(reader: RangeReader, chunk: Chunk) -> bool:
+    """Read a chunk once more; True when it matches the seal now: a network or a disk may damage a single read."""
+    ((found,),) = sums_of([(reader, [chunk])], workers=1)
+    if found == chunk:
+        LOG.info(
+            "%s: bytes %d to %d were damaged in one read, and correct in the next", reader.path, chunk.start, chunk.end
+        )
+    return found == chunk

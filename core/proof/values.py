@@ -1,0 +1,418 @@
+"""A pass over values as a work: their sketches, their odd ones, and the checksums of the bytes that are read for them.
+
+All of these add up, so tasks may be done anywhere. In other processes each chunk belongs to the task in which it
+begins. What that task does not read of it anyway, it reads for the checksum alone: at most a chunk at each of two ends.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, chain
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_ckpt.core.base.errors import CorruptError
+from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.packing import together
+from edl_ckpt.core.base.parallel import Advance
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.words import counted
+from edl_ckpt.core.kernel import bulk, routing
+from edl_ckpt.core.model.tables import Extent
+from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, fingerprint_of, value_bytes
+from edl_ckpt.core.proof.odd_values import odd_values
+from edl_ckpt.core.proof.summing import ChunkSums
+from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES, IdPiece, check_placement, id_blocks, raise_bad_ids
+from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue
+from edl_ckpt.core.reading.places import (
+    IdsAt,
+    PieceAt,
+    RowMarks,
+    count_rows,
+    dense_at,
+    ids_at,
+    in_sketched_tasks,
+    marked_at,
+)
+from edl_ckpt.core.reading.reader import Checkpoint, openings
+from edl_ckpt.core.reading.scan import (
+    PIECE_BYTES,
+    Bundle,
+    DensePiece,
+    Looks,
+    bundles,
+    cut_piece,
+    read_bundle,
+    read_dense,
+    read_piece,
+    row_batches,
+    sketch_directly,
+)
+from edl_ckpt.core.sources.elasticdl.target import Literals
+from edl_ckpt.core.state.seal import Chunk
+
+Bounds = Mapping[int, npt.NDArray[np.int64]]
+"""Where the chunks of shards begin and end, int64 [chunks, 2], by the number of the shard."""
+_BUNDLED_BYTES: Final = 4 << 20
+"""The most bytes of small parts that are one task on a disk; far ones are read by as many threads as there are."""
+_SMALL_TIMES: Final = 8
+"""So many times as large as small parts are those that are read whole on a disk: as large as the L2 cache of a core.
+
+Where a table has a part in each of a thousand shards, its ids would be counted, and read again, for each of them.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueOptions:
+    """What a pass over values finds, and what each thread has in memory: values of a batch, and ids of a piece."""
+
+    sketched: bool = True
+    odd: bool = False
+    """NaN, infinite and huge values are counted."""
+    placed: bool = False
+    """Each id must be in its own shard: CorruptError for another one."""
+    batch_bytes: int = VALUE_BATCH_BYTES
+    piece_bytes: int = PIECE_BYTES
+
+
+_ALL: Final = ValueOptions()
+
+
+@dataclass(slots=True)
+class Values:
+    """What a task found: sketches; odd values of each (shard, is dense, name); checksums of whole chunks."""
+
+    sketch: ContentSketch = field(default_factory=ContentSketch)
+    odd: dict[tuple[int, bool, str], npt.NDArray[np.int64]] = field(default_factory=dict)
+    sums: dict[int, dict[int, str]] = field(default_factory=dict)
+    """By the number of the shard, and of the chunk in it."""
+
+    def add(self, other: Values) -> None:
+        """Add what another task found; tasks of this process have added to the same sketch already."""
+        if other.sketch is not self.sketch:
+            self.sketch.add(other.sketch)
+        for key, counts in other.odd.items():
+            self.add_odd(key, counts)
+
+    def add_odd(self, key: tuple[int, bool, str], counts: npt.NDArray[np.int64]) -> None:
+        """Add counts of odd values."""
+        self.odd[key] = self.odd.get(key, np.zeros(3, np.int64)) + counts
+
+
+class OpenedValues(CheckpointHolder):
+    """An opened checkpoint; in the process of the operation also the sketch and the sums to which tasks add."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, sketch: ContentSketch | None = None, sums: ChunkSums | None = None
+    ) -> None:
+        super().__init__(checkpoint)
+        self.sketch = sketch
+        self.sums = sums
+        self.looks = Looks()
+
+
+@dataclass(frozen=True, slots=True)
+class ValuesWork:
+    """The pass: a task is some pieces. `bounds` are chunks, which tasks in other processes sum up themselves."""
+
+    source: CheckpointValue
+    options: ValueOptions
+    bounds: Bounds = field(default_factory=dict)
+
+    def open(self) -> OpenedValues:
+        """Open the checkpoint in another process."""
+        return OpenedValues(self.source.open())
+
+    def do(self, opened: OpenedValues, task: Sequence[PieceAt | Bundle], advance: Advance) -> Values:
+        """Read some pieces once."""
+        found, checkpoint = Values(opened.sketch or ContentSketch()), opened.checkpoint
+        own = _owned(checkpoint, task, self.bounds) if opened.sums is None else {}
+        sums = opened.sums or _sums_of(checkpoint, own, self.bounds)
+        values = _Pass(opened, self.options, found.sketch, sums, advance)
+        for place in task:
+            if isinstance(place, Bundle):
+                values.read_bundle(place)
+                continue
+            piece = place.piece(checkpoint)
+            counts = values.read_dense(piece) if isinstance(piece, DensePiece) else values.read_rows(piece)
+            if counts.any():
+                found.add_odd((place.shard, isinstance(piece, DensePiece), piece.entry.name), counts)
+        for shard, numbers in own.items():
+            path = checkpoint.reader(checkpoint.shards[shard]).path
+            assert sums is not None  # noqa: S101 - there are chunks
+            found.sums[shard] = dict(zip(numbers, (chunk.sum for chunk in sums.finish(path)), strict=True))
+        return found
+
+
+class _Pass(NamedTuple):
+    """What a task reads values with."""
+
+    opened: OpenedValues
+    options: ValueOptions
+    sketch: ContentSketch
+    sums: ChunkSums | None
+    advance: Advance
+
+    def read_dense(self, piece: DensePiece) -> npt.NDArray[np.int64]:
+        """Read bytes of a variable; return how many odd values they have."""
+        checkpoint, counts = self.opened.checkpoint, np.zeros(3, np.int64)
+        step = min(self.options.piece_bytes, self.options.batch_bytes) // bulk.CHUNK_BYTES * bulk.CHUNK_BYTES
+        step = max(step, checkpoint.reader(piece.shard).block_bytes, bulk.CHUNK_BYTES)
+        for start in range(piece.start, max(piece.start + piece.size, piece.start + 1), step):
+            size = min(step, piece.start + piece.size - start)
+            data = read_dense(checkpoint, DensePiece(piece.shard, piece.entry, start, size), self.sums)
+            if self.options.sketched:
+                self.sketch.add_dense(piece.entry.name, piece.entry.size_bytes, start, data)
+            if self.options.odd:
+                counts += odd_values(data, piece.entry.dtype)
+            self.advance(size)
+        return counts
+
+    def read_rows(self, place: IdPiece) -> npt.NDArray[np.int64]:
+        """Read rows of a table; return how many odd values they have."""
+        row, end, checkpoint = place.first_row, place.first_row + place.rows, self.opened.checkpoint
+        counts = np.zeros(3, np.int64)
+        for cut in cut_piece(checkpoint, place, self.options.piece_bytes):
+            ids = read_piece(checkpoint, cut, self.sums).ids
+            if row + len(ids) > end:
+                raise _miscounted(checkpoint, place)
+            piece = IdPiece(cut.shard, cut.entry, cut.run, cut.start, cut.end, row, len(ids))
+            row += len(ids)
+            if self.options.placed:
+                check_placement(checkpoint.reader(cut.shard), cut.shard.file, cut.entry, ids)
+            if not self._sketch_directly(piece, ids):
+                counts += self._read_batches(piece, ids)
+        if row != end:
+            raise _miscounted(checkpoint, place)
+        return counts
+
+    def _sketch_directly(self, piece: IdPiece, ids: bulk.I64) -> bool:
+        """Let the kernel read rows; False where it cannot, or where Python must see them too."""
+        if self.options.odd or not self.options.sketched:
+            return False
+        reader, sketch = self.opened.checkpoint.reader(piece.shard), bulk.new_sketch(piece.entry.row_bytes)
+        if not sketch_directly(reader, piece, ids, self.options.batch_bytes, sketch, self.sums, self.advance):
+            return False
+        self.sketch.add_sketch(piece.entry.name, sketch)
+        return True
+
+    def _read_batches(self, piece: IdPiece, ids: bulk.I64) -> npt.NDArray[np.int64]:
+        counts, looks = np.zeros(3, np.int64), self.opened.looks
+        batch_bytes = self.options.batch_bytes
+        for some, rows in row_batches(self.opened.checkpoint, piece, len(ids), batch_bytes, self.sums, looks=looks):
+            if self.options.sketched:
+                self.sketch.add_rows(piece.entry.name, ids[some], rows)
+            if self.options.odd:
+                counts += odd_values(rows.reshape(-1), piece.entry.dtype)
+            self.advance(rows.nbytes)
+        return counts
+
+    def read_bundle(self, bundle: Bundle) -> None:
+        """Add small parts of tables to the sketch; CorruptError for one that has other ids than it must have."""
+        sizes = [routing.sketch_size(entry.row_bytes) for entry in bundle.entries]
+        added = np.zeros(sum(sizes), np.uint32)
+        parts = bundle.parts([end - size for end, size in zip(accumulate(sizes), sizes, strict=True)])
+        file, reader = bundle.shard.file, self.opened.checkpoint.reader(bundle.shard)
+        owner = (file.ps_num, file.ps_id) if self.options.placed else ()
+        bad = routing.sketch_parts(added, read_bundle(self.opened.checkpoint, bundle, self.sums), parts, *owner)
+        if bad >= 0:
+            if self.options.placed:
+                for _, ids in id_blocks(reader, bundle.entries[bad]):
+                    check_placement(reader, file, bundle.entries[bad], ids)
+            raise_bad_ids(reader, bundle.entries[bad])
+        self.sketch.add_parts([entry.name for entry in bundle.entries], added, parts)
+        self.advance(bundle.value_bytes)
+
+
+def read_values(
+    checkpoint: Checkpoint,
+    places: Iterable[IdsAt],
+    job: Job,
+    *,
+    task_bytes: int,
+    options: ValueOptions,
+    sums: ChunkSums | None = None,
+    small: Iterable[Sequence[Bundle]] = (),
+) -> Values:
+    """Read every variable, and the rows at some numbered places and in bundles; return all that was found.
+
+    The bytes that are read are added to `sums`, whichever process reads them.
+    """
+    numbers = {checkpoint.reader(shard).path: number for number, shard in enumerate(checkpoint.shards)}
+    bounds = {} if sums is None else sums.bounds(numbers)
+    dense = dense_at(checkpoint, task_bytes, piece_bytes=min(options.piece_bytes, options.batch_bytes))
+    tasks = in_sketched_tasks(checkpoint, chain(dense, places), task_bytes)
+    total = Values()
+    opened = OpenedValues(checkpoint, total.sketch, sums)
+    work = ValuesWork(CheckpointValue.of(checkpoint), options, bounds)
+    with job.run(work, opened, chain(small, tasks)) as results:
+        for found in results:
+            total.add(found)
+            for shard, done in found.sums.items():
+                assert sums is not None  # noqa: S101 - there are bounds
+                sums.take(checkpoint.reader(checkpoint.shards[shard]).path, done)
+    return total
+
+
+def read_back(
+    checkpoint: Checkpoint,
+    chunks: Iterable[Sequence[Chunk]],
+    job: Job,
+    *,
+    options: ValueOptions = _ALL,
+    literals: Mapping[str, Literals] | None = None,
+    total_bytes: int | None = None,
+    marks: Mapping[str, RowMarks] | None = None,
+) -> tuple[ContentSketch, list[list[Chunk]]]:
+    """Read every byte of an opened version once; return the sketch of its values, and its chunks with their sums.
+
+    `literals` are what each file must have besides values and ids, by its path. Tasks are those of a version with
+    `total_bytes` of values, of which these shards may be a part. `marks` are rows of its tables, by name: with them
+    other processes need not count the rows first, which must be where the marks are. Raises CorruptError for a byte
+    that is another one, and where a table has more or fewer ids than rows.
+    """
+    readers = {shard.file.ps_id: checkpoint.reader(shard) for shard in checkpoint.shards}
+    sums = ChunkSums(zip(readers.values(), chunks, strict=True), literals)
+    small = _Small.of(checkpoint, job, options, total_bytes)
+    openers = job.executor.openings or openings(checkpoint.store)
+    sums.add_rest(checkpoint.shards, readers, workers=openers, others=small.extents())
+    sketch = _sketch(checkpoint, job, small, options=options, sums=sums, marks=marks)
+    return sketch, [sums.finish(reader.path, workers=job.workers) for reader in readers.values()]
+
+
+def fingerprint(checkpoint: Checkpoint, job: Job, *, options: ValueOptions = _ALL) -> Fingerprint:
+    """Read every value of a checkpoint once and return its fingerprint.
+
+    Raises CorruptError where a table has more or fewer ids than rows.
+    """
+    sketch = _sketch(checkpoint, job, _Small.of(checkpoint, job, options), options=options)
+    return fingerprint_of(checkpoint, sketch)
+
+
+def fingerprint_checkpoint(
+    checkpoint: Checkpoint,
+    *,
+    workers: int = 1,
+    batch_bytes: int = VALUE_BATCH_BYTES,
+    piece_bytes: int = PIECE_BYTES,
+    reporter: Reporter = WARNINGS,
+) -> Fingerprint:
+    """Read every value of a checkpoint once and return its fingerprint.
+
+    Each worker needs memory for a few batches of `batch_bytes` of values and for the ids in `piece_bytes`. Raises
+    CorruptError where a table has more or fewer ids than rows.
+    """
+    options = ValueOptions(batch_bytes=batch_bytes, piece_bytes=piece_bytes)
+    return fingerprint(checkpoint, Job.here(workers, reporter=reporter), options=options)
+
+
+class _Small(NamedTuple):
+    """The parts of tables that are read whole and many at a time, and how many bytes of values a task has."""
+
+    task_bytes: int
+    times: int
+    """So many times as large as small parts are those; 0 for none."""
+    bundles: list[Bundle]
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, job: Job, options: ValueOptions, total_bytes: int | None = None) -> _Small:
+        """Return those of a checkpoint; where tasks are large, pieces make them."""
+        task_bytes = job.executor.task_bytes(value_bytes(checkpoint) if total_bytes is None else total_bytes)
+        if task_bytes:
+            return cls(task_bytes, 0, [])
+        is_near = not any(checkpoint.reader(shard).block_bytes for shard in checkpoint.shards)
+        times = _SMALL_TIMES if is_near and options.batch_bytes >= VALUE_BATCH_BYTES else 1
+        return cls(0, times, list(bundles(checkpoint, min(PIECE_BYTES, options.batch_bytes), times=times)))
+
+    def extents(self) -> Mapping[int, Sequence[tuple[int, int]]]:
+        """Return the extents of shards that are read so, by the numbers of the shards."""
+        found = defaultdict(list)
+        for bundle in self.bundles:
+            found[bundle.shard.file.ps_id].append((bundle.start, bundle.end))
+        return found
+
+    def tasks(self, checkpoint: Checkpoint, workers: int) -> Iterator[Sequence[Bundle]]:
+        """Yield all bundles in tasks."""
+        near = 0 if any(checkpoint.reader(shard).block_bytes for shard in checkpoint.shards) else _BUNDLED_BYTES
+        sizes = [bundle.end - bundle.start for bundle in self.bundles]
+        yield from together(zip(self.bundles, sizes, strict=True), min(near, sum(sizes) // (4 * workers)))
+
+
+def _sketch(
+    checkpoint: Checkpoint,
+    job: Job,
+    small: _Small,
+    *,
+    options: ValueOptions,
+    sums: ChunkSums | None = None,
+    marks: Mapping[str, RowMarks] | None = None,
+) -> ContentSketch:
+    """Return the sketch of all values; `marks` are as in `read_back`."""
+    checkpoint.keep_ids(job)
+    if marks is not None and small.task_bytes:
+        places = list(marked_at(checkpoint, marks, small.task_bytes))
+    else:
+        pieces = options.piece_bytes
+        wanted = ids_at(checkpoint, small.task_bytes, values=True, piece_bytes=pieces, above=small.times)
+        places = count_rows(checkpoint, wanted, job, piece_bytes=pieces, above=small.times)
+    return read_values(
+        checkpoint,
+        places,
+        job,
+        task_bytes=small.task_bytes,
+        options=options,
+        sums=sums,
+        small=small.tasks(checkpoint, job.workers),
+    ).sketch
+
+
+def _miscounted(checkpoint: Checkpoint, place: IdPiece) -> CorruptError:
+    return CorruptError(
+        f"table {place.entry.name!r} has more or fewer ids than the {counted(place.rows, 'row')} that were counted",
+        code="id-row-mismatch",
+        path=checkpoint.reader(place.shard).path,
+        offset=place.start,
+    )
+
+
+def _sums_of(checkpoint: Checkpoint, own: Mapping[int, list[int]], bounds: Bounds) -> ChunkSums | None:
+    """Return the sums of some chunks of a checkpoint; None without any."""
+    if not own:
+        return None
+    return ChunkSums(
+        (
+            checkpoint.reader(checkpoint.shards[shard]),
+            [Chunk("", "", number, *bounds[shard][number].tolist()) for number in numbers],
+        )
+        for shard, numbers in own.items()
+    )
+
+
+def _owned(checkpoint: Checkpoint, task: Sequence[PieceAt | Bundle], bounds: Bounds) -> dict[int, list[int]]:
+    """Return the numbers of the chunks of each shard that begin in a task; ascending."""
+    found: defaultdict[int, set[int]] = defaultdict(set)
+    for place in task:
+        if not isinstance(place, Bundle) and place.shard in bounds:
+            starts = bounds[place.shard][:, 0]
+            for extent, is_first in _extents(checkpoint, place):
+                first = int(np.searchsorted(starts, extent.start, "left"))
+                if is_first:  # with what stands before the first value
+                    first = max(int(np.searchsorted(starts, extent.start, "right")) - 1, 0)
+                found[place.shard].update(range(first, int(np.searchsorted(starts, extent.end, "left"))))
+    return {shard: sorted(numbers) for shard, numbers in found.items() if numbers}
+
+
+def _extents(checkpoint: Checkpoint, place: PieceAt) -> Iterator[tuple[Extent, bool]]:
+    """Yield the bytes that a piece reads, and whether its variable, or the run of its ids, begins there."""
+    piece = place.piece(checkpoint)
+    if isinstance(piece, DensePiece):
+        at = piece.entry.values.start + piece.start
+        yield Extent(at, at + piece.size), piece.start == 0
+        return
+    width, start = piece.entry.row_bytes, piece.entry.values.start
+    yield Extent(start + piece.first_row * width, start + (piece.first_row + piece.rows) * width), piece.first_row == 0
+    yield Extent(piece.start, piece.end), False

@@ -1,0 +1,1 @@
+"""A version opened: its variables, and the rows of its tables."""

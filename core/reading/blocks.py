@@ -1,0 +1,225 @@
+"""Ids and rows of a table in one shard, in blocks: what every reader of values is built on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_ckpt.core.base.arrays import BFLOAT16
+from edl_ckpt.core.base.errors import CorruptError, LockedError, UnsupportedError
+from edl_ckpt.core.base.words import counted
+from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.model.dtypes import DType
+from edl_ckpt.core.model.tables import Encoding, IdRun, ShardIndex, TableEntry
+from edl_ckpt.core.model.versions import ShardFile
+from edl_ckpt.core.sources.elasticdl.target import row_owners
+from edl_ckpt.core.storage.interface import RangeReader
+
+ID_BLOCK_BYTES: Final = 512 << 10
+"""Id bytes read at a time: with what they decode to, about the L2 cache of a core."""
+VALUE_BATCH_BYTES: Final = 1 << 20
+"""Bytes of values that each worker reads at a time: with the arrays made from them, about the L2 cache of a core."""
+
+
+SumBytes: TypeAlias = Callable[[int, bulk.U8], None]
+"""Takes bytes of a file that were read, and their offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdPiece:
+    """Ids of one table in one shard: those of a run that begin in [start, end). `first_row` is -1 until counted.
+
+    Where varints begin is only known when they are read, so a piece is arithmetic, and takes no request.
+    """
+
+    shard: ShardIndex
+    entry: TableEntry
+    run: IdRun
+    start: int
+    end: int
+    first_row: int = -1
+    rows: int = 0
+
+
+class IdBlock(NamedTuple):
+    """Ids that follow each other in a shard: as varints without tags, their values and lengths."""
+
+    data: bulk.U8
+    ids: bulk.I64
+    lengths: bulk.U8
+
+
+def as_dtype(data: bulk.U8, dtype: DType | None, *, bits: bool = False) -> npt.NDArray[np.generic]:
+    """Return raw bytes as elements; bfloat16 as float32 of the same values, or with `bits` as `BFLOAT16`."""
+    if dtype is None:
+        return np.empty(0, np.float32)
+    if dtype.name == "bfloat16":
+        if bits:
+            return data.view(BFLOAT16)
+        return (data.view("<u2").astype(np.uint32) << 16).view(np.float32)
+    try:
+        numpy_dtype = np.dtype(dtype.name).newbyteorder("<")
+    except TypeError:
+        raise UnsupportedError(f"numpy has no {dtype.name}") from None
+    return data.view(numpy_dtype)
+
+
+def numpy_dtype(dtype: DType | None, *, bits: bool = False) -> np.dtype[Any]:
+    """Return the dtype of arrays that `as_dtype` makes."""
+    return as_dtype(np.empty(0, np.uint8), dtype, bits=bits).dtype
+
+
+def id_blocks(reader: RangeReader, entry: TableEntry) -> Iterator[tuple[int, bulk.I64]]:
+    """Yield (the number of the first row, ids int64 [n]) in blocks of some bytes, in order.
+
+    Raises CorruptError when there are more ids than rows, or fewer.
+    """
+    first = 0
+    for run in entry.ids:
+        for start, end in cuts(run, run.start, run.end, ID_BLOCK_BYTES):
+            ids = read_ids(reader, entry.name, run, start, end).ids
+            if first + len(ids) > entry.rows:
+                check_row_count(reader, entry, first + len(ids), at_least=True)
+            yield first, ids
+            first += len(ids)
+    check_row_count(reader, entry, first)
+
+
+def cuts(run: IdRun, first: int, last: int, step: int) -> Iterator[tuple[int, int]]:
+    """Yield the extents of about `step` bytes of [first, last) in a run whose ids can be read one by one.
+
+    Tagged ids stay together.
+    """
+    size = run.encoding.itemsize or 1
+    step = last - first if run.tagged else max(step // size, 1) * size
+    for start in range(first, last, step):
+        yield start, min(start + step, last)
+
+
+def read_ids(
+    reader: RangeReader, table: str, run: IdRun, start: int, end: int, sums: SumBytes | None = None
+) -> IdBlock:
+    """Return the ids of a run that begin in [start, end), and give their bytes to `sums`, tagged ones excepted."""
+    if run.encoding is Encoding.ROWS:
+        first = run.first + (start - run.start) // run.encoding.itemsize
+        return _as_block(np.arange(first, first + (end - start) // run.encoding.itemsize, dtype=np.int64))
+    start, data = id_bytes(reader, table, run, start, end)
+    if sums is not None and not run.tagged:
+        sums(start, data)
+    if run.encoding.itemsize:
+        return _as_block(data.view(run.encoding.value).astype(np.int64))
+    try:
+        values, lengths = bulk.decode_varints(data)
+    except bulk.VarintError as error:
+        cut = str(error) == bulk.CUT_SHORT and start + len(data) == run.end
+        raise bad_id(reader, table, start + error.position, "an id is cut short" if cut else str(error)) from None
+    if not run.tagged:
+        return IdBlock(data, values, lengths)
+    if len(values) % 2:
+        raise bad_id(reader, table, start + len(data) - int(lengths[-1]), "an id is cut short")
+    is_id = np.repeat(np.arange(len(values)) % 2 == 1, lengths)
+    return IdBlock(data[is_id], values[1::2].copy(), lengths[1::2].copy())
+
+
+def _as_block(ids: bulk.I64) -> IdBlock:
+    return IdBlock(bulk.encode_varints(ids), ids, bulk.varint_lengths(ids))
+
+
+def count_stored(reader: RangeReader, table: str, run: IdRun, start: int, end: int) -> int:
+    """Return how many ids of a run begin in [start, end), without their values."""
+    if run.encoding.itemsize:
+        return (end - start) // run.encoding.itemsize
+    return bulk.count_varints(id_bytes(reader, table, run, start, end)[1]) // (2 if run.tagged else 1)
+
+
+def id_bytes(reader: RangeReader, table: str, run: IdRun, start: int, end: int) -> tuple[int, bulk.U8]:
+    """Return (the offset of the first id that begins in [start, end), the bytes of all that do).
+
+    Where varints begin is only known when they are read, so some bytes before and after are read too.
+    """
+    is_varint = run.encoding is Encoding.VARINT
+    before, after = (int(start > run.start), min(bulk.MAX_VARINT_BYTES, run.end - end)) if is_varint else (0, 0)
+    data = np.empty(before + end - start + after, np.uint8)
+    reader.read_into(start - before, data.data)
+    first, last = 0, len(data) - after
+    if before:
+        first = _after_first_end(reader, table, run, data[: bulk.MAX_VARINT_BYTES + 1], start)
+    if after:
+        last += _after_first_end(reader, table, run, data[last - 1 :], end) - 1
+    return start - before + first, data[first : max(first, last)]
+
+
+def _after_first_end(reader: RangeReader, table: str, run: IdRun, data: bulk.U8, near: int) -> int:
+    """Return how many bytes there are up to the first one that ends a varint, with it."""
+    ends = np.flatnonzero(data < 0x80)
+    if len(ends):
+        return int(ends[0]) + 1
+    if near - 1 + len(data) >= run.end:
+        return len(data)
+    raise bad_id(reader, table, near, bulk.TOO_LONG)
+
+
+def bad_id(reader: RangeReader, table: str, offset: int, fault: str) -> CorruptError:
+    """Return the error for ids that cannot be decoded."""
+    return CorruptError(f"table {table!r}: {fault}", path=reader.path, offset=offset)
+
+
+def raise_bad_ids(reader: RangeReader, entry: TableEntry) -> NoReturn:
+    """Read a table's ids again, which cannot be decoded or are not as many as its rows, and raise CorruptError.
+
+    Raises LockedError when they are right now.
+    """
+    for _ in id_blocks(reader, entry):
+        pass
+    raise LockedError(
+        f"table {entry.name!r}: its ids changed while they were read",
+        path=reader.path,
+        offset=entry.offset,
+        hint="another process is writing the shard, or the storage returns wrong bytes; try again",
+    )
+
+
+def check_placement(reader: RangeReader, file: ShardFile, entry: TableEntry, ids: bulk.I64) -> None:
+    """Raise CorruptError when one of some ids of a table, int64 [n], belongs to another shard than their file."""
+    if not bulk.have_owner(ids, file.ps_num, file.ps_id):
+        owner = row_owners(ids, file.ps_num)
+        first = np.flatnonzero(owner != file.ps_id)[0]
+        raise CorruptError(
+            f"table {entry.name!r}: id {ids[first]} belongs to shard {owner[first]}",
+            code="misplaced-row",
+            path=reader.path,
+            offset=entry.offset,
+        )
+
+
+def read_rows(reader: RangeReader, entry: TableEntry, first: int, rows: bulk.U8) -> bulk.U8:
+    """Return the rows from `first` on, as many as uint8 [n, row_bytes] has; CorruptError past the last row.
+
+    The result is the array, or a view of the file when the reader can give one without a copy.
+    """
+    if first + len(rows) > entry.rows:
+        check_row_count(reader, entry, first + len(rows), at_least=True)
+    if not rows.size:
+        return rows
+    at = entry.values.start + first * entry.row_bytes
+    view = reader.view(at, rows.nbytes)
+    if view is not None:
+        return np.frombuffer(view, np.uint8).reshape(rows.shape)
+    reader.read_into(at, rows.reshape(-1).data)
+    return rows
+
+
+def check_row_count(reader: RangeReader, entry: TableEntry, ids: int, *, at_least: bool = False) -> None:
+    """Raise CorruptError when a table has another number of ids than of rows."""
+    if ids != entry.rows:
+        more = "or more " if at_least else ""
+        raise CorruptError(
+            f"table {entry.name!r} has {ids} {more}ids for {counted(entry.rows, 'row')}",
+            code="id-row-mismatch",
+            path=reader.path,
+            offset=entry.offset,
+        )

@@ -1,0 +1,153 @@
+"""Ids of far storage, read once and kept on the local disk: they are looked at several times, and values only once.
+
+Ids must be counted before a row can be found, and then compared, sorted and moved. So the first of these steps fetches
+the ids of all tables, and small tables whole, into one nameless file; the others read them there. A second opening of
+the same files takes them over, if the storage says that they are of the same generation. Without room on the disk, ids
+are read from the storage each time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from operator import itemgetter
+from typing import Final
+
+import numpy as np
+
+from edl_ckpt.core.base.errors import EdlCkptError
+from edl_ckpt.core.base.parallel import run_parallel
+from edl_ckpt.core.model.tables import ShardIndex
+from edl_ckpt.core.storage.interface import RangeReader, RemoteReader
+from edl_ckpt.core.storage.spool import SpoolFile
+
+KEPT_BYTES: Final = 1 << 30
+"""The most that is kept; of more ids, those of the last shards are read each time."""
+_SMALL_BYTES: Final = 256 << 10
+"""The part of a table in a shard is kept whole up to this size."""
+_GAP_BYTES: Final = 64 << 10
+"""What lies between two ranges is kept with them up to this size: it takes less time than another request."""
+
+
+class KeptReader(RemoteReader):
+    """A file of which some ranges are on the local disk; everything else is read from the file."""
+
+    def __init__(self, inner: RangeReader, disk: SpoolFile, ranges: Sequence[tuple[int, int, int]]) -> None:
+        self.inner = inner
+        self.path = inner.path
+        self.size_bytes = inner.size_bytes
+        self.block_bytes = inner.block_bytes
+        self.generation = inner.generation
+        self.mark = inner.mark
+        self.bytes_read = inner.bytes_read
+        """The bytes that were read from the file itself."""
+        self.ranges = ranges
+        """(start, end, place on the disk), in order."""
+        self.disk = disk
+
+    def _find(self, offset: int, size: int) -> int | None:
+        number = bisect_right(self.ranges, offset, key=itemgetter(0)) - 1
+        if number < 0:
+            return None
+        start, end, place = self.ranges[number]
+        return place + offset - start if offset + size <= end else None
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return exactly `size` bytes at `offset`."""
+        place = self._find(offset, size)
+        if place is not None:
+            return self.disk.read(place, size)
+        data = self.inner.read(offset, size)
+        self.bytes_read = self.inner.bytes_read
+        return data
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill the whole buffer from `offset` on."""
+        place = self._find(offset, buffer.nbytes)
+        if place is not None:
+            self.disk.read_into(place, buffer.cast("B"))
+            return
+        self.inner.read_into(offset, buffer)
+        self.bytes_read = self.inner.bytes_read
+
+    def check_unchanged(self) -> None:
+        """Raise LockedError when the file has changed since it was opened."""
+        self.inner.check_unchanged()
+
+    def close(self) -> None:
+        """Close the file; what is kept stays."""
+        self.inner.close()
+
+
+def keep(shards: Sequence[ShardIndex], readers: Mapping[int, RangeReader], workers: int) -> Mapping[int, RangeReader]:
+    """Fetch what is to be kept of some shards; return readers that find it, or the same ones where there is no room."""
+    wanted: dict[int, list[tuple[int, int, int]]] = {}
+    total = 0
+    for shard in shards:
+        ranges = list(_to_keep(shard))
+        if ranges and total + sum(end - start for start, end in ranges) <= KEPT_BYTES:
+            places = accumulate((end - start for start, end in ranges), initial=total)
+            wanted[shard.file.ps_id] = [
+                (start, end, place) for (start, end), place in zip(ranges, places, strict=False)
+            ]
+            total += sum(end - start for start, end in ranges)
+    if not total:
+        return readers
+    try:
+        disk = SpoolFile(total)
+    except (EdlCkptError, OSError):  # there may be no directory for temporary files
+        return readers
+
+    def fetch(block: tuple[RangeReader, int, int, int]) -> None:
+        reader, start, end, place = block
+        data = np.empty(end - start, np.uint8).data
+        reader.read_into(start, data)
+        disk.write(place, data)
+
+    for _ in run_parallel(fetch, _blocks(wanted, readers), workers):
+        pass
+    return {**readers, **{ps_id: KeptReader(readers[ps_id], disk, ranges) for ps_id, ranges in wanted.items()}}
+
+
+def take_over(kept: Mapping[int, RangeReader], readers: Mapping[int, RangeReader]) -> Mapping[int, RangeReader]:
+    """Return readers that find what was kept of the same generations of the same files."""
+    found = dict(readers)
+    for ps_id, old in kept.items():
+        new = readers.get(ps_id)
+        if not isinstance(old, KeptReader) or new is None or not new.generation:
+            continue
+        if (new.path, new.generation) == (old.path, old.generation):
+            found[ps_id] = KeptReader(new, old.disk, old.ranges)
+    return found
+
+
+def _blocks(
+    wanted: Mapping[int, Sequence[tuple[int, int, int]]], readers: Mapping[int, RangeReader]
+) -> Iterator[tuple[RangeReader, int, int, int]]:
+    """Yield (reader, start, end, place on the disk) of each request."""
+    for ps_id, ranges in wanted.items():
+        reader = readers[ps_id]
+        for start, end, place in ranges:
+            for at in range(start, end, reader.block_bytes):
+                yield reader, at, min(at + reader.block_bytes, end), place + at - start
+
+
+def _to_keep(shard: ShardIndex) -> Iterator[tuple[int, int]]:
+    """Yield the ranges [start, end) of a shard that are kept, in order: those with small gaps between them as one."""
+    extents = [(run.start, run.end) for entry in shard.tables for run in entry.ids]
+    extents += [
+        (entry.offset, max(run.end for run in entry.ids))
+        for entry in shard.tables
+        if entry.ids and max(run.end for run in entry.ids) - entry.offset <= _SMALL_BYTES
+    ]
+    open_range: tuple[int, int] | None = None
+    for start, end in sorted(extents):
+        if open_range is not None and start - open_range[1] <= _GAP_BYTES:
+            open_range = (open_range[0], max(open_range[1], end))
+            continue
+        if open_range is not None:
+            yield open_range
+        open_range = (start, end)
+    if open_range is not None:
+        yield open_range

@@ -1,0 +1,216 @@
+"""Pieces of variables and tables by numbers: what a task for another process names, where a piece itself has an index.
+
+A piece lies in one shard. Several small ones are one task, and so are many bytes where a task costs more than a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Final, NamedTuple, Self, TypeAlias
+
+import numpy as np
+
+from edl_ckpt.core.base.job import FunctionWork, Job
+from edl_ckpt.core.base.packing import packed
+from edl_ckpt.core.base.parallel import Advance
+from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.kernel.routing import sketch_size
+from edl_ckpt.core.reading.blocks import IdPiece
+from edl_ckpt.core.reading.picklable import CheckpointValue
+from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.reading.scan import PIECE_BYTES, DensePiece, count_ids, cut_piece, is_small, number_rows
+
+_LEAST_TASK_BYTES: Final = 256 << 10
+"""A thread too takes small pieces together: each alone would cost it more than their bytes."""
+_DENSE_BYTES: Final = 8 * bulk.CHUNK_BYTES
+"""Pieces of variables begin at multiples of it: at whole sketch chunks, also when float64 becomes float16."""
+
+
+class IdsAt(NamedTuple):
+    """Ids of a table: the numbers of the shard, of the table in it and of the run; rows as in `IdPiece`."""
+
+    shard: int
+    table: int
+    run: int
+    start: int
+    end: int
+    first_row: int = -1
+    rows: int = 0
+
+    def piece(self, checkpoint: Checkpoint) -> IdPiece:
+        """Return the piece itself."""
+        shard = checkpoint.shards[self.shard]
+        entry = shard.tables[self.table]
+        return IdPiece(shard, entry, entry.ids[self.run], self.start, self.end, self.first_row, self.rows)
+
+
+class DenseAt(NamedTuple):
+    """Bytes of a dense variable: the numbers of the shard and of the variable in it."""
+
+    shard: int
+    variable: int
+    start: int
+    size: int
+
+    def piece(self, checkpoint: Checkpoint) -> DensePiece:
+        """Return the piece itself."""
+        shard = checkpoint.shards[self.shard]
+        return DensePiece(shard, shard.variables[self.variable], self.start, self.size)
+
+
+PieceAt: TypeAlias = IdsAt | DenseAt
+
+
+class RowMarks(NamedTuple):
+    """Some rows of a table whose places a plan knows: int64 [marks] each, ascending by shard, then by row."""
+
+    shards: bulk.I64
+    """The `ps_id` of the shard."""
+    ids_at: bulk.I64
+    """The offset of the id of the row in the file."""
+    rows: bulk.I64
+    """The number of the row in the shard."""
+
+    @classmethod
+    def of(cls, shards: bulk.I64, id_bytes: bulk.I64, rows: bulk.I64, first_at: bulk.I64) -> Self:
+        """Return marks at the beginnings of some runs of rows: each is in a shard, behind those before it there.
+
+        `first_at` are the offsets of the first id of each shard: int64 [ps_num].
+
+        >>> marks = RowMarks.of(*(np.array(some) for some in ([0, 1, 0], [9, 8, 7], [4, 4, 3], [100, 200])))
+        >>> [numbers.tolist() for numbers in marks]
+        [[0, 0, 1], [100, 109, 200], [0, 4, 0]]
+        """
+        order = np.argsort(shards, kind="stable")
+        shards, sizes = shards[order], np.stack((id_bytes[order], rows[order]))
+        before = np.cumsum(sizes, axis=1) - sizes
+        before -= before[:, np.searchsorted(shards, shards)]
+        return cls(shards, first_at[shards] + before[0], before[1])
+
+    def in_shard(self, ps_id: int) -> tuple[bulk.I64, bulk.I64]:
+        """Return (offsets of ids, numbers of rows) in a shard."""
+        own = slice(*np.searchsorted(self.shards, (ps_id, ps_id + 1)).tolist())
+        return self.ids_at[own], self.rows[own]
+
+
+def total_id_bytes(checkpoint: Checkpoint) -> int:
+    """Return the bytes of all ids."""
+    return sum(run.end - run.start for shard in checkpoint.shards for table in shard.tables for run in table.ids)
+
+
+def ids_at(
+    checkpoint: Checkpoint, task_bytes: int, *, values: bool, piece_bytes: int = PIECE_BYTES, above: int = 0
+) -> Iterator[IdsAt]:
+    """Yield the ids of all tables, by table, shard and row, in pieces of a task at most.
+
+    With `values`, the values of the rows count for the size of a task too. However the ids are cut, the pieces of
+    `piece_bytes` that `cut_piece` makes of these are the same. Parts that are small at `above` times are left out.
+    """
+    for shard_at, table in _entries(checkpoint):
+        shard = checkpoint.shards[shard_at]
+        entry = shard.tables[table]
+        if is_small(entry, above):
+            continue
+        for number, run in enumerate(entry.ids):
+            whole = IdPiece(shard, entry, run, run.start, run.end)
+            first = next(iter(cut_piece(checkpoint, whole, piece_bytes)), whole)
+            step = max(first.end - first.start, 1)
+            if task_bytes and not run.tagged:
+                own_bytes = max(sum(each.end - each.start for each in entry.ids), 1)
+                wanted = task_bytes * own_bytes // (own_bytes + values * entry.values.size_bytes)
+                step *= max(wanted // step, 1)
+            for start in range(run.start, run.end, step):
+                yield IdsAt(shard_at, table, number, start, min(start + step, run.end))
+
+
+def marked_at(checkpoint: Checkpoint, marks: Mapping[str, RowMarks], task_bytes: int) -> Iterator[IdsAt]:
+    """Yield what `ids_at` yields with values, cut at marks, so that the rows are numbered without reading an id.
+
+    A table without marks is one piece in each shard. Ids are packed, as edl-ckpt writes them.
+    """
+    for shard_at, table in _entries(checkpoint):
+        shard = checkpoint.shards[shard_at]
+        entry = shard.tables[table]
+        if not entry.ids:
+            continue
+        (run,) = entry.ids
+        if entry.name not in marks:
+            yield IdsAt(shard_at, table, 0, run.start, run.end, 0, entry.rows)
+            continue
+        ids_at, rows = marks[entry.name].in_shard(shard.file.ps_id)
+        id_bytes = run.end - run.start
+        wanted = max(task_bytes * id_bytes // (id_bytes + entry.values.size_bytes), 1)
+        first = np.unique((ids_at - run.start) // wanted, return_index=True)[1]
+        starts, first_rows = ids_at[first].tolist(), rows[first].tolist()
+        counts = np.diff(rows[first], append=entry.rows).tolist()
+        pieces = zip(starts, [*starts[1:], run.end], first_rows, counts, strict=True)
+        yield from (IdsAt(shard_at, table, 0, *piece) for piece in pieces)
+
+
+def _entries(checkpoint: Checkpoint) -> Iterator[tuple[int, int]]:
+    """Yield the numbers of the shard, and of the table in it, of all parts of tables, by table."""
+    numbers = {table: list[tuple[int, int]]() for table in checkpoint.table_names}
+    for number, shard in enumerate(checkpoint.shards):
+        for at, entry in enumerate(shard.tables):
+            numbers[entry.name].append((number, at))
+    return (place for name in checkpoint.table_names for place in numbers[name])
+
+
+def dense_at(checkpoint: Checkpoint, task_bytes: int, *, piece_bytes: int = PIECE_BYTES) -> Iterator[DenseAt]:
+    """Yield every dense variable, in pieces of whole sketch chunks; an empty one gives one empty piece."""
+    for number, shard in enumerate(checkpoint.shards):
+        wanted = max(piece_bytes, task_bytes, checkpoint.reader(shard).block_bytes)
+        step = max(wanted // _DENSE_BYTES, 1) * _DENSE_BYTES
+        for at, entry in enumerate(shard.variables):
+            for start in range(0, max(entry.size_bytes, 1), step):
+                yield DenseAt(number, at, start, min(step, entry.size_bytes - start))
+
+
+def in_tasks(places: Iterable[IdsAt], task_bytes: int) -> Iterator[tuple[IdsAt, ...]]:
+    """Yield pieces of ids that follow each other in tasks of about `task_bytes` of ids."""
+    measured = ((place, place.end - place.start, "", 0) for place in places)
+    yield from packed(measured, max(task_bytes, _LEAST_TASK_BYTES))
+
+
+def _count_ids(checkpoint: Checkpoint, task: tuple[IdsAt, ...], _: Advance, *, piece_bytes: int) -> list[int]:
+    cuts = (cut_piece(checkpoint, place.piece(checkpoint), piece_bytes) for place in task)
+    return [sum(count_ids(checkpoint, cut) for cut in some) for some in cuts]
+
+
+def count_rows(
+    checkpoint: Checkpoint, places: Iterable[IdsAt], job: Job, *, piece_bytes: int = PIECE_BYTES, above: int = 0
+) -> list[IdsAt]:
+    """Return all ids of a checkpoint, but those in small parts, with their rows counted; raises as `number_rows`."""
+    listed = list(places)
+    total = sum(place.end - place.start for place in listed)
+    tasks = in_tasks(listed, job.executor.task_bytes(total))
+    work = FunctionWork(CheckpointValue.of(checkpoint), partial(_count_ids, piece_bytes=piece_bytes))
+    with job.silent().run(work, checkpoint, tasks) as counts:
+        rows = [count for some in counts for count in some]
+    pieces = number_rows(checkpoint, [place.piece(checkpoint) for place in listed], rows, above=above)
+    return [
+        place._replace(first_row=piece.first_row, rows=piece.rows) for place, piece in zip(listed, pieces, strict=True)
+    ]
+
+
+def in_sketched_tasks(
+    checkpoint: Checkpoint, places: Iterable[PieceAt], task_bytes: int, *, sums: int = 1
+) -> Iterator[tuple[PieceAt, ...]]:
+    """Yield pieces in tasks of about `task_bytes` of values and ids, whose sketches are a small result too.
+
+    There are as many `sums` of each variable or table.
+    """
+
+    def measured(place: PieceAt) -> tuple[PieceAt, int, str, int]:
+        piece = place.piece(checkpoint)
+        if isinstance(piece, DensePiece):
+            width = piece.entry.size_bytes
+            result = width if width <= bulk.CHUNK_BYTES else 4 * sketch_size(width)  # one chunk is kept as it is
+            return place, piece.size, f"d{piece.entry.name}", sums * result
+        id_bytes = sum(run.end - run.start for run in piece.entry.ids)
+        own = piece.end - piece.start
+        size = own + piece.entry.values.size_bytes * own // max(id_bytes, 1)
+        return place, size, f"t{piece.entry.name}", sums * 4 * sketch_size(piece.entry.row_bytes)
+
+    yield from packed(map(measured, places), max(task_bytes, _LEAST_TASK_BYTES))

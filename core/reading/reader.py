@@ -1,0 +1,405 @@
+"""A version opened for reading: the index of every shard, dense variables as arrays, tables in bounded batches.
+
+Opening walks tags only. Values are read on request, ids in blocks, rows in batches. Memory never has a whole table,
+except when the caller asks for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from types import TracebackType
+from typing import Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_ckpt.core.base.errors import (
+    CorruptError,
+    IncompleteError,
+    NameNotFoundError,
+    NotFoundError,
+    ReplacedError,
+    UsageError,
+)
+from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.memory import check_memory
+from edl_ckpt.core.base.notebook import Bytes, card, shape_words, table
+from edl_ckpt.core.base.parallel import run_parallel
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.words import abridged, command, counted, describe, escaped, meant, missing_shards, size
+from edl_ckpt.core.catalog import listing as catalog
+from edl_ckpt.core.model.dtypes import DType
+from edl_ckpt.core.model.layouts import Placement
+from edl_ckpt.core.model.tables import DenseEntry, ShardIndex, TableEntry
+from edl_ckpt.core.model.versions import ShardFile, State, Version
+from edl_ckpt.core.reading.blocks import as_dtype
+from edl_ckpt.core.reading.gather import Gathering, MisplacedError, Server
+from edl_ckpt.core.reading.kept import KeptReader, keep, take_over
+from edl_ckpt.core.reading.parts import Part, PartLike
+from edl_ckpt.core.reading.table import TableView
+from edl_ckpt.core.sources.elasticdl.target import table_dtype
+from edl_ckpt.core.sources.registry import source_of
+from edl_ckpt.core.storage import LocalStore, ObjectStore, open_store
+from edl_ckpt.core.storage.interface import RangeReader, Store, lists_marks
+
+_OPENINGS: Final = 48
+"""How many shards of far storage are opened at a time: each is a wait, and may read an index of some MiB."""
+_ASKED_ALONE: Final = 16
+"""So many files are asked whether they changed one by one, which is one wait; more of them are listed."""
+
+
+class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
+    """One version, opened: a mapping of the names of its dense variables to their values, with its `tables` beside.
+
+    Use it as a context manager. It is safe to read from several threads. Values are read at each access; after `close`
+    that is a UsageError, which is a ValueError. What headers say (shards, names, infos) stays.
+    """
+
+    def __init__(self, version: Version, shards: Sequence[ShardIndex], readers: Mapping[int, RangeReader]) -> None:
+        self.version = version
+        self.shards = tuple(shards)
+        self._readers: dict[int, RangeReader] = dict(readers)
+        self._closed = False
+        self.infos = {info.name: info for shard in reversed(self.shards) for info in shard.infos}
+        """Every table's info by name: the first shard's, where they differ."""
+        self._entries: dict[str, list[tuple[ShardIndex, TableEntry]]] = {name: [] for name in self.infos}
+        for shard in self.shards:
+            for entry in shard.tables:
+                self._entries.setdefault(entry.name, []).append((shard, entry))
+        self._variables: dict[str, tuple[ShardIndex, DenseEntry]] = {}
+        for shard in self.shards:
+            for variable in shard.variables:
+                self._variables.setdefault(variable.name, (shard, variable))
+
+    def __len__(self) -> int:
+        return len(self._variables)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._variables))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._variables
+
+    def __getitem__(self, name: str) -> npt.NDArray[np.generic]:
+        return self.variable(name)
+
+    @cached_property
+    def store(self) -> LocalStore | ObjectStore:
+        """The store that the version is in."""
+        return open_store(self.version.location)
+
+    @property
+    def is_far(self) -> bool:
+        """Return True where each read takes a request."""
+        return self.version.location.is_far
+
+    __eq__ = object.__eq__  # a mapping's would read all values
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        return describe(
+            "Checkpoint",
+            escaped(self.version.ref),
+            counted(len(self.shards), "shard"),
+            counted(len(self), "variable"),
+            counted(len(self._entries), "table"),
+            size(self.version.size_bytes),
+            self.generation,
+            "closed" if self._closed else "",
+        )
+
+    def _repr_html_(self) -> str:
+        tables = (
+            (name, view.rows, view.dim, view.dtype, view.initializer, Bytes(view.size_bytes))
+            for name, view in self.tables.items()
+        )
+        found = (self._variables[name][1] for name in self)
+        variables = ((v.name, v.dtype.name, shape_words(v.shape), Bytes(v.size_bytes)) for v in found)
+        facts = (
+            *(counted(len(self.shards), "shard"), size(self.version.size_bytes), self.generation),
+            "closed" if self._closed else "",
+        )
+        columns = ("table", "rows", "dim", "dtype", "initializer", "size")
+        return card(
+            "Checkpoint",
+            self.version.ref,
+            facts,
+            (
+                table(columns, tables, len(self._entries), "table"),
+                table(("variable", "dtype", "shape", "size"), variables, len(self), "variable"),
+            ),
+        )
+
+    @property
+    def closed(self) -> bool:
+        """Return True after `close`: values can no longer be read."""
+        return self._closed
+
+    @property
+    def tables(self) -> Mapping[str, TableView]:
+        """Return every table by its name, in order."""
+        return {name: self.table(name) for name in self.table_names}
+
+    @property
+    def bytes_read(self) -> int:
+        """Return how many bytes were read so far."""
+        return sum(reader.bytes_read for reader in self._readers.values())
+
+    @property
+    def generation(self) -> str:
+        """Return the wire generation, '' when no shard shows it."""
+        return max((shard.generation for shard in self.shards), default="")
+
+    @property
+    def table_names(self) -> list[str]:
+        """Return the names of all tables, with rows or without, in order."""
+        return sorted(self._entries)
+
+    @property
+    def variable_names(self) -> list[str]:
+        """Return the names of all dense variables, in order."""
+        return sorted(self._variables)
+
+    def reader(self, shard: ShardIndex) -> RangeReader:
+        """Return the open file of a shard; UsageError when the checkpoint is closed."""
+        self._check_open()
+        return self._readers[shard.file.ps_id]
+
+    def keep_ids(self, job: Job) -> Mapping[int, RangeReader]:
+        """Fetch the ids of all tables from far storage, once, to the local disk; return readers that have them.
+
+        Where they are kept already this does nothing. Nor on a cluster, whose processes would not have them: then
+        nothing is returned.
+        """
+        self._check_open()
+        if job.executor.is_cluster:
+            return {}
+        far = [reader for reader in self._readers.values() if reader.block_bytes]
+        if far and not any(isinstance(reader, KeptReader) for reader in far):
+            self._readers = dict(keep(self.shards, self._readers, job.workers))
+        return dict(self._readers)
+
+    @property
+    def has_near_ids(self) -> bool:
+        """Say whether no id needs a request: all are on the local disk."""
+        some = (self._readers[shard.file.ps_id] for shard in self.shards if any(table.ids for table in shard.tables))
+        return all(isinstance(reader, KeptReader) or not reader.block_bytes for reader in some)
+
+    def take_ids(self, kept: Mapping[int, RangeReader]) -> None:
+        """Use what another opening kept of the same generations of these files."""
+        self._readers = dict(take_over(kept, self._readers))
+
+    def forget_ids(self) -> None:
+        """Read everything from the storage again."""
+        inner = {k: r.inner if isinstance(r, KeptReader) else r for k, r in self._readers.items()}
+        self._readers = inner
+
+    def has_table(self, name: str) -> bool:
+        """Say whether there is a table of a name, with rows or without."""
+        return name in self._entries
+
+    def entries(self, table: str) -> list[tuple[ShardIndex, TableEntry]]:
+        """Return the shards that have a table, with their entries of it; NameNotFoundError for an unknown name."""
+        if table not in self._entries:
+            hint = meant(table, self._entries, "tables")
+            raise NameNotFoundError(f"no table {table!r}", path=self.version.ref, hint=hint)
+        return self._entries[table]
+
+    def find_variable(self, name: str) -> tuple[ShardIndex, DenseEntry]:
+        """Return the first shard that has a variable, with its entry of it; NameNotFoundError for an unknown name."""
+        if name not in self._variables:
+            hint = meant(name, self._variables, "variables")
+            raise NameNotFoundError(f"no variable {name!r}", path=self.version.ref, hint=hint)
+        return self._variables[name]
+
+    def table_dtype(self, table: str) -> DType | None:
+        """Return the element type of a table's vectors, None for a table without rows."""
+        return next((t.dtype for _, t in self.entries(table) if t.dtype), None)
+
+    def written_dtype(self, table: str) -> DType:
+        """Return the element type that a copy of a table is written with: with rows `table_dtype`, else its info's."""
+        return table_dtype(self.table_dtype(table), self.infos.get(table))
+
+    def variable(self, name: str, *, bits: bool = False) -> npt.NDArray[np.generic]:
+        """Return a dense variable. numpy lacks bfloat16: it becomes float32 of the same values, with `bits` `BFLOAT16`.
+
+        Raises NameNotFoundError, which is a KeyError, for an unknown name.
+        """
+        shard, entry = self.find_variable(name)
+        reader = self.reader(shard)
+        check_memory(entry.size_bytes, f"variable {entry.name!r}", self.version.ref)
+        data = np.empty(entry.size_bytes, np.uint8)
+        reader.read_into(entry.values.start, data.data)
+        return as_dtype(data, entry.dtype, bits=bits).reshape(entry.shape)
+
+    def table(self, name: str, *, batch_rows: int = 65_536) -> TableView:
+        """Return a table: iterate over it to read it in batches of at most `batch_rows` rows, or take `to_numpy()`.
+
+        Batches have ids int64 [n] and vectors [n, dim], in stored order: that of shards, then of rows. Raises
+        NameNotFoundError, which is a KeyError, for an unknown name, and CorruptError where ids and rows differ.
+        """
+        return TableView(self, name, batch_rows=batch_rows)
+
+    def restore(
+        self,
+        ps_id: int,
+        ps_num: int,
+        *,
+        out: PartLike | None = None,
+        workers: int | None = None,
+        all_shards: bool = False,
+        reporter: Reporter = WARNINGS,
+    ) -> Part:
+        """Return the content of parameter server `ps_id` of `ps_num` after it has restored this version.
+
+        As the function `restore`, which opens only the shards that it reads; here all of them are open already.
+        """
+        server = Server(ps_id, ps_num)
+        all_shards = all_shards or self.version.layout.placement is not Placement.MOD
+        missing = [i for i in self.version.missing if all_shards or server.may_own(i, self.version.ps_num or 1)]
+        if missing:
+            gaps = [range(i, i + 1) for i in missing]
+            raise IncompleteError(missing_shards(gaps, self.version.ps_num), path=self.version.path)
+        chosen = [shard for shard in self.shards if all_shards or server.may_own(shard.file.ps_id, shard.file.ps_num)]
+        try:
+            return Gathering(self, server, chosen, workers, reporter).part(out)
+        except MisplacedError as fault:
+            reporter.warn(f"{fault}: all shards are read")
+            return Gathering(self, server, self.shards, workers, reporter).part(out)
+
+    def check_unchanged(self) -> None:
+        """Raise LockedError when a shard's file has changed since it was opened."""
+        self._check_open()
+        check_all_unchanged(self.store, self._readers.values())
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UsageError("the checkpoint is closed", path=self.version.ref)
+
+    def close(self) -> None:
+        """Close every shard file; more than once is no error."""
+        self._closed = True
+        for reader in self._readers.values():
+            reader.close()
+
+    def __enter__(self) -> Self:
+        self._check_open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_checkpoint(
+    version: catalog.VersionLike,
+    *,
+    partial: bool = False,
+    staged: bool = False,
+    workers: int | None = None,
+) -> Checkpoint:
+    """Open a version, or the version that a reference such as 'runs/a@latest' names.
+
+    Raises IncompleteError when shards are missing, CorruptError when one is damaged or shards contradict each other.
+    With `partial`, the existing shards are opened, and contradictions are left to `verify`. `staged` is for files that
+    only this process writes, so that no other command can have replaced them. `workers` shards are opened at a time, by
+    default one on a file system and 48 on storage where each takes requests.
+    """
+    version = catalog.as_version(version)
+    _check_state(version, partial=partial)
+    store = open_store(version.location)
+    readers: dict[int, RangeReader] = {}
+    workers = workers or openings(store)
+
+    def begin(file: ShardFile) -> None:
+        readers[file.ps_id] = store.open(file.path)
+
+    try:
+        for _ in run_parallel(begin, version.shards, workers):
+            pass
+        shards = source_of(version).index(version, readers, workers=workers)
+    except BaseException as error:
+        for reader in readers.values():
+            reader.close()
+        if isinstance(error, NotFoundError) and not staged:
+            check_not_replaced(version)
+        raise
+    checkpoint = Checkpoint(version, shards, readers)
+    checkpoint.store = store
+    if not partial:
+        try:
+            raise_problems(version, shards)
+        except BaseException:
+            checkpoint.close()
+            raise
+    return checkpoint
+
+
+def openings(store: Store) -> int:
+    """Return how many shards of a store are opened at a time: where each takes a request, many."""
+    return _OPENINGS if store.properties.round_trips else 1
+
+
+def check_all_unchanged(store: Store, readers: Iterable[RangeReader]) -> None:
+    """Raise LockedError when the file of one of these readers has changed since it was opened."""
+    rest = list(readers)
+    if lists_marks(store) and len(rest) > _ASKED_ALONE:  # a listing answers for a thousand files
+        folders = {reader.path.removeprefix(store.path("")).rpartition("/")[0] for reader in rest} - {""}
+        shown = {(entry.path, entry.mark) for folder in folders for entry in store.below(folder, lambda _: True)}
+        rest = [reader for reader in rest if (reader.path, reader.mark) not in shown]
+    for _ in run_parallel(lambda reader: reader.check_unchanged(), rest, openings(store)):
+        pass
+
+
+def check_not_replaced(version: Version) -> None:
+    """Raise ReplacedError when a version has new shards since its listing; for callers that found something wrong.
+
+    On storage without rename, new shards always have new names. Elsewhere their times differ.
+    """
+    if not version.layout.is_numbered:
+        return  # a file, which no command of ours replaces in place
+    present = catalog.list_versions(version.location).versions
+    now = next((v for v in present if v.path == version.path), None)
+    has_times = not version.location.is_far
+    listed, found = (
+        {(s.path, s.size_bytes, s.modified if has_times else 0.0) for s in v.shards} for v in (version, now or version)
+    )
+    if found - listed:
+        raise ReplacedError("another command has replaced the version since it was listed", path=version.path)
+
+
+def _check_state(version: Version, *, partial: bool) -> None:
+    if version.replaced_by:
+        raise catalog.being_replaced(version.ref, version.replaced_by)
+    if version.fault and not (partial and version.shards):
+        raise version.fault.error()
+    if version.state is State.MIXED:
+        counts = sorted({s.ps_num for s in version.shards})
+        raise CorruptError(
+            f"the directory has files of several ps_num: {abridged(counts, 20)}",
+            code="mixed-ps-num",
+            path=version.path,
+            hint=f"try: {command('verify', version.ref)}",
+        )
+    if version.state in {State.INCOMPLETE, State.WRITING} and not partial:
+        gaps = version.missing_ranges
+        problem = missing_shards(gaps, version.ps_num) if gaps else "the version has no shard"
+        writing = "; a job may still be writing it" if version.state is State.WRITING else ""
+        raise IncompleteError(f"{problem}{writing}", path=version.path)
+
+
+def raise_problems(version: Version, shards: Iterable[ShardIndex]) -> None:
+    """Raise CorruptError for the first problem that makes the values unreliable, with the number of others."""
+    blocking = source_of(version).blocking(version, list(shards))
+    if blocking:
+        shard, problem = blocking[0]
+        more = f" (and {len(blocking) - 1} more)" if len(blocking) > 1 else ""
+        raise CorruptError(
+            f"{problem.subject!r}: {problem.message}{more}",
+            code="missing-table-info" if problem.code == "lost-info" else problem.code,
+            path=shard.file.path,
+            offset=problem.offset,
+            hint=f"try: {command('verify', version.ref)}",
+        )

@@ -1,0 +1,211 @@
+"""Samples chosen by a seed: the same rows and elements of every version that has them, and bounded reads.
+
+Rows are chosen by a hash of their ids, so two versions give nearly the same sample, wherever each of them keeps a row.
+Elements are chosen by their places, which costs no look at ids.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_ckpt.core.base.parallel import run_parallel
+from edl_ckpt.core.kernel.bulk import I64, U8
+from edl_ckpt.core.model.tables import DenseEntry, ShardIndex, TableEntry
+from edl_ckpt.core.reading.blocks import as_dtype, id_blocks, read_rows
+from edl_ckpt.core.reading.reader import Checkpoint, openings
+from edl_ckpt.core.reading.table import close_together
+from edl_ckpt.core.sources.elasticdl.target import row_owners
+from edl_ckpt.core.storage.interface import RangeReader
+
+U64 = npt.NDArray[np.uint64]
+_GOLDEN, _MIX = 0x9E3779B97F4A7C15, (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+"""The constants of splitmix64."""
+_STRETCHES: Final = 16
+_FOUND: Final = np.dtype([("id", np.int64), ("hash", np.uint64), ("entry", np.int64), ("row", np.int64)])
+
+
+def hash_ids(ids: I64, seed: int) -> U64:
+    """Return uint64 [n]: what splitmix64 returns at the `seed`-th step (from 0) from each id as its state.
+
+    >>> hex(hash_ids(np.array([0]), 0)[0])
+    '0xe220a8397b1dcdaf'
+    """
+    mixed = ids.astype(np.uint64) + np.uint64((seed + 1) * _GOLDEN % (1 << 64))
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(_MIX[0])
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(_MIX[1])
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowSample:
+    """The rows of a table whose ids have the least hashes: int64 [n] ids, ascending, and their vectors [n, dim].
+
+    Only ids that belong to the first `looked` of `ps_num` shards were looked at, and of those all whose hash is at most
+    `reach`; so what is in one sample and not in another is known to be absent there, within the reach of both.
+    """
+
+    ids: I64
+    hashes: U64
+    vectors: npt.NDArray[np.generic]
+    ps_num: int
+    looked: int
+    reach: int
+
+    def within(self, other: RowSample) -> npt.NDArray[np.bool_]:
+        """Return, for each row, whether another sample must have it if its version has it."""
+        mine: npt.NDArray[np.bool_] = (row_owners(self.ids, other.ps_num) < other.looked) & (
+            self.hashes <= np.uint64(other.reach)
+        )
+        return mine
+
+
+def sample_table(
+    checkpoint: Checkpoint, table: str, count: int, *, seed: int, id_bytes: int, most_bytes: int = 1 << 20
+) -> RowSample | None:
+    """Return at most `count` rows of a table, the same of every version as far as it has their ids.
+
+    Of wide rows there are as many as `most_bytes`, but one at least. At most `id_bytes` of ids are read, shard by shard
+    from the first; None when those of one shard are more. Raises the errors of reading.
+    """
+    entries = checkpoint.entries(table)
+    ps_num = checkpoint.version.ps_num or 1
+    sizes = dict.fromkeys(range(ps_num), 0)
+    for shard, entry in entries:
+        sizes[shard.file.ps_id] += sum(run.end - run.start for run in entry.ids)
+    ends = np.cumsum([sizes[ps_id] for ps_id in range(ps_num)])
+    looked = int(np.searchsorted(ends, id_bytes, "right"))
+    if not looked:
+        return None
+    row_bytes = max((entry.row_bytes for _, entry in entries), default=0)
+    chosen = _Chosen(min(count, max(most_bytes // max(row_bytes, 1), 1)), seed)
+    some = [(shard, entry) for shard, entry in entries if shard.file.ps_id < looked]
+    for number, (shard, entry) in enumerate(some):
+        chosen.add(number, checkpoint.reader(shard), entry)
+    _, order = np.unique(chosen.found["id"], return_index=True)  # ascending; a damaged table may have an id twice
+    found = chosen.found[order]
+    vectors = _vectors(checkpoint, some, found)
+    return RowSample(found["id"], found["hash"], vectors, ps_num, looked, chosen.reach)
+
+
+class _Chosen:
+    """The ids with the least hashes so far, and where their rows are: the number of the entry, and of the row."""
+
+    def __init__(self, count: int, seed: int) -> None:
+        self._count, self._seed = count, seed
+        self.found = np.empty(0, _FOUND)
+        self.reach = (1 << 64) - 1
+
+    def add(self, number: int, reader: RangeReader, entry: TableEntry) -> None:
+        """Look at all ids of an entry."""
+        for first, ids in id_blocks(reader, entry):
+            hashes = hash_ids(ids, self._seed)
+            near = np.flatnonzero(hashes <= np.uint64(self.reach))
+            more = np.empty(len(near), _FOUND)
+            more["id"], more["hash"], more["entry"], more["row"] = ids[near], hashes[near], number, near + first
+            self.found = np.concatenate([self.found, more])
+            if len(self.found) > self._count:
+                kept = np.argpartition(self.found["hash"], self._count - 1)[: self._count]
+                self.found = self.found[kept]
+                self.reach = int(self.found["hash"].max())
+
+
+def _vectors(
+    checkpoint: Checkpoint, entries: Sequence[tuple[ShardIndex, TableEntry]], found: npt.NDArray[np.void]
+) -> npt.NDArray[np.generic]:
+    """Return the vectors of chosen rows [n, dim]."""
+    dim = max((entry.dim for _, entry in entries), default=0)
+    dtype = next((entry.dtype for _, entry in entries if entry.dtype), None)
+    vectors = np.zeros((len(found), dim), as_dtype(np.empty(0, np.uint8), dtype).dtype)
+    workers = openings(checkpoint.store)
+    for number, (shard, entry) in enumerate(entries):
+        mine = np.flatnonzero(found["entry"] == number)
+        mine = mine[np.argsort(found["row"][mine])]
+        if len(mine) and entry.row_bytes:
+            data = _rows_at(checkpoint.reader(shard), entry, found["row"][mine], workers)
+            vectors[mine] = as_dtype(data.reshape(-1), entry.dtype).reshape(len(mine), entry.dim)
+    return vectors
+
+
+def _rows_at(reader: RangeReader, entry: TableEntry, row: I64, workers: int) -> U8:
+    """Return rows of a shard by their numbers, which ascend: uint8 [n, row_bytes]; rows near each other in one read."""
+    rows = np.empty((len(row), entry.row_bytes), np.uint8)
+
+    def read(some: slice) -> None:
+        low, high = int(row[some.start]), int(row[some.stop - 1])
+        buffer = np.empty((high - low + 1, entry.row_bytes), np.uint8)
+        rows[some] = read_rows(reader, entry, low, buffer)[row[some] - low]
+
+    for _ in run_parallel(read, close_together(row, entry.row_bytes), workers):
+        pass
+    return rows
+
+
+def stretches(total: int, most: int, *, seed: int, name: str) -> list[range]:
+    """Return places in [0, total): all of them when they are at most `most`, else some stretches of about as many.
+
+    There is one stretch in each equal part of the whole, at a place that the seed and the name choose.
+
+    >>> stretches(3, 10, seed=0, name="w")
+    [range(0, 3)]
+    """
+    if total <= most:
+        return [range(total)] if total else []
+    number = min(_STRETCHES, most)
+    length, part = most // number, total // number
+    digest = hashlib.blake2b(f"{seed} {name}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    chance = np.random.default_rng(int.from_bytes(digest, "little")).random(number)
+    starts = [int(part * k + chance[k] * (part - length + 1)) for k in range(number)]
+    return [range(start, start + length) for start in starts]
+
+
+def sample_variable(
+    checkpoint: Checkpoint, name: str, most_bytes: int, *, seed: int
+) -> Iterator[npt.NDArray[np.generic]]:
+    """Yield elements of a variable: all when they are at most `most_bytes`, else some stretches of them.
+
+    Of variables with one shape and one dtype they are those of the same places.
+    """
+    shard, entry = checkpoint.find_variable(name)
+    reader = checkpoint.reader(shard)
+    for places in stretches(entry.elements, most_bytes // entry.dtype.itemsize, seed=seed, name=name):
+        data = np.empty(len(places) * entry.dtype.itemsize, np.uint8)
+        reader.read_into(_place(entry, places.start), data.data)
+        yield as_dtype(data, entry.dtype)
+
+
+def _place(entry: DenseEntry, element: int) -> int:
+    return entry.values.start + element * entry.dtype.itemsize
+
+
+def sample_values(
+    checkpoint: Checkpoint, table: str, most_bytes: int, *, seed: int
+) -> Iterator[npt.NDArray[np.generic]]:
+    """Yield vectors of a table [n, dim]: all when they are at most `most_bytes`, else stretches of rows as they lie.
+
+    No id is read, so these rows are those of this version only.
+    """
+    entries = [(shard, entry) for shard, entry in checkpoint.entries(table) if entry.rows and entry.row_bytes]
+    starts = np.cumsum([0, *(entry.rows for _, entry in entries)])
+    row_bytes = max((entry.row_bytes for _, entry in entries), default=1)
+    chosen = stretches(int(starts[-1]), max(most_bytes // row_bytes, 1), seed=seed, name=table)
+
+    def read(piece: tuple[int, int, int]) -> npt.NDArray[np.generic]:
+        number, first, end = piece
+        shard, entry = entries[number]
+        data = read_rows(checkpoint.reader(shard), entry, first, np.empty((end - first, entry.row_bytes), np.uint8))
+        return as_dtype(data.reshape(-1), entry.dtype).reshape(len(data), entry.dim)
+
+    pieces = [
+        (number, max(places.start, first) - first, min(places.stop, end) - first)
+        for places in chosen
+        for number, (first, end) in enumerate(pairwise(starts.tolist()))
+        if places.start < end and places.stop > first
+    ]
+    yield from run_parallel(read, pieces, openings(checkpoint.store))

@@ -1,0 +1,390 @@
+"""A table of an open version: rows in batches, all of them at once, or those of some ids.
+
+A row with id i lies in shard `i % ps_num`, so rows of some ids are searched there first. Of the values only those rows
+are read, and rows that lie less than a page apart at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_ckpt.core.base.arrays import Ids, as_ids
+from edl_ckpt.core.base.errors import CorruptError, NameNotFoundError, UsageError
+from edl_ckpt.core.base.libraries import library, torch_tensor
+from edl_ckpt.core.base.memory import check_memory
+from edl_ckpt.core.base.notebook import Bytes, card, table
+from edl_ckpt.core.base.numbers import whole_number
+from edl_ckpt.core.base.parallel import default_workers, run_parallel
+from edl_ckpt.core.base.words import abridged, counted, describe, escaped
+from edl_ckpt.core.kernel.bulk import I64, order_ids
+from edl_ckpt.core.kernel.placement import owners
+from edl_ckpt.core.model.tables import ShardIndex, TableEntry
+from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES, as_dtype, check_row_count, id_blocks, numpy_dtype, read_rows
+from edl_ckpt.core.reading.parts import Rows
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.reading.reader import Checkpoint
+
+_PIECE_BYTES: Final = 8 << 20
+"""Bytes of values in one task of reading a whole table: on S3 one request."""
+_NEAR_BYTES: Final = 4096
+_MISSING_SHOWN: Final = 5
+_OUTSIDE_SHOWN: Final = 3
+_NO_MATRIX: Final = "a matrix has a row for each id from 0 on; `to_numpy` has only the ids that there are"
+
+
+class TensorRows(NamedTuple):
+    """Rows of one table as PyTorch has them: tensors int64 [n] ids and [n, dim] vectors."""
+
+    ids: Any
+    vectors: Any
+
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.vectors.shape))
+        return describe("TensorRows", f"{shape} {str(self.vectors.dtype).removeprefix('torch.')}")
+
+
+class TableView:
+    """A table of an open checkpoint; `for batch in view` reads it in batches of at most `batch_rows` rows.
+
+    Batches come in stored order, that of shards, then of rows: ids int64 [n], vectors [n, dim]. `to_numpy` and its like
+    sort by id, and `to_matrix` has row i at i. Values are read when they are asked for, so the checkpoint must be open.
+    """
+
+    __slots__ = ("_batch_rows", "_checkpoint", "name")
+
+    def __init__(self, checkpoint: Checkpoint, name: str, *, batch_rows: int) -> None:
+        batch_rows = whole_number("batch_rows", batch_rows, least=1)
+        checkpoint.entries(name)
+        self._checkpoint, self.name, self._batch_rows = checkpoint, name, batch_rows
+
+    @property
+    def rows(self) -> int:
+        """Return the number of rows."""
+        return sum(entry.rows for _, entry in self._checkpoint.entries(self.name))
+
+    @property
+    def dim(self) -> int:
+        """Return the elements of a row; for a table without rows, those that its info names."""
+        dim = max((entry.dim for _, entry in self._checkpoint.entries(self.name)), default=0)
+        info = self._checkpoint.infos.get(self.name)
+        return dim or (info.dim if info else 0)
+
+    @property
+    def dtype(self) -> str:
+        """Return the name of the element type in the checkpoint: numpy's name, or 'bfloat16'."""
+        return self._checkpoint.written_dtype(self.name).name
+
+    @property
+    def initializer(self) -> str:
+        """Return the initializer of rows for new ids; '' for a table without an info."""
+        info = self._checkpoint.infos.get(self.name)
+        return info.initializer if info else ""
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of ids and values in the checkpoint."""
+        return sum(entry.size_bytes for _, entry in self._checkpoint.entries(self.name))
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __contains__(self, id_: object) -> bool:
+        """Say whether the table has a row of an id."""
+        return isinstance(id_, int | np.integer) and bool(self._find(as_ids([int(id_)])).hits[0])
+
+    def __iter__(self) -> Iterator[Rows]:
+        for shard, entry in self._checkpoint.entries(self.name):
+            for first, block in id_blocks(self._checkpoint.reader(shard), entry):
+                for start in range(0, len(block), self._batch_rows):
+                    ids = block[start : start + self._batch_rows]
+                    rows = self._read(shard, entry, first + start, first + start + len(ids))
+                    yield Rows(ids, as_dtype(rows.reshape(-1), entry.dtype).reshape(len(ids), entry.dim))
+
+    def _read(
+        self, shard: ShardIndex, entry: TableEntry, first: int, end: int, out: npt.NDArray[np.uint8] | None = None
+    ) -> npt.NDArray[np.uint8]:
+        """Return rows [first, end) of a shard as uint8 [n, row_bytes], in `out` if it is given."""
+        reader = self._checkpoint.reader(shard)  # each time: a closed checkpoint says so
+        if end > entry.rows:  # before memory is allocated for rows that do not exist
+            check_row_count(reader, entry, end, at_least=True)
+        rows = np.empty((end - first, entry.row_bytes), np.uint8) if out is None else out
+        return read_rows(reader, entry, first, rows)
+
+    def to_numpy(self, ids: Ids | None = None) -> Rows:
+        """Return all rows in ascending order of their ids, or those of `ids` in the order of `ids`.
+
+        ids int64 [n], vectors [n, dim]; bfloat16, which numpy lacks, becomes float32 of the same values. All rows are
+        read into their places: beside the result, memory is 16 bytes a row and 8 MiB a thread. Of an id that several
+        rows have, all rows come, in stored order; of `ids`, the last row counts, as in a restore by ElasticDL. Raises
+        NameNotFoundError, which is a KeyError, for ids without a row, and EdlCkptError when the result needs more
+        memory than this machine has.
+        """
+        return self._rows(ids, bits=False)
+
+    def to_matrix(self, rows: int | None = None, *, fill: float = 0.0) -> npt.NDArray[Any]:
+        """Return the table as [rows, dim]: row i is the vector of id i, and `fill` where no row has that id.
+
+        `rows` is the highest id and one by default. The dtype is that of `to_numpy`; of an id that several rows have,
+        the last row counts. `torch.nn.Embedding.from_pretrained` takes such a matrix. Raises UsageError for ids outside
+        of 0 to rows - 1 and for a `fill` that a table of whole numbers cannot have, and EdlCkptError when the matrix
+        needs more memory than this machine has.
+        """
+        count = None if rows is None else whole_number("rows", rows, least=0)
+        kind = self._kind(bits=False)
+        value = _fill_value(fill, kind)
+        ids = self._ids(8)
+        count = int(ids.max(initial=-1)) + 1 if count is None else count
+        outside = ids[(ids < 0) | (ids > min(count - 1, np.iinfo(np.int64).max))]
+        if len(outside):
+            some = ", ".join(map(str, np.sort(outside)[:_OUTSIDE_SHOWN].tolist()))
+            raise UsageError(
+                f"table {self.name!r}: {counted(len(outside), 'id')} outside of 0 to {count - 1}: {some}",
+                path=self._checkpoint.version.ref,
+                hint=_NO_MATRIX,
+            )
+        size_bytes = count * (self.dim * kind.itemsize + 1)
+        check_memory(size_bytes, f"a matrix of {counted(count, 'row')}", self._checkpoint.version.ref, hint=_NO_MATRIX)
+        seen = np.zeros(count, np.bool_)
+        seen[ids] = True
+        matrix = np.zeros((count, self.dim), kind)
+        if value:
+            matrix[~seen] = value
+        self._read_values(matrix, ids, bits=False, in_turn=int(seen.sum()) < len(ids))
+        return matrix
+
+    def to_torch(self, ids: Ids | None = None) -> TensorRows:
+        """Return rows as `to_numpy` does, as tensors of PyTorch; bfloat16 stays what it is."""
+        library("torch", "torch")
+        rows = self._rows(ids, bits=True)
+        return TensorRows(torch_tensor(rows.ids), torch_tensor(rows.vectors))
+
+    def to_arrow(self, ids: Ids | None = None) -> Any:
+        """Return rows as `to_numpy` does, as a pyarrow.Table: `id` int64, `vector` a list of a fixed size."""
+        arrow = library("pyarrow", "arrow")
+        rows = self._rows(ids, bits=False)
+        values, dim = arrow.array(rows.vectors.reshape(-1)), rows.vectors.shape[1]
+        if dim:
+            column = arrow.FixedSizeListArray.from_arrays(values, dim)
+        else:  # Arrow has no list of the fixed size 0
+            column = arrow.ListArray.from_arrays(arrow.array(np.zeros(len(rows.ids) + 1, np.int32)), values)
+        return arrow.table({"id": arrow.array(rows.ids), "vector": column})
+
+    def to_pandas(self, ids: Ids | None = None) -> Any:
+        """Return rows as `to_numpy` does, as a pandas.DataFrame: the index is `id`, the columns are 0 to dim - 1."""
+        pandas = library("pandas", "pandas")
+        rows = self._rows(ids, bits=False)
+        return pandas.DataFrame(rows.vectors, index=pandas.Index(rows.ids, name="id"), copy=False)
+
+    def _rows(self, ids: Ids | None, *, bits: bool) -> Rows:
+        if ids is None:
+            return self._all(bits=bits)
+        asked = as_ids(ids)
+        if not len(asked):
+            return Rows(asked, np.empty((0, self.dim), self._kind(bits=bits)))
+        wanted, places = np.unique(asked, return_inverse=True)
+        found = self._find(wanted, bits=bits)
+        absent = wanted[found.hits == 0].tolist()
+        if absent:
+            raise NameNotFoundError(
+                f"table {self.name!r} has no row for {counted(len(absent), 'id')}: {abridged(absent, _MISSING_SHOWN)}",
+                path=self._checkpoint.version.ref,
+                hint="`look_up` returns the rows of the other ids, and names the missing ones",
+            )
+        return Rows(asked, found.vectors[places])
+
+    def _find(self, wanted: I64, *, bits: bool = False) -> FoundRows:
+        """Search ids where they belong, and those that are not there in the other shards, as a restore would."""
+        found = find_rows(self._checkpoint, self.name, wanted, bits=bits)
+        absent = np.flatnonzero(found.hits == 0)
+        if len(absent) and len(self._checkpoint.entries(self.name)) > 1:
+            again = find_rows(self._checkpoint, self.name, wanted[absent], everywhere=True, bits=bits)
+            found.vectors[absent], found.hits[absent] = again.vectors, again.hits
+        return found
+
+    def _kind(self, *, bits: bool) -> np.dtype[Any]:
+        """Return numpy's dtype of the vectors."""
+        return numpy_dtype(self._checkpoint.written_dtype(self.name), bits=bits)
+
+    def _all(self, *, bits: bool) -> Rows:
+        kind = self._kind(bits=bits)
+        ids = self._ids(16 + self.dim * kind.itemsize)
+        place = _sort(ids)
+        vectors = np.empty((len(ids), self.dim), kind)
+        self._read_values(vectors, place, bits=bits)
+        return Rows(ids, vectors)
+
+    def _ids(self, row_bytes: int) -> I64:
+        """Return all ids in stored order; EdlCkptError where this machine has no memory for `row_bytes` a row."""
+        check_memory(self.rows * row_bytes, f"table {self.name!r}", self._checkpoint.version.ref)
+        ids, dim, first = np.empty(self.rows, np.int64), self.dim, 0
+        tasks: list[Callable[[], None]] = []
+        for shard, entry in self._checkpoint.entries(self.name):
+            if entry.rows and entry.dim != dim:
+                raise CorruptError(f"table {self.name!r} has rows of {entry.dim} and of {dim}", path=shard.file.path)
+            tasks.append(partial(self._read_ids, shard, entry, ids[first : first + entry.rows]))
+            first += entry.rows
+        self._do(tasks)
+        return ids
+
+    def _do(self, tasks: Sequence[Callable[[], None]], *, in_turn: bool = False) -> None:
+        remote = self._checkpoint.is_far
+        for _ in run_parallel(lambda task: task(), tasks, 1 if in_turn else default_workers(remote=remote)):
+            pass
+
+    def _read_values(
+        self, vectors: npt.NDArray[Any], place: npt.NDArray[np.integer] | None, *, bits: bool, in_turn: bool = False
+    ) -> None:
+        """Read all rows into vectors [n, dim], each to its place, int [rows]; None for stored order.
+
+        With `in_turn`, of rows with one place the last one stays.
+        """
+        tasks: list[Callable[[], None]] = []
+        first = 0
+        for shard, entry in self._checkpoint.entries(self.name):
+            step = max(_PIECE_BYTES // max(entry.row_bytes, 1), 1)
+            for at in range(0, entry.rows, step):
+                end = min(at + step, entry.rows)
+                some = slice(first + at, first + end)
+                where = some if place is None else place[some]
+                tasks.append(partial(self._read_piece, shard, entry, at, end, vectors, where, bits=bits))
+            first += entry.rows
+        self._do(tasks, in_turn=in_turn)
+
+    def _read_piece(
+        self,
+        shard: ShardIndex,
+        entry: TableEntry,
+        at: int,
+        end: int,
+        vectors: npt.NDArray[Any],
+        where: slice | npt.NDArray[np.integer],
+        *,
+        bits: bool,
+    ) -> None:
+        """Fill vectors [n, dim] at some places with rows [at, end) of a shard; if possible without a copy."""
+        out = None
+        if isinstance(where, slice) and vectors.itemsize * vectors.shape[1] == entry.row_bytes:
+            out = vectors[where].view(np.uint8)
+        data = self._read(shard, entry, at, end, out)
+        if data is not out:  # bfloat16 grows to float32; mapped files give views
+            vectors[where] = as_dtype(data.reshape(-1), entry.dtype, bits=bits).reshape(end - at, entry.dim)
+
+    def _read_ids(self, shard: ShardIndex, entry: TableEntry, ids: I64) -> None:
+        """Fill int64 [entry.rows] with the ids of a shard; CorruptError when there are more or fewer."""
+        for first, block in id_blocks(self._checkpoint.reader(shard), entry):
+            ids[first : first + len(block)] = block
+
+    def __repr__(self) -> str:
+        kind = f"{counted(self.rows, 'row')} of {self.dim} {self.dtype}"
+        return describe("TableView", escaped(self.name), kind, escaped(self.initializer))
+
+    def _repr_html_(self) -> str:
+        facts = (f"{counted(self.rows, 'row')} of {self.dim} {self.dtype}", self.initializer)
+        entries = self._checkpoint.entries(self.name)
+        rows = ((str(shard.file.ps_id), entry.rows, Bytes(entry.size_bytes)) for shard, entry in entries)
+        return card("TableView", self.name, facts, [table(("shard", "rows", "size"), rows, len(entries), "shard")])
+
+
+def _sort(ids: I64) -> npt.NDArray[np.integer] | None:
+    """Sort int64 [n] in place; return where each of them is then, or None if they were in order. Equal ones keep it."""
+    if not (ids[1:] < ids[:-1]).any():
+        return None
+    order: npt.NDArray[np.integer]
+    if len(ids) >> 32:  # more than the kernel can number
+        order = np.argsort(ids, kind="stable")
+        ids.sort()
+    else:
+        order = order_ids(ids)
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order), dtype=order.dtype)
+    return place
+
+
+def _fill_value(fill: object, kind: np.dtype[Any]) -> Any:
+    """Return a number as an element of a dtype; UsageError for what is no number, or none of these whole numbers."""
+    with suppress(TypeError, ValueError, OverflowError), np.errstate(all="ignore"):
+        number = np.float64(float(fill))  # type: ignore[arg-type]
+        value = number.astype(kind)
+        if value == number or (kind.kind == "f" and np.isfinite(value) == np.isfinite(number)):
+            return value
+    raise UsageError(f"fill must be a number that {kind.name} has, got {fill!r}")
+
+
+class FoundRows(NamedTuple):
+    """What a search for ids found: [n, dim] vectors, zeros where nothing was found, and how many rows int64 [n]."""
+
+    vectors: npt.NDArray[Any]
+    hits: I64
+
+
+def find_rows(
+    checkpoint: Checkpoint, table: str, wanted: I64, *, everywhere: bool = False, bits: bool = False
+) -> FoundRows:
+    """Search a table for different ids, each in the shard that it belongs to, or `everywhere` in all open shards.
+
+    Of several rows with one id, the last one counts. `bits` keeps bfloat16 as it is. Raises NameNotFoundError for an
+    unknown table, EdlCkptError when the rows need more memory than this machine has, CorruptError for damage.
+    """
+    owner = owners(checkpoint.version.layout.placement, wanted, checkpoint.version.ps_num or 1)
+    entries = checkpoint.entries(table)
+    # Only the info of a table without rows claims a dim: no array gets that size.
+    dim = max((entry.dim for _, entry in entries), default=0)
+    row_bytes = max((entry.row_bytes for _, entry in entries), default=0)
+    check_memory(
+        2 * len(wanted) * row_bytes, f"{counted(len(wanted), 'row')} of table {table!r}", checkpoint.version.ref
+    )
+    kind = numpy_dtype(checkpoint.table_dtype(table), bits=bits)
+    found = FoundRows(np.zeros((len(wanted), dim), kind), np.zeros(len(wanted), np.int64))
+    for shard, entry in entries:
+        mine = np.arange(len(wanted)) if everywhere or owner is None else np.flatnonzero(owner == shard.file.ps_id)
+        if everywhere or owner is None or len(mine):
+            _collect(checkpoint, shard, entry, wanted, mine, found, bits=bits)
+    return found
+
+
+def _collect(
+    checkpoint: Checkpoint,
+    shard: ShardIndex,
+    entry: TableEntry,
+    wanted: I64,
+    mine: I64,
+    found: FoundRows,
+    *,
+    bits: bool,
+) -> None:
+    """Search a shard for `wanted[mine]`; write the rows, and count those of each id."""
+    reader = checkpoint.reader(shard)
+    order = mine[np.argsort(wanted[mine])]
+    ordered = wanted[order]
+    places: list[I64] = []
+    rows: list[I64] = []
+    for first, ids in id_blocks(reader, entry):
+        at = np.searchsorted(ordered, ids)
+        hits = np.flatnonzero(ordered[np.minimum(at, len(ordered) - 1)] == ids) if len(ordered) else at[:0]
+        places.append(order[at[hits]])
+        rows.append(hits + first)
+    if not rows:
+        return
+    place, row = np.concatenate(places), np.concatenate(rows)
+    np.add.at(found.hits, place, 1)
+    for some in close_together(row, entry.row_bytes):
+        low, high = int(row[some.start]), int(row[some.stop - 1])
+        buffer = np.empty((high - low + 1, entry.row_bytes), np.uint8)
+        data = read_rows(reader, entry, low, buffer)[row[some] - low]
+        found.vectors[place[some]] = as_dtype(data.reshape(-1), entry.dtype, bits=bits).reshape(len(data), entry.dim)
+
+
+def close_together(row: I64, row_bytes: int) -> Iterator[slice]:
+    """Cut ascending row numbers at gaps of more than a page, and where a stretch exceeds a batch."""
+    gap = max(_NEAR_BYTES // max(row_bytes, 1), 1)
+    window = row // max(VALUE_BATCH_BYTES // max(row_bytes, 1), 1)
+    cuts = np.flatnonzero((np.diff(row) > gap) | (np.diff(window) > 0)) + 1
+    yield from (slice(a, b) for a, b in pairwise([0, *cuts.tolist(), len(row)]) if b > a)

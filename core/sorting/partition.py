@@ -1,0 +1,401 @@
+"""The rows of one table in parts that fit into memory: by a hash of the id, or by ranges of ids, which sorts them.
+
+A first pass over the ids counts the rows of each part, so the place of every row is known before a value moves, and
+values are read once. The parts lie one after the other, their ids in one area of a file and their rows in another: of a
+temporary file, or of an output. Parts of ranges can be sorted there, and then both areas are in the order of the ids.
+
+Memory has one part for each worker. A part is never much larger than planned, whatever the ids are: where a sample led
+to bad ranges, they are cut again, and ids that repeat are found before a part of them is read.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from types import TracebackType
+from typing import Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_ckpt.core.base.parallel import default_workers, run_parallel
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.model.dtypes import DType
+from edl_ckpt.core.proof.duplicates import (
+    NO_IDS,
+    SORTED_AT_ONCE,
+    IdOrder,
+    Search,
+    check_sorted,
+    order_of,
+    reads_of,
+    repeated_error,
+)
+from edl_ckpt.core.reading.blocks import IdPiece, as_dtype
+from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.reading.scan import read_piece, row_batches
+from edl_ckpt.core.storage.files import PreallocatedFile, ScratchFile
+
+PART_BYTES: Final = 16 << 20
+"""Ids and rows of a part. A table that needs more than MAX_PARTS of them has larger ones."""
+
+
+MAX_PARTS: Final = 1 << 14
+
+
+_AT_ONCE_BYTES: Final = 160 << 20
+"""Memory for the parts that are read and sorted at a time, all together."""
+
+
+_MOST_WORKERS: Final = 4
+
+
+_FILL_BYTES: Final = 16 << 20
+"""Rows that are grouped by part at a time: what goes to one part is written in one piece."""
+
+
+_REMOTE_FILL_BYTES: Final = 4 << 20
+"""The same for remote storage, where many are read at a time."""
+
+
+_SAMPLES: Final = 256
+"""Ids of a sample for each part: parts then differ by a few percent."""
+
+
+_TOO_LARGE: Final = 2
+"""A part of so many times its planned rows is cut again."""
+
+
+_LEAST_ROWS: Final = 1024
+"""Smaller parts are as they are: samples of a few ids say little."""
+
+
+_ATTEMPTS: Final = 4
+
+
+Wanted = Callable[[bulk.I64], npt.NDArray[np.bool_]]
+"""Returns whether the row of each id is wanted: int64 [n] -> bool [n]."""
+
+
+TakeRows = Callable[[bulk.I64, bulk.U8], bulk.U8]
+"""Returns the rows that are written for rows that were read: int64 [n] ids, uint8 [n, row_bytes] -> uint8 [n, m]."""
+
+
+Assign = Callable[[bulk.I64], bulk.U16]
+"""Returns the part of each id: int64 [n] -> uint16 [n]."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TablePart:
+    """Some rows of a table: int64 [n] ids, ascending and unique; uint8 [n, row_bytes] values."""
+
+    ids: bulk.I64
+    values: bulk.U8
+    dtype: DType | None
+    dim: int
+
+    def rows(self, place: npt.NDArray[np.intp] | slice = slice(None)) -> npt.NDArray[np.generic]:
+        """Return the rows at some places as [k, dim] elements."""
+        data = self.values[place]
+        return as_dtype(np.ascontiguousarray(data).reshape(-1), self.dtype).reshape(len(data), self.dim)
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """A place in a file that is being written: offsets are those from its first byte."""
+
+    file: PreallocatedFile
+    offset: int
+
+    def write(self, at: int, data: bulk.U8) -> None:
+        """Write bytes, uint8 [n], at an offset."""
+        self.file.write(self.offset + at, data.data)
+
+    def read_into(self, at: int, data: bulk.U8) -> None:
+        """Fill uint8 [n] with the bytes that were written at an offset."""
+        self.file.read_into(self.offset + at, data.data)
+
+    def start_flush(self, at: int, size_bytes: int) -> None:
+        """Let the kernel begin to write some bytes that are final."""
+        self.file.start_flush(self.offset + at, size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Areas:
+    """Where the ids (8 bytes each) and the rows of a table are written."""
+
+    ids: Area
+    rows: Area
+
+
+def by_hash(parts: int) -> Assign:
+    """Return the assignment to parts by a hash of the id: the ids of one shard share their low digits."""
+
+    def assign(ids: bulk.I64) -> bulk.U16:
+        word = ids.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        word ^= word >> np.uint64(32)
+        return (word % np.uint64(parts)).astype(np.uint16)
+
+    return assign
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranges:
+    """The assignment to ascending ranges of ids; `cuts`, int64 ascending, are the first ids of all but the first."""
+
+    cuts: bulk.I64
+
+    def __call__(self, ids: bulk.I64) -> bulk.U16:
+        """Return the part of each id."""
+        return bulk.ranges_of(ids, self.cuts)
+
+    def cut_again(self, samples: bulk.I64, pieces: int) -> Ranges:
+        """Return more ranges: those of the samples, int64 ascending, are cut into so many of equal count."""
+        more = samples[np.arange(1, pieces) * len(samples) // pieces] if len(samples) else samples
+        return Ranges(np.unique(np.concatenate([self.cuts, more])))
+
+
+def ranges_of_sample(sample: bulk.I64, parts: int) -> Ranges:
+    """Return ranges of about equal count, estimated from a sample of the ids."""
+    return Ranges(np.empty(0, np.int64)).cut_again(np.sort(sample), parts)
+
+
+def sample_step(rows: int, parts: int) -> int:
+    """Return which ids are a sample for so many parts: every such one; 0 for none."""
+    return max(rows // (_SAMPLES * parts), 1) if parts > 1 else 0
+
+
+def parts_needed(size_bytes: int, part_bytes: int = PART_BYTES) -> int:
+    """Return the number of parts for so many bytes.
+
+    >>> parts_needed(0), parts_needed(100, 30)
+    (1, 4)
+    """
+    return max(min(-(-size_bytes // part_bytes), MAX_PARTS), 1)
+
+
+class PartitionedTable:
+    """A table in parts; a context manager. `pieces` are the numbered pieces of the table.
+
+    Rows go to `areas`, or to a temporary file in `directory`. With `wanted`, only those rows are kept. Each batch of
+    them is given to `take` as it was read, which returns what is kept in its place.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        name: str,
+        pieces: Sequence[IdPiece],
+        *,
+        parts: int,
+        assign: Assign,
+        directory: str | None = None,
+        areas: Areas | None = None,
+        take: TakeRows | None = None,
+        dtype: DType | None = None,
+        wanted: Wanted | None = None,
+        reporter: Reporter = WARNINGS,
+    ) -> None:
+        self.parts = parts
+        self._checkpoint = checkpoint
+        self._name = name
+        self._pieces = pieces
+        self._assign = assign
+        self._directory = directory
+        self._areas = areas
+        self._scratch_file: ScratchFile | None = None
+        self._take = take
+        self._wanted = wanted
+        self._reporter = reporter
+        self.dtype = dtype or checkpoint.table_dtype(name)
+        self.dim = max((e.dim for _, e in checkpoint.entries(name)), default=0)
+        self._row_bytes = self.dim * (self.dtype.itemsize if self.dtype else 0)
+        self._rows = np.zeros(parts, np.int64)
+        self._lock = threading.Lock()
+        self._local = threading.local()
+
+    @property
+    def rows(self) -> int:
+        """Return the number of rows that are kept."""
+        return int(self._rows.sum())
+
+    def __enter__(self) -> Self:
+        self._count_parts()
+        self._starts = np.cumsum(self._rows) - self._rows
+        self._next = self._starts.copy()
+        if self._areas is None:
+            self._scratch_file = file = ScratchFile(
+                self._directory or tempfile.gettempdir(), self.rows * (8 + self._row_bytes)
+            )
+            self._areas = Areas(Area(file, 0), Area(file, self.rows * 8))
+        try:
+            for _ in run_parallel(self._write_piece, self._pieces, self._readers):
+                pass
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self._scratch_file is not None:
+            self._scratch_file.close()
+
+    @property
+    def _is_remote(self) -> bool:
+        return bool(self._pieces) and self._checkpoint.reader(self._pieces[0].shard).block_bytes > 0
+
+    @property
+    def _readers(self) -> int:
+        """Return how many pieces are read at a time."""
+        most = default_workers(remote=True) if self._is_remote else min(default_workers(), _MOST_WORKERS)
+        return max(min(most, len(self._pieces)), 1)
+
+    @property
+    def _workers(self) -> int:
+        """Return how many parts are sorted at a time: each as it was, sorted, and with what sorting takes."""
+        return self._at_once(2 * self._row_bytes + 40)
+
+    def _at_once(self, bytes_per_row: int) -> int:
+        part = max(int(self._rows.max(initial=0)) * bytes_per_row, 1)
+        return max(min(default_workers(), _MOST_WORKERS, self.parts, _AT_ONCE_BYTES // part), 1)
+
+    def _count_parts(self) -> None:
+        """Count the rows of each part, and cut again those ranges that are too large."""
+        if self.parts == 1 and self._wanted is None:
+            self._rows = np.array([sum(piece.rows for piece in self._pieces)], np.int64)
+            return
+        limit = _LEAST_ROWS
+        for attempt in range(_ATTEMPTS):
+            counted = run_parallel(self._count, self._pieces, self._readers)
+            self._rows = sum(counted, np.zeros(self.parts, np.int64))
+            limit = limit if attempt else max(_TOO_LARGE * self.rows // self.parts, limit)
+            large = self._rows > limit
+            if not large.any():
+                return
+            if not attempt:
+                self._check_repeated()
+            if isinstance(self._assign, Ranges):
+                self._cut_again(self._assign, large, limit)
+
+    def _count(self, piece: IdPiece) -> bulk.I64:
+        return np.bincount(self._assign(self._ids(piece)), minlength=self.parts).astype(np.int64)
+
+    def _ids(self, piece: IdPiece) -> bulk.I64:
+        """Return the ids of a piece whose rows are kept."""
+        ids = read_piece(self._checkpoint, piece).ids
+        return ids if self._wanted is None else ids[self._wanted(ids)]
+
+    def _cut_again(self, ranges: Ranges, large: npt.NDArray[np.bool_], limit: int) -> None:
+        """Cut ranges that are too large by a sample of their ids alone, drawn at random: no order of rows misleads."""
+        rows = int(self._rows[large].sum())
+        more = -(-2 * rows // limit) + 1
+        share = min(_SAMPLES * more / rows, 1.0)
+
+        def sample(numbered: tuple[int, IdPiece]) -> bulk.I64:
+            ids = self._ids(numbered[1])
+            drawn = np.random.default_rng(numbered[0]).random(len(ids)) < share
+            return ids[large[ranges(ids)] & drawn]
+
+        found = list(run_parallel(sample, enumerate(self._pieces), self._readers))
+        self._assign = ranges.cut_again(np.sort(np.concatenate(found)), more)
+        self.parts = len(self._assign.cuts) + 1
+
+    def _check_repeated(self) -> None:
+        """Raise CorruptError when ids repeat, without reading a part: one may be as large as the table."""
+        orders = (order_of(read_piece(self._checkpoint, piece).ids) for piece in self._pieces)
+        reads = reads_of(self._checkpoint, self._pieces)
+        repeated = Search(SORTED_AT_ONCE).repeated(reads, reduce(IdOrder.followed_by, orders, NO_IDS))
+        if repeated[0]:
+            raise repeated_error(self._checkpoint, self._name, repeated)
+
+    def _write_piece(self, piece: IdPiece) -> None:
+        """Write the ids and rows of a piece; the rows of a part may lie in any order."""
+        ids = read_piece(self._checkpoint, piece).ids
+        wanted = None if self._wanted is None else self._wanted(ids)
+        batch_bytes = _REMOTE_FILL_BYTES if self._is_remote else _FILL_BYTES
+        for some, values in row_batches(self._checkpoint, piece, len(ids), batch_bytes, wanted=wanted):
+            kept, rows = (ids[some], values) if wanted is None else (ids[some][wanted[some]], values[wanted[some]])
+            self._write_rows(kept, rows if self._take is None else self._take(kept, rows))
+            self._reporter.advance(len(kept) * (8 + self._row_bytes))
+
+    def _write_rows(self, ids: bulk.I64, values: bulk.U8) -> None:
+        """Write some ids and rows, at the next places of their parts."""
+        if not len(ids):
+            return
+        assert self._areas is not None  # noqa: S101 - `__enter__` has set them
+        owner = self._assign(ids) if self.parts > 1 else np.zeros(len(ids), np.uint16)
+        rows = np.bincount(owner, minlength=self.parts).astype(np.int64)
+        with self._lock:
+            place = self._next.copy()
+            self._next += rows
+        keys = np.ascontiguousarray(ids).view(np.uint8).reshape(-1, 8)
+        self._write(self._areas.ids, keys, owner, rows, place)
+        if self._row_bytes:
+            self._write(self._areas.rows, values, owner, rows, place)
+
+    def _write(self, area: Area, data: bulk.U8, owner: bulk.U16, rows: bulk.I64, place: bulk.I64) -> None:
+        """Write rows ordered by part, each part's at its place: the number of a row."""
+        if self.parts > 1:
+            grouped = self._scratch("grouped", data.nbytes).reshape(data.shape)
+            bulk.group_rows(data, owner, rows, grouped)
+            data = grouped
+        width, start = data.shape[1], 0
+        for part in np.flatnonzero(rows).tolist():
+            size = int(rows[part]) * width
+            area.write(int(place[part]) * width, data.reshape(-1)[start : start + size])
+            start += size
+
+    def _scratch(self, name: str, size: int) -> bulk.U8:
+        """Return memory that this thread uses again the next time: fresh memory costs more than a read into it."""
+        memory = getattr(self._local, name, None)
+        if memory is None or len(memory) < size:
+            memory = np.empty(size, np.uint8)
+            setattr(self._local, name, memory)
+        some: bulk.U8 = memory[:size]
+        return some
+
+    def part(self, number: int) -> TablePart:
+        """Return one part; CorruptError for an id that occurs twice."""
+        rows = int(self._rows[number])
+        return self._sorted(number, np.empty(rows, np.int64), np.empty((rows, self._row_bytes), np.uint8))
+
+    def all_parts(self) -> Iterator[TablePart]:
+        """Yield every part, in order; up to three for each worker wait to be taken."""
+        yield from run_parallel(self.part, range(self.parts), self._at_once(5 * self._row_bytes + 64))
+
+    def sort_in_place(self, done: Callable[[int, int], None]) -> None:
+        """Sort every part where it lies; `done` is then called with its first row and the number of its rows."""
+        for _ in run_parallel(partial(self._sort_part, done=done), range(self.parts), self._workers):
+            pass
+
+    def _sort_part(self, number: int, *, done: Callable[[int, int], None]) -> None:
+        assert self._areas is not None  # noqa: S101 - `__enter__` has set them
+        rows, start, width = int(self._rows[number]), int(self._starts[number]), self._row_bytes
+        ids = self._scratch("ids", rows * 8).view(np.int64)
+        values = self._scratch("sorted", rows * width).reshape(rows, width)
+        self._sorted(number, ids, values)
+        self._areas.ids.write(start * 8, ids.view(np.uint8))
+        self._areas.rows.write(start * width, values.reshape(-1))
+        done(start, rows)
+
+    def _sorted(self, number: int, ids: bulk.I64, out: bulk.U8) -> TablePart:
+        """Fill int64 [n] and uint8 [n, row_bytes] with the ids of a part, ascending, and with their rows."""
+        assert self._areas is not None  # noqa: S101 - `__enter__` has set them
+        start, width = int(self._starts[number]), self._row_bytes
+        self._areas.ids.read_into(start * 8, ids.view(np.uint8))
+        order = bulk.order_ids(ids)
+        check_sorted(self._checkpoint, self._name, ids)
+        if width:
+            data = self._scratch("values", len(ids) * width)
+            self._areas.rows.read_into(start * width, data)
+            bulk.take_rows(data.reshape(len(ids), width), order, out)
+        return TablePart(ids, out, self.dtype, self.dim)

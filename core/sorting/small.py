@@ -1,0 +1,118 @@
+"""Small tables, read whole and many at a time: parts of tables that lie near each other take one read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.model.dtypes import DType
+from edl_ckpt.core.model.tables import Encoding, TableEntry
+from edl_ckpt.core.proof.duplicates import check_sorted
+from edl_ckpt.core.reading.blocks import check_row_count, id_blocks
+from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.sorting.partition import TablePart
+from edl_ckpt.core.storage.interface import RangeReader
+
+_GAP_BYTES: Final = 16 << 10
+"""The most bytes between two parts that are read along with them."""
+
+
+class SmallTable:
+    """A table in memory: its ids int64 [n], ascending and unique, and its rows, put in order when the first is wanted.
+
+    The rows of a table that has no id of another one are never looked at.
+    """
+
+    def __init__(self, ids: bulk.I64, rows: Sequence[bulk.U8], dtype: DType | None, dim: int) -> None:
+        self.dtype, self.dim = dtype, dim
+        self._unordered, self._rows = ids, rows
+        self.ids = ids.copy()
+        bulk.sort_ids(self.ids)
+
+    def rows(self, place: npt.NDArray[np.intp] | slice = slice(None)) -> npt.NDArray[np.generic]:
+        """Return the rows at some places as [k, dim] elements."""
+        return self._part.rows(place)
+
+    @cached_property
+    def _part(self) -> TablePart:
+        if not self._rows:
+            return TablePart(self.ids, np.empty((0, 0), np.uint8), self.dtype, self.dim)
+        values = np.concatenate(self._rows)
+        if values.shape[1]:
+            values = bulk.take_rows(values, bulk.order_ids(self._unordered.copy()))
+        return TablePart(self.ids, values, self.dtype, self.dim)
+
+
+def read_tables(checkpoint: Checkpoint, names: Collection[str]) -> dict[str, SmallTable]:
+    """Return some tables; CorruptError for an id that occurs twice. All of them are in memory at a time."""
+    ids: dict[str, list[bulk.I64]] = {name: [] for name in names}
+    rows: dict[str, list[bulk.U8]] = {name: [] for name in names}
+    wanted: dict[int, list[TableEntry]] = {}
+    for name in names:
+        for shard, entry in checkpoint.entries(name):
+            if entry.rows:
+                wanted.setdefault(shard.file.ps_id, []).append(entry)
+    for shard in checkpoint.shards:
+        reader = checkpoint.reader(shard)
+        for start, data, entries in _near(reader, wanted.get(shard.file.ps_id, ())):
+            for entry in entries:
+                ids[entry.name].append(_ids(reader, entry, start, data))
+                at = entry.values.start - start
+                rows[entry.name].append(data[at : at + entry.rows * entry.row_bytes].reshape(entry.rows, -1))
+    return {name: _table(checkpoint, name, ids[name], rows[name]) for name in names}
+
+
+def _extent(entry: TableEntry) -> tuple[int, int]:
+    """Return where the values and ids of a table begin and end in a shard."""
+    starts = [entry.values.start, *(run.start for run in entry.ids)]
+    return min(starts), max([entry.values.end, *(run.end for run in entry.ids)])
+
+
+def _near(reader: RangeReader, entries: Sequence[TableEntry]) -> Iterator[tuple[int, bulk.U8, list[TableEntry]]]:
+    """Yield (offset, bytes, entries) of stretches of a shard that have all of some entries."""
+    some: list[TableEntry] = []
+    start = end = 0
+    for entry in sorted(entries, key=_extent):
+        first, last = _extent(entry)
+        if some and first - end > _GAP_BYTES:
+            yield start, _read(reader, start, end), some
+            some = []
+        if not some:
+            start = end = first
+        some.append(entry)
+        end = max(end, last)
+    if some:
+        yield start, _read(reader, start, end), some
+
+
+def _read(reader: RangeReader, start: int, end: int) -> bulk.U8:
+    data = np.empty(end - start, np.uint8)
+    reader.read_into(start, data.data)
+    return data
+
+
+def _ids(reader: RangeReader, entry: TableEntry, start: int, data: bulk.U8) -> bulk.I64:
+    """Return the ids of a table in a shard; CorruptError when they are not as many as its rows."""
+    if len(entry.ids) == 1 and entry.ids[0].encoding is Encoding.VARINT:
+        try:
+            ids, _ = bulk.decode_varints(data[entry.ids[0].start - start : entry.ids[0].end - start])
+        except bulk.VarintError:
+            pass  # `id_blocks` names the fault and its place
+        else:
+            check_row_count(reader, entry, len(ids))
+            return ids
+    return np.concatenate([ids for _, ids in id_blocks(reader, entry)])
+
+
+def _table(checkpoint: Checkpoint, name: str, ids: list[bulk.I64], rows: list[bulk.U8]) -> SmallTable:
+    """Return a table whose ids and rows come shard by shard."""
+    dim = max((e.dim for _, e in checkpoint.entries(name)), default=0)
+    all_ids = np.concatenate([np.empty(0, np.int64), *ids])
+    table = SmallTable(all_ids, rows, checkpoint.table_dtype(name), dim)
+    check_sorted(checkpoint, name, table.ids)
+    return table

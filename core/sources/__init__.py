@@ -1,0 +1,1 @@
+"""Checkpoint systems that we can read: a folder for each one."""

@@ -1,0 +1,241 @@
+"""One index for the shards of a version: the generation and the dtypes are decided over all of them together.
+
+A shard of one version may say too little by itself. `generations.py` reads each shard into a draft; here all drafts
+become indexes of one kind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError
+from edl_ckpt.core.base.parallel import run_parallel
+from edl_ckpt.core.model.dtypes import DTYPES, TF_DTYPES, DType
+from edl_ckpt.core.model.tables import DenseEntry, Problem, ShardIndex, TableEntry
+from edl_ckpt.core.model.versions import ShardFile, Version
+from edl_ckpt.core.sources.elasticdl.generations import (
+    Draft,
+    RawTensor,
+    bytes_of_shape,
+    draft_shard,
+    fill_draft,
+    short_shape,
+)
+from edl_ckpt.core.sources.elasticdl.wire import Cursor
+from edl_ckpt.core.sources.interface import OnFault
+from edl_ckpt.core.storage.interface import RangeReader
+
+OLD_DTYPES: Final = {
+    number: DTYPES[name]
+    for number, name in enumerate(("int8", "int16", "int32", "int64", "float16", "float32", "float64", "bool"), start=1)
+}
+"""ElasticDL's own TensorDtype, in use until 2020-02-14."""
+
+
+def index_version(
+    version: Version, readers: Mapping[int, RangeReader], *, workers: int = 1, on_fault: OnFault | None = None
+) -> list[ShardIndex]:
+    """Index the shards of a version that have a reader, as `Source.index` says."""
+
+    def draft(file: ShardFile) -> Draft | EdlCkptError:
+        try:
+            return draft_shard(file, Cursor(readers[file.ps_id]))
+        except (CorruptError, NotFoundError) as error:
+            if on_fault is None:
+                raise
+            return error
+
+    files = [file for file in version.shards if file.ps_id in readers]
+    results = list(run_parallel(draft, files, workers))
+    drafts = [result for result in results if isinstance(result, Draft)]
+    if on_fault is None:
+        return index_shards(drafts, version.version, workers=workers)
+    for file, result in zip(files, results, strict=True):
+        if isinstance(result, EdlCkptError):
+            on_fault(file, result)
+    return _index_most(drafts, version.version, workers, on_fault)
+
+
+def _index_most(drafts: list[Draft], number: int, workers: int, on_fault: OnFault) -> list[ShardIndex]:
+    """Index the shards that agree, without those that spoil it for the others."""
+    while drafts:
+        try:
+            return index_shards([_fresh(draft) for draft in drafts], number, workers=workers)
+        except CorruptError as error:
+            bad = [d for d in drafts if d.file.path == error.path] or drafts[:1]
+            if error.code == "empty-file":  # the same holds for every empty one: thousands take one turn
+                bad = [d for d in drafts if d.cursor.size_bytes == 0]
+            for one in bad:
+                on_fault(one.file, error)
+            gone = set(map(id, bad))
+            drafts = [d for d in drafts if id(d) not in gone]
+    return []
+
+
+def _fresh(draft: Draft) -> Draft:
+    """Return a draft in its first state, for another attempt with fewer shards."""
+    return replace(draft, family="", infos=[], dense=[], tables=[], unknown=[u for u in draft.unknown if u[0] > 5])
+
+
+def index_shards(drafts: Sequence[Draft], number: int, *, workers: int = 1) -> list[ShardIndex]:
+    """Decide the generation of all shards of a version and index each; raises as `draft_shard` does.
+
+    `number` is the version's number by the name of its directory. `workers` shards are read at a time.
+    """
+    family = decide_family(drafts)
+    for _ in run_parallel(lambda draft: fill_draft(draft, family), drafts, workers):
+        pass
+    for draft in drafts:
+        if draft.cursor.size_bytes == 0 and not may_be_empty(drafts, number):
+            raise draft.cursor.corrupt("the file is empty (0 bytes)", 0, "empty-file")
+    dtypes, generation, ambiguous = _dtype_numbers(drafts, family)
+    shards = []
+    for draft in drafts:
+        shards.append(_finish(draft, dtypes, generation, ambiguous=ambiguous))
+        draft.clear()
+    return shards
+
+
+def may_be_empty(drafts: Sequence[Draft], number: int) -> bool:
+    """Return whether a shard of a version may have no bytes: the version is 0, and no shard has a table or an info.
+
+    Protobuf writes neither a 0 nor an empty list, so a server of such a model without a dense variable saves nothing.
+    In any other model every shard has at least its version or its infos, and zero bytes are a lost shard.
+    """
+    return number == 0 and not any(draft.version or draft.infos or draft.tables for draft in drafts)
+
+
+def decide_family(drafts: Sequence[Draft]) -> str:
+    """Return the family of most shards: 'v0', 'v1' (v1 and v2), 'v3' or 'v4'; 'v4' without evidence."""
+    votes: Counter[str] = Counter()
+    for draft in drafts:
+        votes.update({name: 8 if len(draft.candidates) == 1 else 1 for name in draft.candidates})
+    return max(votes, key=lambda name: (votes[name], name), default="v4")
+
+
+def _dtype_numbers(drafts: Sequence[Draft], family: str) -> tuple[dict[int, DType], str, bool]:
+    """Return (meaning of dtype numbers, generation, whether that meaning is ambiguous).
+
+    Only v1 and v2 look alike; the bytes per element of all tensors of the version distinguish them.
+    """
+    if family in {"v3", "v4"}:
+        return TF_DTYPES, family, False
+    if family == "v0":
+        return OLD_DTYPES, "v0", False
+    tensors = [t for draft in drafts for t in (*draft.dense, *draft.tables) if t.dtype_number is not None]
+    old = all(_agrees(t, OLD_DTYPES) for t in tensors)
+    new = all(_agrees(t, TF_DTYPES) for t in tensors)
+    # A table without rows was saved as an empty float64 array: dtype number 7 in v1, 2 in v2.
+    empty = {t.dtype_number for draft in drafts for t in draft.tables if t.shape == (0,)}
+    if new and (not old or (2 in empty and 7 not in empty)):
+        return TF_DTYPES, "v2", False
+    if empty & {2, 7}:
+        return OLD_DTYPES, "v1", False
+    return OLD_DTYPES, "v1", new and old
+
+
+def _agrees(tensor: RawTensor, dtypes: dict[int, DType]) -> bool:
+    dtype = dtypes.get(tensor.dtype_number or 0)
+    return dtype is not None and tensor.element_bytes in {0, dtype.itemsize}
+
+
+def _finish(draft: Draft, dtypes: dict[int, DType], generation: str, *, ambiguous: bool) -> ShardIndex:
+    """Turn a draft into the index of its shard; parts that cannot be used become problems."""
+    problems: list[Problem] = []
+    variables: dict[str, DenseEntry] = {}
+    tables: dict[str, TableEntry] = {}
+    for tensor in draft.dense:
+        dtype = _checked_dtype(tensor, dtypes, draft.family, problems)
+        if dtype is None:
+            continue
+        if tensor.name in variables:
+            problems.append(_twice(tensor, "variable"))
+        variables[tensor.name] = DenseEntry(tensor.name, dtype, tensor.shape, tensor.values, tensor.offset)
+    for tensor in draft.tables:
+        entry = _table(tensor, dtypes, draft.family, problems)
+        if entry is None:
+            continue
+        if entry.name in tables:
+            problems.append(_twice(tensor, "table"))
+        tables[entry.name] = entry
+    if ambiguous:
+        problems += [_ambiguous(t) for t in (*draft.dense, *draft.tables) if _is_ambiguous(t)]
+    return ShardIndex(
+        draft.file,
+        draft.version,
+        generation if draft.fields else "",
+        tuple(draft.infos),
+        tuple(variables.values()),
+        tuple(tables.values()),
+        tuple(problems),
+        tuple(draft.unknown),
+        tuple(draft.edges),
+    )
+
+
+def _is_ambiguous(tensor: RawTensor) -> bool:
+    """Return whether the dtype number of a tensor means one type in v1 and another in v2."""
+    old, new = OLD_DTYPES.get(tensor.dtype_number or 0), TF_DTYPES.get(tensor.dtype_number or 0)
+    return old is not None and new is not None and old != new
+
+
+def _ambiguous(tensor: RawTensor) -> Problem:
+    number = tensor.dtype_number or 0
+    old, new = OLD_DTYPES[number].name, TF_DTYPES[number].name
+    message = f"dtype number {number} means {old} until 2020-02-14 and {new} since then; it is read as {old}"
+    return Problem("ambiguous-dtype", tensor.name, tensor.offset, message)
+
+
+def _twice(tensor: RawTensor, kind: str) -> Problem:
+    return Problem("duplicate-variable", tensor.name, tensor.offset, f"this shard has the {kind} twice")
+
+
+def _checked_dtype(tensor: RawTensor, dtypes: dict[int, DType], family: str, problems: list[Problem]) -> DType | None:
+    """Return the dtype of a tensor whose values are all there, else append the problem and return None."""
+    number = 6 if tensor.dtype_number is None and family == "v0" else tensor.dtype_number or 0
+    dtype = dtypes.get(number)
+    if tensor.absent:
+        message = "the entry has no tensor: ElasticDL's restore raises an exception"
+        problems.append(Problem("malformed", tensor.name, tensor.offset, message))
+    elif tensor.outside is not None:
+        message = "the values are outside of tensor_content, where ElasticDL's readers do not look"
+        problems.append(Problem("values-outside-content", tensor.name, tensor.outside, message))
+    elif dtype is None:
+        message = f"dtype number {number} is not supported in a checkpoint"
+        problems.append(Problem("unsupported-dtype", tensor.name, tensor.offset, message))
+    elif math.prod(tensor.shape) * dtype.itemsize != tensor.values.size_bytes:
+        message = (
+            f"{dtype.name} {short_shape(tensor.shape)} needs {bytes_of_shape(tensor.shape, dtype.itemsize)},"
+            f" the values have {tensor.values.size_bytes}"
+        )
+        problems.append(Problem("content-size-mismatch", tensor.name, tensor.offset, message))
+    else:
+        return dtype
+    return None
+
+
+def _table(tensor: RawTensor, dtypes: dict[int, DType], family: str, problems: list[Problem]) -> TableEntry | None:
+    """Return a table's entry; without rows it has no dtype and no dim, whatever the file says."""
+    ids = tensor.ids or ()
+    if family == "v4" and tensor.shape == (0,):
+        message = "the empty table has shape [0], not [0, dim]: ElasticDL's Go parameter server panics on it"
+        problems.append(Problem("empty-table-form", tensor.name, tensor.offset, message))
+    empty = tensor.values.size_bytes == 0 and 0 in tensor.shape[:1] and tensor.outside is None
+    if family == "v1" and (empty or (not tensor.shape and not ids and tensor.outside is None)):
+        return TableEntry(tensor.name, None, 0, 0, tensor.values, ids, tensor.offset)
+    dtype = _checked_dtype(tensor, dtypes, family, problems)
+    if dtype is None:
+        return None
+    if empty:
+        form = (dtype, tensor.shape[1]) if len(tensor.shape) == 2 else (None, 0)
+        return TableEntry(tensor.name, None, 0, 0, tensor.values, ids, tensor.offset, *form)
+    if len(tensor.shape) != 2:
+        message = f"the vectors have shape {short_shape(tensor.shape)}, expected [rows, dim]"
+        problems.append(Problem("content-size-mismatch", tensor.name, tensor.offset, message))
+        return None
+    rows, dim = tensor.shape
+    return TableEntry(tensor.name, dtype, dim, rows, tensor.values, ids, tensor.offset)

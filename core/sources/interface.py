@@ -1,0 +1,84 @@
+"""What a source is: a checkpoint system whose files are read where they are.
+
+Nouns have no file format: a source says which entries of a listing are its versions, and where in their files the
+values and ids are. It reads headers only, and no table of names or tags leaves its folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+from edl_ckpt.core.base.errors import EdlCkptError
+from edl_ckpt.core.model.layouts import Layout, ShardName, VersionName
+from edl_ckpt.core.model.tables import Problem, ShardIndex
+from edl_ckpt.core.model.versions import ShardFile, Version
+from edl_ckpt.core.storage.interface import Entry, RangeReader
+from edl_ckpt.core.storage.location import Location
+
+ReadSmall: TypeAlias = Callable[[Entry], bytes]
+"""Reads a small file of a listing, at most so many bytes as no header exceeds."""
+
+
+OnFault: TypeAlias = Callable[[ShardFile, EdlCkptError], None]
+"""Takes a shard that cannot be indexed, and why; the others are indexed without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlatListing:
+    """The entries of a location and of the directories in it that a source wants to know."""
+
+    location: Location
+    inside: Mapping[str, Sequence[Entry]] = field(repr=False)
+    """The entries of each directory, by its path in the location; '' is the location itself."""
+    fresh_after: float = 0.0
+    """An incomplete version that changed after it, in seconds since the epoch, counts as being written."""
+
+
+class Source(Protocol):
+    """A checkpoint system: a module or an object with these functions."""
+
+    @property
+    def name(self) -> str:
+        """Return the `system` of its layouts."""
+
+    @property
+    def alone(self) -> Layout:
+        """Return the layout of a version in a file by itself."""
+
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """Return how the names of such files end, where a look at them would take a request."""
+
+    def looks_into(self, directory: str) -> bool:
+        """Say whether `claims` wants the entries of a directory of a location, whose path in it is given."""
+
+    def version_named(self, name: str) -> VersionName | None:
+        """Return what the name of an entry of a location says of a version; None for a name of another kind."""
+
+    def shard_named(self, name: str) -> ShardName | None:
+        """Return what the name of a file says of a shard; None for a name of another kind."""
+
+    def version_names(self, number: int) -> Sequence[str]:
+        """Return every name that a version of a number can have in a location."""
+
+    def number_in_file(self, reader: RangeReader, name: str) -> int:
+        """Return the number of the version in a file by itself; CorruptError for no checkpoint of this source."""
+
+    def claims(self, listing: FlatListing, read_small: ReadSmall) -> Sequence[Version]:
+        """Return the entries that are versions of this source, complete or not, without metadata and in any order."""
+
+    def index(
+        self, version: Version, readers: Mapping[int, RangeReader], *, workers: int = 1, on_fault: OnFault | None = None
+    ) -> Sequence[ShardIndex]:
+        """Return the contents of the shards that have a reader, from their headers alone.
+
+        `workers` shards are read at a time. Raises CorruptError for a damaged shard, unless `on_fault` takes it.
+        """
+
+    def check(self, version: Version, shards: Sequence[ShardIndex]) -> Sequence[tuple[ShardIndex | None, Problem]]:
+        """Return what is wrong with the shards of a version together, each with its shard if it has one."""
+
+    def blocking(self, version: Version, shards: Sequence[ShardIndex]) -> Sequence[tuple[ShardIndex, Problem]]:
+        """Return the problems, of one shard or of all together, for which nothing may be made from the version."""

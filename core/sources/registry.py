@@ -1,0 +1,112 @@
+"""The sources: a literal table of those that are built in, and those of other packages for what none of them claims.
+
+Other packages register theirs under the entry points `edl_ckpt.sources`. To search for them takes 50 ms, so a location
+without a version is the only reason.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from typing import Final
+
+from edl_ckpt.core.base.errors import UnsupportedError
+from edl_ckpt.core.model.layouts import Layout, ShardName, VersionName
+from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.sources.elasticdl import source as elasticdl
+from edl_ckpt.core.sources.interface import FlatListing, ReadSmall, Source
+
+ALONE: Final[Source] = elasticdl
+"""The source of checkpoints in files by themselves."""
+BUILT_IN: Final = (ALONE,)
+GROUP: Final = "edl_ckpt.sources"
+
+
+@functools.cache
+def others() -> tuple[Source, ...]:
+    """Return the sources of other packages."""
+    from importlib.metadata import entry_points  # most locations have a version
+
+    return tuple(entry.load() for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name))
+
+
+def source_of(version: Version) -> Source:
+    """Return the source of a version; UnsupportedError when its package is not installed."""
+    for sources in (lambda: BUILT_IN, others):
+        for source in sources():
+            if source.name == version.layout.system:
+                return source
+    raise UnsupportedError(f"no source {version.layout.system!r} is installed", path=version.path)
+
+
+def claimed(listing: FlatListing, read_small: ReadSmall, sources: Iterable[Source] = BUILT_IN) -> list[Version]:
+    """Return the versions that sources claim, by number; where two claim the same entry, the first one has it."""
+    versions: dict[str, Version] = {}
+    for source in sources:
+        for version in source.claims(listing, read_small):
+            versions.setdefault(version.path, version)
+    return sorted(versions.values(), key=lambda version: (version.version, version.path))
+
+
+def looked_into(directory: str, sources: Iterable[Source] = BUILT_IN) -> bool:
+    """Say whether a source wants the entries of a directory of a location."""
+    return any(source.looks_into(directory) for source in sources)
+
+
+def version_named(name: str) -> VersionName | None:
+    """Return what the name of an entry of a location says of a version; None for a name of another kind.
+
+    >>> version_named("version-30").number, version_named("notes.txt")
+    (30, None)
+    """
+    return next(filter(None, (source.version_named(name) for source in BUILT_IN)), None)
+
+
+def directory_named(name: str) -> int | None:
+    """Return the number in the name of a version's directory; None for a name of another kind."""
+    named = version_named(name)
+    return None if named is None or named.is_file else named.number
+
+
+def number_named(name: str) -> int | None:
+    """Return the number in the name of a version's directory or file; None for a name of another kind."""
+    named = version_named(name)
+    return named and named.number
+
+
+def is_uuid(name: str) -> bool:
+    """Say whether a name is a UUID, as versions without a number have it."""
+    named = version_named(name)
+    return named is not None and named.number is None
+
+
+def shard_named(name: str) -> ShardName | None:
+    """Return what the name of a file says of a shard; None for a name of another kind."""
+    return next(filter(None, (source.shard_named(name) for source in BUILT_IN)), None)
+
+
+def is_version_dir(name: str, inside: Iterable[str]) -> bool:
+    """Say whether a directory with these entries is a version."""
+    named = version_named(name)
+    if named is None or named.is_file:
+        return False
+    return not named.layout.needs_shards or any(map(shard_named, inside))
+
+
+def version_names(number: int) -> list[str]:
+    """Return every name that a version of a number can have in a location.
+
+    >>> version_names(3)
+    ['version_3', 'version-3', 'model_v3', 'model_v3.chkpt']
+    """
+    return [name for source in BUILT_IN for name in source.version_names(number)]
+
+
+def layouts_among(names: Iterable[str]) -> frozenset[Layout]:
+    """Return the layouts of the version directories among names, each as a new version next to it is written.
+
+    >>> sorted(layout.name for layout in layouts_among(["version-1", "version_2", "model_v3.chkpt", "tmp-4"]))
+    ['design', 'elasticdl']
+    """
+    named = filter(None, map(version_named, names))
+    return frozenset(name.layout for name in named if name.number is not None and not name.is_file)

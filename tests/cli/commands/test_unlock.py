@@ -1,0 +1,122 @@
+"""`unlock` shows the holder of a lock, checks that it is dead, and asks before it removes the lock."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpoints import save_small
+from edl_ckpt.core.commit.repair.recovery import location_lock
+from edl_ckpt.core.state.owner import describe
+from program import PROGRAM, document, edl, inside
+from s3_fixtures import Bucket
+
+CLAIM = "20260101T000000-elsewhere_00000000-7-00000001"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Return a location with one version."""
+    save_small(tmp_path / "run", 5)
+    return tmp_path / "run"
+
+
+def left_by(run: Path, age: float = 0.0, **owner: Any) -> Path:
+    """Write the lock's file as a dead process leaves it."""
+    path = run / ".edl-ckpt-0/lock-0"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({**describe("prune"), **owner}))
+    os.utime(path, (time.time() - age, time.time() - age))
+    return path
+
+
+def test_nothing_to_unlock(run: Path) -> None:
+    """Without a lock the command ends with 0 and says so; a location that is not there is 10."""
+    assert document("unlock", run) == {
+        "schema": "edl-ckpt/unlock/1", "location": str(run), "unlocked": False, "holders": [],
+    }  # fmt: skip
+    assert edl("unlock", run).stdout == f"{run}: not locked\n"
+    assert edl("unlock", f"{run}-not").returncode == 10
+
+
+def test_dead_holder(run: Path) -> None:
+    """In a script the lock stays without --yes (16), which names the holder; with it the lock goes (0)."""
+    path = left_by(run, pid=1)
+    refused = edl("unlock", run)
+    assert (refused.returncode, path.exists()) == (16, True)
+    assert "not confirmed; the lock of process 1 on" in refused.stderr
+    done = document("unlock", run, "--yes")
+    assert done["unlocked"] is True
+    assert [(h["pid"], h["purpose"], h["alive"]) for h in done["holders"]] == [(1, "prune", False)]
+    assert not path.exists()
+
+
+def test_a_clock_that_is_ahead(run: Path) -> None:
+    """A sign of life from the future, by another host's clock, counts as one of this moment."""
+    left_by(run, age=-100.0, pid=1)
+    assert [holder["silent_seconds"] for holder in document("unlock", run, "--yes")["holders"]] == [0.0]
+
+
+def test_yes_is_for_the_command_line_only(run: Path) -> None:
+    """Neither the environment nor a file can confirm."""
+    path = left_by(run)
+    assert edl("unlock", run, EDL_CKPT_YES="1").returncode == 16
+    assert path.exists()
+
+
+def test_asks_on_a_terminal(run: Path) -> None:
+    """On a terminal the holder is shown and the command asks; anything but yes leaves the lock."""
+    for answer, code in ((b"n\n", 16), (b"y\n", 0)):
+        path = left_by(run)
+        parent, child = pty.openpty()
+        with subprocess.Popen(
+            [*PROGRAM, "unlock", str(run)], stdin=child, stderr=child, stdout=subprocess.PIPE, text=True
+        ) as process:
+            os.close(child)
+            os.write(parent, answer)
+            assert process.wait(60) == code
+        asked = os.read(parent, 4096).decode()
+        os.close(parent)
+        assert f"locked by process {os.getpid()}" in asked
+        assert "Remove this lock? [y/N]" in asked
+        assert path.exists() == (code == 16)
+
+
+def test_living_holder(run: Path) -> None:
+    """While the holder is alive the command ends with 11, whatever is confirmed; the lock stays."""
+    with location_lock(str(run), "reshard"):
+        refused = edl("unlock", run, "--yes")
+        assert refused.returncode == 11
+        assert f"the lock holder is alive: process {os.getpid()}" in refused.stderr
+        assert f"kill {os.getpid()}" in refused.stderr
+        assert (run / ".edl-ckpt-0/lock-0").exists()
+
+
+def test_holder_on_another_host(run: Path) -> None:
+    """A holder on another host is alive for minutes after its last sign of life; then a person may remove its lock."""
+    path = left_by(run, host="elsewhere", age=60)
+    assert edl("unlock", run, "--yes").returncode == 11
+    assert path.exists()
+    left_by(run, host="elsewhere", age=200)
+    assert document("unlock", run, "--yes")["holders"][0]["host"] == "elsewhere"
+    assert not path.exists()
+
+
+def test_on_s3(s3: Bucket, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same on S3, where an object stands for the lock: 11 while it is fresh, 16 without --yes, then 0."""
+    s3.put(f"run/.edl-ckpt-0/lock-0/{CLAIM}", json.dumps({"pid": 7, "host": "elsewhere", "purpose": "copy"}).encode())
+    assert inside(capsys, "unlock", s3.url, "--yes", code=11)["id"] == "locked"
+    monkeypatch.setattr("edl_ckpt.core.state.remote_lock.MISSED_SECONDS", -1.0)
+    refused = inside(capsys, "unlock", s3.url, code=16)
+    assert "process 7 on elsewhere" in refused["message"]
+    done = inside(capsys, "unlock", s3.url, "--yes")
+    assert (done["unlocked"], done["holders"][0]["host"]) == (True, "elsewhere")
+    assert s3.state() == []
+    assert inside(capsys, "unlock", s3.url)["unlocked"] is False

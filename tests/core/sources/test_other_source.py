@@ -1,0 +1,166 @@
+"""A source of another package: its files are listed, read and turned into ElasticDL's shards, and may be missing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from edl_ckpt.core import (
+    CorruptError,
+    list_versions,
+    look_up,
+    open_checkpoint,
+    reshard_version,
+    save_checkpoint,
+    verify_version,
+)
+from edl_ckpt.core.sources import registry
+
+SOURCE = '''
+"""Raw arrays after a head of JSON: `step_N/rankRofW.raw`."""
+import json
+from edl_ckpt.core.model.dtypes import DTYPES
+from edl_ckpt.core.model.tables import Encoding, Extent, IdRun, ShardIndex, TableEntry, TableInfo
+from edl_ckpt.core.model.layouts import Layout, ShardName, VersionName
+from edl_ckpt.core.model.versions import ShardFile, State, Version
+
+name, endings = "raw", ()
+STEPS = alone = Layout(name, "steps", "step_", ".raw", "rank{}of{}")
+
+def looks_into(directory): return directory.startswith("step_")
+def version_named(name): return None
+def shard_named(name): return None
+def version_names(number): return [STEPS.version_dir(number)]
+def number_in_file(reader, name): raise NotImplementedError
+
+def claims(listing, read_small):
+    for entry in listing.inside.get("", ()):
+        if entry.name.startswith("step_"):
+            shards = []
+            for file in listing.inside[entry.relative]:
+                rank, _, count = file.name.removeprefix("rank").removesuffix(".raw").partition("of")
+                shards.append(ShardFile(int(rank), int(count), file.path, file.size_bytes, file.modified))
+            shards.sort(key=lambda shard: shard.ps_id)
+            state = State.COMPLETE if len(shards) == shards[0].ps_num else State.INCOMPLETE
+            number = int(entry.name.removeprefix("step_"))
+            yield Version(listing.location, number, entry.path, STEPS, state, shards[0].ps_num, tuple(shards))
+
+def index(version, readers, *, workers=1, on_fault=None):
+    return [_index(version, file, readers[file.ps_id]) for file in version.shards]
+
+def _index(version, file, reader):
+    size = int.from_bytes(reader.read(0, 8), "little")
+    at, tables, infos = 8 + size, [], []
+    for table, (rows, dim, encoding) in json.loads(reader.read(8, size)).items():
+        coding = Encoding(encoding)
+        ids = IdRun(at, at + rows * coding.itemsize, coding, first=file.ps_id * 100)
+        start = at if coding is Encoding.ROWS else ids.end
+        values = Extent(start, start + 4 * rows * dim)
+        tables.append(TableEntry(table, DTYPES["float32"], dim, rows, values, (ids,) if rows else (), at))
+        infos.append(TableInfo(table, dim, "uniform"))
+        at = values.end
+    return ShardIndex(file, version.version, "", tuple(infos), (), tuple(tables))
+
+def check(version, shards): return []
+def blocking(version, shards): return []
+'''
+Truth = dict[str, dict[int, npt.NDArray[np.float32]]]
+IDS = {"<i8": np.int64, "<u8": np.uint64, "<i4": np.int32}
+RNG = np.random.default_rng(0)
+
+
+def write(folder: Path, ranks: int = 3, twice: int | None = None) -> Truth:
+    """Write a version of some ranks, `twice` as an id of each rank, and return the vectors of each table by id."""
+    truth: Truth = {}
+    (folder / "step_40").mkdir(parents=True)
+    for rank in range(ranks):
+        head: dict[str, tuple[int, int, str]] = {}
+        body = b""
+        for coding, dtype in {**IDS, "rows": None}.items():
+            rows = 20 + rank
+            vectors = RNG.standard_normal((rows, 4), np.float32)
+            ids = np.arange(rank * 100, rank * 100 + rows)
+            if dtype is not None:
+                ids[0] = ids[0] if twice is None else twice
+                ids = RNG.permutation(ids)
+                body += ids.astype(dtype).tobytes()
+            body += vectors.tobytes()
+            head[f"t{coding}"] = (rows, 4, coding)
+            truth.setdefault(f"t{coding}", {}).update(zip(ids.tolist(), vectors, strict=True))
+        text = json.dumps(head).encode()
+        (folder / f"step_40/rank{rank}of{ranks}.raw").write_bytes(len(text).to_bytes(8, "little") + text + body)
+    return truth
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package with the source is installed, and registered under the entry points."""
+    packages = tmp_path / "packages"
+    (packages / "raw_source-1.dist-info").mkdir(parents=True)
+    (packages / "raw_source.py").write_text(SOURCE)
+    (packages / "raw_source-1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: raw_source\nVersion: 1\n")
+    (packages / "raw_source-1.dist-info/entry_points.txt").write_text(f"[{registry.GROUP}]\nraw = raw_source\n")
+    monkeypatch.syspath_prepend(str(packages))
+    registry.others.cache_clear()
+    yield
+    registry.others.cache_clear()
+
+
+@pytest.mark.usefixtures("installed")
+def test_versions_of_another_source(tmp_path: Path) -> None:
+    """Listing, tables, single rows and a reshard to ElasticDL's shards give what was written, for each encoding."""
+    truth = write(tmp_path / "run")
+    (version,) = list_versions(str(tmp_path / "run")).versions
+    assert (version.version, version.state.value, version.ps_num) == (40, "complete", 3)
+    with open_checkpoint(version) as checkpoint:
+        assert checkpoint.table_names == sorted(truth)
+        for name, rows in truth.items():
+            table = checkpoint.table(name).to_numpy()
+            assert table.ids.tolist() == sorted(rows)
+            assert all(
+                (vector == rows[id_]).all() for id_, vector in zip(table.ids.tolist(), table.vectors, strict=True)
+            )
+    found = look_up(version, "t<i8", [221, 3])
+    assert (found.vectors == [truth["t<i8"][221], truth["t<i8"][3]]).all()
+    assert look_up(version, "trows", [99]).missing == (99,)
+    reshard_version(version, 2, output=str(tmp_path / "shards"))
+    assert verify_version(f"{tmp_path}/shards@40", level="deep").ok
+    with open_checkpoint(f"{tmp_path}/shards@40") as checkpoint:
+        for name, rows in truth.items():
+            assert {i: tuple(v) for i, v in zip(*checkpoint.table(name).to_numpy(), strict=True)} == {
+                i: tuple(v) for i, v in rows.items()
+            }
+
+
+def test_without_the_package(tmp_path: Path) -> None:
+    """Without the package its files are foreign entries; a version that was listed before cannot be opened."""
+    write(tmp_path / "run")
+    registry.others.cache_clear()
+    listing = list_versions(str(tmp_path / "run"))
+    assert not listing.versions
+    assert [entry.name for entry in listing.foreign] == ["step_40"]
+
+
+@pytest.mark.usefixtures("installed")
+def test_an_id_in_several_shards(tmp_path: Path) -> None:
+    """Where rows may be in any shard, an id that two of them have is seen, by a check and before a reshard."""
+    write(tmp_path / "run", twice=77)
+    (version,) = list_versions(str(tmp_path / "run")).versions
+    duplicates = [finding for finding in verify_version(version).findings if finding.code == "duplicate-id"]
+    assert {finding.subject for finding in duplicates} == {f"t{coding}" for coding in IDS}
+    assert all("1 id is in several shards: 77" in finding.message for finding in duplicates)
+    with pytest.raises(CorruptError, match="id 77 occurs"):
+        reshard_version(version, 2, output=str(tmp_path / "shards"))
+    assert not (tmp_path / "shards").exists()
+
+
+def test_others_are_not_searched_for_what_is_built_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The distributions that are installed are searched only where no built-in source fits: that takes 50 ms."""
+    monkeypatch.setattr(registry, "others", lambda: pytest.fail("they were searched"))
+    save_checkpoint(tmp_path, 1, 2, variables={"w": np.ones(2)}, tables={})
+    assert verify_version(f"{tmp_path}@1").ok
