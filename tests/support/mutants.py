@@ -43,8 +43,11 @@ from places import GOLDEN
 
 SECONDS = 1.0
 """Of processor time, for everything that is done with one mutant."""
-PEAK_BYTES, PEAK_BYTES_PER_BYTE = 2 << 20, 256
-"""Of memory, whatever the file is, and for each byte of the file, every two of which may be a field."""
+PEAK_BYTES, PEAK_BYTES_PER_BYTE = 4 << 20, 256
+"""Of memory, whatever the file is, and for each byte of the file, every two of which may be a field.
+
+A restore reads with several threads, and each may hold a batch of 1 MiB when another one does.
+"""
 MUTANT_BYTES = 40 << 10
 """No mutant is larger: repeating what was repeated would soon fill any memory by itself."""
 VERSION = 33
