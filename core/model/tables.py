@@ -14,10 +14,12 @@ from edl_ckpt.core.model.versions import ShardFile
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Bytes [start, end) of a file."""
+    """Bytes [start, end) of a file of a shard."""
 
     start: int
     end: int
+    file: int = field(default=0, kw_only=True)
+    """The number of the file: first those of `ShardFile.files`, then those of `ShardIndex.gathered`."""
 
     @property
     def size_bytes(self) -> int:
@@ -56,11 +58,9 @@ _ID_BYTES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class IdRun:
+class IdRun(Extent):
     """Where ids lie, and how."""
 
-    start: int
-    end: int
     encoding: Encoding = Encoding.VARINT
     first: int = 0
     """The id of the first row, where ids are row numbers."""
@@ -69,6 +69,38 @@ class IdRun:
     def tagged(self) -> bool:
         """Return True when it is only read as a whole: nothing tells an id from what is before it."""
         return self.encoding is Encoding.TAGGED
+
+    @property
+    def is_stored(self) -> bool:
+        """Return False for row numbers, which have no bytes."""
+        return self.encoding is not Encoding.ROWS
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Some bytes of every row: `row_bytes` of row k are at `extent.start + k * row_bytes`."""
+
+    extent: Extent
+    row_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class GatheredRows:
+    """Rows that a file has in pieces or in another order; they are read like a file that has them one after the other.
+
+    Row k is row `order[k]` of all `columns`, next to each other; without an order it is their row k. So a remap of ids
+    is an order, and a table that was split by columns has several of them.
+    """
+
+    rows: int
+    columns: tuple[Columns, ...]
+    order: IdRun | None = None
+    """The number of the row for each id, from `first` on, in an encoding of fixed size."""
+
+    @property
+    def row_bytes(self) -> int:
+        """Return the bytes of one row."""
+        return sum(some.row_bytes for some in self.columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +170,7 @@ class TableEntry:
     @property
     def size_bytes(self) -> int:
         """Return the bytes of values and ids."""
-        return self.values.size_bytes + sum(run.end - run.start for run in self.ids)
+        return self.values.size_bytes + sum(run.size_bytes for run in self.ids if run.is_stored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +201,15 @@ class ShardIndex:
     """(field number, byte offset) of top-level fields that no reader knows."""
     edges: tuple[int, ...] = field(default=(), repr=False, compare=False)
     """The offset of every top-level field, in order."""
+    gathered: tuple[GatheredRows, ...] = field(default=(), repr=False)
+    """Rows that are read like files of the shard; as files they have the numbers after the real ones."""
+
+    def path(self, extent: Extent) -> str:
+        """Return the file that has an extent, for gathered rows the first of them."""
+        files = self.file.files
+        if extent.file < len(files):
+            return files[extent.file].path
+        return self.path(self.gathered[extent.file - len(files)].columns[0].extent)
 
     def __repr__(self) -> str:
         return describe(

@@ -47,6 +47,13 @@ class ShardFile:
     modified: float
     linked: bool = False
     """True for a symbolic link, whose bytes lie elsewhere."""
+    others: tuple[ShardFile, ...] = ()
+    """Further files of the shard, where its source saves several."""
+
+    @property
+    def files(self) -> tuple[ShardFile, ...]:
+        """Return all files of the shard."""
+        return (self, *self.others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,27 +148,32 @@ class Version(Shown):
         return f"{'its seal' if self.unread else 'does not match its seal'}: {self.seal_fault}"
 
     @property
+    def files(self) -> tuple[ShardFile, ...]:
+        """Return the files of all shards."""
+        return tuple(file for shard in self.shards for file in shard.files)
+
+    @property
     def size_bytes(self) -> int:
         """Return the bytes of all shard files."""
-        return sum(shard.size_bytes for shard in self.shards)
+        return sum(file.size_bytes for file in self.files)
 
     @property
     def own_bytes(self) -> int:
         """Return the bytes that lie at the location itself: deleting a link frees nothing."""
-        return 0 if self.linked else sum(shard.size_bytes for shard in self.shards if not shard.linked)
+        return 0 if self.linked else sum(file.size_bytes for file in self.files if not file.linked)
 
     @property
     def files_digest(self) -> str:
         """Return a digest of the names, sizes and times of the shards: another one means that a file has changed."""
         import hashlib  # a listing does without it
 
-        files = [(shard.path.rpartition("/")[2], shard.size_bytes, shard.modified) for shard in self.shards]
+        files = [(file.path.rpartition("/")[2], file.size_bytes, file.modified) for file in self.files]
         return hashlib.blake2b(repr(files).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
     @property
     def names_inside(self) -> tuple[str, ...]:
         """Return the names in its directory: shards, and what is no shard."""
-        return (*(shard.path.rpartition("/")[2] for shard in self.shards), *self.extra)
+        return (*(file.path.rpartition("/")[2] for file in self.files), *self.extra)
 
     @property
     def missing(self) -> tuple[int, ...]:

@@ -18,11 +18,11 @@ from edl_ckpt.core.moving.sparse import PieceCounts
 from edl_ckpt.core.proof.duplicates import IdOrder, check_unique, order_of
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, fingerprint_of, value_bytes
 from edl_ckpt.core.proof.trust import Trust
-from edl_ckpt.core.reading.blocks import IdBlock, raise_bad_ids
+from edl_ckpt.core.reading.blocks import IdBlock, raise_bad_ids, read_piece
 from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue
 from edl_ckpt.core.reading.places import IdsAt, ids_at, total_id_bytes
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.reading.scan import PIECE_BYTES, cut_piece, is_small, number_rows, read_piece
+from edl_ckpt.core.reading.scan import PIECE_BYTES, cut_piece, is_small, number_rows
 from edl_ckpt.core.sources.elasticdl.target import PlacedVariable
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader
@@ -139,12 +139,13 @@ class VersionSource(CheckpointHolder, Source):
         """Return where the rows of a table are in one shard."""
         shard = self.checkpoint.shards[ids.shard]
         entry = shard.tables[ids.table]
-        return FileRows(self.checkpoint.reader(shard), entry.values.start, entry.values.end, entry.row_bytes)
+        values = entry.values
+        return FileRows(self.checkpoint.reader(shard, values), values.start, values.end, entry.row_bytes)
 
     def dense(self, name: str) -> tuple[RangeReader, int]:
         """Return the file of a variable, and the offset of its values there."""
         shard, entry = self.checkpoint.find_variable(name)
-        return self.checkpoint.reader(shard), entry.values.start
+        return self.checkpoint.reader(shard, entry.values), entry.values.start
 
     def check_unchanged(self) -> None:
         """Raise LockedError when a file has changed since it was opened."""
@@ -229,4 +230,4 @@ class VersionSource(CheckpointHolder, Source):
     def raise_bad_part(self, names: Sequence[str], number: int) -> None:
         """Raise CorruptError for a part of small tables whose ids cannot be decoded."""
         _, shard, entry = self._filled(names)[number]
-        raise_bad_ids(self.checkpoint.reader(shard), entry)
+        raise_bad_ids(self.checkpoint, shard, entry)

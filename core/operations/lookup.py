@@ -26,7 +26,7 @@ from edl_ckpt.core.kernel.bulk import I64
 from edl_ckpt.core.kernel.placement import owners
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.layouts import Placement
-from edl_ckpt.core.model.tables import TableEntry
+from edl_ckpt.core.model.tables import ShardIndex, TableEntry
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.reading.aliases import own_name
 from edl_ckpt.core.reading.blocks import as_dtype, id_blocks
@@ -35,7 +35,6 @@ from edl_ckpt.core.reading.sampling import hash_ids
 from edl_ckpt.core.reading.slices import Axis, Index, choose, memory_bytes, parse_index, read_chosen, result_shape
 from edl_ckpt.core.reading.table import find_rows
 from edl_ckpt.core.sources.elasticdl.target import variable_owner
-from edl_ckpt.core.storage.interface import RangeReader
 
 _QUERIES_AT_ONCE: Final = 256
 _BATCH_ROWS: Final = 4096
@@ -177,7 +176,7 @@ def slice_variable(version: VersionLike, name: str, index: Index | str = ...) ->
         axes = choose(wanted, entry.shape)
         shape = result_shape(axes)
         check_memory(memory_bytes(axes, entry.dtype.itemsize), f"variable {name!r}", checkpoint.version.ref)
-        data = read_chosen(checkpoint.reader(shard), entry.values.start, entry.dtype.itemsize, axes)
+        data = read_chosen(checkpoint.reader(shard, entry.values), entry.values.start, entry.dtype.itemsize, axes)
         checkpoint.check_unchanged()
         return as_dtype(data, entry.dtype).reshape(shape), entry.dtype
 
@@ -204,8 +203,8 @@ def slice_table(version: VersionLike, table: str, index: Index | str) -> Lookup:
             if own and entry.dim != whole.dim:
                 raise CorruptError(f"table {name!r} has rows of {entry.dim} and of {whole.dim}", path=shard.file.path)
             if own:
-                reader = checkpoint.reader(shard)
-                ids.append(_ids_at(reader, entry, own))
+                reader = checkpoint.reader(shard, entry.values)
+                ids.append(_ids_at(checkpoint, shard, entry, own))
                 values.append(read_chosen(reader, entry.values.start, dtype.itemsize, (Axis(own, entry.rows), columns)))
         vectors = as_dtype(np.concatenate(values), dtype).reshape(len(rows.chosen), len(columns.chosen))
         turn = slice(None, None, 1 if rows.chosen.step > 0 else -1)
@@ -224,10 +223,10 @@ def _within(chosen: range, first: int, count: int) -> range:
     return range(own.start - first, own.start - first + len(own) * own.step, own.step)
 
 
-def _ids_at(reader: RangeReader, entry: TableEntry, rows: range) -> I64:
+def _ids_at(checkpoint: Checkpoint, shard: ShardIndex, entry: TableEntry, rows: range) -> I64:
     """Return the ids of some rows of a shard, int64 [n], at ascending places; blocks behind the last are not read."""
     found: list[I64] = []
-    for first, ids in id_blocks(reader, entry):
+    for first, ids in id_blocks(checkpoint, shard, entry):
         own = _within(rows, first, len(ids))
         found.append(ids[own.start : own.stop : own.step] if own else ids[:0])
         if first + len(ids) > rows[-1]:
@@ -256,7 +255,7 @@ def open_table(version: VersionLike, table: str | None) -> Iterator[tuple[Checkp
 def ids_of(checkpoint: Checkpoint, table: str) -> Iterator[I64]:
     """Yield the ids of a table, int64 [n], in the order of shards and rows; no value is read."""
     for shard, entry in checkpoint.entries(table):
-        yield from (ids for _, ids in id_blocks(checkpoint.reader(shard), entry))
+        yield from (ids for _, ids in id_blocks(checkpoint, shard, entry))
 
 
 def first_rows(version: VersionLike, table: str | None = None, count: int = 10) -> Lookup:

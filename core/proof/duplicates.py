@@ -28,12 +28,12 @@ from edl_ckpt.core.kernel.buckets import Buckets
 from edl_ckpt.core.kernel.placement import misplaced
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.versions import ShardFile
-from edl_ckpt.core.reading.blocks import IdPiece
+from edl_ckpt.core.reading.blocks import IdPiece, read_piece
 from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue
 from edl_ckpt.core.reading.places import IdsAt, ids_at, in_tasks, total_id_bytes
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.reading.repeated import duplicate_id, repeated_ids
-from edl_ckpt.core.reading.scan import PIECE_BYTES, cut_piece, number_rows, read_piece
+from edl_ckpt.core.reading.scan import PIECE_BYTES, cut_piece, number_rows
 
 SORTED_AT_ONCE: Final = 8 << 20
 """Ids that one sort takes to find duplicates: 64 MiB."""

@@ -104,13 +104,13 @@ class _Proof:
                 name, packed = base_name(shard.file.path), PackedChunks(chunks)
                 self.sealed.append(SealedShard(name, shard.file.size_bytes, packed))
 
-    def _open(self, files: Sequence[ShardFile]) -> dict[int, RangeReader]:
+    def _open(self, files: Sequence[ShardFile]) -> dict[str, RangeReader]:
         """Open files, which must have their sizes."""
         store = open_store(self.written.location)
-        readers: dict[int, RangeReader] = {}
+        readers: dict[str, RangeReader] = {}
 
         def begin(file: ShardFile) -> None:
-            readers[file.ps_id] = reader = store.open(file.path)
+            readers[file.path] = reader = store.open(file.path)
             if reader.size_bytes != file.size_bytes:
                 raise CorruptError(f"has {reader.size_bytes} bytes, expected {file.size_bytes}", path=file.path)
 

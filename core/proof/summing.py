@@ -174,7 +174,7 @@ class ChunkSums:
     def add_rest(
         self,
         shards: Sequence[ShardIndex],
-        readers: Mapping[int, RangeReader],
+        readers: Mapping[str, RangeReader],
         *,
         workers: int,
         others: Mapping[int, Sequence[tuple[int, int]]] | None = None,
@@ -184,9 +184,11 @@ class ChunkSums:
         `others` are parts of each shard that will be added too, with what is between the values and ids in them.
         """
 
-        def add(shard: ShardIndex) -> None:
-            reader = readers[shard.file.ps_id]
-            for start, end in _between(shard, reader.size_bytes, (others or {}).get(shard.file.ps_id, ())):
+        def add(place: tuple[ShardIndex, int]) -> None:
+            shard, number = place
+            reader = readers[shard.file.files[number].path]
+            read_too = () if number else (others or {}).get(shard.file.ps_id, ())
+            for start, end in _between(shard, number, reader.size_bytes, read_too):
                 if end - start <= _GAP_BYTES or reader.path in self._literals:
                     for at in range(start, end, _GAP_BYTES):
                         self.add(reader, at, reader.read(at, min(_GAP_BYTES, end - at)))
@@ -194,7 +196,8 @@ class ChunkSums:
                 for number, _, _ in self._among(reader.path, start, end):
                     self._state(reader.path, number).is_lost = True
 
-        for _ in run_parallel(add, shards, workers):
+        places = ((shard, number) for shard in shards for number in range(len(shard.file.files)))
+        for _ in run_parallel(add, places, workers):
             pass
 
     def finish(self, path: str, *, workers: int = 1, reporter: Reporter = WARNINGS) -> list[Chunk]:
@@ -215,14 +218,15 @@ class ChunkSums:
         return done
 
 
-def _between(shard: ShardIndex, size_bytes: int, others: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the parts of a shard that are neither values nor packed ids, nor in the others."""
-    extents = list(others)
-    extents += [(variable.values.start, variable.values.end) for variable in shard.variables]
-    extents += [(table.values.start, table.values.end) for table in shard.tables]
-    extents += [(run.start, run.end) for table in shard.tables for run in table.ids if not run.tagged]
+def _between(
+    shard: ShardIndex, file: int, size_bytes: int, others: Sequence[tuple[int, int]]
+) -> Iterator[tuple[int, int]]:
+    """Yield the parts of a file of a shard that are neither values nor packed ids, nor in the others."""
+    extents = [variable.values for variable in shard.variables]
+    extents += [table.values for table in shard.tables]
+    extents += [run for table in shard.tables for run in table.ids if run.is_stored and not run.tagged]
     at = 0
-    for start, end in sorted(extents):
+    for start, end in sorted([*others, *((each.start, each.end) for each in extents if each.file == file)]):
         if at < start:
             yield at, start
         at = max(at, end)

@@ -26,7 +26,14 @@ from edl_ckpt.core.model.tables import Extent
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, fingerprint_of, value_bytes
 from edl_ckpt.core.proof.odd_values import odd_values
 from edl_ckpt.core.proof.summing import ChunkSums
-from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES, IdPiece, check_placement, id_blocks, raise_bad_ids
+from edl_ckpt.core.reading.blocks import (
+    VALUE_BATCH_BYTES,
+    IdPiece,
+    check_placement,
+    id_blocks,
+    raise_bad_ids,
+    read_piece,
+)
 from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue
 from edl_ckpt.core.reading.places import (
     IdsAt,
@@ -48,7 +55,6 @@ from edl_ckpt.core.reading.scan import (
     cut_piece,
     read_bundle,
     read_dense,
-    read_piece,
     row_batches,
     sketch_directly,
 )
@@ -161,7 +167,7 @@ class _Pass(NamedTuple):
         """Read bytes of a variable; return how many odd values they have."""
         checkpoint, counts = self.opened.checkpoint, np.zeros(3, np.int64)
         step = min(self.options.piece_bytes, self.options.batch_bytes) // bulk.CHUNK_BYTES * bulk.CHUNK_BYTES
-        step = max(step, checkpoint.reader(piece.shard).block_bytes, bulk.CHUNK_BYTES)
+        step = max(step, checkpoint.reader(piece.shard, piece.entry.values).block_bytes, bulk.CHUNK_BYTES)
         for start in range(piece.start, max(piece.start + piece.size, piece.start + 1), step):
             size = min(step, piece.start + piece.size - start)
             data = read_dense(checkpoint, DensePiece(piece.shard, piece.entry, start, size), self.sums)
@@ -179,22 +185,23 @@ class _Pass(NamedTuple):
         for cut in cut_piece(checkpoint, place, self.options.piece_bytes):
             ids = read_piece(checkpoint, cut, self.sums).ids
             if row + len(ids) > end:
-                raise _miscounted(checkpoint, place)
+                raise _miscounted(place)
             piece = IdPiece(cut.shard, cut.entry, cut.run, cut.start, cut.end, row, len(ids))
             row += len(ids)
             if self.options.placed:
-                check_placement(checkpoint.reader(cut.shard), cut.shard.file, cut.entry, ids)
+                check_placement(cut.shard, cut.entry, ids)
             if not self._sketch_directly(piece, ids):
                 counts += self._read_batches(piece, ids)
         if row != end:
-            raise _miscounted(checkpoint, place)
+            raise _miscounted(place)
         return counts
 
     def _sketch_directly(self, piece: IdPiece, ids: bulk.I64) -> bool:
         """Let the kernel read rows; False where it cannot, or where Python must see them too."""
         if self.options.odd or not self.options.sketched:
             return False
-        reader, sketch = self.opened.checkpoint.reader(piece.shard), bulk.new_sketch(piece.entry.row_bytes)
+        reader = self.opened.checkpoint.reader(piece.shard, piece.entry.values)
+        sketch = bulk.new_sketch(piece.entry.row_bytes)
         if not sketch_directly(reader, piece, ids, self.options.batch_bytes, sketch, self.sums, self.advance):
             return False
         self.sketch.add_sketch(piece.entry.name, sketch)
@@ -216,14 +223,14 @@ class _Pass(NamedTuple):
         sizes = [routing.sketch_size(entry.row_bytes) for entry in bundle.entries]
         added = np.zeros(sum(sizes), np.uint32)
         parts = bundle.parts([end - size for end, size in zip(accumulate(sizes), sizes, strict=True)])
-        file, reader = bundle.shard.file, self.opened.checkpoint.reader(bundle.shard)
+        file, checkpoint = bundle.shard.file, self.opened.checkpoint
         owner = (file.ps_num, file.ps_id) if self.options.placed else ()
-        bad = routing.sketch_parts(added, read_bundle(self.opened.checkpoint, bundle, self.sums), parts, *owner)
+        bad = routing.sketch_parts(added, read_bundle(checkpoint, bundle, self.sums), parts, *owner)
         if bad >= 0:
             if self.options.placed:
-                for _, ids in id_blocks(reader, bundle.entries[bad]):
-                    check_placement(reader, file, bundle.entries[bad], ids)
-            raise_bad_ids(reader, bundle.entries[bad])
+                for _, ids in id_blocks(checkpoint, bundle.shard, bundle.entries[bad]):
+                    check_placement(bundle.shard, bundle.entries[bad], ids)
+            raise_bad_ids(checkpoint, bundle.shard, bundle.entries[bad])
         self.sketch.add_parts([entry.name for entry in bundle.entries], added, parts)
         self.advance(bundle.value_bytes)
 
@@ -275,13 +282,13 @@ def read_back(
     other processes need not count the rows first, which must be where the marks are. Raises CorruptError for a byte
     that is another one, and where a table has more or fewer ids than rows.
     """
-    readers = {shard.file.ps_id: checkpoint.reader(shard) for shard in checkpoint.shards}
-    sums = ChunkSums(zip(readers.values(), chunks, strict=True), literals)
+    readers = [checkpoint.reader(shard) for shard in checkpoint.shards]
+    sums = ChunkSums(zip(readers, chunks, strict=True), literals)
     small = _Small.of(checkpoint, job, options, total_bytes)
     openers = job.executor.openings or openings(checkpoint.store)
-    sums.add_rest(checkpoint.shards, readers, workers=openers, others=small.extents())
+    sums.add_rest(checkpoint.shards, checkpoint.files, workers=openers, others=small.extents())
     sketch = _sketch(checkpoint, job, small, options=options, sums=sums, marks=marks)
-    return sketch, [sums.finish(reader.path, workers=job.workers) for reader in readers.values()]
+    return sketch, [sums.finish(reader.path, workers=job.workers) for reader in readers]
 
 
 def fingerprint(checkpoint: Checkpoint, job: Job, *, options: ValueOptions = _ALL) -> Fingerprint:
@@ -324,8 +331,7 @@ class _Small(NamedTuple):
         task_bytes = job.executor.task_bytes(value_bytes(checkpoint) if total_bytes is None else total_bytes)
         if task_bytes:
             return cls(task_bytes, 0, [])
-        is_near = not any(checkpoint.reader(shard).block_bytes for shard in checkpoint.shards)
-        times = _SMALL_TIMES if is_near and options.batch_bytes >= VALUE_BATCH_BYTES else 1
+        times = _SMALL_TIMES if not checkpoint.reads_blocks and options.batch_bytes >= VALUE_BATCH_BYTES else 1
         return cls(0, times, list(bundles(checkpoint, min(PIECE_BYTES, options.batch_bytes), times=times)))
 
     def extents(self) -> Mapping[int, Sequence[tuple[int, int]]]:
@@ -337,7 +343,7 @@ class _Small(NamedTuple):
 
     def tasks(self, checkpoint: Checkpoint, workers: int) -> Iterator[Sequence[Bundle]]:
         """Yield all bundles in tasks."""
-        near = 0 if any(checkpoint.reader(shard).block_bytes for shard in checkpoint.shards) else _BUNDLED_BYTES
+        near = 0 if checkpoint.reads_blocks else _BUNDLED_BYTES
         sizes = [bundle.end - bundle.start for bundle in self.bundles]
         yield from together(zip(self.bundles, sizes, strict=True), min(near, sum(sizes) // (4 * workers)))
 
@@ -370,11 +376,11 @@ def _sketch(
     ).sketch
 
 
-def _miscounted(checkpoint: Checkpoint, place: IdPiece) -> CorruptError:
+def _miscounted(place: IdPiece) -> CorruptError:
     return CorruptError(
         f"table {place.entry.name!r} has more or fewer ids than the {counted(place.rows, 'row')} that were counted",
         code="id-row-mismatch",
-        path=checkpoint.reader(place.shard).path,
+        path=place.shard.path(place.run),
         offset=place.start,
     )
 
@@ -398,7 +404,8 @@ def _owned(checkpoint: Checkpoint, task: Sequence[PieceAt | Bundle], bounds: Bou
     for place in task:
         if not isinstance(place, Bundle) and place.shard in bounds:
             starts = bounds[place.shard][:, 0]
-            for extent, is_first in _extents(checkpoint, place):
+            of_first = (pair for pair in _extents(checkpoint, place) if not pair[0].file)
+            for extent, is_first in of_first:
                 first = int(np.searchsorted(starts, extent.start, "left"))
                 if is_first:  # with what stands before the first value
                     first = max(int(np.searchsorted(starts, extent.start, "right")) - 1, 0)
@@ -411,8 +418,10 @@ def _extents(checkpoint: Checkpoint, place: PieceAt) -> Iterator[tuple[Extent, b
     piece = place.piece(checkpoint)
     if isinstance(piece, DensePiece):
         at = piece.entry.values.start + piece.start
-        yield Extent(at, at + piece.size), piece.start == 0
+        yield Extent(at, at + piece.size, file=piece.entry.values.file), piece.start == 0
         return
-    width, start = piece.entry.row_bytes, piece.entry.values.start
-    yield Extent(start + piece.first_row * width, start + (piece.first_row + piece.rows) * width), piece.first_row == 0
-    yield Extent(piece.start, piece.end), False
+    width, values = piece.entry.row_bytes, piece.entry.values
+    first, end = (values.start + row * width for row in (piece.first_row, piece.first_row + piece.rows))
+    yield Extent(first, end, file=values.file), piece.first_row == 0
+    if piece.run.is_stored:
+        yield Extent(piece.start, piece.end, file=piece.run.file), False

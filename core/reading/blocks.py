@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.base.arrays import BFLOAT16
 from edl_ckpt.core.base.errors import CorruptError, LockedError, UnsupportedError
+from edl_ckpt.core.base.parallel import run_parallel
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.tables import Encoding, IdRun, ShardIndex, TableEntry
-from edl_ckpt.core.model.versions import ShardFile
 from edl_ckpt.core.sources.elasticdl.target import row_owners
 from edl_ckpt.core.storage.interface import RangeReader
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.reading.reader import Checkpoint
 
 ID_BLOCK_BYTES: Final = 512 << 10
 """Id bytes read at a time: with what they decode to, about the L2 cache of a core."""
 VALUE_BATCH_BYTES: Final = 1 << 20
 """Bytes of values that each worker reads at a time: with the arrays made from them, about the L2 cache of a core."""
+_NEAR_BYTES: Final = 4096
+"""Runs of bytes that are less than a page apart are read at once."""
+_LARGE_BYTES: Final = 64 << 10
+"""Runs of so many bytes are read one by one, to where they belong."""
 
 
-SumBytes: TypeAlias = Callable[[int, bulk.U8], None]
-"""Takes bytes of a file that were read, and their offset."""
+class Sums(Protocol):
+    """Takes the bytes that are read, for the checksums of their chunks."""
+
+    def add(self, reader: RangeReader, offset: int, data: memoryview) -> None:
+        """Add the bytes of a file from an offset on; several threads call it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +85,7 @@ def numpy_dtype(dtype: DType | None, *, bits: bool = False) -> np.dtype[Any]:
     return as_dtype(np.empty(0, np.uint8), dtype, bits=bits).dtype
 
 
-def id_blocks(reader: RangeReader, entry: TableEntry) -> Iterator[tuple[int, bulk.I64]]:
+def id_blocks(checkpoint: Checkpoint, shard: ShardIndex, entry: TableEntry) -> Iterator[tuple[int, bulk.I64]]:
     """Yield (the number of the first row, ids int64 [n]) in blocks of some bytes, in order.
 
     Raises CorruptError when there are more ids than rows, or fewer.
@@ -81,12 +93,12 @@ def id_blocks(reader: RangeReader, entry: TableEntry) -> Iterator[tuple[int, bul
     first = 0
     for run in entry.ids:
         for start, end in cuts(run, run.start, run.end, ID_BLOCK_BYTES):
-            ids = read_ids(reader, entry.name, run, start, end).ids
+            ids = read_piece(checkpoint, IdPiece(shard, entry, run, start, end)).ids
             if first + len(ids) > entry.rows:
-                check_row_count(reader, entry, first + len(ids), at_least=True)
+                check_row_count(shard, entry, first + len(ids), at_least=True)
             yield first, ids
             first += len(ids)
-    check_row_count(reader, entry, first)
+    check_row_count(shard, entry, first)
 
 
 def cuts(run: IdRun, first: int, last: int, step: int) -> Iterator[tuple[int, int]]:
@@ -100,27 +112,27 @@ def cuts(run: IdRun, first: int, last: int, step: int) -> Iterator[tuple[int, in
         yield start, min(start + step, last)
 
 
-def read_ids(
-    reader: RangeReader, table: str, run: IdRun, start: int, end: int, sums: SumBytes | None = None
-) -> IdBlock:
-    """Return the ids of a run that begin in [start, end), and give their bytes to `sums`, tagged ones excepted."""
-    if run.encoding is Encoding.ROWS:
-        first = run.first + (start - run.start) // run.encoding.itemsize
-        return _as_block(np.arange(first, first + (end - start) // run.encoding.itemsize, dtype=np.int64))
-    start, data = id_bytes(reader, table, run, start, end)
+def read_piece(checkpoint: Checkpoint, piece: IdPiece, sums: Sums | None = None) -> IdBlock:
+    """Return the ids of a piece, and add their bytes to checksums, tagged ones excepted."""
+    run, table = piece.run, piece.entry.name
+    if not run.is_stored:
+        first = run.first + (piece.start - run.start) // run.encoding.itemsize
+        return _as_block(np.arange(first, first + count_ids(checkpoint, piece), dtype=np.int64))
+    reader = checkpoint.reader(piece.shard, run)
+    start, data = _id_bytes(reader, table, run, piece.start, piece.end)
     if sums is not None and not run.tagged:
-        sums(start, data)
+        sums.add(reader, start, data.data)
     if run.encoding.itemsize:
         return _as_block(data.view(run.encoding.value).astype(np.int64))
     try:
         values, lengths = bulk.decode_varints(data)
     except bulk.VarintError as error:
         cut = str(error) == bulk.CUT_SHORT and start + len(data) == run.end
-        raise bad_id(reader, table, start + error.position, "an id is cut short" if cut else str(error)) from None
+        raise _bad_id(reader, table, start + error.position, "an id is cut short" if cut else str(error)) from None
     if not run.tagged:
         return IdBlock(data, values, lengths)
     if len(values) % 2:
-        raise bad_id(reader, table, start + len(data) - int(lengths[-1]), "an id is cut short")
+        raise _bad_id(reader, table, start + len(data) - int(lengths[-1]), "an id is cut short")
     is_id = np.repeat(np.arange(len(values)) % 2 == 1, lengths)
     return IdBlock(data[is_id], values[1::2].copy(), lengths[1::2].copy())
 
@@ -129,14 +141,17 @@ def _as_block(ids: bulk.I64) -> IdBlock:
     return IdBlock(bulk.encode_varints(ids), ids, bulk.varint_lengths(ids))
 
 
-def count_stored(reader: RangeReader, table: str, run: IdRun, start: int, end: int) -> int:
-    """Return how many ids of a run begin in [start, end), without their values."""
+def count_ids(checkpoint: Checkpoint, piece: IdPiece) -> int:
+    """Return how many ids a piece has, without their values."""
+    run, size = piece.run, piece.end - piece.start
     if run.encoding.itemsize:
-        return (end - start) // run.encoding.itemsize
-    return bulk.count_varints(id_bytes(reader, table, run, start, end)[1]) // (2 if run.tagged else 1)
+        return size // run.encoding.itemsize
+    reader = checkpoint.reader(piece.shard, run)
+    data = _id_bytes(reader, piece.entry.name, run, piece.start, piece.end)[1]
+    return bulk.count_varints(data) // (2 if run.tagged else 1)
 
 
-def id_bytes(reader: RangeReader, table: str, run: IdRun, start: int, end: int) -> tuple[int, bulk.U8]:
+def _id_bytes(reader: RangeReader, table: str, run: IdRun, start: int, end: int) -> tuple[int, bulk.U8]:
     """Return (the offset of the first id that begins in [start, end), the bytes of all that do).
 
     Where varints begin is only known when they are read, so some bytes before and after are read too.
@@ -160,51 +175,53 @@ def _after_first_end(reader: RangeReader, table: str, run: IdRun, data: bulk.U8,
         return int(ends[0]) + 1
     if near - 1 + len(data) >= run.end:
         return len(data)
-    raise bad_id(reader, table, near, bulk.TOO_LONG)
+    raise _bad_id(reader, table, near, bulk.TOO_LONG)
 
 
-def bad_id(reader: RangeReader, table: str, offset: int, fault: str) -> CorruptError:
+def _bad_id(reader: RangeReader, table: str, offset: int, fault: str) -> CorruptError:
     """Return the error for ids that cannot be decoded."""
     return CorruptError(f"table {table!r}: {fault}", path=reader.path, offset=offset)
 
 
-def raise_bad_ids(reader: RangeReader, entry: TableEntry) -> NoReturn:
+def raise_bad_ids(checkpoint: Checkpoint, shard: ShardIndex, entry: TableEntry) -> NoReturn:
     """Read a table's ids again, which cannot be decoded or are not as many as its rows, and raise CorruptError.
 
     Raises LockedError when they are right now.
     """
-    for _ in id_blocks(reader, entry):
+    for _ in id_blocks(checkpoint, shard, entry):
         pass
     raise LockedError(
         f"table {entry.name!r}: its ids changed while they were read",
-        path=reader.path,
+        path=shard.path(entry.values),
         offset=entry.offset,
         hint="another process is writing the shard, or the storage returns wrong bytes; try again",
     )
 
 
-def check_placement(reader: RangeReader, file: ShardFile, entry: TableEntry, ids: bulk.I64) -> None:
-    """Raise CorruptError when one of some ids of a table, int64 [n], belongs to another shard than their file."""
+def check_placement(shard: ShardIndex, entry: TableEntry, ids: bulk.I64) -> None:
+    """Raise CorruptError when one of some ids of a table, int64 [n], belongs to another shard than theirs."""
+    file = shard.file
     if not bulk.have_owner(ids, file.ps_num, file.ps_id):
         owner = row_owners(ids, file.ps_num)
         first = np.flatnonzero(owner != file.ps_id)[0]
         raise CorruptError(
             f"table {entry.name!r}: id {ids[first]} belongs to shard {owner[first]}",
             code="misplaced-row",
-            path=reader.path,
+            path=file.path,
             offset=entry.offset,
         )
 
 
-def read_rows(reader: RangeReader, entry: TableEntry, first: int, rows: bulk.U8) -> bulk.U8:
+def read_rows(checkpoint: Checkpoint, shard: ShardIndex, entry: TableEntry, first: int, rows: bulk.U8) -> bulk.U8:
     """Return the rows from `first` on, as many as uint8 [n, row_bytes] has; CorruptError past the last row.
 
     The result is the array, or a view of the file when the reader can give one without a copy.
     """
     if first + len(rows) > entry.rows:
-        check_row_count(reader, entry, first + len(rows), at_least=True)
+        check_row_count(shard, entry, first + len(rows), at_least=True)
     if not rows.size:
         return rows
+    reader = checkpoint.reader(shard, entry.values)
     at = entry.values.start + first * entry.row_bytes
     view = reader.view(at, rows.nbytes)
     if view is not None:
@@ -213,13 +230,41 @@ def read_rows(reader: RangeReader, entry: TableEntry, first: int, rows: bulk.U8)
     return rows
 
 
-def check_row_count(reader: RangeReader, entry: TableEntry, ids: int, *, at_least: bool = False) -> None:
+def read_runs(reader: RangeReader, starts: bulk.I64, run_bytes: int, *, workers: int = 1) -> bulk.U8:
+    """Return the runs of bytes that begin at some offsets, int64 [n], as uint8 [n, run_bytes].
+
+    Those that lie less than a page apart are read at once, in stretches of at most a batch.
+    """
+    out = np.empty((len(starts), run_bytes), np.uint8)
+    if not out.size:
+        return out
+    order = np.argsort(starts, kind="stable")
+    ordered = starts[order]
+    gap = -1 if run_bytes >= _LARGE_BYTES else run_bytes + _NEAR_BYTES
+    cuts = np.flatnonzero((np.diff(ordered) > gap) | (np.diff(ordered // VALUE_BATCH_BYTES) > 0)) + 1
+
+    def read(edges: tuple[int, int]) -> None:
+        some = slice(*edges)
+        low = int(ordered[some.start])
+        if some.stop - some.start == 1:
+            reader.read_into(low, out[order[some.start]].data)
+            return
+        data = np.empty(int(ordered[some.stop - 1]) + run_bytes - low, np.uint8)
+        reader.read_into(low, data.data)
+        out[order[some]] = np.lib.stride_tricks.sliding_window_view(data, run_bytes)[ordered[some] - low]
+
+    for _ in run_parallel(read, pairwise([0, *cuts.tolist(), len(ordered)]), workers):
+        pass
+    return out
+
+
+def check_row_count(shard: ShardIndex, entry: TableEntry, ids: int, *, at_least: bool = False) -> None:
     """Raise CorruptError when a table has another number of ids than of rows."""
     if ids != entry.rows:
         more = "or more " if at_least else ""
         raise CorruptError(
             f"table {entry.name!r} has {ids} {more}ids for {counted(entry.rows, 'row')}",
             code="id-row-mismatch",
-            path=reader.path,
+            path=shard.path(entry.values),
             offset=entry.offset,
         )

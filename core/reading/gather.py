@@ -26,7 +26,7 @@ from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.tables import DenseEntry, ShardIndex, TableEntry
-from edl_ckpt.core.reading.blocks import IdPiece, as_dtype, check_row_count, cuts, numpy_dtype, read_ids
+from edl_ckpt.core.reading.blocks import IdPiece, as_dtype, check_row_count, cuts, numpy_dtype, read_piece
 from edl_ckpt.core.reading.parts import Part, PartLike, Rows, check_fits
 from edl_ckpt.core.reading.repeated import last_of_each
 from edl_ckpt.core.sources.elasticdl.target import MAX_PS_NUM, row_owners, variable_owner
@@ -178,7 +178,8 @@ class Gathering:
         total += sum(span.rows * span.entry.row_bytes for t in tables.values() for span in t.spans if span.kept)
         self._read(self._reads(part, variables, tables), total)
         for shard in self._shards.values():
-            self._source.reader(shard).check_unchanged()
+            for file in shard.file.files:
+                self._source.files[file.path].check_unchanged()
         return part
 
     def _variables(self) -> dict[str, tuple[ShardIndex, DenseEntry]]:
@@ -204,13 +205,13 @@ class Gathering:
             first = rows.get(key, 0)
             rows[key] = first + count
             if rows[key] > piece.entry.rows:
-                check_row_count(self._source.reader(piece.shard), piece.entry, rows[key], at_least=True)
+                check_row_count(piece.shard, piece.entry, rows[key], at_least=True)
             table = tables[piece.entry.name]
             table.add(_Span(piece.shard, piece.entry, first, count, table.rows, len(ids), keep), ids)
         for name, table in tables.items():
             table.finish()
             for shard, entry in self._entries(name):
-                check_row_count(self._source.reader(shard), entry, rows.get((name, shard.file.ps_id), 0))
+                check_row_count(shard, entry, rows.get((name, shard.file.ps_id), 0))
         return tables
 
     def _entries(self, table: str) -> Iterator[tuple[ShardIndex, TableEntry]]:
@@ -244,7 +245,7 @@ class Gathering:
 
     def _look(self, piece: IdPiece) -> tuple[int, bulk.I64, bulk.U8 | None]:
         """Return (how many ids a piece has, those of the server, the bits of their rows or None for all)."""
-        ids = read_ids(self._source.reader(piece.shard), piece.entry.name, piece.run, piece.start, piece.end).ids
+        ids = read_piece(self._source, piece).ids
         file, server = piece.shard.file, self._server
         if self._skipping and not (row_owners(ids, file.ps_num) == file.ps_id).all():
             raise MisplacedError(f"{file.path} has rows of table {piece.entry.name!r} that belong to another shard")
@@ -281,8 +282,8 @@ class Gathering:
         """Yield everything that is to be read into the arrays of a part."""
         for shard in self._shards.values():
             own = [(d, part.variables[n]) for n, (of, d) in variables.items() if of is shard and d.size_bytes]
-            reader = self._source.reader(shard)
             for near in _neighbours(own) if self._remote else ([each] for each in own):
+                reader = self._source.reader(shard, near[0][0].values)
                 if len(near) > 1:
                     yield _Read(sum(dense.size_bytes for dense, _ in near), partial(_read_at_once, reader, near))
                 else:
@@ -290,7 +291,7 @@ class Gathering:
         for name, table in tables.items():
             for span in table.spans:
                 vectors = part.tables[name].vectors[span.at : span.at + span.kept]
-                yield from self._row_reads(self._source.reader(span.shard), span, vectors)
+                yield from self._row_reads(self._source.reader(span.shard, span.entry.values), span, vectors)
 
     def _dense_reads(self, reader: RangeReader, entry: DenseEntry, array: npt.NDArray[Any]) -> Iterator[_Read]:
         flat = array.reshape(-1)
@@ -384,9 +385,10 @@ class Gathering:
 def _neighbours(found: Sequence[_Dense]) -> Iterator[list[_Dense]]:
     """Yield small variables that lie near each other in a shard together: one request to remote storage for them."""
     near: list[_Dense] = []
-    for dense, array in sorted(found, key=lambda each: each[0].values.start):
+    for dense, array in sorted(found, key=lambda each: (each[0].values.file, each[0].values.start)):
         if near and (
-            dense.values.end - near[0][0].values.start > _VALUE_BYTES
+            dense.values.file != near[0][0].values.file
+            or dense.values.end - near[0][0].values.start > _VALUE_BYTES
             or dense.values.start - near[-1][0].values.end > _NEAR_BYTES
         ):
             yield near

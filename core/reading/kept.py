@@ -80,18 +80,17 @@ class KeptReader(RemoteReader):
         self.inner.close()
 
 
-def keep(shards: Sequence[ShardIndex], readers: Mapping[int, RangeReader], workers: int) -> Mapping[int, RangeReader]:
+def keep(shards: Sequence[ShardIndex], readers: Mapping[str, RangeReader], workers: int) -> Mapping[str, RangeReader]:
     """Fetch what is to be kept of some shards; return readers that find it, or the same ones where there is no room."""
-    wanted: dict[int, list[tuple[int, int, int]]] = {}
+    wanted: dict[str, list[tuple[int, int, int]]] = {}
     total = 0
     for shard in shards:
-        ranges = list(_to_keep(shard))
-        if ranges and total + sum(end - start for start, end in ranges) <= KEPT_BYTES:
-            places = accumulate((end - start for start, end in ranges), initial=total)
-            wanted[shard.file.ps_id] = [
-                (start, end, place) for (start, end), place in zip(ranges, places, strict=False)
-            ]
-            total += sum(end - start for start, end in ranges)
+        for number, file in enumerate(shard.file.files):
+            ranges = list(_to_keep(shard, number))
+            if ranges and total + sum(end - start for start, end in ranges) <= KEPT_BYTES:
+                places = accumulate((end - start for start, end in ranges), initial=total)
+                wanted[file.path] = [(start, end, place) for (start, end), place in zip(ranges, places, strict=False)]
+                total += sum(end - start for start, end in ranges)
     if not total:
         return readers
     try:
@@ -107,39 +106,38 @@ def keep(shards: Sequence[ShardIndex], readers: Mapping[int, RangeReader], worke
 
     for _ in run_parallel(fetch, _blocks(wanted, readers), workers):
         pass
-    return {**readers, **{ps_id: KeptReader(readers[ps_id], disk, ranges) for ps_id, ranges in wanted.items()}}
+    return {**readers, **{path: KeptReader(readers[path], disk, ranges) for path, ranges in wanted.items()}}
 
 
-def take_over(kept: Mapping[int, RangeReader], readers: Mapping[int, RangeReader]) -> Mapping[int, RangeReader]:
+def take_over(kept: Mapping[str, RangeReader], readers: Mapping[str, RangeReader]) -> Mapping[str, RangeReader]:
     """Return readers that find what was kept of the same generations of the same files."""
     found = dict(readers)
-    for ps_id, old in kept.items():
-        new = readers.get(ps_id)
-        if not isinstance(old, KeptReader) or new is None or not new.generation:
-            continue
-        if (new.path, new.generation) == (old.path, old.generation):
-            found[ps_id] = KeptReader(new, old.disk, old.ranges)
+    for path, old in kept.items():
+        new = readers.get(path)
+        if isinstance(old, KeptReader) and new is not None and new.generation and new.generation == old.generation:
+            found[path] = KeptReader(new, old.disk, old.ranges)
     return found
 
 
 def _blocks(
-    wanted: Mapping[int, Sequence[tuple[int, int, int]]], readers: Mapping[int, RangeReader]
+    wanted: Mapping[str, Sequence[tuple[int, int, int]]], readers: Mapping[str, RangeReader]
 ) -> Iterator[tuple[RangeReader, int, int, int]]:
     """Yield (reader, start, end, place on the disk) of each request."""
-    for ps_id, ranges in wanted.items():
-        reader = readers[ps_id]
+    for path, ranges in wanted.items():
+        reader = readers[path]
         for start, end, place in ranges:
             for at in range(start, end, reader.block_bytes):
                 yield reader, at, min(at + reader.block_bytes, end), place + at - start
 
 
-def _to_keep(shard: ShardIndex) -> Iterator[tuple[int, int]]:
-    """Yield the ranges [start, end) of a shard that are kept, in order: those with small gaps between them as one."""
-    extents = [(run.start, run.end) for entry in shard.tables for run in entry.ids]
+def _to_keep(shard: ShardIndex, file: int) -> Iterator[tuple[int, int]]:
+    """Yield the ranges [start, end) of a file that are kept, in order: those with small gaps between them as one."""
+    runs = [(entry, [run for run in entry.ids if run.is_stored and run.file == file]) for entry in shard.tables]
+    extents = [(run.start, run.end) for _, own in runs for run in own]
     extents += [
-        (entry.offset, max(run.end for run in entry.ids))
-        for entry in shard.tables
-        if entry.ids and max(run.end for run in entry.ids) - entry.offset <= _SMALL_BYTES
+        (entry.offset, max(run.end for run in own))
+        for entry, own in runs
+        if own and entry.values.file == file and max(run.end for run in own) - entry.offset <= _SMALL_BYTES
     ]
     open_range: tuple[int, int] | None = None
     for start, end in sorted(extents):

@@ -21,7 +21,7 @@ from edl_ckpt.core.base.words import counted, describe, escaped
 from edl_ckpt.core.kernel.bulk import I64
 from edl_ckpt.core.kernel.placement import owners
 from edl_ckpt.core.model.tables import ShardIndex, TableEntry
-from edl_ckpt.core.reading.blocks import ID_BLOCK_BYTES, as_dtype, check_row_count, cuts, read_ids, read_rows
+from edl_ckpt.core.reading.blocks import ID_BLOCK_BYTES, IdPiece, as_dtype, check_row_count, cuts, read_piece, read_rows
 
 if TYPE_CHECKING:
     from edl_ckpt.core.reading.reader import Checkpoint
@@ -129,13 +129,13 @@ class _Part:
             number += 1
         ids = np.concatenate(found)
         if len(ids) < end - first:  # the ids have ended before the rows
-            check_row_count(self._checkpoint.reader(self.shard), self.entry, self._places[-1].row)
+            check_row_count(self.shard, self.entry, self._places[-1].row)
         return ids
 
     def vectors(self, first: int, end: int) -> npt.NDArray[np.generic]:
         """Return rows [first, end) as [n, dim]."""
         rows = np.empty((end - first, self.entry.row_bytes), np.uint8)
-        data = read_rows(self._checkpoint.reader(self.shard), self.entry, first, rows)
+        data = read_rows(self._checkpoint, self.shard, self.entry, first, rows)
         return as_dtype(data.reshape(-1), self.entry.dtype).reshape(end - first, self.entry.dim).copy()
 
     def find(self, wanted: int, reporter: Reporter) -> int | None:
@@ -156,9 +156,8 @@ class _Part:
         if place.run >= len(self.entry.ids):
             return None
         run = self.entry.ids[place.run]
-        reader = self._checkpoint.reader(self.shard)
         _, stop = next(cuts(run, place.start, run.end, self._block_bytes))
-        ids = read_ids(reader, self.entry.name, run, place.start, stop).ids
+        ids = read_piece(self._checkpoint, IdPiece(self.shard, self.entry, run, place.start, stop)).ids
         reporter.advance(stop - place.start)
         if number + 1 == len(self._places):
             next_run = place.run + (stop >= run.end)
@@ -176,5 +175,5 @@ def read_elements(checkpoint: Checkpoint, name: str, first: int, count: int) -> 
     shard, entry = checkpoint.find_variable(name)
     count = max(0, min(count, entry.elements - first))
     data = np.empty(count * entry.dtype.itemsize, np.uint8)
-    checkpoint.reader(shard).read_into(entry.values.start + first * entry.dtype.itemsize, data.data)
+    checkpoint.reader(shard, entry.values).read_into(entry.values.start + first * entry.dtype.itemsize, data.data)
     return as_dtype(data, entry.dtype)

@@ -55,23 +55,20 @@ class CheckpointValue:
 
     version: Version
     shards: tuple[ShardIndex, ...]
-    files: dict[int, _File]
+    files: tuple[_File, ...]
     directory: str
     """The directory that paths are relative to."""
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Self:
         """Return the value of an opened checkpoint."""
-        readers = {shard.file.ps_id: checkpoint.reader(shard) for shard in checkpoint.shards}
-        files = {k: _File(r.path, r.size_bytes, r.block_bytes, r.generation) for k, r in readers.items()}
-        return cls(checkpoint.version, checkpoint.shards, files, _here())
+        files = (_File(r.path, r.size_bytes, r.block_bytes, r.generation) for r in checkpoint.files.values())
+        return cls(checkpoint.version, checkpoint.shards, tuple(files), _here())
 
     def open(self) -> Checkpoint:
         """Return the same checkpoint in this process; a read raises LockedError where a file is another one now."""
         place = self.version.location
-        readers: dict[int, RangeReader] = {
-            k: _LaterReader(place, file, self.directory) for k, file in self.files.items()
-        }
+        readers = {file.path: _LaterReader(place, file, self.directory) for file in self.files}
         return Checkpoint(self.version, self.shards, readers)
 
 

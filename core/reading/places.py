@@ -16,10 +16,10 @@ from edl_ckpt.core.base.packing import packed
 from edl_ckpt.core.base.parallel import Advance
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
-from edl_ckpt.core.reading.blocks import IdPiece
+from edl_ckpt.core.reading.blocks import IdPiece, count_ids
 from edl_ckpt.core.reading.picklable import CheckpointValue
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.reading.scan import PIECE_BYTES, DensePiece, count_ids, cut_piece, is_small, number_rows
+from edl_ckpt.core.reading.scan import PIECE_BYTES, DensePiece, cut_piece, is_small, number_rows
 
 _LEAST_TASK_BYTES: Final = 256 << 10
 """A thread too takes small pieces together: each alone would cost it more than their bytes."""

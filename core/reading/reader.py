@@ -31,10 +31,11 @@ from edl_ckpt.core.base.words import abridged, command, counted, describe, escap
 from edl_ckpt.core.catalog import listing as catalog
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.layouts import Placement
-from edl_ckpt.core.model.tables import DenseEntry, ShardIndex, TableEntry
+from edl_ckpt.core.model.tables import DenseEntry, Extent, ShardIndex, TableEntry
 from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.reading.blocks import as_dtype
 from edl_ckpt.core.reading.gather import Gathering, MisplacedError, Server
+from edl_ckpt.core.reading.gathered import GatheredReader
 from edl_ckpt.core.reading.kept import KeptReader, keep, take_over
 from edl_ckpt.core.reading.parts import Part, PartLike
 from edl_ckpt.core.reading.table import TableView
@@ -56,10 +57,10 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
     that is a UsageError, which is a ValueError. What headers say (shards, names, infos) stays.
     """
 
-    def __init__(self, version: Version, shards: Sequence[ShardIndex], readers: Mapping[int, RangeReader]) -> None:
+    def __init__(self, version: Version, shards: Sequence[ShardIndex], readers: Mapping[str, RangeReader]) -> None:
         self.version = version
         self.shards = tuple(shards)
-        self._readers: dict[int, RangeReader] = dict(readers)
+        self._readers: dict[str, RangeReader] = dict(readers)
         self._closed = False
         self.infos = {info.name: info for shard in reversed(self.shards) for info in shard.infos}
         """Every table's info by name: the first shard's, where they differ."""
@@ -161,12 +162,31 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         """Return the names of all dense variables, in order."""
         return sorted(self._variables)
 
-    def reader(self, shard: ShardIndex) -> RangeReader:
-        """Return the open file of a shard; UsageError when the checkpoint is closed."""
-        self._check_open()
-        return self._readers[shard.file.ps_id]
+    def reader(self, shard: ShardIndex, extent: Extent | None = None) -> RangeReader:
+        """Return what reads an extent of a shard, by default its first file; UsageError when the checkpoint is closed.
 
-    def keep_ids(self, job: Job) -> Mapping[int, RangeReader]:
+        That is an open file, or rows gathered from some.
+        """
+        self._check_open()
+        if extent is None or not extent.file:
+            return self._readers[shard.file.path]
+        files = shard.file.files
+        if extent.file < len(files):
+            return self._readers[files[extent.file].path]
+        return GatheredReader(shard.gathered[extent.file - len(files)], [self._readers[file.path] for file in files])
+
+    @property
+    def files(self) -> Mapping[str, RangeReader]:
+        """Return the open files, by their paths; UsageError when the checkpoint is closed."""
+        self._check_open()
+        return self._readers
+
+    @property
+    def reads_blocks(self) -> bool:
+        """Say whether a read should ask for many bytes, as far storage wants it."""
+        return any(reader.block_bytes for reader in self._readers.values())
+
+    def keep_ids(self, job: Job) -> Mapping[str, RangeReader]:
         """Fetch the ids of all tables from far storage, once, to the local disk; return readers that have them.
 
         Where they are kept already this does nothing. Nor on a cluster, whose processes would not have them: then
@@ -175,18 +195,18 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         self._check_open()
         if job.executor.is_cluster:
             return {}
-        far = [reader for reader in self._readers.values() if reader.block_bytes]
-        if far and not any(isinstance(reader, KeptReader) for reader in far):
+        if self.reads_blocks and not any(isinstance(reader, KeptReader) for reader in self._readers.values()):
             self._readers = dict(keep(self.shards, self._readers, job.workers))
         return dict(self._readers)
 
     @property
     def has_near_ids(self) -> bool:
         """Say whether no id needs a request: all are on the local disk."""
-        some = (self._readers[shard.file.ps_id] for shard in self.shards if any(table.ids for table in shard.tables))
-        return all(isinstance(reader, KeptReader) or not reader.block_bytes for reader in some)
+        runs = ((shard, run) for shard in self.shards for table in shard.tables for run in table.ids)
+        some = {id(reader): reader for reader in (self.reader(shard, run) for shard, run in runs if run.is_stored)}
+        return all(isinstance(reader, KeptReader) or not reader.block_bytes for reader in some.values())
 
-    def take_ids(self, kept: Mapping[int, RangeReader]) -> None:
+    def take_ids(self, kept: Mapping[str, RangeReader]) -> None:
         """Use what another opening kept of the same generations of these files."""
         self._readers = dict(take_over(kept, self._readers))
 
@@ -227,7 +247,7 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         Raises NameNotFoundError, which is a KeyError, for an unknown name.
         """
         shard, entry = self.find_variable(name)
-        reader = self.reader(shard)
+        reader = self.reader(shard, entry.values)
         check_memory(entry.size_bytes, f"variable {entry.name!r}", self.version.ref)
         data = np.empty(entry.size_bytes, np.uint8)
         reader.read_into(entry.values.start, data.data)
@@ -310,14 +330,14 @@ def open_checkpoint(
     version = catalog.as_version(version)
     _check_state(version, partial=partial)
     store = open_store(version.location)
-    readers: dict[int, RangeReader] = {}
+    readers: dict[str, RangeReader] = {}
     workers = workers or openings(store)
 
     def begin(file: ShardFile) -> None:
-        readers[file.ps_id] = store.open(file.path)
+        readers[file.path] = store.open(file.path)
 
     try:
-        for _ in run_parallel(begin, version.shards, workers):
+        for _ in run_parallel(begin, version.files, workers):
             pass
         shards = source_of(version).index(version, readers, workers=workers)
     except BaseException as error:
@@ -364,7 +384,7 @@ def check_not_replaced(version: Version) -> None:
     now = next((v for v in present if v.path == version.path), None)
     has_times = not version.location.is_far
     listed, found = (
-        {(s.path, s.size_bytes, s.modified if has_times else 0.0) for s in v.shards} for v in (version, now or version)
+        {(s.path, s.size_bytes, s.modified if has_times else 0.0) for s in v.files} for v in (version, now or version)
     )
     if found - listed:
         raise ReplacedError("another command has replaced the version since it was listed", path=version.path)

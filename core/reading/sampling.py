@@ -16,13 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.base.parallel import run_parallel
-from edl_ckpt.core.kernel.bulk import I64, U8
+from edl_ckpt.core.kernel.bulk import I64
 from edl_ckpt.core.model.tables import DenseEntry, ShardIndex, TableEntry
-from edl_ckpt.core.reading.blocks import as_dtype, id_blocks, read_rows
+from edl_ckpt.core.reading.blocks import as_dtype, id_blocks, read_rows, read_runs
 from edl_ckpt.core.reading.reader import Checkpoint, openings
-from edl_ckpt.core.reading.table import close_together
 from edl_ckpt.core.sources.elasticdl.target import row_owners
-from edl_ckpt.core.storage.interface import RangeReader
 
 U64 = npt.NDArray[np.uint64]
 _GOLDEN, _MIX = 0x9E3779B97F4A7C15, (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
@@ -87,7 +85,7 @@ def sample_table(
     chosen = _Chosen(min(count, max(most_bytes // max(row_bytes, 1), 1)), seed)
     some = [(shard, entry) for shard, entry in entries if shard.file.ps_id < looked]
     for number, (shard, entry) in enumerate(some):
-        chosen.add(number, checkpoint.reader(shard), entry)
+        chosen.add(number, checkpoint, shard, entry)
     _, order = np.unique(chosen.found["id"], return_index=True)  # ascending; a damaged table may have an id twice
     found = chosen.found[order]
     vectors = _vectors(checkpoint, some, found)
@@ -102,9 +100,9 @@ class _Chosen:
         self.found = np.empty(0, _FOUND)
         self.reach = (1 << 64) - 1
 
-    def add(self, number: int, reader: RangeReader, entry: TableEntry) -> None:
+    def add(self, number: int, checkpoint: Checkpoint, shard: ShardIndex, entry: TableEntry) -> None:
         """Look at all ids of an entry."""
-        for first, ids in id_blocks(reader, entry):
+        for first, ids in id_blocks(checkpoint, shard, entry):
             hashes = hash_ids(ids, self._seed)
             near = np.flatnonzero(hashes <= np.uint64(self.reach))
             more = np.empty(len(near), _FOUND)
@@ -126,25 +124,11 @@ def _vectors(
     workers = openings(checkpoint.store)
     for number, (shard, entry) in enumerate(entries):
         mine = np.flatnonzero(found["entry"] == number)
-        mine = mine[np.argsort(found["row"][mine])]
         if len(mine) and entry.row_bytes:
-            data = _rows_at(checkpoint.reader(shard), entry, found["row"][mine], workers)
+            starts = entry.values.start + found["row"][mine] * entry.row_bytes
+            data = read_runs(checkpoint.reader(shard, entry.values), starts, entry.row_bytes, workers=workers)
             vectors[mine] = as_dtype(data.reshape(-1), entry.dtype).reshape(len(mine), entry.dim)
     return vectors
-
-
-def _rows_at(reader: RangeReader, entry: TableEntry, row: I64, workers: int) -> U8:
-    """Return rows of a shard by their numbers, which ascend: uint8 [n, row_bytes]; rows near each other in one read."""
-    rows = np.empty((len(row), entry.row_bytes), np.uint8)
-
-    def read(some: slice) -> None:
-        low, high = int(row[some.start]), int(row[some.stop - 1])
-        buffer = np.empty((high - low + 1, entry.row_bytes), np.uint8)
-        rows[some] = read_rows(reader, entry, low, buffer)[row[some] - low]
-
-    for _ in run_parallel(read, close_together(row, entry.row_bytes), workers):
-        pass
-    return rows
 
 
 def stretches(total: int, most: int, *, seed: int, name: str) -> list[range]:
@@ -173,7 +157,7 @@ def sample_variable(
     Of variables with one shape and one dtype they are those of the same places.
     """
     shard, entry = checkpoint.find_variable(name)
-    reader = checkpoint.reader(shard)
+    reader = checkpoint.reader(shard, entry.values)
     for places in stretches(entry.elements, most_bytes // entry.dtype.itemsize, seed=seed, name=name):
         data = np.empty(len(places) * entry.dtype.itemsize, np.uint8)
         reader.read_into(_place(entry, places.start), data.data)
@@ -199,7 +183,7 @@ def sample_values(
     def read(piece: tuple[int, int, int]) -> npt.NDArray[np.generic]:
         number, first, end = piece
         shard, entry = entries[number]
-        data = read_rows(checkpoint.reader(shard), entry, first, np.empty((end - first, entry.row_bytes), np.uint8))
+        data = read_rows(checkpoint, shard, entry, first, np.empty((end - first, entry.row_bytes), np.uint8))
         return as_dtype(data.reshape(-1), entry.dtype).reshape(len(data), entry.dim)
 
     pieces = [

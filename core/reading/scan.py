@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from threading import BoundedSemaphore
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +17,10 @@ from edl_ckpt.core.kernel import bulk, routing
 from edl_ckpt.core.model.tables import DenseEntry, Encoding, ShardIndex, TableEntry
 from edl_ckpt.core.reading.blocks import (
     VALUE_BATCH_BYTES,
-    IdBlock,
     IdPiece,
+    Sums,
     check_row_count,
-    count_stored,
     cuts,
-    read_ids,
     read_rows,
 )
 from edl_ckpt.core.reading.reader import Checkpoint
@@ -40,14 +38,6 @@ DIRECT_BYTES: Final = 1 << 20
 """Bytes of values that the kernel has in one call; fewer, in a whole piece, are not worth it."""
 _GAP_BYTES: Final = 4 << 10
 """The most bytes between two small parts that are read along with them."""
-
-
-class Sums(Protocol):
-    """Takes the bytes that are read, for the checksums of their chunks."""
-
-    def add(self, reader: RangeReader, offset: int, data: memoryview) -> None:
-        """Add the bytes of a file from an offset on; several threads call it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +83,7 @@ def is_small(entry: TableEntry, times: int = 1) -> bool:
     run = entry.ids[0]
     return (
         run.encoding is Encoding.VARINT
+        and run.file == entry.values.file == 0
         and entry.values.end <= run.start
         and run.end - entry.offset <= _SMALL_BYTES * times
     )
@@ -138,7 +129,7 @@ def id_pieces(checkpoint: Checkpoint, piece_bytes: int = PIECE_BYTES, *, above: 
 
 def cut_piece(checkpoint: Checkpoint, piece: IdPiece, piece_bytes: int) -> Iterator[IdPiece]:
     """Cut a piece into smaller ones, whose rows are not counted; unpacked ids stay together."""
-    step = _id_step(piece.entry, checkpoint.reader(piece.shard).block_bytes, piece_bytes)
+    step = _id_step(piece.entry, checkpoint.reader(piece.shard, piece.entry.values).block_bytes, piece_bytes)
     whole = piece.start, piece.end  # nearly every piece is one: there may be thousands
     for start, end in [whole] if piece.end - piece.start <= step else cuts(piece.run, *whole, step):
         yield IdPiece(piece.shard, piece.entry, piece.run, start, end)
@@ -149,18 +140,6 @@ def _id_step(entry: TableEntry, block_bytes: int, piece_bytes: int) -> int:
     id_bytes = sum(run.end - run.start for run in entry.ids)
     for_a_block = id_bytes * block_bytes // max(entry.values.size_bytes, 1)
     return piece_bytes // for_a_block * for_a_block if 0 < for_a_block <= piece_bytes else piece_bytes
-
-
-def read_piece(checkpoint: Checkpoint, piece: IdPiece, sums: Sums | None = None) -> IdBlock:
-    """Return the ids of a piece, and add their bytes to checksums."""
-    reader = checkpoint.reader(piece.shard)
-    add = None if sums is None else lambda at, data: sums.add(reader, at, data.data)
-    return read_ids(reader, piece.entry.name, piece.run, piece.start, piece.end, add)
-
-
-def count_ids(checkpoint: Checkpoint, piece: IdPiece) -> int:
-    """Return how many ids a piece has, without their values."""
-    return count_stored(checkpoint.reader(piece.shard), piece.entry.name, piece.run, piece.start, piece.end)
 
 
 def number_rows(
@@ -188,7 +167,7 @@ def number_rows(
         for entry in shard.tables:
             if entry.name not in without and not is_small(entry, above):
                 total = totals.get((shard.file.ps_id, entry.name), 0)
-                check_row_count(checkpoint.reader(shard), entry, total)
+                check_row_count(shard, entry, total)
     return numbered
 
 
@@ -237,7 +216,7 @@ def row_batches(
     left out, and not read where that is possible. With `looks`, a caller that waits for nothing else has far rows in
     its turns and in its memory: no batch may be used behind the last one.
     """
-    reader = checkpoint.reader(piece.shard)
+    reader = checkpoint.reader(piece.shard, piece.entry.values)
     # A caller with smaller batches bounds its memory. What is near is read as it is looked at, into the same memory.
     block_bytes = max(batch_bytes, reader.block_bytes) if batch_bytes >= VALUE_BATCH_BYTES else batch_bytes
     step_bytes = batch_bytes if sums is None else min(batch_bytes, _LOOK_BYTES)
@@ -258,7 +237,7 @@ def row_batches(
             last = min(first + block, rows)
             if wanted is not None and not wanted[first:last].any():
                 continue
-            values = read_rows(reader, piece.entry, piece.first_row + first, buffer[: last - first])
+            values = read_rows(checkpoint, piece.shard, piece.entry, piece.first_row + first, buffer[: last - first])
             with nullcontext() if looks is None else looks.turn:
                 for start in range(first, last, step):
                     stop = min(start + step, last)
@@ -289,7 +268,7 @@ def sketch_directly(
     if file is None or size < DIRECT_BYTES or not routing.can_move_file_rows():
         return False
     if piece.first_row + rows > entry.rows:
-        check_row_count(reader, entry, piece.first_row + rows, at_least=True)
+        check_row_count(piece.shard, entry, piece.first_row + rows, at_least=True)
     step = min(max(1, min(batch_bytes, DIRECT_BYTES) // entry.row_bytes), rows)
     buffer = np.empty((step, entry.row_bytes), np.uint8)
     at = entry.values.start + piece.first_row * entry.row_bytes
@@ -332,7 +311,7 @@ def read_dense(checkpoint: Checkpoint, piece: DensePiece, sums: Sums | None = No
     """Return the bytes of a piece, uint8 [size], and add them to checksums."""
     data = np.empty(piece.size, np.uint8)
     if piece.size:
-        reader, at = checkpoint.reader(piece.shard), piece.entry.values.start + piece.start
+        reader, at = checkpoint.reader(piece.shard, piece.entry.values), piece.entry.values.start + piece.start
         reader.read_into(at, data.data)
         if sums is not None:
             sums.add(reader, at, data.data)

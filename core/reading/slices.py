@@ -16,15 +16,12 @@ import numpy as np
 
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.kernel import bulk
-from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES
+from edl_ckpt.core.reading.blocks import read_runs
 from edl_ckpt.core.storage.interface import RangeReader
 
 Index: TypeAlias = "int | slice | EllipsisType | tuple[int | slice | EllipsisType, ...]"
 """What `np.s_[0:10, 3]` returns."""
 _PART: Final = re.compile(r"(?:(-?\d{1,18})?\s*:\s*(-?\d{1,18})?\s*(?::\s*(-?\d{1,18})?)?|(-?\d{1,18})|(\.\.\.))")
-_NEAR_BYTES: Final = 4096
-_LARGE_BYTES: Final = 64 << 10
-"""Runs of so many bytes are read one by one, to where they belong."""
 
 
 def parse_index(text: str) -> Index:
@@ -109,23 +106,7 @@ def memory_bytes(axes: Sequence[Axis], itemsize: int) -> int:
 def read_chosen(reader: RangeReader, offset: int, itemsize: int, axes: Sequence[Axis]) -> bulk.U8:
     """Return the bytes of the chosen elements of an array at an offset, in C order, uint8 [n * itemsize]."""
     starts, run_bytes = _runs(axes, itemsize)
-    out = np.empty((len(starts), run_bytes), np.uint8)
-    if not out.size:
-        return out.reshape(-1)
-    if run_bytes >= _LARGE_BYTES:
-        for row, start in zip(out, starts.tolist(), strict=True):
-            reader.read_into(offset + start, row.data)
-        return out.reshape(-1)
-    order = np.argsort(starts, kind="stable")
-    ordered = starts[order]
-    window = ordered // VALUE_BATCH_BYTES
-    cuts = np.flatnonzero((np.diff(ordered) > run_bytes + _NEAR_BYTES) | (np.diff(window) > 0)) + 1
-    for some in np.split(np.arange(len(ordered)), cuts):
-        low = int(ordered[some[0]])
-        data = np.empty(int(ordered[some[-1]]) + run_bytes - low, np.uint8)
-        reader.read_into(offset + low, data.data)
-        out[order[some]] = np.lib.stride_tricks.sliding_window_view(data, run_bytes)[ordered[some] - low]
-    return out.reshape(-1)
+    return read_runs(reader, offset + starts, run_bytes).reshape(-1)
 
 
 def _inner(axes: Sequence[Axis]) -> int:

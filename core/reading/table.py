@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -26,7 +25,7 @@ from edl_ckpt.core.base.words import abridged, counted, describe, escaped
 from edl_ckpt.core.kernel.bulk import I64, order_ids
 from edl_ckpt.core.kernel.placement import owners
 from edl_ckpt.core.model.tables import ShardIndex, TableEntry
-from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES, as_dtype, check_row_count, id_blocks, numpy_dtype, read_rows
+from edl_ckpt.core.reading.blocks import as_dtype, check_row_count, id_blocks, numpy_dtype, read_rows, read_runs
 from edl_ckpt.core.reading.parts import Rows
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 _PIECE_BYTES: Final = 8 << 20
 """Bytes of values in one task of reading a whole table: on S3 one request."""
-_NEAR_BYTES: Final = 4096
 _MISSING_SHOWN: Final = 5
 _OUTSIDE_SHOWN: Final = 3
 _NO_MATRIX: Final = "a matrix has a row for each id from 0 on; `to_numpy` has only the ids that there are"
@@ -102,7 +100,7 @@ class TableView:
 
     def __iter__(self) -> Iterator[Rows]:
         for shard, entry in self._checkpoint.entries(self.name):
-            for first, block in id_blocks(self._checkpoint.reader(shard), entry):
+            for first, block in id_blocks(self._checkpoint, shard, entry):
                 for start in range(0, len(block), self._batch_rows):
                     ids = block[start : start + self._batch_rows]
                     rows = self._read(shard, entry, first + start, first + start + len(ids))
@@ -112,11 +110,10 @@ class TableView:
         self, shard: ShardIndex, entry: TableEntry, first: int, end: int, out: npt.NDArray[np.uint8] | None = None
     ) -> npt.NDArray[np.uint8]:
         """Return rows [first, end) of a shard as uint8 [n, row_bytes], in `out` if it is given."""
-        reader = self._checkpoint.reader(shard)  # each time: a closed checkpoint says so
         if end > entry.rows:  # before memory is allocated for rows that do not exist
-            check_row_count(reader, entry, end, at_least=True)
+            check_row_count(shard, entry, end, at_least=True)
         rows = np.empty((end - first, entry.row_bytes), np.uint8) if out is None else out
-        return read_rows(reader, entry, first, rows)
+        return read_rows(self._checkpoint, shard, entry, first, rows)
 
     def to_numpy(self, ids: Ids | None = None) -> Rows:
         """Return all rows in ascending order of their ids, or those of `ids` in the order of `ids`.
@@ -279,7 +276,7 @@ class TableView:
 
     def _read_ids(self, shard: ShardIndex, entry: TableEntry, ids: I64) -> None:
         """Fill int64 [entry.rows] with the ids of a shard; CorruptError when there are more or fewer."""
-        for first, block in id_blocks(self._checkpoint.reader(shard), entry):
+        for first, block in id_blocks(self._checkpoint, shard, entry):
             ids[first : first + len(block)] = block
 
     def __repr__(self) -> str:
@@ -361,12 +358,11 @@ def _collect(
     bits: bool,
 ) -> None:
     """Search a shard for `wanted[mine]`; write the rows, and count those of each id."""
-    reader = checkpoint.reader(shard)
     order = mine[np.argsort(wanted[mine])]
     ordered = wanted[order]
     places: list[I64] = []
     rows: list[I64] = []
-    for first, ids in id_blocks(reader, entry):
+    for first, ids in id_blocks(checkpoint, shard, entry):
         at = np.searchsorted(ordered, ids)
         hits = np.flatnonzero(ordered[np.minimum(at, len(ordered) - 1)] == ids) if len(ordered) else at[:0]
         places.append(order[at[hits]])
@@ -375,16 +371,7 @@ def _collect(
         return
     place, row = np.concatenate(places), np.concatenate(rows)
     np.add.at(found.hits, place, 1)
-    for some in close_together(row, entry.row_bytes):
-        low, high = int(row[some.start]), int(row[some.stop - 1])
-        buffer = np.empty((high - low + 1, entry.row_bytes), np.uint8)
-        data = read_rows(reader, entry, low, buffer)[row[some] - low]
-        found.vectors[place[some]] = as_dtype(data.reshape(-1), entry.dtype, bits=bits).reshape(len(data), entry.dim)
-
-
-def close_together(row: I64, row_bytes: int) -> Iterator[slice]:
-    """Cut ascending row numbers at gaps of more than a page, and where a stretch exceeds a batch."""
-    gap = max(_NEAR_BYTES // max(row_bytes, 1), 1)
-    window = row // max(VALUE_BATCH_BYTES // max(row_bytes, 1), 1)
-    cuts = np.flatnonzero((np.diff(row) > gap) | (np.diff(window) > 0)) + 1
-    yield from (slice(a, b) for a, b in pairwise([0, *cuts.tolist(), len(row)]) if b > a)
+    place, last = np.unique(place[::-1], return_index=True)
+    starts = entry.values.start + row[::-1][last] * entry.row_bytes
+    data = read_runs(checkpoint.reader(shard, entry.values), starts, entry.row_bytes)
+    found.vectors[place] = as_dtype(data.reshape(-1), entry.dtype, bits=bits).reshape(len(data), entry.dim)

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DType
-from edl_ckpt.core.model.tables import Encoding, TableEntry
+from edl_ckpt.core.model.tables import Encoding, ShardIndex, TableEntry
 from edl_ckpt.core.proof.duplicates import check_sorted
-from edl_ckpt.core.reading.blocks import check_row_count, id_blocks
+from edl_ckpt.core.reading.blocks import check_row_count, id_blocks, read_rows
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sorting.partition import TablePart
 from edl_ckpt.core.storage.interface import RangeReader
@@ -58,13 +58,23 @@ def read_tables(checkpoint: Checkpoint, names: Collection[str]) -> dict[str, Sma
             if entry.rows:
                 wanted.setdefault(shard.file.ps_id, []).append(entry)
     for shard in checkpoint.shards:
-        reader = checkpoint.reader(shard)
-        for start, data, entries in _near(reader, wanted.get(shard.file.ps_id, ())):
+        own = wanted.get(shard.file.ps_id, [])
+        for entry in own:
+            if not _is_in_first_file(entry):
+                ids[entry.name] += [block for _, block in id_blocks(checkpoint, shard, entry)]
+                data = np.empty((entry.rows, entry.row_bytes), np.uint8)
+                rows[entry.name].append(read_rows(checkpoint, shard, entry, 0, data))
+        for start, data, entries in _near(checkpoint.reader(shard), list(filter(_is_in_first_file, own))):
             for entry in entries:
-                ids[entry.name].append(_ids(reader, entry, start, data))
+                ids[entry.name].append(_ids(checkpoint, shard, entry, start, data))
                 at = entry.values.start - start
                 rows[entry.name].append(data[at : at + entry.rows * entry.row_bytes].reshape(entry.rows, -1))
     return {name: _table(checkpoint, name, ids[name], rows[name]) for name in names}
+
+
+def _is_in_first_file(entry: TableEntry) -> bool:
+    """Say whether values and ids of a table are all in the first file of its shard."""
+    return not entry.values.file and all(run.is_stored and not run.file for run in entry.ids)
 
 
 def _extent(entry: TableEntry) -> tuple[int, int]:
@@ -96,7 +106,7 @@ def _read(reader: RangeReader, start: int, end: int) -> bulk.U8:
     return data
 
 
-def _ids(reader: RangeReader, entry: TableEntry, start: int, data: bulk.U8) -> bulk.I64:
+def _ids(checkpoint: Checkpoint, shard: ShardIndex, entry: TableEntry, start: int, data: bulk.U8) -> bulk.I64:
     """Return the ids of a table in a shard; CorruptError when they are not as many as its rows."""
     if len(entry.ids) == 1 and entry.ids[0].encoding is Encoding.VARINT:
         try:
@@ -104,9 +114,9 @@ def _ids(reader: RangeReader, entry: TableEntry, start: int, data: bulk.U8) -> b
         except bulk.VarintError:
             pass  # `id_blocks` names the fault and its place
         else:
-            check_row_count(reader, entry, len(ids))
+            check_row_count(shard, entry, len(ids))
             return ids
-    return np.concatenate([ids for _, ids in id_blocks(reader, entry)])
+    return np.concatenate([ids for _, ids in id_blocks(checkpoint, shard, entry)])
 
 
 def _table(checkpoint: Checkpoint, name: str, ids: list[bulk.I64], rows: list[bulk.U8]) -> SmallTable:

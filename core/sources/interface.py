@@ -70,9 +70,9 @@ class Source(Protocol):
         """Return the entries that are versions of this source, complete or not, without metadata and in any order."""
 
     def index(
-        self, version: Version, readers: Mapping[int, RangeReader], *, workers: int = 1, on_fault: OnFault | None = None
+        self, version: Version, readers: Mapping[str, RangeReader], *, workers: int = 1, on_fault: OnFault | None = None
     ) -> Sequence[ShardIndex]:
-        """Return the contents of the shards that have a reader, from their headers alone.
+        """Return the contents of the shards whose files have readers, by their paths, from their headers alone.
 
         `workers` shards are read at a time. Raises CorruptError for a damaged shard, unless `on_fault` takes it.
         """

@@ -41,7 +41,7 @@ def _elements(
     checkpoint: Checkpoint, shard: ShardIndex, entry: DenseEntry, start: int, stop: int
 ) -> npt.NDArray[np.generic]:
     data = np.empty((stop - start) * entry.dtype.itemsize, np.uint8)
-    checkpoint.reader(shard).read_into(entry.values.start + start * entry.dtype.itemsize, data.data)
+    checkpoint.reader(shard, entry.values).read_into(entry.values.start + start * entry.dtype.itemsize, data.data)
     return as_dtype(data, entry.dtype)
 
 

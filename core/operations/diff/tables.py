@@ -24,11 +24,11 @@ from edl_ckpt.core.base.progress import Counted
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.operations.diff.comparison import RowOptions, TableComparison
 from edl_ckpt.core.operations.diff.results import TableDiff
-from edl_ckpt.core.reading.blocks import IdPiece
+from edl_ckpt.core.reading.blocks import IdPiece, read_piece
 from edl_ckpt.core.reading.picklable import CheckpointValue
 from edl_ckpt.core.reading.places import count_rows, ids_at
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.reading.scan import id_pieces, read_piece
+from edl_ckpt.core.reading.scan import id_pieces
 from edl_ckpt.core.sorting.partition import PartitionedTable, by_hash, parts_needed
 from edl_ckpt.core.sorting.small import read_tables
 from edl_ckpt.core.sources.elasticdl.target import row_owners
@@ -116,9 +116,8 @@ def _diff_rows(
 def _shards_of(checkpoint: Checkpoint, name: str, remainder: int = 0, modulus: int = 1) -> Checkpoint:
     """Return the part of a checkpoint with one table, in the shards of one remainder."""
     some = [shard for shard in checkpoint.shards if shard.file.ps_id % modulus == remainder]
-    readers = {shard.file.ps_id: checkpoint.reader(shard) for shard in some}
     only = [replace(s, variables=(), tables=tuple(t for t in s.tables if t.name == name)) for s in some]
-    return Checkpoint(checkpoint.version, only, readers)
+    return Checkpoint(checkpoint.version, only, checkpoint.files)
 
 
 def _is_placed(checkpoint: Checkpoint) -> bool:

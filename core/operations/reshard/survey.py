@@ -21,7 +21,7 @@ class Survey(SourceSurvey):
     """A version, counted for `to_ps` parameter servers. A plan needs nothing else of it."""
 
     source: Version
-    kept: Mapping[int, RangeReader] = field(default_factory=dict)
+    kept: Mapping[str, RangeReader] = field(default_factory=dict)
     """Readers that have the ids of far shards on the local disk: the execution takes them over."""
 
     def __repr__(self) -> str:

@@ -31,7 +31,7 @@ from edl_ckpt.core.operations.verify.headers import (
 )
 from edl_ckpt.core.operations.verify.ids import ContentCheck
 from edl_ckpt.core.operations.verify.seals import compare_with_seal, find_seal, sums_of_seal
-from edl_ckpt.core.reading.reader import check_all_unchanged, check_not_replaced
+from edl_ckpt.core.reading.reader import check_not_replaced
 from edl_ckpt.core.sources.registry import source_of
 from edl_ckpt.core.state.seal import Seal
 from edl_ckpt.core.storage import Location
@@ -137,7 +137,7 @@ def _verify(
             with report.checking("ids"):
                 content.wait_for_ids()
             sound = content.sound
-        check_all_unchanged(checkpoint.store, [checkpoint.reader(shard) for shard in checkpoint.shards])
+        checkpoint.check_unchanged()
         bytes_read = checkpoint.bytes_read + job.executor.bytes_read() - read_before
         shards_read = len(checkpoint.shards)
     if any(finding.severity == "error" for finding in report.findings):  # names, shards and seal may be of two moments

@@ -94,11 +94,11 @@ def open_readable_shards(
     `opened` gets every reader that could be opened, by file name, even if its shard cannot be indexed.
     """
     store = open_store(version.location)
-    readers: dict[int, RangeReader] = {}
+    readers: dict[str, RangeReader] = {}
     files = _one_set(version)
 
     def lost(file: ShardFile, error: EdlCkptError) -> None:
-        readers.pop(file.ps_id, None)
+        readers.pop(file.path, None)
         if isinstance(error, CorruptError):
             report.add_error(error, file)
         else:
@@ -106,7 +106,8 @@ def open_readable_shards(
 
     def begin(file: ShardFile) -> EdlCkptError | None:
         try:
-            opened[base_name(file.path)] = readers[file.ps_id] = stack.enter_context(closing(store.open(file.path)))
+            for one in file.files:
+                opened[base_name(one.path)] = readers[one.path] = stack.enter_context(closing(store.open(one.path)))
         except (CorruptError, NotFoundError) as error:
             return error
         return None

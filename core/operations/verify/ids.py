@@ -99,8 +99,7 @@ class ContentCheck:
         """
         checkpoint, job = self.checkpoint, self.job
         checkpoint.keep_ids(job)
-        is_far = any(checkpoint.reader(shard).block_bytes for shard in checkpoint.shards)
-        if self._is_concurrent and is_far:
+        if self._is_concurrent and checkpoint.reads_blocks:
             self._of_ids = Report()
             job.reporter.start("checking ids and values", self._id_bytes + value_bytes(checkpoint))
             # What takes no request takes a core: with more threads no table would be done before all of them are.
@@ -211,7 +210,7 @@ class ContentCheck:
 
     def _has_all_ids(self, shard: ShardIndex, entry: TableEntry, ids: int) -> bool:
         try:
-            check_row_count(self.checkpoint.reader(shard), entry, ids)
+            check_row_count(shard, entry, ids)
         except CorruptError as error:
             self._report_fault(shard, entry, error)
             return False

@@ -122,8 +122,7 @@ def find_seal(version: Version, report: Report) -> Seal | None:
 def sums_of_seal(seal: Seal, checkpoint: Checkpoint, readers: Mapping[str, RangeReader]) -> ChunkSums:
     """Return the sums of the chunks of a seal, to which the bytes are added while the values are checked."""
     sums = ChunkSums((readers[shard.name], shard.chunks) for shard in comparable(seal, readers))
-    by_number = {shard.file.ps_id: checkpoint.reader(shard) for shard in checkpoint.shards}
-    sums.add_rest(checkpoint.shards, by_number, workers=openings(checkpoint.store))
+    sums.add_rest(checkpoint.shards, checkpoint.files, workers=openings(checkpoint.store))
     return sums
 
 

@@ -37,19 +37,19 @@ OLD_DTYPES: Final = {
 
 
 def index_version(
-    version: Version, readers: Mapping[int, RangeReader], *, workers: int = 1, on_fault: OnFault | None = None
+    version: Version, readers: Mapping[str, RangeReader], *, workers: int = 1, on_fault: OnFault | None = None
 ) -> list[ShardIndex]:
     """Index the shards of a version that have a reader, as `Source.index` says."""
 
     def draft(file: ShardFile) -> Draft | EdlCkptError:
         try:
-            return draft_shard(file, Cursor(readers[file.ps_id]))
+            return draft_shard(file, Cursor(readers[file.path]))
         except (CorruptError, NotFoundError) as error:
             if on_fault is None:
                 raise
             return error
 
-    files = [file for file in version.shards if file.ps_id in readers]
+    files = [file for file in version.shards if file.path in readers]
     results = list(run_parallel(draft, files, workers))
     drafts = [result for result in results if isinstance(result, Draft)]
     if on_fault is None:

@@ -30,7 +30,7 @@ def number_in_file(reader: RangeReader, name: str) -> int:
 
 
 def index(
-    version: Version, readers: Mapping[int, RangeReader], *, workers: int = 1, on_fault: OnFault | None = None
+    version: Version, readers: Mapping[str, RangeReader], *, workers: int = 1, on_fault: OnFault | None = None
 ) -> Sequence[ShardIndex]:
     """Return the contents of shards; their generation is decided over all of them together."""
     from edl_ckpt.core.sources.elasticdl.indexing import index_version  # numpy and protobuf: no listing needs them

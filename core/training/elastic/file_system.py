@@ -268,7 +268,7 @@ class _VariableStream(RangeStream):
             hint = meant(key, _keys_of(checkpoint), "streams")
             raise NotFoundError(f"no stream {key!r}", path=checkpoint.version.ref, hint=hint)
         shard, entry = checkpoint.find_variable(name)
-        super().__init__(checkpoint.reader(shard), entry.values.start, entry.size_bytes)
+        super().__init__(checkpoint.reader(shard, entry.values), entry.values.start, entry.size_bytes)
         self.name = f"{checkpoint.version.ref}:{key}"
         self._checkpoint = checkpoint
 

@@ -107,7 +107,9 @@ class SavedValues:
         memory = _memory_of(child.value)
         if memory is not None:
             shard, entry = self.checkpoint.find_variable(self._dense[path])
-            self.checkpoint.reader(shard).read_into(entry.values.start, memory.reshape(-1).view(np.uint8).data)
+            self.checkpoint.reader(shard, entry.values).read_into(
+                entry.values.start, memory.reshape(-1).view(np.uint8).data
+            )
             return child.value
         return _put_array(child, self.checkpoint.variable(self._dense[path], bits=True), path_name(path))
 

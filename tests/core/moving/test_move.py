@@ -38,10 +38,9 @@ from edl_ckpt.core.moving.sparse import PieceCounts, SparsePairs
 from edl_ckpt.core.moving.tasks import Move
 from edl_ckpt.core.operations.reshard.plan import plan_reshard
 from edl_ckpt.core.operations.reshard.survey import Survey
-from edl_ckpt.core.reading.blocks import IdBlock, IdPiece
+from edl_ckpt.core.reading.blocks import IdBlock, IdPiece, read_piece
 from edl_ckpt.core.reading.places import IdsAt
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.reading.scan import read_piece
 from edl_ckpt.core.sources.elasticdl import shard_layout
 from edl_ckpt.core.sources.elasticdl.names import ELASTICDL
 from edl_ckpt.core.storage.files import PreallocatedFile
@@ -382,5 +381,10 @@ def wide_checkpoint(rows: int, ps_num: int) -> SimpleNamespace:
     version = Version(Location("run"), 7, "run/version-7", ELASTICDL, State.COMPLETE, ps_num, tuple(files))
     near = SimpleNamespace(block_bytes=0, path="", size_bytes=0, generation="")
     return SimpleNamespace(
-        version=version, shards=shards, table_names=["t"], entries=lambda _name: entries, reader=lambda _shard: near
+        version=version,
+        shards=shards,
+        table_names=["t"],
+        entries=lambda _name: entries,
+        reader=lambda *_: near,
+        files={file.path: near for file in files},
     )

@@ -12,20 +12,25 @@ import pytest
 
 from edl_ckpt.core import (
     CorruptError,
+    diff_versions,
     list_versions,
     look_up,
     open_checkpoint,
     reshard_version,
     save_checkpoint,
+    slice_table,
     verify_version,
 )
 from edl_ckpt.core.sources import registry
 
 SOURCE = '''
-"""Raw arrays after a head of JSON: `step_N/rankRofW.raw`."""
+"""Raw arrays after a head of JSON: `step_N/rankRofW.raw` has the vectors, `rankRofW.ids` the ids of the same rank."""
 import json
+from dataclasses import replace
 from edl_ckpt.core.model.dtypes import DTYPES
-from edl_ckpt.core.model.tables import Encoding, Extent, IdRun, ShardIndex, TableEntry, TableInfo
+from edl_ckpt.core.model.tables import (
+    Columns, DenseEntry, Encoding, Extent, GatheredRows, IdRun, ShardIndex, TableEntry, TableInfo
+)
 from edl_ckpt.core.model.layouts import Layout, ShardName, VersionName
 from edl_ckpt.core.model.versions import ShardFile, State, Version
 
@@ -42,29 +47,43 @@ def claims(listing, read_small):
     for entry in listing.inside.get("", ()):
         if entry.name.startswith("step_"):
             shards = []
-            for file in listing.inside[entry.relative]:
-                rank, _, count = file.name.removeprefix("rank").removesuffix(".raw").partition("of")
-                shards.append(ShardFile(int(rank), int(count), file.path, file.size_bytes, file.modified))
+            files = {file.name: file for file in listing.inside[entry.relative]}
+            for file in files.values():
+                stem, _, kind = file.name.partition(".")
+                rank, _, count = stem.removeprefix("rank").partition("of")
+                if kind == "raw":
+                    pair = [ShardFile(int(rank), int(count), f.path, f.size_bytes, f.modified)
+                            for f in (files[stem + ".ids"], file)]
+                    shards.append(replace(pair[1], others=(pair[0],)))
             shards.sort(key=lambda shard: shard.ps_id)
             state = State.COMPLETE if len(shards) == shards[0].ps_num else State.INCOMPLETE
             number = int(entry.name.removeprefix("step_"))
             yield Version(listing.location, number, entry.path, STEPS, state, shards[0].ps_num, tuple(shards))
 
 def index(version, readers, *, workers=1, on_fault=None):
-    return [_index(version, file, readers[file.ps_id]) for file in version.shards]
+    return [_index(version, file, readers[file.path]) for file in version.shards]
 
 def _index(version, file, reader):
     size = int.from_bytes(reader.read(0, 8), "little")
-    at, tables, infos = 8 + size, [], []
-    for table, (rows, dim, encoding) in json.loads(reader.read(8, size)).items():
+    at, tables, infos, gathered = 8 + size, [], [], []
+    for table, (rows, slots, halves, encoding, ids_at, order_at) in json.loads(reader.read(8, size)).items():
         coding = Encoding(encoding)
-        ids = IdRun(at, at + rows * coding.itemsize, coding, first=file.ps_id * 100)
-        start = at if coding is Encoding.ROWS else ids.end
-        values = Extent(start, start + 4 * rows * dim)
-        tables.append(TableEntry(table, DTYPES["float32"], dim, rows, values, (ids,) if rows else (), at))
-        infos.append(TableInfo(table, dim, "uniform"))
-        at = values.end
-    return ShardIndex(file, version.version, "", tuple(infos), (), tuple(tables))
+        ids = IdRun(ids_at, ids_at + rows * coding.itemsize, coding, first=file.ps_id * 100, file=1)
+        width = 16 // halves
+        values = Extent(at, at + 16 * slots)
+        if order_at is not None or halves > 1:
+            order = None if order_at is None else IdRun(order_at, order_at + 4 * rows, Encoding.INT32, first=1, file=1)
+            starts = range(at, at + 16 * slots, width * slots)
+            columns = (Columns(Extent(start, start + width * slots), width) for start in starts)
+            gathered.append(GatheredRows(rows, tuple(columns), order))
+            values = Extent(0, 16 * rows, file=1 + len(gathered))
+        tables.append(TableEntry(table, DTYPES["float32"], 4, rows, values, (ids,) if rows else (), at))
+        infos.append(TableInfo(table, 4, "uniform"))
+        at += 16 * slots
+    size = reader.size_bytes - at
+    bias = DenseEntry(f"bias{file.ps_id}", DTYPES["float32"], (size // 4,), Extent(at, at + size), at)
+    ends = DenseEntry(f"ends{file.ps_id}", DTYPES["int32"], (3,), Extent(0, 12, file=1), at)
+    return ShardIndex(file, version.version, "", tuple(infos), (bias, ends), tuple(tables), gathered=tuple(gathered))
 
 def check(version, shards): return []
 def blocking(version, shards): return []
@@ -79,21 +98,28 @@ def write(folder: Path, ranks: int = 3, twice: int | None = None) -> Truth:
     truth: Truth = {}
     (folder / "step_40").mkdir(parents=True)
     for rank in range(ranks):
-        head: dict[str, tuple[int, int, str]] = {}
-        body = b""
-        for coding, dtype in {**IDS, "rows": None}.items():
+        head: dict[str, tuple[int, int, int, str, int, int | None]] = {}
+        body, others = b"", np.arange(3, dtype=np.int32).tobytes()
+        kinds = [(f"t{coding}", coding, 1, False) for coding in (*IDS, "rows")]
+        for name, coding, halves, remapped in [*kinds, ("halved", "rows", 2, False), ("mapped", "<i8", 2, True)]:
             rows = 20 + rank
-            vectors = RNG.standard_normal((rows, 4), np.float32)
-            ids = np.arange(rank * 100, rank * 100 + rows)
-            if dtype is not None:
+            slots = rows + 5 if remapped else rows
+            vectors = RNG.standard_normal((slots, 4), np.float32)
+            ids, ids_at, order_at = np.arange(rank * 100, rank * 100 + rows), len(others), None
+            if coding in IDS:
                 ids[0] = ids[0] if twice is None else twice
                 ids = RNG.permutation(ids)
-                body += ids.astype(dtype).tobytes()
-            body += vectors.tobytes()
-            head[f"t{coding}"] = (rows, 4, coding)
-            truth.setdefault(f"t{coding}", {}).update(zip(ids.tolist(), vectors, strict=True))
-        text = json.dumps(head).encode()
-        (folder / f"step_40/rank{rank}of{ranks}.raw").write_bytes(len(text).to_bytes(8, "little") + text + body)
+                others += ids.astype(IDS[coding]).tobytes()
+            body += b"".join(half.tobytes() for half in np.split(vectors, halves, axis=1))
+            if remapped:
+                order, order_at = RNG.permutation(slots)[:rows], len(others)
+                others += (order + 1).astype(np.int32).tobytes()
+                vectors = vectors[order]
+            head[name] = (rows, slots, halves, coding, ids_at, order_at)
+            truth.setdefault(name, {}).update(zip(ids.tolist(), vectors, strict=True))
+        text, bias = json.dumps(head).encode(), np.full(7, rank, np.float32).tobytes()
+        (folder / f"step_40/rank{rank}of{ranks}.raw").write_bytes(len(text).to_bytes(8, "little") + text + body + bias)
+        (folder / f"step_40/rank{rank}of{ranks}.ids").write_bytes(others)
     return truth
 
 
@@ -125,11 +151,24 @@ def test_versions_of_another_source(tmp_path: Path) -> None:
             assert all(
                 (vector == rows[id_]).all() for id_, vector in zip(table.ids.tolist(), table.vectors, strict=True)
             )
+        assert (checkpoint["ends2"] == [0, 1, 2]).all()
+        assert (checkpoint["bias1"] == 1).all()
     found = look_up(version, "t<i8", [221, 3])
     assert (found.vectors == [truth["t<i8"][221], truth["t<i8"][3]]).all()
     assert look_up(version, "trows", [99]).missing == (99,)
+    some = sorted(truth["mapped"])[::7]
+    assert (look_up(version, "mapped", some).vectors == [truth["mapped"][id_] for id_ in some]).all()
+    assert (
+        slice_table(version, "mapped", "1:30:3, 1:3").vectors == np.array(list(truth["mapped"].values()))[1:30:3, 1:3]
+    ).all()
+    checked = verify_version(version, level="deep")
+    assert checked.ok
+    assert checked.fingerprint
     reshard_version(version, 2, output=str(tmp_path / "shards"))
-    assert verify_version(f"{tmp_path}/shards@40", level="deep").ok
+    resharded = verify_version(f"{tmp_path}/shards@40", level="deep")
+    assert resharded.ok
+    assert resharded.fingerprint == checked.fingerprint
+    assert diff_versions(version, f"{tmp_path}/shards@40").equal
     with open_checkpoint(f"{tmp_path}/shards@40") as checkpoint:
         for name, rows in truth.items():
             assert {i: tuple(v) for i, v in zip(*checkpoint.table(name).to_numpy(), strict=True)} == {
@@ -152,7 +191,7 @@ def test_an_id_in_several_shards(tmp_path: Path) -> None:
     write(tmp_path / "run", twice=77)
     (version,) = list_versions(str(tmp_path / "run")).versions
     duplicates = [finding for finding in verify_version(version).findings if finding.code == "duplicate-id"]
-    assert {finding.subject for finding in duplicates} == {f"t{coding}" for coding in IDS}
+    assert {finding.subject for finding in duplicates} == {"mapped", *(f"t{coding}" for coding in IDS)}
     assert all("1 id is in several shards: 77" in finding.message for finding in duplicates)
     with pytest.raises(CorruptError, match="id 77 occurs"):
         reshard_version(version, 2, output=str(tmp_path / "shards"))

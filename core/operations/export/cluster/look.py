@@ -14,10 +14,11 @@ from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.operations.export.content.ids import rows_claimed
 from edl_ckpt.core.operations.export.content.tables import TableIds
+from edl_ckpt.core.reading.blocks import read_piece
 from edl_ckpt.core.reading.picklable import CheckpointValue
 from edl_ckpt.core.reading.places import IdsAt, ids_at, in_tasks
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.reading.scan import number_rows, read_piece
+from edl_ckpt.core.reading.scan import number_rows
 
 _SAMPLES: Final = 256
 """Ids of a sample for each range: ranges then differ by a few percent."""

@@ -25,9 +25,9 @@ from edl_ckpt.core.operations.export.interface import ContentCounts, ExportConte
 from edl_ckpt.core.operations.export.output.parts import NewPart, WrittenFile
 from edl_ckpt.core.operations.export.output.places import OutputFile
 from edl_ckpt.core.proof.fingerprint import ContentSketch
+from edl_ckpt.core.reading.blocks import read_piece
 from edl_ckpt.core.reading.picklable import CheckpointValue
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.reading.scan import read_piece
 from edl_ckpt.core.sorting.partition import PART_BYTES, parts_needed, sample_step
 
 _SENT_BYTES: Final = 32 << 20

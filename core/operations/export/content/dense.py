@@ -62,11 +62,14 @@ def spans(checkpoint: Checkpoint, names: Container[str] | None = None) -> Iterat
         near: list[Piece] = []
         begin = end = 0
         wanted = (entry for entry in shard.variables if names is None or entry.name in names)
-        for entry in sorted(wanted, key=lambda entry: entry.values.start):
+        for entry in sorted(wanted, key=lambda entry: (entry.values.file, entry.values.start)):
             for start in range(0, max(entry.size_bytes, 1), SPAN_BYTES):
                 piece = Piece(entry, start, min(SPAN_BYTES, entry.size_bytes - start))
                 offset = piece.offset
-                if near and not (0 <= offset - end <= _GAP_BYTES and offset + piece.size - begin <= SPAN_BYTES):
+                same = bool(near) and near[0].entry.values.file == entry.values.file
+                if near and not (
+                    same and 0 <= offset - end <= _GAP_BYTES and offset + piece.size - begin <= SPAN_BYTES
+                ):
                     yield Span(shard, tuple(near))
                     near = []
                 if not near:
@@ -87,7 +90,7 @@ def read_span(
     start, last = span.pieces[0].offset, span.pieces[-1]
     data = np.empty(last.offset + last.size - start, np.uint8)
     if len(data):
-        checkpoint.reader(span.shard).read_into(start, data.data)
+        checkpoint.reader(span.shard, span.pieces[0].entry.values).read_into(start, data.data)
     for piece in span.pieces:
         own = data[piece.offset - start :][: piece.size]
         sketch.add_dense(piece.entry.name, piece.entry.size_bytes, piece.start, own)

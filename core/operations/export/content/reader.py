@@ -48,9 +48,9 @@ from edl_ckpt.core.operations.export.interface import (
 )
 from edl_ckpt.core.operations.export.output.places import Place, compare_rows
 from edl_ckpt.core.proof.fingerprint import ContentSketch, fingerprint_of
-from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES, IdPiece
+from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES, IdPiece, read_piece
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.reading.scan import read_piece, row_batches
+from edl_ckpt.core.reading.scan import row_batches
 from edl_ckpt.core.sorting.partition import PART_BYTES, Area, Areas, TablePart, parts_needed
 from edl_ckpt.core.sources.elasticdl.target import initial_rows
 from edl_ckpt.core.storage.files import ScratchFile
@@ -254,7 +254,7 @@ class ContentReader:
         for start in range(0, max(entry.size_bytes, 1), SPAN_BYTES):
             data = np.empty(min(SPAN_BYTES, entry.size_bytes - start), np.uint8)
             if len(data):
-                self.checkpoint.reader(shard).read_into(entry.values.start + start, data.data)
+                self.checkpoint.reader(shard, entry.values).read_into(entry.values.start + start, data.data)
             started.add_dense(entry.name, entry.size_bytes, start, data)
             self.reporter.advance(2 * len(data))
             yield self._cast(data, entry.dtype)

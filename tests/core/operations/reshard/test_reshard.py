@@ -38,12 +38,12 @@ from edl_ckpt.core.base.errors import (
 from edl_ckpt.core.commit.publish import disk as local
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.kernel import bulk
-from edl_ckpt.core.model.tables import TableEntry
+from edl_ckpt.core.model.tables import ShardIndex, TableEntry
 from edl_ckpt.core.moving import move, survey
 from edl_ckpt.core.reading import blocks, scan
+from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.state.annotate import MetadataCopies
 from edl_ckpt.core.storage import files
-from edl_ckpt.core.storage.interface import RangeReader
 from examples import examples
 from oracle import Model, combined, read_model
 from places import GOLDEN
@@ -120,9 +120,9 @@ def test_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     seen: list[int] = []
     real = blocks.read_rows
 
-    def read_rows(file: RangeReader, entry: TableEntry, first: int, rows: bulk.U8) -> bulk.U8:
+    def read_rows(checkpoint: Checkpoint, shard: ShardIndex, entry: TableEntry, first: int, rows: bulk.U8) -> bulk.U8:
         seen.append(rows.nbytes)
-        return real(file, entry, first, rows)
+        return real(checkpoint, shard, entry, first, rows)
 
     monkeypatch.setattr(scan, "read_rows", read_rows)
     plan, settings = prepare_reshard(version, 4, output=str(tmp_path / "b"), max_memory_bytes=400_000)
