@@ -28,7 +28,7 @@ from edl_ckpt.core.base.errors import (
 )
 from edl_ckpt.core.base.parallel import pause
 from edl_ckpt.core.base.words import extra_hint
-from edl_ckpt.core.storage.s3.session import Clients, settings
+from edl_ckpt.core.storage.s3.session import Service, settings
 from edl_ckpt.core.storage.s3.transport import DamagedError, Transport
 
 
@@ -71,7 +71,7 @@ class Connection:
             import botocore.session  # noqa: F401 - to say at once that it is missing
         except ImportError as error:
             raise UnsupportedError(str(error), path=shown, hint=extra_hint("s3")) from error
-        self._transport = Transport(functools.partial(Clients, *settings(options, shown)))
+        self._transport = Transport(functools.partial(Service, *settings(options, shown)))
         self.takes_quoted_etags = True
         """False once this service answered 412 to If-Match with the right ETag in quotes (Ceph's gateway)."""
         self._reports_md5: bool | None = None
@@ -118,7 +118,7 @@ class Connection:
     def identity(self, path: str) -> tuple[str, str, str]:
         """Return the address of the service, its region, and where the credentials come from; '' without any."""
         try:
-            return self._transport.clients.identity()
+            return self._transport.service.identity()
         except Exception as error:
             raise _meaning(error, path) from error
 
@@ -156,7 +156,7 @@ class Connection:
             again = UnavailableError, LockedError, NotFoundError, NoSpaceError
             if method != "upload_part" or isinstance(_meaning(error, path), again):
                 raise
-        self._transport.clients.sign_parts()
+        self._transport.hashes_parts = True
         if "ContentMD5" in parameters:
             parameters = {name: value for name, value in parameters.items() if not name.startswith("Checksum")}
         return self._transport.call(method, parameters)

@@ -1,4 +1,4 @@
-"""botocore's clients for the options of a location: credentials, endpoint, region and configuration are botocore's.
+"""botocore's client for the options of a location: credentials, endpoint, region and configuration are botocore's.
 
 They come from the usual environment of AWS, or from `--storage-option`.
 """
@@ -8,18 +8,16 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import ssl
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from functools import partial
 from typing import Any, Final
 
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.words import meant
 
-_CONNECTIONS: Final = 256
-"""Connections that stay open for the next request; no command has so many workers."""
 _TEXT_OPTIONS: Final = {
     "endpoint_url": "endpoint_url",
     "region": "region_name",
@@ -31,54 +29,58 @@ _TEXT_OPTIONS: Final = {
 _SECONDS_OPTIONS: Final = {"connect_timeout": 10.0, "read_timeout": 60.0}
 
 
-class Clients:
-    """The clients of one process for some options; making the first may fetch credentials over the network.
+class Service:
+    """botocore's client of a service for some options, and what writes and reads single requests as it does.
 
-    Parts of uploads have their checksum among the signed headers. So their client does not sign a SHA-256 of each body
-    too, unless the user configures `payload_signing_enabled`.
+    Making one may fetch credentials over the network.
     """
 
     def __init__(self, profile: str | None, arguments: Mapping[str, str], config: Mapping[str, Any]) -> None:
+        from botocore.config import Config
+        from botocore.serialize import create_serializer
         from botocore.session import Session
 
-        self._config = config
-        self._session = Session(profile=profile)
-        self._session.register_component("data_loader", _loader(self._session.get_config_variable("data_path")))
+        session = Session(profile=profile)
+        session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
+        parsers = session.get_component("response_parser_factory")
         # dateutil, which botocore uses otherwise, takes four fifths of the time of a listing.
-        self._session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_moment)
-        self._make = partial(self._session.create_client, "s3", **arguments)
+        parsers.set_parser_defaults(timestamp_parser=moment)
+        self.client = session.create_client("s3", **arguments, config=Config(**config))
+        self.parser = parsers.create_parser("rest-xml")
+        self.serializer = create_serializer("rest-xml", include_validation=False)
+        self.agent, self.connect_seconds = config["user_agent"], config["connect_timeout"]
+        self.read_seconds = config["read_timeout"]
+        configured = self.client.meta.config.s3 or {}
+        self.config_of_parts = Config(s3={"payload_signing_enabled": False, **configured})
+        """Parts have their checksum among the signed headers, and no SHA-256 too, unless the user configures that."""
+        self._authorities = session.get_config_variable("ca_bundle") or True
         self._is_explicit = "aws_access_key_id" in arguments
-        self._client, self._parts = self._new(), None
+        is_asked = "signature_version" not in config and not self._is_explicit
+        self._credentials = session.get_credentials() if is_asked else None
 
-    def _new(self, **s3: bool) -> Any:
-        from botocore.config import Config
-
-        return self._make(config=Config(**self._config, **({"s3": s3} if s3 else {})))
-
-    def of(self, method: str) -> Any:
-        """Return the client for a method."""
-        if method != "upload_part":
-            return self._client
-        if self._parts is None:
-            configured = self._session.get_config_variable("s3") or {}
-            signs = "payload_signing_enabled" in configured
-            self._parts = self._client if signs else self._new(payload_signing_enabled=False)
-        return self._parts
-
-    def sign_parts(self) -> None:
-        """Sign the bodies of parts from now on, for a service that refuses others."""
-        self._parts = self._client
+    def must_refresh(self) -> bool:
+        """Say whether the credentials must be fetched anew before a request can be signed."""
+        refresh_needed = getattr(self._credentials, "refresh_needed", None)
+        return refresh_needed is not None and bool(refresh_needed())
 
     def identity(self) -> tuple[str, str, str]:
         """Return the address of the service, its region, and where the credentials come from; '' without any.
 
         No secret is among them: the last is botocore's name of a source, such as `env` or `iam-role`.
         """
-        meta, source = self._client.meta, "explicit" if self._is_explicit else ""
-        if not source and "signature_version" not in self._config:
-            credentials = self._session.get_credentials()
-            source = "" if credentials is None else str(credentials.method)
+        meta, source = self.client.meta, "explicit" if self._is_explicit else ""
+        if self._credentials is not None:
+            source = str(self._credentials.method)
         return str(meta.endpoint_url), str(meta.region_name or ""), source
+
+    def trust(self) -> ssl.SSLContext:
+        """Return what botocore trusts: the authorities of the user's bundle, or its own."""
+        from botocore.httpsession import create_urllib3_context, get_cert_path
+
+        context: ssl.SSLContext = create_urllib3_context()
+        context.check_hostname = True
+        context.load_verify_locations(get_cert_path(self._authorities))
+        return context
 
 
 def settings(options: Mapping[str, str], shown: str) -> tuple[str | None, dict[str, str], dict[str, Any]]:
@@ -102,7 +104,6 @@ def settings(options: Mapping[str, str], shown: str) -> tuple[str | None, dict[s
     config = {
         **seconds,
         "retries": {"max_attempts": 0},
-        "max_pool_connections": _CONNECTIONS,
         "request_checksum_calculation": "when_required",
         "response_checksum_validation": "when_required",
         "user_agent": "edl-ckpt",  # botocore composes its own for each request: an eighth of a small GET
@@ -144,7 +145,7 @@ def _loader(paths: str | None) -> Any:
     )
 
 
-def _moment(value: Any) -> datetime:
+def moment(value: Any) -> datetime:
     """Return a time as S3 writes it: ISO 8601, or in headers that of e-mail; botocore reads all others."""
     for parse in (datetime.fromisoformat, parsedate_to_datetime):
         with suppress(TypeError, ValueError):

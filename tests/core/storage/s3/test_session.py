@@ -14,7 +14,7 @@ from certificates import make_certificate
 from edl_ckpt.core.base.errors import AuthError, UnavailableError
 from edl_ckpt.core.storage import Location, open_store
 from edl_ckpt.core.storage.s3 import client
-from edl_ckpt.core.storage.s3.session import Clients, settings
+from edl_ckpt.core.storage.s3.session import Service, settings
 from s3_fixtures import Bucket
 from s3_proxy import Fault, Reply, truncate
 
@@ -42,7 +42,7 @@ def test_credentials_of_a_profile(s3: Bucket, tmp_path: Path, monkeypatch: pytes
         monkeypatch.delenv(name)
     s3.put("run/x", b"data")
     assert open_store(Location(s3.url, {"profile": "it"})).read_small("x") == b"data"
-    _, region, source = Clients(*settings({"profile": "it"}, "s3://")).identity()
+    _, region, source = Service(*settings({"profile": "it"}, "s3://")).identity()
     assert (region, source) == ("eu-west-3", "custom-process")
 
 
@@ -52,7 +52,7 @@ def test_credentials_of_a_profile(s3: Bucket, tmp_path: Path, monkeypatch: pytes
 @pytest.mark.usefixtures("s3")
 def test_where_credentials_come_from(options: dict[str, str], source: str) -> None:
     """The environment, the options of the location, or nowhere for a public bucket."""
-    assert Clients(*settings(options, "s3://")).identity()[2] == source
+    assert Service(*settings(options, "s3://")).identity()[2] == source
 
 
 def test_without_credentials(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:

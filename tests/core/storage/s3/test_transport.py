@@ -1,4 +1,4 @@
-"""Blocking requests in threads of their own: who is stopped leaves at once, a fork begins anew, bytes are counted."""
+"""Blocking requests: a signal ends the waiting at once, a fork begins anew, bytes are counted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from edl_ckpt.core.base.errors import EdlCkptError, UnavailableError
 from edl_ckpt.core.base.parallel import run_parallel
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.location import Location
-from edl_ckpt.core.storage.s3 import transport
 from forked import run_forked
 from s3_fixtures import Bucket
 from s3_proxy import Call, Fault, Forward, Reply, hook, stall
@@ -52,9 +51,8 @@ def test_a_fork_has_connections_of_its_own(s3: Bucket) -> None:
     assert store.read_small("version-1/variables-0-of-1.ckpt") == b"x"
 
 
-def test_idle_threads_end(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads that wait for no request end, and the next request has new ones; a race between the two loses none."""
-    monkeypatch.setattr(transport, "IDLE_SECONDS", 0.002)
+def test_threads_end(s3: Bucket) -> None:
+    """No thread outlives the request or the connection that it was started for, and connections are used again."""
     s3.put("run/x", _BYTES)
     before = {each for each in threading.enumerate() if each.name == "edl-ckpt-s3"}
     reader = open_store(s3.url).open(f"{s3.url}/x")
