@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.sources.registry import version_named
-from edl_ckpt.core.storage import Location, open_store
+from edl_ckpt.core.storage import Location
 
 
 def locations_below(
@@ -20,7 +21,7 @@ def locations_below(
     directory below that cannot be listed is a warning. One listing for each directory. Raises the error of listing the
     directory itself.
     """
-    names = sorted(open_store(location).names(""))
+    names = sorted(open_location(location).names(""))
     if any(map(version_named, names)):
         yield location
     if depth == 0:

@@ -15,12 +15,13 @@ from typing import Final
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, UnavailableError, UsageError
 from edl_ckpt.core.base.parallel import run_parallel
 from edl_ckpt.core.base.words import counted, describe, escaped, meant
+from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.listing import GRACE_SECONDS, list_versions, ranked
 from edl_ckpt.core.model.listings import Listing
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.sources.registry import number_named
 from edl_ckpt.core.state.metadata import mode_of, rank
-from edl_ckpt.core.storage import Location, LocationLike, Store, open_store
+from edl_ckpt.core.storage import Location, LocationLike, Store
 
 _REMOTE_TRIALS: Final = 8
 """So many trials are listed at a time where each listing takes requests."""
@@ -95,8 +96,8 @@ def list_experiment(
     NotFoundError when there is no such directory, UsageError when the mode of a named metric is unknown or the trials
     disagree on it, NotFoundError when no trial has a named metric, and UnavailableError.
     """
-    where = Location.of(location)
-    store = open_store(where)
+    store = open_location(location)
+    where = store.location
     names = _trial_names(store)
     workers = _REMOTE_TRIALS if store.properties.round_trips else 1
 

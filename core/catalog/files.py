@@ -13,7 +13,7 @@ from edl_ckpt.core.base.errors import IncompleteError, NotFoundError, RefusedErr
 from edl_ckpt.core.base.words import command
 from edl_ckpt.core.model.versions import CheckpointRef, ShardFile, State, Version
 from edl_ckpt.core.sources.registry import ALONE, directory_named, shard_named, version_named
-from edl_ckpt.core.storage import Location, open_store
+from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.regular import check_input
 
@@ -47,6 +47,13 @@ def _is_file(path: str) -> bool:
         return os.path.lexists(path)
     except OSError:
         return False
+
+
+def open_location(location: LocationLike) -> LocalStore | ObjectStore:
+    """Return the store of a location; errors as `check_is_no_file`."""
+    store = open_store(location)
+    check_is_no_file(store.location)
+    return store
 
 
 def check_is_no_file(location: Location) -> None:

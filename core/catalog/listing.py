@@ -26,7 +26,7 @@ from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import closest, command, meant, neighbours
 from edl_ckpt.core.catalog import cards  # noqa: F401 - registers how notebooks show versions and listings
 from edl_ckpt.core.catalog.annotated import listed_metadata, with_metadata
-from edl_ckpt.core.catalog.files import check_is_no_file, named_file
+from edl_ckpt.core.catalog.files import named_file, open_location
 from edl_ckpt.core.catalog.grouping import grouped, has_journal, is_of_interest, journals_among
 from edl_ckpt.core.catalog.outline import one_of_many, version_below
 from edl_ckpt.core.catalog.runs import with_mixture
@@ -52,7 +52,7 @@ from edl_ckpt.core.state.paths import (
     is_resumable,
     noted_version,
 )
-from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
+from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore
 from edl_ckpt.core.storage.interface import Entry, Store, lists_marks
 from edl_ckpt.core.storage.location import as_url
 
@@ -80,16 +80,12 @@ def list_versions(
     On an object store the index of metadata saves the reads. A caller that deletes by metadata gives `known`, empty at
     first: then it is read from its files, and not again in the next listing while they stay the same.
     """
-    where = Location.of(location)
-    check_is_no_file(where)
-    return _list(open_store(where), grace_seconds, now, wait_seconds, known)
+    return _list(open_location(location), grace_seconds, now, wait_seconds, known)
 
 
 def list_everything(location: LocationLike) -> tuple[Listing, list[Entry]]:
     """Return the versions of a location, and the entries of all that is there: both from one listing."""
-    where = Location.of(location)
-    check_is_no_file(where)
-    store = open_store(where)
+    store = open_location(location)
     entries = store.entries(lambda _: True)
     known = [entry for entry in entries if not entry.parent or is_of_interest(entry.parent)]
     return _list(store, GRACE_SECONDS, None, entries=known), entries
@@ -128,7 +124,7 @@ def _list_once(
     metadata = listed_metadata(store, state, known)
     unknown = next((e.fault for e in entries if e.relative in {STATE_DIR, META_DIR} and e.fault), None)
     noted = {noted_version(entry.name) for entry in state if entry.parent == NOTES_DIR} - metadata.sealed
-    versions = tuple(with_mixture(v) if v.version in noted else v for v in versions)
+    versions = tuple(with_mixture(store, v) if v.version in noted else v for v in versions)
     problems = (
         *_unreadable(versions, entries),
         *unnumbered,
@@ -271,8 +267,7 @@ def resolve(
         ref = CheckpointRef(*split)
     if ref.version == "latest" and (above := _uuid_dir(ref.location)):
         return above
-    check_is_no_file(ref.location)
-    store = open_store(ref.location)
+    store = open_location(ref.location)
     entries: list[Entry] | None = None
     if lists_marks(store) and (entries := store.few(is_of_interest)) is None:
         fresh_after = (time.time() if now is None else now) - grace_seconds

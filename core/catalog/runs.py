@@ -58,9 +58,13 @@ def mixed_runs(version: Version) -> str:
     Makes one listing, and looks at the shards only where servers left notes. A version that was sealed, or that other
     programs wrote, costs nothing more. Raises the errors of storage.
     """
+    return mixture(open_store(version.location), version)
+
+
+def mixture(store: Store, version: Version) -> str:
+    """Do the work of `mixed_runs` in the opened store of the version."""
     if version.state is not State.COMPLETE or not version.layout.is_numbered:
         return ""
-    store = open_store(version.location)
     if not note_names(store, version.version) or store.read_small(seal_file(version.version)) is not None:
         return ""
     found = find_notes(store, version)
@@ -93,10 +97,10 @@ def are_mixed(store: Store, version: Version, found: NotedShards) -> bool:
     return any(note is None or note.run or not names.isdisjoint(note.older) for note in read)
 
 
-def with_mixture(version: Version) -> Version:
+def with_mixture(store: Store, version: Version) -> Version:
     """Return a version with what `mixed_runs` says of it; as it is when it changes just now."""
     with suppress(EdlCkptError):
-        return replace(version, mixture=mixed_runs(version))
+        return replace(version, mixture=mixture(store, version))
     return version
 
 

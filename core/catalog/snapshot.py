@@ -13,7 +13,7 @@ from typing import Final
 
 from edl_ckpt.core.base.errors import NotFoundError
 from edl_ckpt.core.catalog.annotated import listed_metadata, with_metadata
-from edl_ckpt.core.catalog.files import check_is_no_file
+from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.grouping import grouped, has_journal, is_of_interest
 from edl_ckpt.core.catalog.listing import GRACE_SECONDS
 from edl_ckpt.core.catalog.swaps import DOUBTFUL, Settling
@@ -29,9 +29,8 @@ from edl_ckpt.core.state.paths import (
     seal_file,
     version_file,
 )
-from edl_ckpt.core.storage import LocationLike, open_store
+from edl_ckpt.core.storage import LocationLike
 from edl_ckpt.core.storage.interface import Entry
-from edl_ckpt.core.storage.location import Location
 
 _SURE_SECONDS: Final = 2.0
 """Two writes of a file in so short a time may have the same time and size, so it is read once more after that."""
@@ -57,9 +56,8 @@ class Snapshots:
     """Lists one location again and again; it remembers what it has read. Not for several threads."""
 
     def __init__(self, location: LocationLike, *, grace_seconds: float = GRACE_SECONDS) -> None:
-        self.location = Location.of(location)
-        check_is_no_file(self.location)
-        self.store = open_store(self.location)
+        self.store = open_location(location)
+        self.location = self.store.location
         self._grace_seconds = grace_seconds
         self._entries: list[Entry] = []
         self._complete: frozenset[str] = frozenset()

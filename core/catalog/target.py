@@ -28,8 +28,7 @@ from edl_ckpt.core.sources.elasticdl.target import (
     writable_layout,
 )
 from edl_ckpt.core.sources.registry import is_uuid, is_version_dir, layouts_among, number_named
-from edl_ckpt.core.storage import LocalStore, Store, open_store
-from edl_ckpt.core.storage.interface import Properties
+from edl_ckpt.core.storage import LocalStore, ObjectStore, Store, open_store
 from edl_ckpt.core.storage.local import is_there
 from edl_ckpt.core.storage.location import Location, LocationLike
 from edl_ckpt.core.storage.regular import is_directory
@@ -37,9 +36,9 @@ from edl_ckpt.core.storage.regular import is_directory
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The place of a version to be written; `directory` is its path or URL."""
+    """The place of a version to be written, in an opened location; `directory` is its path or URL."""
 
-    location: Location
+    store: LocalStore | ObjectStore = field(repr=False, compare=False)
     layout: Layout
     number: int
     directory: str
@@ -49,8 +48,11 @@ class Target:
     """The layouts that were at the location when the target was chosen."""
     warnings: tuple[str, ...] = ()
     """What people should know of the layout."""
-    properties: Properties = field(default=LocalStore.properties, repr=False)
-    """What the storage of the location can do."""
+
+    @property
+    def location(self) -> Location:
+        """Return the location."""
+        return self.store.location
 
     @property
     def in_place(self) -> bool:
@@ -77,8 +79,8 @@ def free_target(location: LocationLike, version: int, *, layout: str | None = No
     is a file.
     """
     check_version(version)
-    location = Location.of(location)
-    store, path = open_store(location), location.local_path
+    store = open_store(location)
+    location, path = store.location, store.location.local_path
     if path is not None and is_there(path) and not is_directory(path):
         raise NotFoundError("not a directory", path=location.url)
     names = store.names("")
@@ -89,7 +91,7 @@ def free_target(location: LocationLike, version: int, *, layout: str | None = No
         raise RefusedError(f"version {version} exists there already", path=location.url, hint="nothing was changed")
     if chosen.prefix == ELASTICDL.prefix and any(map(is_uuid, names)):
         warnings = (*warnings, f"{location}: has directories named by UUIDs: beside them, ElasticDL's scan crashes")
-    return Target(location, chosen, version, directory, None, beside, warnings, store.properties)
+    return Target(store, chosen, version, directory, None, beside, warnings)
 
 
 def choose_layout(

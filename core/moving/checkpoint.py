@@ -24,7 +24,6 @@ from edl_ckpt.core.reading.places import IdsAt, ids_at, total_id_bytes
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.reading.scan import PIECE_BYTES, cut_piece, is_small, number_rows
 from edl_ckpt.core.sources.elasticdl.target import PlacedVariable
-from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader
 
 _SMALL_TABLE_BYTES: Final = 1 << 20
@@ -65,7 +64,7 @@ class VersionSource(CheckpointHolder, Source):
     @property
     def round_trips(self) -> bool:
         """Return True where each read takes a request."""
-        return open_store(self.checkpoint.version.location).properties.round_trips
+        return self.checkpoint.is_far
 
     @property
     def variables(self) -> tuple[PlacedVariable, ...]:

@@ -74,7 +74,7 @@ class ReshardSettings:
 
 def settings_for(plan: MovePlan, *, workers: int | None = None, max_memory_bytes: int | None = None) -> ReshardSettings:
     """Return the settings for a plan; `max_memory_bytes` bounds the batches of all workers together."""
-    target = plan.target.properties
+    target = plan.target.store.properties
     chosen = choose_settings(
         plan.survey.widest_row_bytes,
         target,
@@ -93,7 +93,7 @@ def settings_on(
 ) -> ReshardSettings:
     """Return the same for an executor, whose processes send the parts of uploads as `plan_parts` says."""
     settings = settings_for(plan, workers=workers, max_memory_bytes=max_memory_bytes)
-    least = plan.target.properties.part_bytes
+    least = plan.target.store.properties.part_bytes
     if not executor.is_cluster or not least:
         return settings
     memory = None if max_memory_bytes is None else settings.part_memory_bytes

@@ -129,6 +129,7 @@ def _prove(
     """Return the seal of a written version, which has the content of its source; the source must not have changed."""
     pieces = min(settings.piece_bytes, PIECE_BYTES)
     seal = prove_version(
+        plan.target.store,
         written.version,
         plan.layouts,
         content,

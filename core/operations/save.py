@@ -25,7 +25,7 @@ from edl_ckpt.core.operations.importing.plan import execute_import, prepare_impo
 from edl_ckpt.core.operations.importing.source import ImportedTable, NamedArrays
 from edl_ckpt.core.sources.elasticdl.target import check_ps_num
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
-from edl_ckpt.core.storage import LocationLike, open_store
+from edl_ckpt.core.storage import LocationLike
 from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.storage.location import Location
 
@@ -93,7 +93,7 @@ def save_checkpoint(
 
 def _as_listed(target: Target, sizes: Sequence[int], fingerprint: str) -> Version:
     """Return a version that was just written as a listing shows it, without listing the location."""
-    store, layout, number = open_store(target.location), target.layout, target.number
+    store, layout, number = target.store, target.layout, target.number
     directory = layout.version_dir(number)
     version = written_version(target.location, store.path(directory), layout, number, sizes)
     files = [f"{directory}/{layout.shard_file(i, len(sizes))}" for i in range(len(sizes))]

@@ -10,12 +10,11 @@ from edl_ckpt.core.base.words import command
 from edl_ckpt.core.catalog.listing import command_to_keep, list_versions, shared_tags
 from edl_ckpt.core.catalog.target import layouts_at
 from edl_ckpt.core.commit.deletion.records import TrashEntry
-from edl_ckpt.core.commit.deletion.removal import no_trash
 from edl_ckpt.core.commit.kinds import kind_of
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.sources.registry import layouts_among
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
-from edl_ckpt.core.storage import Location, LocationLike, Store, open_store
+from edl_ckpt.core.storage import LocationLike, Store
 
 
 def undo(
@@ -33,14 +32,10 @@ def undo(
     RefusedError, before anything moves, when a version of such a name exists again or the location has versions of
     another layout, and UnsupportedError on storage that has no trash.
     """
-    where = Location.of(location)
-    store = open_store(where)
-    if not store.properties.trash:
-        raise no_trash(where)
-    trash = kind_of(store).trash
-    with location_lock(where, "undo", wait_seconds=wait_seconds, reporter=reporter):
+    with location_lock(location, "undo", wait_seconds=wait_seconds, reporter=reporter) as locked:
+        where, trash = locked.location, kind_of(locked.store).trash
         entry = trash.last(version)
-        _check_layouts(store, entry)
+        _check_layouts(locked.store, entry)
         names = trash.put_back(entry, reporter)
     for tag, versions in shared_tags(list_versions(where).versions).items():
         if any(os.path.basename(v.path) in names for v in versions):

@@ -9,11 +9,11 @@ from edl_ckpt.core.base.errors import LockedError, RefusedError
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import duration
-from edl_ckpt.core.catalog.files import check_is_no_file
+from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.state.holder import Holder
 from edl_ckpt.core.state.lock import open_lock
 from edl_ckpt.core.state.owner import format_owner, is_here
-from edl_ckpt.core.storage import Location, LocationLike, open_store
+from edl_ckpt.core.storage import Location, LocationLike
 from edl_ckpt.core.storage.faults import storage_errors
 
 
@@ -29,13 +29,12 @@ def unlock(
     is alive: its process is here, or it showed a sign of life from another host in the last minutes. Raises
     RefusedError when `confirm` returns False.
     """
-    where = Location.of(location)
-    check_is_no_file(where)
-    path = where.local_path
+    store = open_location(location)
+    where, path = store.location, store.location.local_path
     if path is not None:
         with storage_errors(path):
             os.stat(path)
-    lock = open_lock(open_store(where), "unlock", reporter)
+    lock = open_lock(store, "unlock", reporter)
     holders = tuple(lock.holders())
     for holder in holders:
         if holder.is_alive:

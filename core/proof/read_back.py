@@ -22,7 +22,7 @@ from edl_ckpt.core.reading.places import RowMarks
 from edl_ckpt.core.reading.reader import Checkpoint, openings, raise_problems
 from edl_ckpt.core.sources.elasticdl.target import VersionLayout, planned_shards
 from edl_ckpt.core.state.seal import PackedChunks, Seal, SealedShard, base_name, now_text
-from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage import Store
 from edl_ckpt.core.storage.interface import RangeReader
 
 _MOST_ENTRIES: Final = 8192
@@ -32,6 +32,7 @@ _CLUSTER_TIMES: Final = 8
 
 
 def prove_version(
+    store: Store,
     written: Version,
     layouts: VersionLayout,
     source: Fingerprint | ContentSketch,
@@ -46,7 +47,7 @@ def prove_version(
     when the source is not a checkpoint. `marks` are rows whose places are planned, by the names of their tables: other
     processes look for them there, and count none first.
     """
-    proof = _Proof(written, layouts, job, replace(options, placed=True), marks)
+    proof = _Proof(store, written, layouts, job, replace(options, placed=True), marks)
     job.reporter.start("proving", layouts.value_bytes)
     try:
         for numbers in _groups(layouts, _MOST_ENTRIES * (_CLUSTER_TIMES if job.executor.is_cluster else 1)):
@@ -73,6 +74,7 @@ def _groups(layouts: VersionLayout, most: int) -> Iterator[list[int]]:
 class _Proof:
     """What was read back so far, and is right as far as the layout tells."""
 
+    store: Store
     written: Version
     layouts: VersionLayout
     job: Job
@@ -88,7 +90,7 @@ class _Proof:
         literals = {file.path: self.layouts.literals(number) for file, number in zip(files, numbers, strict=True)}
         shards = planned_shards(files, list(literals.values()), self.written.version)
         raise_problems(self.written, shards)
-        with Checkpoint(self.written, shards, self._open(files)) as checkpoint:
+        with Checkpoint(self.written, shards, self._open(files), self.store) as checkpoint:
             sketch, found = read_back(
                 checkpoint,
                 [cut(shard, checkpoint.reader(shard)) for shard in shards],
@@ -106,16 +108,15 @@ class _Proof:
 
     def _open(self, files: Sequence[ShardFile]) -> dict[str, RangeReader]:
         """Open files, which must have their sizes."""
-        store = open_store(self.written.location)
         readers: dict[str, RangeReader] = {}
 
         def begin(file: ShardFile) -> None:
-            readers[file.path] = reader = store.open(file.path)
+            readers[file.path] = reader = self.store.open(file.path)
             if reader.size_bytes != file.size_bytes:
                 raise CorruptError(f"has {reader.size_bytes} bytes, expected {file.size_bytes}", path=file.path)
 
         try:
-            for _ in run_parallel(begin, files, openings(store)):
+            for _ in run_parallel(begin, files, openings(self.store)):
                 pass
         except BaseException:
             for reader in readers.values():

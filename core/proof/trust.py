@@ -13,7 +13,7 @@ from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnavailableErr
 from edl_ckpt.core.base.ids import user_name
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import command
-from edl_ckpt.core.catalog.runs import mixed_runs
+from edl_ckpt.core.catalog.runs import mixture
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.reading.reader import check_not_replaced
 from edl_ckpt.core.state.seal import Override, Seal, describe_change, now_text, read_seal
@@ -93,9 +93,9 @@ def check_trust(version: Version, *, force: bool = False, reporter: Reporter = W
     if seal is None:
         if has_newer_note(store, version.version):
             raise UnsupportedError("a newer edl-ckpt wrote the notes on its shards; upgrade", path=version.path)
-        mixture = mixed_runs(version)
-        if mixture:
-            trust.overrule(CorruptError(mixture, code="mixed-runs", path=version.path, hint=hint(version)))
+        mixed = mixture(store, version)
+        if mixed:
+            trust.overrule(CorruptError(mixed, code="mixed-runs", path=version.path, hint=hint(version)))
         return trust
     trust.history = seal.history
     change = describe_change(seal, version)

@@ -15,9 +15,8 @@ from edl_ckpt.core.base.errors import LockedError
 from edl_ckpt.core.model.tables import ShardIndex
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage import Location, Store, open_store
 from edl_ckpt.core.storage.interface import RangeReader
-from edl_ckpt.core.storage.location import Location
 
 
 class _File(NamedTuple):
@@ -46,7 +45,7 @@ class FileValue(NamedTuple):
 
     def open(self) -> RangeReader:
         """Return the same file in this process; the first read raises LockedError where it is another one now."""
-        return _LaterReader(*self)
+        return _LaterReader(open_store(self.place), self.file, self.directory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +66,9 @@ class CheckpointValue:
 
     def open(self) -> Checkpoint:
         """Return the same checkpoint in this process; a read raises LockedError where a file is another one now."""
-        place = self.version.location
-        readers = {file.path: _LaterReader(place, file, self.directory) for file in self.files}
-        return Checkpoint(self.version, self.shards, readers)
+        store = open_store(self.version.location)
+        readers = {file.path: _LaterReader(store, file, self.directory) for file in self.files}
+        return Checkpoint(self.version, self.shards, readers, store)
 
 
 class CheckpointHolder:
@@ -98,8 +97,8 @@ def _here() -> str:
 class _LaterReader(RangeReader):
     """A file that is opened at its first read, and that must be the one that another process has opened."""
 
-    def __init__(self, place: Location, file: _File, directory: str) -> None:
-        self._place, self._directory = place, directory
+    def __init__(self, store: Store, file: _File, directory: str) -> None:
+        self._store, self._directory = store, directory
         self.path, self.size_bytes, self.block_bytes, self.generation = file
         self._lock = threading.Lock()
         self._inner: RangeReader | None = None
@@ -110,10 +109,8 @@ class _LaterReader(RangeReader):
             return self._inner
         with self._lock:
             if self._inner is None:
-                is_local = self._place.local_path is not None
-                inner = open_store(self._place).open(
-                    os.path.join(self._directory, self.path) if is_local else self.path
-                )
+                is_local = self._store.location.local_path is not None
+                inner = self._store.open(os.path.join(self._directory, self.path) if is_local else self.path)
                 inner.path = self.path  # as the command names it
                 if (inner.size_bytes, inner.generation) != (self.size_bytes, self.generation):
                     inner.close()

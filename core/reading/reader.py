@@ -7,7 +7,6 @@ except when the caller asks for one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from types import TracebackType
 from typing import Final, Self
 
@@ -41,7 +40,7 @@ from edl_ckpt.core.reading.parts import Part, PartLike
 from edl_ckpt.core.reading.table import TableView
 from edl_ckpt.core.sources.elasticdl.target import table_dtype
 from edl_ckpt.core.sources.registry import source_of
-from edl_ckpt.core.storage import LocalStore, ObjectStore, open_store
+from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader, Store, lists_marks
 
 _OPENINGS: Final = 48
@@ -57,8 +56,16 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
     that is a UsageError, which is a ValueError. What headers say (shards, names, infos) stays.
     """
 
-    def __init__(self, version: Version, shards: Sequence[ShardIndex], readers: Mapping[str, RangeReader]) -> None:
+    def __init__(
+        self,
+        version: Version,
+        shards: Sequence[ShardIndex],
+        readers: Mapping[str, RangeReader],
+        store: Store,
+    ) -> None:
         self.version = version
+        self.store = store
+        """The store that the version is in."""
         self.shards = tuple(shards)
         self._readers: dict[str, RangeReader] = dict(readers)
         self._closed = False
@@ -84,11 +91,6 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
 
     def __getitem__(self, name: str) -> npt.NDArray[np.generic]:
         return self.variable(name)
-
-    @cached_property
-    def store(self) -> LocalStore | ObjectStore:
-        """The store that the version is in."""
-        return open_store(self.version.location)
 
     @property
     def is_far(self) -> bool:
@@ -346,8 +348,7 @@ def open_checkpoint(
         if isinstance(error, NotFoundError) and not staged:
             check_not_replaced(version)
         raise
-    checkpoint = Checkpoint(version, shards, readers)
-    checkpoint.store = store
+    checkpoint = Checkpoint(version, shards, readers, store)
     if not partial:
         try:
             raise_problems(version, shards)

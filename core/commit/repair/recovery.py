@@ -26,7 +26,7 @@ from edl_ckpt.core.state.holder import LostLockError
 from edl_ckpt.core.state.index import refresh_index
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS, holding, open_lock
 from edl_ckpt.core.state.paths import STATE_DIR
-from edl_ckpt.core.storage import Location, LocationLike, open_store
+from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
 from edl_ckpt.core.storage.beneath import ForeignError
 from edl_ckpt.core.storage.trees import made_directory
 
@@ -69,11 +69,10 @@ def location_lock(
     nothing there; UsageError for a version's own directory; LockedError, which names the holder, when the lock is not
     free within `wait_seconds`.
     """
-    where = Location.of(location)
+    store, repair = _opened(location)
+    where = store.location
     COMMIT.more()
     with made_directory(where.local_path if create else None):
-        store = open_store(where)
-        repair = kind_of(store).repair
         if not _is_location(where, repair) and not (create or may_be_empty):
             raise _no_location(where)
         lock = open_lock(store, purpose, reporter)
@@ -102,9 +101,8 @@ def recover(
 
     Raises LockedError while another command is at work there, NotFoundError where there is nothing of ours.
     """
-    where = Location.of(location)
-    store = open_store(where)
-    repair = kind_of(store).repair
+    store, repair = _opened(location)
+    where = store.location
     # A killed command may have left nothing but uploads, which no listing shows.
     if not _is_location(where, repair) and not repair.has_uploads():
         raise _no_location(where)
@@ -116,6 +114,11 @@ def recover(
         with COMMIT, suppress(ForeignError):  # no directory of ours
             settled.done += sweep_notes(store)
     return Recovery(where, tuple(settled.done), tuple(settled.kept), tuple(settled.left))
+
+
+def _opened(location: LocationLike) -> tuple[LocalStore | ObjectStore, DiskRepair | ObjectRepair]:
+    store = open_store(location)
+    return store, kind_of(store).repair
 
 
 def _is_location(location: Location, repair: DiskRepair | ObjectRepair) -> bool:
@@ -138,6 +141,6 @@ def settle_first(location: Location, *, wait_seconds: float = LOCK_WAIT_SECONDS,
 
     Takes the lock only where a dead command left the journal of a replacement.
     """
-    if kind_of(open_store(location)).repair.is_interrupted():
+    if _opened(location)[1].is_interrupted():
         with location_lock(location, "recover", wait_seconds=wait_seconds, reporter=reporter):
             return

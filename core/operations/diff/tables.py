@@ -117,7 +117,7 @@ def _shards_of(checkpoint: Checkpoint, name: str, remainder: int = 0, modulus: i
     """Return the part of a checkpoint with one table, in the shards of one remainder."""
     some = [shard for shard in checkpoint.shards if shard.file.ps_id % modulus == remainder]
     only = [replace(s, variables=(), tables=tuple(t for t in s.tables if t.name == name)) for s in some]
-    return Checkpoint(checkpoint.version, only, checkpoint.files)
+    return Checkpoint(checkpoint.version, only, checkpoint.files, checkpoint.store)
 
 
 def _is_placed(checkpoint: Checkpoint) -> bool:

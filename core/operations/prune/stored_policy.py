@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
-from edl_ckpt.core.catalog.files import check_is_no_file
+from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.operations.prune.retention import Policy
@@ -11,14 +11,12 @@ from edl_ckpt.core.state.annotate import write_policy
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.metadata import read_metadata
 from edl_ckpt.core.state.paths import LOCATION_FILE
-from edl_ckpt.core.storage import Location, LocationLike, open_store
+from edl_ckpt.core.storage import Location, LocationLike
 
 
 def read_policy(location: LocationLike) -> Policy:
     """Return the policy that is stored with a location, an empty one when there is none; the error of reading it."""
-    store = open_store(location)
-    check_is_no_file(store.location)
-    metadata = read_metadata(store, [LOCATION_FILE])  # of versions there may be thousands
+    metadata = read_metadata(open_location(location), [LOCATION_FILE])  # of versions there may be thousands
     if metadata.fault is not None:
         raise metadata.fault
     document = metadata.policy

@@ -25,7 +25,6 @@ from edl_ckpt.core.proof.trust import check_trust
 from edl_ckpt.core.reading.reader import open_checkpoint
 from edl_ckpt.core.state.annotate import MetadataCopies
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
-from edl_ckpt.core.storage import open_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ def execute_reshard(
     NoSpaceError, before anything is written, when there is no room; EdlCkptError when the proof fails; CorruptError
     when the source has a seal that it does not match. `force` goes on then, and the new seal records it.
     """
-    if keep_old and not plan.target.properties.trash:
+    if keep_old and not plan.target.store.properties.trash:
         raise UnsupportedError(
             "this storage has no rename, so no trash for the old shards", path=plan.target.location.url
         )
@@ -75,7 +74,7 @@ def execute_reshard(
     if work.is_cluster:
         check_shared(plan.target.location, parts=True)
     source, target = plan.survey.source, plan.target
-    copies = MetadataCopies(open_store(target.location), reporter=reporter)
+    copies = MetadataCopies(target.store, reporter=reporter)
     is_described = not target.in_place and target.number == source.version
     settings = settings or settings_for(plan)
     job = settings.job(work, reporter=reporter)

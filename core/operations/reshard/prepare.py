@@ -106,7 +106,7 @@ def prepare_reshard(
     with open_checkpoint(version, workers=chosen.openings) as checkpoint:
         first = choose_settings(
             max((table.row_bytes for shard in checkpoint.shards for table in shard.tables), default=0),
-            target.properties,
+            target.store.properties,
             round_trips=checkpoint.is_far,
             workers=workers,
             max_memory_bytes=max_memory_bytes,
@@ -170,5 +170,4 @@ def reshard_target(
             path=version.path,
             hint="move it away, or try: --output LOCATION",
         )
-    properties = open_store(version.location).properties
-    return Target(version.location, version.layout, wanted, version.path, version, properties=properties)
+    return Target(open_store(version.location), version.layout, wanted, version.path, version)

@@ -34,7 +34,7 @@ from edl_ckpt.core.operations.verify.seals import compare_with_seal, find_seal, 
 from edl_ckpt.core.reading.reader import check_not_replaced
 from edl_ckpt.core.sources.registry import source_of
 from edl_ckpt.core.state.seal import Seal
-from edl_ckpt.core.storage import Location
+from edl_ckpt.core.storage import Location, Store, open_store
 from edl_ckpt.core.storage.interface import RangeReader
 
 _ATTEMPTS: Final = 10
@@ -107,15 +107,16 @@ def _verify(
 ) -> tuple[VerifyResult, tuple[ShardIndex, ...]]:
     if version.fault and not version.shards:
         raise version.fault.error()
+    store = open_store(version.location)
     report, read_before = Report(), job.executor.bytes_read()
     with ExitStack() as stack:
         others = Beside(2)  # far away, each of these takes a request or two, as the headers do
         stack.callback(others.close)
-        names = others.begin(lambda: _check_names(version, beside=beside))
-        sealed = others.begin(lambda: _sealed(version, use_seal=use_seal))
+        names = others.begin(lambda: _check_names(store, version, beside=beside))
+        sealed = others.begin(lambda: _sealed(store, version, use_seal=use_seal))
         readers: dict[str, RangeReader] = {}
         with report.checking("headers"):
-            checkpoint, whole = open_readable_shards(version, report, stack, readers)
+            checkpoint, whole = open_readable_shards(store, version, report, stack, readers)
             check_headers(version, checkpoint, report)
         report.take(awaited(names))
         seal, found = awaited(sealed)
@@ -187,24 +188,24 @@ def _check_all(
     return fingerprint
 
 
-def _check_names(version: Version, *, beside: bool) -> Report:
+def _check_names(store: Store, version: Version, *, beside: bool) -> Report:
     """Report what names show: those of the shards, of the notes on them, and of what is `beside` the version."""
     report = Report()
     with report.checking("names"):
         check_listing(version, report)
-        check_runs(version, report)
+        check_runs(store, version, report)
         if beside:
-            check_location(version, report)
+            check_location(store, version, report)
     return report
 
 
-def _sealed(version: Version, *, use_seal: bool) -> tuple[Seal | None, Report]:
+def _sealed(store: Store, version: Version, *, use_seal: bool) -> tuple[Seal | None, Report]:
     """Return the seal of a version, and what differs from it in names and sizes."""
     report = Report()
     if not use_seal:
         return None, report
     with report.checking("seal"):
-        seal = find_seal(version, report)
+        seal = find_seal(store, version, report)
     if seal is None and not report.findings:
         del report.seconds["seal"]  # there was nothing to compare with
     return seal, report

@@ -11,14 +11,14 @@ from typing import Final
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError
 from edl_ckpt.core.base.parallel import run_parallel
 from edl_ckpt.core.base.words import abridged, missing_shards
-from edl_ckpt.core.catalog.runs import mixed_runs
+from edl_ckpt.core.catalog.runs import mixture
 from edl_ckpt.core.model.versions import MISSING_LISTED, ShardFile, State, Version
 from edl_ckpt.core.operations.verify.findings import Report
 from edl_ckpt.core.reading.reader import Checkpoint, openings
 from edl_ckpt.core.sources.elasticdl.loader import scan_crashes
 from edl_ckpt.core.sources.registry import source_of
 from edl_ckpt.core.state.seal import base_name
-from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage import Store
 from edl_ckpt.core.storage.interface import RangeReader
 
 _COUNTS: Final = 20
@@ -49,9 +49,9 @@ def check_listing(version: Version, report: Report) -> None:
         )  # fmt: skip
 
 
-def check_runs(version: Version, report: Report) -> None:
+def check_runs(store: Store, version: Version, report: Report) -> None:
     """Report a version whose shards are of two runs of a job, as far as the savers left notes."""
-    why = mixed_runs(version)
+    why = mixture(store, version)
     if why:
         report.add("mixed-runs", why, path=version.path)
 
@@ -63,11 +63,11 @@ def _missing(version: Version) -> Iterable[range]:
     return [range(ps_id, ps_id + 1) for ps_id in version.missing]
 
 
-def check_location(version: Version, report: Report) -> None:
+def check_location(store: Store, version: Version, report: Report) -> None:
     """Report the names on which ElasticDL's scan of the whole location raises an exception, whatever the version is."""
     if version.is_alone:
         return  # ElasticDL scans nothing there
-    name, store = base_name(version.path), open_store(version.location)
+    name = base_name(version.path)
 
     def inside(entry: str) -> Collection[str] | None:
         if entry == name and not version.uuid:  # a request less
@@ -84,6 +84,7 @@ def check_location(version: Version, report: Report) -> None:
 
 
 def open_readable_shards(
+    store: Store,
     version: Version,
     report: Report,
     stack: ExitStack,
@@ -93,7 +94,6 @@ def open_readable_shards(
 
     `opened` gets every reader that could be opened, by file name, even if its shard cannot be indexed.
     """
-    store = open_store(version.location)
     readers: dict[str, RangeReader] = {}
     files = _one_set(version)
 
@@ -117,7 +117,7 @@ def open_readable_shards(
             lost(file, error)
     present = replace(version, shards=tuple(files))
     shards = source_of(version).index(present, readers, workers=openings(store), on_fault=lost)
-    checkpoint = Checkpoint(version, shards, readers)
+    checkpoint = Checkpoint(version, shards, readers, store)
     return checkpoint, len(shards) == version.ps_num
 
 

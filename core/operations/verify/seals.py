@@ -30,7 +30,7 @@ from edl_ckpt.core.state.holder import write_proved
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.state.seal import Seal, base_name, differing_sizes, read_seal, seal_bytes
-from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage import Store
 from edl_ckpt.core.storage.interface import RangeReader
 
 
@@ -95,7 +95,7 @@ def _other_bytes(version: Version) -> CorruptError:
     )
 
 
-def find_seal(version: Version, report: Report) -> Seal | None:
+def find_seal(store: Store, version: Version, report: Report) -> Seal | None:
     """Return the version's seal; report a seal that cannot be read, and each shard whose size differs from it.
 
     Raises UnsupportedError for a seal that is newer than this program, and UnavailableError and AuthError.
@@ -103,7 +103,7 @@ def find_seal(version: Version, report: Report) -> Seal | None:
     if version.is_alone or version.uuid:
         return None  # the seals beside it are of others
     try:
-        seal = read_seal(open_store(version.location), version.version)
+        seal = read_seal(store, version.version)
     except (UnsupportedError, UnavailableError, AuthError):
         raise
     except EdlCkptError as error:

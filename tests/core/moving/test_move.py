@@ -43,6 +43,7 @@ from edl_ckpt.core.reading.places import IdsAt
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sources.elasticdl import shard_layout
 from edl_ckpt.core.sources.elasticdl.names import ELASTICDL
+from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.files import PreallocatedFile
 from edl_ckpt.core.storage.local import LocalReader
 from oracle import Model, Table
@@ -322,7 +323,7 @@ def test_a_plan_does_not_grow_with_the_rows() -> None:
         counts = tuple(PieceCounts("t", per_target.copy(), per_target * 6) for _ in found)
         surveyed = survey_of(checkpoint, 1000, counts, found)
         tracemalloc.start()
-        plan = plan_reshard(surveyed, Target(Location("out"), ELASTICDL, 7, "out/version-7"))
+        plan = plan_reshard(surveyed, Target(open_store("out"), ELASTICDL, 7, "out/version-7"))
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert len(plan.routes) == len(found)
@@ -344,7 +345,7 @@ def test_a_plan_for_a_cluster() -> None:
         rows[ids.shard % 16 :: 16] = 10_000
         counts.append(rows, rows * 6, np.flatnonzero(rows), "t")
     surveyed = survey_of(checkpoint, 400, counts, found)
-    plan = plan_reshard(surveyed, Target(Location("out"), ELASTICDL, 7, "out/version-7"))
+    plan = plan_reshard(surveyed, Target(open_store("out"), ELASTICDL, 7, "out/version-7"))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert plan.rows == 25 * 10_000 * len(found)

@@ -18,7 +18,7 @@ from edl_ckpt.core.operations.reshard.plan import ReshardPlan, plan_reshard
 from edl_ckpt.core.operations.reshard.survey import Survey
 from edl_ckpt.core.reading.places import IdsAt
 from edl_ckpt.core.sources.elasticdl.names import DESIGN
-from edl_ckpt.core.storage import Location
+from edl_ckpt.core.storage import Location, open_store
 
 MIB = 1 << 20
 ROW_BYTES, ID_BYTES, ROWS = 64, 6, 60_000
@@ -46,7 +46,7 @@ def plan(from_ps: int, to_ps: int, pieces_each: int = 12, tables: int = 1) -> Re
         counts=tuple(counts),
         stretches=tuple(stretches),
     )
-    return plan_reshard(survey, Target(Location("out"), DESIGN, 7, "out/version_7"))
+    return plan_reshard(survey, Target(open_store("out"), DESIGN, 7, "out/version_7"))
 
 
 def open_at_most(made: ReshardPlan, part_bytes: int) -> int:

@@ -11,7 +11,6 @@ from edl_ckpt.core.reading.blocks import IdPiece, read_piece
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.reading.scan import id_pieces, number_rows
 from edl_ckpt.core.sorting.partition import parts_needed, sample_step
-from edl_ckpt.core.storage import open_store
 
 
 def look_at_ids(checkpoint: Checkpoint, part_bytes: int) -> dict[str, TableIds]:
@@ -20,7 +19,7 @@ def look_at_ids(checkpoint: Checkpoint, part_bytes: int) -> dict[str, TableIds]:
     names = checkpoint.table_names
     parts = {name: parts_of(checkpoint, name, part_bytes) for name in names}
     steps = {name: sample_step(rows_claimed(checkpoint, name), parts[name]) for name in names}
-    workers = default_workers(remote=open_store(checkpoint.version.location).properties.round_trips)
+    workers = default_workers(remote=checkpoint.is_far)
 
     def look(piece: IdPiece) -> tuple[int, bulk.I64]:
         ids, step = read_piece(checkpoint, piece).ids, steps[piece.entry.name]

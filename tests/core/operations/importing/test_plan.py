@@ -22,10 +22,10 @@ from edl_ckpt.core.operations.importing.plan import plan_import
 from edl_ckpt.core.operations.importing.source import NamedArrays
 from edl_ckpt.core.sources.elasticdl.names import ELASTICDL
 from edl_ckpt.core.sources.elasticdl.shard_layout import PlacedVariable
-from edl_ckpt.core.storage import Location
+from edl_ckpt.core.storage import open_store
 from oracle import Model, add_shard, variable_owner
 
-TARGET = Target(Location("out"), ELASTICDL, 77, "out/version-77")
+TARGET = Target(open_store("out"), ELASTICDL, 77, "out/version-77")
 
 
 @pytest.mark.parametrize("rows", [[3, 0, 5], [0, 0, 0], [1, 0, 0]])

@@ -23,11 +23,11 @@ from edl_ckpt.core.operations.reshard.survey import Survey
 from edl_ckpt.core.sources.elasticdl.checks import LARGE_SHARD_BYTES
 from edl_ckpt.core.sources.elasticdl.names import DESIGN, ELASTICDL
 from edl_ckpt.core.sources.elasticdl.shard_layout import PlacedVariable
-from edl_ckpt.core.storage import Location
+from edl_ckpt.core.storage import Location, open_store
 from oracle import Model, Table, add_shard, variable_owner
 
 PAIRS = [(8, 4), (4, 8), (3, 4), (4, 3), (1, 5), (5, 1), (4, 4)]
-TARGET = Target(Location("out"), DESIGN, 100, "out/version_100")
+TARGET = Target(open_store("out"), DESIGN, 100, "out/version_100")
 
 
 def source(ps_num: int) -> Version:
