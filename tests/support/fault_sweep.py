@@ -319,8 +319,9 @@ def _judge_end(
 def judge_state(trial: Trial, point: Point, code: int, work: Path) -> Iterator[str]:
     """Yield what is neither old nor new, what a success did not change, and what a full disk let through."""
     if (
-        trial.command.gap is not None
-        and (point.calls.replace("?", "").split(",")[0], point.k, point.fault) == trial.command.gap
+        trial.command.gap == point.k
+        and point.fault == KILL
+        and {"rename", "renameat"}.issuperset(point.calls.replace("?", "").split(","))
     ):
         return
     found = snapshot(work)

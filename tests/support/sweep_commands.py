@@ -45,8 +45,11 @@ class Command:
     new: Mapping[str, Any]
     sample: tuple[tuple[str, int, str], ...] = ((RENAME, 1, KILL), ("fsync", 1, EIO))
     always: str = ""
-    gap: tuple[str, int, str] | None = None
-    """A point between two steps, after which it is the next command that must bring the old state or the new."""
+    gap: int = 0
+    """The rename between two steps, from 1: after a kill there the next command brings the old state or the new one.
+
+    Which call renames is the machine's choice: `rename` or `renameat`.
+    """
     late: tuple[str, ...] = ()
     """Items that come after the rest, and not again from a command that is refused because the rest is there."""
     one_step: bool = True
@@ -119,9 +122,9 @@ ROWS = (
         prepare_run,
         _RESHARD,
         {"run@30": _THREE},
-        (("?rename,?renameat", 1, EIO), ("?rename,?renameat", 2, EIO), ("?rename,?renameat", 4, KILL)),
+        (("?rename,?renameat", 1, EIO), ("?rename,?renameat", 2, EIO), ("?rename,?renameat", 5, KILL)),
         always=_NO_EXCHANGE,
-        gap=("rename", 4, KILL),
+        gap=5,
     ),
     Command(
         "reshard --output",
@@ -161,7 +164,7 @@ ROWS = (
         prepare_replaced,
         ("undo", "run"),
         {"run@30": _TWO},
-        ((RENAME, 1, KILL), ("?rename,?renameat", 4, KILL), ("fsync", 2, EIO)),
+        ((RENAME, 1, KILL), ("?rename,?renameat", 4, KILL), ("fsync", 2, EIO), (MKDIR, 7, ENOSPC)),
         then=("recover", "run"),
     ),
     Command(
@@ -169,9 +172,9 @@ ROWS = (
         prepare_replaced,
         ("undo", "run"),
         {"run@30": _TWO},
-        (("?rename,?renameat", 4, EIO), ("?rename,?renameat", 5, KILL)),
+        (("?rename,?renameat", 4, EIO), ("?rename,?renameat", 6, KILL)),
         always=_NO_EXCHANGE,
-        gap=("rename", 5, KILL),
+        gap=6,
         then=("recover", "run"),
     ),
     Command(
@@ -208,7 +211,7 @@ ROWS = (
         prepare_run,
         ("copy", "run@30", "other", "--workers", "1"),
         {"other@30": _TWO, "other latest": "version-30", "other 30.json": _LOSS},
-        ((RENAME, 1, KILL), ("pwrite64", 2, "retval=20"), ("fsync", 2, EIO)),
+        ((RENAME, 1, KILL), ("pwrite64", 2, "retval=20"), ("fsync", 2, EIO), ("?rename,?renameat", 4, EIO)),
         one_step=False,
     ),
     Command(

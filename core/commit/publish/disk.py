@@ -46,6 +46,7 @@ from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.files import NEW, Flusher, PreallocatedFile
 from edl_ckpt.core.storage.interface import Sink
 from edl_ckpt.core.storage.local import LocalStore
+from edl_ckpt.core.storage.location import Location
 
 _SEAL: Final = "seal.json"
 _OLD_SEAL: Final = "old-seal.json"
@@ -233,7 +234,7 @@ class LocalOutput(VersionOutput):
                 self._stage.replace(JOURNAL, journal.to_bytes())
                 put_in_place(self._root, self._stage, journal)
             except EdlCkptError as error:
-                self._settle_after(error, inode)
+                _settle_after(self._root, self._stage, journal, self._store.location, error)
             if replaces:
                 forget_notes(self._store, [self._number])
         return seal
@@ -247,28 +248,6 @@ class LocalOutput(VersionOutput):
                     staged.write_new(name, data)
                 staged.flush()
 
-    def _settle_after(self, error: EdlCkptError, inode: int) -> None:
-        """Try once more to finish a commit that met an error, or to undo it; else raise it, and say what is there.
-
-        Only a lack that has passed is no error then: what a disk with errors flushes at the second time may be lost.
-        """
-        finish, now = "", None
-        try:
-            settle_stage(self._root, self._stage)
-        except (EdlCkptError, ValueError):
-            finish = f"`{command('recover', str(self._store.location))}` finishes"
-        with suppress(EdlCkptError):
-            now = self._root.stat(self._name)
-        if now is not None and now.st_ino == inode:
-            if not finish and isinstance(error.__cause__, OSError) and error.__cause__.errno in _LACKS:
-                return
-            COMMIT.reached()
-            rest = f", perhaps without its seal, tags or metrics: {finish} its commit" if finish else ""
-            error.hint = f"version {self._number} is in place{rest}"
-        elif finish:
-            error.hint = f"its commit had begun: {finish} or undoes it"
-        raise error
-
 
 def replaces_link(path: str) -> RefusedError:
     """Return why a version that is a symbolic link is not replaced in place."""
@@ -277,6 +256,29 @@ def replaces_link(path: str) -> RefusedError:
         path=path,
         hint="write the result elsewhere with --output, or name the location that the link leads to",
     )
+
+
+def _settle_after(root: Directory, stage: Directory, journal: Journal, location: Location, error: EdlCkptError) -> None:
+    """Try once more to finish a commit that met an error, or to undo it; else raise it, and say what is there.
+
+    Only a lack that has passed is no error then: what a disk with errors flushes at the second time may be lost.
+    """
+    finish, now = "", None
+    try:
+        settle_stage(root, stage)
+    except (EdlCkptError, ValueError):
+        finish = f"`{command('recover', str(location))}` finishes"
+    with suppress(EdlCkptError):
+        now = root.stat(journal.directory)
+    if now is not None and now.st_ino == journal.inode:
+        if not finish and isinstance(error.__cause__, OSError) and error.__cause__.errno in _LACKS:
+            return
+        COMMIT.reached()
+        rest = f", perhaps without its seal, tags or metrics: {finish} its commit" if finish else ""
+        error.hint = f"version {journal.version} is in place{rest}"
+    elif finish:
+        error.hint = f"its commit had begun: {finish} or undoes it"
+    raise error
 
 
 def put_replaced_back(store: LocalStore, name: str, number: int, deletion: str) -> None:
@@ -295,8 +297,8 @@ def put_replaced_back(store: LocalStore, name: str, number: int, deletion: str) 
                 trash.rename(name, stage, name)
                 _take_seal(trash, META, number, stage, _SEAL)
                 put_in_place(root, stage, journal)
-            finally:
-                settle_stage(root, stage)
+            except EdlCkptError as error:
+                _settle_after(root, stage, journal, store.location, error)
 
 
 def put_in_place(root: Directory, stage: Directory, journal: Journal) -> None:

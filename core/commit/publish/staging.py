@@ -81,6 +81,8 @@ class Staging:
         with suppress(EdlCkptError):
             if self.place.stat(JOURNAL) is None:
                 remove_stage(self.root, self.place)
+            else:
+                remove_empty_state(self.root)
 
     def _release(self) -> None:
         self._lock.release()
