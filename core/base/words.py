@@ -200,3 +200,8 @@ def _shown(gaps: Iterable[range]) -> Iterator[str]:
             yield f"{gap.start} to {gap.stop - 1}"
         else:
             yield from map(str, gap)
+
+
+def base_name(path: str) -> str:
+    """Return the last part of a path or URL."""
+    return path.rpartition("/")[2]

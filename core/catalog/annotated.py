@@ -11,11 +11,13 @@ from dataclasses import replace
 
 from edl_ckpt.core.base.errors import EdlCkptError, UnavailableError
 from edl_ckpt.core.base.parallel import SMALL_READS, run_parallel
+from edl_ckpt.core.base.words import base_name
+from edl_ckpt.core.model.seals import differing_sizes
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.state.index import Known, SealFacts, take_index
 from edl_ckpt.core.state.metadata import LocationMetadata, is_unread, read_metadata, unread_fault
 from edl_ckpt.core.state.paths import INDEX_FILE, META_DIR, seal_file
-from edl_ckpt.core.state.seal import base_name, differing_sizes, read_seal
+from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.interface import Entry, Store
 

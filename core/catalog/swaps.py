@@ -17,13 +17,13 @@ from typing import Any, Final
 
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.progress import SILENT
+from edl_ckpt.core.base.words import base_name
 from edl_ckpt.core.model.listings import Listing
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.state.lock import open_lock
 from edl_ckpt.core.state.metadata import read_document
 from edl_ckpt.core.state.owner import OWNER_FILE, format_owner, is_abandoned, is_dead, is_me
 from edl_ckpt.core.state.paths import JOURNAL, STAGE_DIR, is_resumable
-from edl_ckpt.core.state.seal import base_name
 from edl_ckpt.core.storage import LocalStore, ObjectStore
 from edl_ckpt.core.storage.beneath import ForeignError
 

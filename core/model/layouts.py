@@ -8,14 +8,29 @@ from typing import NamedTuple
 
 
 class Placement(enum.StrEnum):
-    """The rule by which ids belong to shards."""
+    """The rule by which ids belong to shards; `kernel/placement.py` computes it."""
 
     MOD = "mod"
     """The id modulo the number of shards, never negative."""
     UNSIGNED_MOD = "unsigned mod"
     """The same of the id as an uint64."""
+    FMIX64_MOD = "fmix64 mod"
+    """The same of the id as an uint64 after the finalizer of MurmurHash3."""
+    MASK31_MOD = "mask31 mod"
+    """The same of the lowest 31 bits of the id."""
+    MOD_1000_MOD = "mod 1000 mod"
+    """The id modulo 1000, and that modulo the number of shards; neither is negative."""
+    RANGES = "row ranges"
+    """Each shard has the row numbers that its extents say: blocks of a table, or ranges of any length."""
+    WHOLE_TABLE = "whole table"
+    """All rows of a table are in one shard."""
     NONE = "none"
     """A row may be in any shard."""
+
+    @property
+    def says_shard(self) -> bool:
+        """Return True when an id alone says its shard."""
+        return self not in {Placement.RANGES, Placement.WHOLE_TABLE, Placement.NONE}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Final
 
 from edl_ckpt.core.base.words import counted, describe, escaped
 from edl_ckpt.core.model.dtypes import TF_DTYPES, DType
+from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.versions import ShardFile
 
 
@@ -161,6 +162,8 @@ class TableEntry:
     offset: int
     empty_dtype: DType | None = None
     empty_dim: int = 0
+    placement: Placement | None = None
+    """The rule by which its rows belong to shards, where that is not the rule of the layout."""
 
     @property
     def row_bytes(self) -> int:

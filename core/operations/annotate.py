@@ -11,7 +11,7 @@ from typing import Any
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, RefusedError
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
-from edl_ckpt.core.base.words import command
+from edl_ckpt.core.base.words import base_name, command
 from edl_ckpt.core.catalog.files import check_in_location
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, list_versions
 from edl_ckpt.core.commit.repair.recovery import location_lock
@@ -19,7 +19,6 @@ from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.state import annotate
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.metadata import check_mode
-from edl_ckpt.core.state.seal import base_name
 from edl_ckpt.core.storage import LocationLike, Store
 
 

@@ -26,7 +26,6 @@ from edl_ckpt.core.base.words import command
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.buckets import Buckets
 from edl_ckpt.core.kernel.placement import misplaced
-from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.versions import ShardFile
 from edl_ckpt.core.reading.blocks import IdPiece, read_piece
 from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue
@@ -392,13 +391,13 @@ def _read_place(checkpoint: Checkpoint, place: IdsAt, advance: Advance, *, keep:
     try:
         for piece in cut_piece(checkpoint, place.piece(checkpoint), PIECE_BYTES):
             ids = read_piece(checkpoint, piece).ids
-            order, negative, rule = order_of(ids), _NONE, checkpoint.version.layout.placement
+            order, negative, rule = order_of(ids), _NONE, checkpoint.placement(piece.entry.name)
             wrong = misplaced(rule, ids, piece.shard.file.ps_num, piece.shard.file.ps_id)
             if order.lowest < 0:
                 negative = np.flatnonzero(ids < 0)
             odd = (ids[wrong[:_NAMED]].tolist(), ids[negative[:_NAMED]].tolist())
             kept = [ids] if keep and piece.entry.rows <= _KEPT_ROWS and len(ids) else []
-            if rule is Placement.NONE or len(wrong):  # an id may be in two shards
+            if not rule.says_shard or len(wrong):  # an id may be in two shards
                 order = replace(order, placed=False)
             found.add(Ids(order, len(wrong), len(negative), *odd, kept))
             advance(piece.end - piece.start)

@@ -12,14 +12,14 @@ from typing import Final
 import numpy as np
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnsupportedError
-from edl_ckpt.core.base.words import command
+from edl_ckpt.core.base.words import base_name, command
 from edl_ckpt.core.catalog.runs import are_mixed, find_notes
 from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.model.seals import Seal, SealedShard, now_text
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.proof.fingerprint import ContentSketch, fingerprint_of
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.sources.registry import source_of
-from edl_ckpt.core.state.seal import Seal, SealedShard, base_name, now_text
 from edl_ckpt.core.state.shard_note import NoteName, ShardNote, named_shards, read_note
 from edl_ckpt.core.storage.interface import Store
 

@@ -14,14 +14,16 @@ from typing import Final
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.parallel import run_parallel
+from edl_ckpt.core.base.words import base_name
+from edl_ckpt.core.model.fingerprint import Fingerprint, Forms
+from edl_ckpt.core.model.seals import PackedChunks, Seal, SealedShard, now_text
 from edl_ckpt.core.model.versions import ShardFile, Version
-from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, Forms
+from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.proof.sealing import cut
 from edl_ckpt.core.proof.values import ValueOptions, read_back
 from edl_ckpt.core.reading.places import RowMarks
 from edl_ckpt.core.reading.reader import Checkpoint, openings, raise_problems
 from edl_ckpt.core.sources.elasticdl.target import VersionLayout, planned_shards
-from edl_ckpt.core.state.seal import PackedChunks, Seal, SealedShard, base_name, now_text
 from edl_ckpt.core.storage import Store
 from edl_ckpt.core.storage.interface import RangeReader
 

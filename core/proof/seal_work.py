@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.parallel import Advance
+from edl_ckpt.core.model.seals import Chunk, Seal
 from edl_ckpt.core.proof.sealing import CHUNK_BYTES, cut, seal_of_chunks, sums_of
 from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.state.seal import Chunk, Seal
 
 MOST_CHUNKS: Final = 1024
 """Chunks of one task: their checksums are a small result."""

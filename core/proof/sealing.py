@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from edl_ckpt.core.base.parallel import run_parallel
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.words import base_name
+from edl_ckpt.core.model.seals import Chunk, PackedChunks, Seal, SealedShard, now_text
 from edl_ckpt.core.model.tables import ShardIndex
-from edl_ckpt.core.state.seal import Chunk, PackedChunks, Seal, SealedShard, base_name, now_text, number_chunks
+from edl_ckpt.core.state.seal import number_chunks
 from edl_ckpt.core.storage.interface import RangeReader
 
 if TYPE_CHECKING:

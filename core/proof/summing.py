@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.base.parallel import run_parallel
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.model.seals import Chunk
 from edl_ckpt.core.model.tables import ShardIndex
 from edl_ckpt.core.proof.sealing import CHUNK_BYTES, checksum, sums_of
 from edl_ckpt.core.sources.elasticdl.target import Literals
-from edl_ckpt.core.state.seal import Chunk
 from edl_ckpt.core.storage.interface import RangeReader
 
 if TYPE_CHECKING:

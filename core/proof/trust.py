@@ -14,9 +14,10 @@ from edl_ckpt.core.base.ids import user_name
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import command
 from edl_ckpt.core.catalog.runs import mixture
+from edl_ckpt.core.model.seals import Override, Seal, describe_change, now_text
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.reading.reader import check_not_replaced
-from edl_ckpt.core.state.seal import Override, Seal, describe_change, now_text, read_seal
+from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.state.shard_note import has_newer_note
 from edl_ckpt.core.storage import open_store
 

@@ -97,7 +97,7 @@ class TablePages:
         The shard that it belongs to is searched first, then the others. All of their ids are read.
         """
         version = self._checkpoint.version
-        owner = owners(version.layout.placement, np.array([wanted], np.int64), version.ps_num or 1)
+        owner = owners(self._checkpoint.placement(self.name), np.array([wanted], np.int64), version.ps_num or 1)
         order = sorted(
             range(len(self._parts)), key=lambda k: owner is not None and self._parts[k].shard.file.ps_id != owner[0]
         )

@@ -239,6 +239,11 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         """Return the element type of a table's vectors, None for a table without rows."""
         return next((t.dtype for _, t in self.entries(table) if t.dtype), None)
 
+    def placement(self, table: str) -> Placement:
+        """Return the rule by which rows of a table belong to shards."""
+        own = (entry.placement for _, entry in self.entries(table) if entry.placement)
+        return next(own, self.version.layout.placement)
+
     def written_dtype(self, table: str) -> DType:
         """Return the element type that a copy of a table is written with: with rows `table_dtype`, else its info's."""
         return table_dtype(self.table_dtype(table), self.infos.get(table))

@@ -17,10 +17,11 @@ import numpy.typing as npt
 
 from edl_ckpt.core.base.parallel import run_parallel
 from edl_ckpt.core.kernel.bulk import I64
+from edl_ckpt.core.kernel.placement import owners
+from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import DenseEntry, ShardIndex, TableEntry
 from edl_ckpt.core.reading.blocks import as_dtype, id_blocks, read_rows, read_runs
 from edl_ckpt.core.reading.reader import Checkpoint, openings
-from edl_ckpt.core.sources.elasticdl.target import row_owners
 
 U64 = npt.NDArray[np.uint64]
 _GOLDEN, _MIX = 0x9E3779B97F4A7C15, (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
@@ -55,12 +56,13 @@ class RowSample:
     ps_num: int
     looked: int
     reach: int
+    placement: Placement = Placement.MOD
 
     def within(self, other: RowSample) -> npt.NDArray[np.bool_]:
         """Return, for each row, whether another sample must have it if its version has it."""
-        mine: npt.NDArray[np.bool_] = (row_owners(self.ids, other.ps_num) < other.looked) & (
-            self.hashes <= np.uint64(other.reach)
-        )
+        owner = owners(other.placement, self.ids, other.ps_num)
+        is_looked_at = other.looked == other.ps_num if owner is None else owner < other.looked
+        mine: npt.NDArray[np.bool_] = (self.hashes <= np.uint64(other.reach)) & is_looked_at
         return mine
 
 
@@ -89,7 +91,7 @@ def sample_table(
     _, order = np.unique(chosen.found["id"], return_index=True)  # ascending; a damaged table may have an id twice
     found = chosen.found[order]
     vectors = _vectors(checkpoint, some, found)
-    return RowSample(found["id"], found["hash"], vectors, ps_num, looked, chosen.reach)
+    return RowSample(found["id"], found["hash"], vectors, ps_num, looked, chosen.reach, checkpoint.placement(table))
 
 
 class _Chosen:

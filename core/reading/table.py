@@ -330,7 +330,7 @@ def find_rows(
     Of several rows with one id, the last one counts. `bits` keeps bfloat16 as it is. Raises NameNotFoundError for an
     unknown table, EdlCkptError when the rows need more memory than this machine has, CorruptError for damage.
     """
-    owner = owners(checkpoint.version.layout.placement, wanted, checkpoint.version.ps_num or 1)
+    owner = owners(checkpoint.placement(table), wanted, checkpoint.version.ps_num or 1)
     entries = checkpoint.entries(table)
     # Only the info of a table without rows claims a dim: no array gets that size.
     dim = max((entry.dim for _, entry in entries), default=0)

@@ -14,7 +14,7 @@ from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError,
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
-from edl_ckpt.core.base.words import meant
+from edl_ckpt.core.base.words import base_name, meant
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.state.document import MAX_BYTES, check_value
 from edl_ckpt.core.state.holder import prove_lock, write_proved
@@ -37,7 +37,6 @@ from edl_ckpt.core.state.metadata import (
     read_metadata,
 )
 from edl_ckpt.core.state.paths import LOCATION_FILE, META_DIR, version_file
-from edl_ckpt.core.state.seal import base_name
 from edl_ckpt.core.storage import Store, open_store
 from edl_ckpt.core.storage.interface import lists_marks
 

@@ -19,12 +19,12 @@ from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.parallel import default_workers, run_parallel
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.model.seals import Chunk
 from edl_ckpt.core.model.versions import ShardFile
 from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.proof.sealing import batches, cut
 from edl_ckpt.core.reading.scan import PIECE_BYTES
 from edl_ckpt.core.sources.elasticdl.target import Literals, PlannedReader, ShardLayout, lay_out_shard, planned_shards
-from edl_ckpt.core.state.seal import Chunk
 from edl_ckpt.core.state.shard_note import ShardNote
 from edl_ckpt.core.storage.interface import Sink
 from edl_ckpt.core.training.content import (

@@ -11,6 +11,7 @@ from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.base.progress import Reporter
+from edl_ckpt.core.base.words import base_name
 from edl_ckpt.core.commit.deletion.records import TrashEntry
 from edl_ckpt.core.commit.journal import Journal, deletions_bytes
 from edl_ckpt.core.model.versions import Version
@@ -18,7 +19,6 @@ from edl_ckpt.core.state.holder import LostLockError, prove_lock
 from edl_ckpt.core.state.index import Known, content_digest, marked_files
 from edl_ckpt.core.state.owner import describe
 from edl_ckpt.core.state.paths import JOURNAL, META_DIR, STAGE_DIR, seal_file, version_file
-from edl_ckpt.core.state.seal import base_name
 from edl_ckpt.core.storage import Location, ObjectStore
 from edl_ckpt.core.storage.interface import lists_marks
 

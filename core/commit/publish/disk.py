@@ -20,7 +20,7 @@ from typing import Final, Self
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, RefusedError, UnsupportedError
 from edl_ckpt.core.base.ids import kernel_id
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.base.words import command
+from edl_ckpt.core.base.words import base_name, command
 from edl_ckpt.core.commit.deletion.records import META, write_record
 from edl_ckpt.core.commit.interface import (
     FinishedSink,
@@ -37,11 +37,12 @@ from edl_ckpt.core.commit.publish.access import OldAccess, inherit_access
 from edl_ckpt.core.commit.publish.staging import Staging
 from edl_ckpt.core.commit.repair.notes import forget_notes
 from edl_ckpt.core.commit.writers import WRITERS, StagedTargets, Writers
+from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.state.annotate import Describe
 from edl_ckpt.core.state.document import MAX_SUMS_BYTES
 from edl_ckpt.core.state.metadata import Drafts
 from edl_ckpt.core.state.paths import JOURNAL, META_DIR, TRASH_DIR, is_document, resumable_stage, seal_file
-from edl_ckpt.core.state.seal import Seal, base_name, seal_bytes
+from edl_ckpt.core.state.seal import seal_bytes
 from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.files import NEW, Flusher, PreallocatedFile
 from edl_ckpt.core.storage.interface import Sink

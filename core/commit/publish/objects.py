@@ -26,7 +26,7 @@ from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, LockedError, R
 from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.parallel import impatient, run_parallel
-from edl_ckpt.core.base.words import counted, size
+from edl_ckpt.core.base.words import base_name, counted, size
 from edl_ckpt.core.commit.interface import (
     FinishedSink,
     LockedLocation,
@@ -40,11 +40,12 @@ from edl_ckpt.core.commit.interface import (
 from edl_ckpt.core.commit.journal import Journal, discarded_copy, parse_journal
 from edl_ckpt.core.commit.publish.uploads import SharedUpload, SharedUploads, TargetPart
 from edl_ckpt.core.commit.repair.notes import forget_notes
+from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.state.annotate import Describe
 from edl_ckpt.core.state.holder import prove_lock, write_proved
 from edl_ckpt.core.state.owner import describe, format_owner, is_me, is_presumed_dead
 from edl_ckpt.core.state.paths import JOURNAL, STAGE_DIR, resumable_stage, seal_file
-from edl_ckpt.core.state.seal import Seal, base_name, seal_bytes
+from edl_ckpt.core.state.seal import seal_bytes
 from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter, Sink, has_parts
 from edl_ckpt.core.storage.meeting import SharedPrefix
 from edl_ckpt.core.storage.parts import PART_MEMORY_BYTES, PartMemory

@@ -11,13 +11,13 @@ from collections.abc import Iterable
 from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError
-from edl_ckpt.core.base.words import abridged, counted, rounded_duration
+from edl_ckpt.core.base.words import abridged, base_name, counted, rounded_duration
 from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.model.versions import ShardFile, Version
 from edl_ckpt.core.sources.registry import directory_named, shard_named
 from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.paths import JOURNAL, STAGE_DIR
-from edl_ckpt.core.state.seal import base_name, read_seal
+from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.storage.interface import ObjectStore, OpenUpload
 
 OLD_UPLOAD_SECONDS: Final = 24 * 3600.0

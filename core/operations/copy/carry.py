@@ -20,6 +20,7 @@ from edl_ckpt.core.commit.interface import SharedTargets
 from edl_ckpt.core.commit.publish.uploads import Extent, Sending, TargetPart, even_edges
 from edl_ckpt.core.commit.writers import StagedTargets
 from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.model.seals import Chunk
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.proof.seal_work import MOST_CHUNKS
 from edl_ckpt.core.proof.sealing import CHUNK_BYTES, batches, checksum, rereads_correctly
@@ -27,7 +28,6 @@ from edl_ckpt.core.reading.picklable import CheckpointValue
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.paths import FILES_DIR
-from edl_ckpt.core.state.seal import Chunk
 from edl_ckpt.core.storage import Store, open_store
 from edl_ckpt.core.storage.interface import RangeReader, Sink, lists_marks
 from edl_ckpt.core.storage.parts import PART_MEMORY_BYTES

@@ -21,7 +21,7 @@ from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.parallel import default_workers, run_parallel
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
-from edl_ckpt.core.base.words import command, counted, describe, size
+from edl_ckpt.core.base.words import base_name, command, counted, describe, size
 from edl_ckpt.core.catalog.target import check_beside
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, job_of
 from edl_ckpt.core.commit.interface import LockedLocation, NewVersion, Resume, VersionOutput, Written
@@ -29,6 +29,7 @@ from edl_ckpt.core.commit.kinds import kind_of
 from edl_ckpt.core.commit.publish.uploads import Sending
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.commit.writers import StagedTargets
+from edl_ckpt.core.model.seals import Chunk, Seal, SealedShard, now_text
 from edl_ckpt.core.model.tables import ShardIndex
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.copy.carry import CarryWork, carry, carry_other_files, tasks_of
@@ -46,15 +47,7 @@ from edl_ckpt.core.state.annotate import Describe, MetadataCopies
 from edl_ckpt.core.state.holder import LostLockError, write_proved
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.paths import seal_file
-from edl_ckpt.core.state.seal import (
-    Chunk,
-    Seal,
-    SealedShard,
-    base_name,
-    now_text,
-    read_seal,
-    seal_bytes,
-)
+from edl_ckpt.core.state.seal import read_seal, seal_bytes
 from edl_ckpt.core.storage import Store
 from edl_ckpt.core.storage.interface import RangeReader, Sink
 

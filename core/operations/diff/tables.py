@@ -22,6 +22,8 @@ from edl_ckpt.core.base.packing import together
 from edl_ckpt.core.base.parallel import Advance, run_parallel
 from edl_ckpt.core.base.progress import Counted
 from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.kernel.placement import misplaced
+from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.operations.diff.comparison import RowOptions, TableComparison
 from edl_ckpt.core.operations.diff.results import TableDiff
 from edl_ckpt.core.reading.blocks import IdPiece, read_piece
@@ -31,7 +33,6 @@ from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.reading.scan import id_pieces
 from edl_ckpt.core.sorting.partition import PartitionedTable, by_hash, parts_needed
 from edl_ckpt.core.sorting.small import read_tables
-from edl_ckpt.core.sources.elasticdl.target import row_owners
 
 PART_BYTES: Final = 8 << 20
 """Values and ids of a part."""
@@ -121,12 +122,11 @@ def _shards_of(checkpoint: Checkpoint, name: str, remainder: int = 0, modulus: i
 
 
 def _is_placed(checkpoint: Checkpoint) -> bool:
-    """Say whether every row is in its shard."""
-    for piece in id_pieces(checkpoint):
-        shard = piece.shard.file
-        if not (row_owners(read_piece(checkpoint, piece).ids, shard.ps_num) == shard.ps_id).all():
-            return False
-    return True
+    """Say whether every row is in its shard, by the rule that gives shards of one remainder the same ids."""
+    if any(checkpoint.placement(name) is not Placement.MOD for name in checkpoint.table_names):
+        return False
+    pieces = ((piece.shard.file, read_piece(checkpoint, piece).ids) for piece in id_pieces(checkpoint))
+    return not any(len(misplaced(Placement.MOD, ids, file.ps_num, file.ps_id)) for file, ids in pieces)
 
 
 def diff_tables(

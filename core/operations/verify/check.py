@@ -19,6 +19,7 @@ from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.catalog.files import named_file
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, being_replaced, list_versions
 from edl_ckpt.core.cluster.choice import ExecutorLike, job_of
+from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.model.tables import ShardIndex
 from edl_ckpt.core.model.versions import CheckpointRef, State, Version
 from edl_ckpt.core.operations.verify.findings import LEVELS, Report, VerifyResult
@@ -33,7 +34,6 @@ from edl_ckpt.core.operations.verify.ids import ContentCheck
 from edl_ckpt.core.operations.verify.seals import compare_with_seal, find_seal, sums_of_seal
 from edl_ckpt.core.reading.reader import check_not_replaced
 from edl_ckpt.core.sources.registry import source_of
-from edl_ckpt.core.state.seal import Seal
 from edl_ckpt.core.storage import Location, Store, open_store
 from edl_ckpt.core.storage.interface import RangeReader
 

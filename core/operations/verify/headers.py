@@ -10,14 +10,13 @@ from typing import Final
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError
 from edl_ckpt.core.base.parallel import run_parallel
-from edl_ckpt.core.base.words import abridged, missing_shards
+from edl_ckpt.core.base.words import abridged, base_name, missing_shards
 from edl_ckpt.core.catalog.runs import mixture
 from edl_ckpt.core.model.versions import MISSING_LISTED, ShardFile, State, Version
 from edl_ckpt.core.operations.verify.findings import Report
 from edl_ckpt.core.reading.reader import Checkpoint, openings
 from edl_ckpt.core.sources.elasticdl.loader import scan_crashes
 from edl_ckpt.core.sources.registry import source_of
-from edl_ckpt.core.state.seal import base_name
 from edl_ckpt.core.storage import Store
 from edl_ckpt.core.storage.interface import RangeReader
 

@@ -16,6 +16,7 @@ from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, LockedError
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.parallel import LOOK_SECONDS, RESULT_BYTES, Beside, awaited, stop_requested
 from edl_ckpt.core.base.words import counted
+from edl_ckpt.core.kernel.placement import owners
 from edl_ckpt.core.model.tables import DenseEntry, ShardIndex, TableEntry
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.verify.findings import Report
@@ -236,11 +237,13 @@ class ContentCheck:
                 self._of_ids.add("duplicate-id", message, path=self.version.path, subject=names[some[number]])
 
     def _report_counts(self, shard: ShardIndex, entry: TableEntry, counts: Ids) -> None:
-        n = shard.file.ps_num
         if counts.misplaced:
-            named = ", ".join(f"id {i} to shard {i % n}" for i in counts.examples)
-            belong = "row belongs to another shard" if counts.misplaced == 1 else "rows belong to other shards"
-            message = f"{counts.misplaced} {belong}: {named}"
+            rule, count = self.checkpoint.placement(entry.name), shard.file.ps_num
+            belong = owners(rule, np.array(counts.examples, np.int64), count)
+            assert belong is not None  # noqa: S101 - else nothing is misplaced
+            named = ", ".join(f"id {i} to shard {k}" for i, k in zip(counts.examples, belong.tolist(), strict=True))
+            rows = "row belongs to another shard" if counts.misplaced == 1 else "rows belong to other shards"
+            message = f"{counts.misplaced} {rows}: {named}"
             self._of_ids.add("misplaced-row", message, shard=shard.file, subject=entry.name, offset=entry.offset)
         if counts.negative:
             named = ", ".join(map(str, counts.negative_examples))

@@ -14,11 +14,12 @@ from edl_ckpt.core.base.errors import (
 )
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
-from edl_ckpt.core.base.words import command
+from edl_ckpt.core.base.words import base_name, command
 from edl_ckpt.core.catalog.files import check_in_location
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed
 from edl_ckpt.core.cluster.choice import ExecutorLike, job_of
 from edl_ckpt.core.commit.repair.recovery import location_lock
+from edl_ckpt.core.model.seals import Seal, differing_sizes
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.verify.findings import HINTS, Report
 from edl_ckpt.core.proof.seal_work import make_seal
@@ -29,7 +30,7 @@ from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint, openings
 from edl_ckpt.core.state.holder import write_proved
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.paths import seal_file
-from edl_ckpt.core.state.seal import Seal, base_name, differing_sizes, read_seal, seal_bytes
+from edl_ckpt.core.state.seal import read_seal, seal_bytes
 from edl_ckpt.core.storage import Store
 from edl_ckpt.core.storage.interface import RangeReader
 

@@ -26,10 +26,11 @@ from edl_ckpt.core.base.errors import (
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.parallel import default_workers
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
-from edl_ckpt.core.base.words import abridged, meant
+from edl_ckpt.core.base.words import abridged, base_name, meant
 from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.catalog.target import free_target
 from edl_ckpt.core.model.dtypes import DTYPES
+from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.importing.archives import RangeStream
 from edl_ckpt.core.operations.importing.array_data import ArrayData
@@ -46,7 +47,6 @@ from edl_ckpt.core.reading.reader import Checkpoint as Reader
 from edl_ckpt.core.reading.reader import open_checkpoint
 from edl_ckpt.core.sources.elasticdl.target import check_texts
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
-from edl_ckpt.core.state.seal import Seal, base_name
 from edl_ckpt.core.storage import Location, LocationLike
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.local import is_gone

@@ -27,6 +27,7 @@ from edl_ckpt.core import (
 )
 from edl_ckpt.core.base.errors import CorruptError, LockedError, UnavailableError
 from edl_ckpt.core.model.dtypes import DTYPES
+from edl_ckpt.core.model.seals import Chunk, PackedChunks, Seal, SealedShard, now_text
 from edl_ckpt.core.model.tables import TableInfo
 from edl_ckpt.core.model.versions import ShardFile
 from edl_ckpt.core.operations.copy import carry
@@ -38,17 +39,7 @@ from edl_ckpt.core.proof import summing
 from edl_ckpt.core.sources.elasticdl.planned import PlannedReader, planned_shards
 from edl_ckpt.core.sources.elasticdl.shard_layout import CountedTable, PlacedVariable, lay_out_shards
 from edl_ckpt.core.state.paths import seal_file
-from edl_ckpt.core.state.seal import (
-    Chunk,
-    PackedChunks,
-    Seal,
-    SealedShard,
-    now_text,
-    parse_seal,
-    parse_seal_bytes,
-    read_seal,
-    seal_bytes,
-)
+from edl_ckpt.core.state.seal import parse_seal, parse_seal_bytes, read_seal, seal_bytes
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import SMALL_BYTES
 from edl_ckpt.core.storage.local import LocalReader

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +23,7 @@ from edl_ckpt.core import (
     slice_table,
     verify_version,
 )
+from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.sources import registry
 
 SOURCE = '''
@@ -183,6 +186,18 @@ def test_without_the_package(tmp_path: Path) -> None:
     listing = list_versions(str(tmp_path / "run"))
     assert not listing.versions
     assert [entry.name for entry in listing.foreign] == ["step_40"]
+
+
+@pytest.mark.usefixtures("installed")
+def test_rows_in_the_wrong_shard_by_another_rule(tmp_path: Path) -> None:
+    """A table may have a rule of its own: `verify` names the shard by it, and a search needs no other shard."""
+    write(tmp_path / "run")
+    (version,) = list_versions(str(tmp_path / "run")).versions
+    by_mask = replace(version, layout=replace(version.layout, placement=Placement.MASK31_MOD))
+    wrong = [f for f in verify_version(by_mask).findings if f.code == "misplaced-row" and f.subject == "t<i8"]
+    named = {int(id_): int(to) for f in wrong for id_, to in re.findall(r"id (\d+) to shard (\d+)", f.message)}
+    assert named
+    assert all(to == (id_ & 0x7FFFFFFF) % 3 for id_, to in named.items())
 
 
 @pytest.mark.usefixtures("installed")

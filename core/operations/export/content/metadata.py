@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
+from edl_ckpt.core.model.fingerprint import PREFIX
 from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.proof.fingerprint import PREFIX
 from edl_ckpt.core.state.metadata import json_number
 
 
