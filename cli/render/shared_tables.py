@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-    from edl_ckpt.core.catalog.target import TargetShard, WritePlan
+    from edl_ckpt.core.catalog.target import WritePlan
     from edl_ckpt.core.commit.publish.part_plan import PartsPlan
-    from edl_ckpt.core.operations.summary import ShardSummary
+    from edl_ckpt.core.model.tables import ShardSummary
 
 Item = TypeVar("Item")
 
@@ -92,7 +92,7 @@ def proved_lines(what: str, fingerprint: str | None) -> Iterator[Text]:
     yield Text(fingerprint or "")
 
 
-def shard_table(shards: Sequence[ShardSummary | TargetShard]) -> Table:
+def shard_table(shards: Sequence[ShardSummary]) -> Table:
     """Return a table of shards, with a bar for the size of each."""
     table = Table(
         Column("shard", "number"),

@@ -14,6 +14,7 @@ import numpy as np
 
 from edl_ckpt.core.base.errors import NotFoundError, RefusedError
 from edl_ckpt.core.model.layouts import Layout
+from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.sources.elasticdl.target import (
     DESIGN,
@@ -58,17 +59,6 @@ class Target:
     def in_place(self) -> bool:
         """Return True when it takes the place of an existing version."""
         return self.replaces is not None
-
-
-@dataclass(frozen=True, slots=True)
-class TargetShard:
-    """A shard to be written, or written."""
-
-    ps_id: int
-    path: str
-    size_bytes: int
-    variables: int
-    rows: int
 
 
 def free_target(location: LocationLike, version: int, *, layout: str | None = None, empty: Layout = DESIGN) -> Target:
@@ -163,7 +153,7 @@ class WritePlan:
 
     target: Target
     layouts: VersionLayout
-    shards: tuple[TargetShard, ...]
+    shards: tuple[ShardSummary, ...]
     warnings: tuple[str, ...]
 
     @property
@@ -199,12 +189,12 @@ class WritePlan:
 
 def lay_out(
     target: Target, number: int, variables: Sequence[PlacedVariable], tables: Sequence[CountedTable], to_ps: int
-) -> tuple[VersionLayout, tuple[TargetShard, ...], tuple[str, ...]]:
+) -> tuple[VersionLayout, tuple[ShardSummary, ...], tuple[str, ...]]:
     """Return the layouts of shards that contain a version `number`, the shards of the target, and all warnings."""
     layouts = lay_out_shards(number, variables, tables, to_ps)
     rows = sum((table.rows for table in tables), np.zeros(to_ps, np.int64)).tolist()
     shards = tuple(
-        TargetShard(
+        ShardSummary(
             ps_id,
             os.path.join(target.directory, target.layout.shard_file(ps_id, to_ps)),
             size,

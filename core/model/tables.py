@@ -189,6 +189,17 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
+class ShardSummary:
+    """One shard, there or to be written: its file, the number of its dense variables and of the rows of all tables."""
+
+    ps_id: int
+    path: str
+    size_bytes: int
+    variables: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class ShardIndex:
     """The contents of a shard and where they lie, from its tags alone: no value and no id was read for it."""
 
@@ -206,6 +217,12 @@ class ShardIndex:
     """The offset of every top-level field, in order."""
     gathered: tuple[GatheredRows, ...] = field(default=(), repr=False)
     """Rows that are read like files of the shard; as files they have the numbers after the real ones."""
+
+    @property
+    def summary(self) -> ShardSummary:
+        """Return what the shard contains, in numbers."""
+        rows = sum(table.rows for table in self.tables)
+        return ShardSummary(self.file.ps_id, self.file.path, self.file.size_bytes, len(self.variables), rows)
 
     def path(self, extent: Extent) -> str:
         """Return the file that has an extent, for gathered rows the first of them."""

@@ -14,9 +14,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from edl_ckpt.core.catalog.target import Target, TargetShard, WritePlan, lay_out
+from edl_ckpt.core.catalog.target import Target, WritePlan, lay_out
 from edl_ckpt.core.commit.publish.part_plan import Moved
 from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.moving.sparse import SparsePairs
 from edl_ckpt.core.moving.survey import SourceSurvey
 from edl_ckpt.core.reading.places import RowMarks
@@ -68,7 +69,7 @@ class MovePlan(WritePlan):
 
 def lay_out_survey(
     survey: SurveyOf, target: Target
-) -> tuple[VersionLayout, tuple[TargetShard, ...], tuple[str, ...], SurveyOf, Sequence[StretchRoute]]:
+) -> tuple[VersionLayout, tuple[ShardSummary, ...], tuple[str, ...], SurveyOf, Sequence[StretchRoute]]:
     """Return the layouts of the shards of a surveyed source, the shards, all warnings, the survey, and all routes."""
     layouts, shards, warnings = lay_out(target, survey.number, survey.variables, _count_tables(survey), survey.to_ps)
     return layouts, shards, warnings, survey, _routes(survey, layouts)

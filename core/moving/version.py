@@ -13,12 +13,13 @@ from typing import TypeVar
 
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.memory import peak_memory_bytes
-from edl_ckpt.core.catalog.target import TargetShard, check_beside
+from edl_ckpt.core.catalog.target import check_beside
 from edl_ckpt.core.commit.interface import NewVersion, Written
 from edl_ckpt.core.commit.kinds import kind_of
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.model.fingerprint import Fingerprint
 from edl_ckpt.core.model.seals import Seal
+from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.moving.plan import MovePlan, row_marks
 from edl_ckpt.core.moving.settings import ReshardSettings
 from edl_ckpt.core.moving.source import Source
@@ -46,7 +47,7 @@ class WriteResult:
     seconds: float
     peak_memory_bytes: int
     fingerprint: str
-    shards: tuple[TargetShard, ...]
+    shards: tuple[ShardSummary, ...]
     forced: str | None = None
     """Why a source that is a checkpoint did not match its seal, where `force` went on; None in every other case."""
 

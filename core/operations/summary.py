@@ -9,19 +9,8 @@ from typing import Any
 from edl_ckpt.core.base.errors import NotFoundError
 from edl_ckpt.core.base.notebook import Bytes, card, shape_words, table
 from edl_ckpt.core.base.words import abridged, counted, describe, escaped, meant, size
-from edl_ckpt.core.model.tables import ShardIndex, TableEntry, TableInfo
+from edl_ckpt.core.model.tables import ShardIndex, ShardSummary, TableEntry, TableInfo
 from edl_ckpt.core.model.versions import Version
-
-
-@dataclass(frozen=True, slots=True)
-class ShardSummary:
-    """One shard: its file, the number of its dense variables and of the rows of all its tables."""
-
-    ps_id: int
-    path: str
-    size_bytes: int
-    variables: int
-    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +99,7 @@ def summarize(version: Version, shards: Sequence[ShardIndex]) -> CheckpointSumma
         layout=version.layout.name,
         size_bytes=version.size_bytes,
         parameters=sum(v.elements for v, _ in placed) + sum(t.rows * t.dim for t in tables),
-        shards=tuple(
-            ShardSummary(s.file.ps_id, s.file.path, s.file.size_bytes, len(s.variables), sum(t.rows for t in s.tables))
-            for s in shards
-        ),
+        shards=tuple(shard.summary for shard in shards),
         variables=tuple(VariableSummary(v.name, v.dtype.name, v.shape, v.size_bytes, ps_id) for v, ps_id in placed),
         tables=tables,
         metadata=version.metadata,

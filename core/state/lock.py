@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError
 from edl_ckpt.core.base.parallel import impatient
@@ -45,44 +45,6 @@ from edl_ckpt.core.storage.faults import storage_errors
 _NAME: Final = os.path.basename(LOCK_FILE)
 LOCK_WAIT_SECONDS: Final = 10.0
 """How long a command waits for another one before it fails (`--lock-wait`)."""
-
-
-class Lock(Protocol):
-    """The lock of one location. `poll_seconds` is how long to wait between two attempts to take it."""
-
-    poll_seconds: float
-
-    @property
-    def is_exclusive(self) -> bool:
-        """Return True when no other process can hold the lock now; storage without locks cannot promise that."""
-        ...
-
-    def take(self) -> bool:
-        """Take the lock if it is free; False when another process holds it."""
-        ...
-
-    def read(self) -> dict[str, Any]:
-        """Return the description of the lock holder."""
-        ...
-
-    def check(self) -> bool:
-        """Raise LockedError when another process has taken the lock over.
-
-        Returns True while a request may still arrive from a process that lost the lock.
-        """
-        ...
-
-    def release(self) -> None:
-        """Give the lock back; nothing happens when it was not taken."""
-        ...
-
-    def holders(self) -> list[Holder]:
-        """Return the processes that hold the lock now, or held it when they died; not this lock's own."""
-        ...
-
-    def remove(self, holder: Holder) -> bool:
-        """Remove the lock of a dead holder; False when it showed a sign of life meanwhile."""
-        ...
 
 
 def open_lock(store: LocalStore | ObjectStore, purpose: str, reporter: Reporter) -> Lock:
@@ -135,7 +97,9 @@ class LocalLock:
     """The lock file of a local location, under the kernel's file lock."""
 
     poll_seconds = 0.05
+    """How long to wait between two attempts to take it."""
     is_exclusive = True
+    """True when no other process can hold the lock now; storage without locks cannot promise that."""
 
     def __init__(self, root: str, purpose: str, warn: Callable[[str], None]) -> None:
         self._root = root
@@ -318,6 +282,10 @@ class LocalLock:
             finally:
                 os.close(fd)
         return True
+
+
+Lock: TypeAlias = LocalLock | RemoteLock
+"""The lock of one location."""
 
 
 def _is_alive(owner: Mapping[str, Any], silent_seconds: float, *, is_locked: bool, limit: float) -> bool:

@@ -429,12 +429,3 @@ def place_metadata(root: Directory, stage: Directory, version: int) -> None:
             else:
                 meta.unlink(name)
         meta.flush()
-
-
-def forget_seal(checkpoint_dir: str, version: int) -> None:
-    """Remove the seal of a version, when it has one."""
-    directory, name = os.path.split(seal_file(version))
-    meta = Directory.beneath(checkpoint_dir, directory)
-    if meta is not None:
-        with meta:
-            meta.unlink(name)

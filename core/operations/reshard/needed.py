@@ -12,7 +12,6 @@ from edl_ckpt.core.base.errors import NotFoundError
 from edl_ckpt.core.base.memory import peak_memory_bytes
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, resolve
-from edl_ckpt.core.catalog.target import TargetShard
 from edl_ckpt.core.model.versions import CheckpointRef, Version
 from edl_ckpt.core.operations.reshard.execute import ReshardResult
 from edl_ckpt.core.proof.trust import check_trust
@@ -74,10 +73,7 @@ def _fingerprint(version: Version, reporter: Reporter) -> str:
 
 def _result(checkpoint: Checkpoint, from_ps: int, forced: str | None, seconds: float) -> ReshardResult:
     version = checkpoint.version
-    shards = tuple(
-        TargetShard(s.file.ps_id, s.file.path, s.file.size_bytes, len(s.variables), sum(t.rows for t in s.tables))
-        for s in checkpoint.shards
-    )
+    shards = tuple(shard.summary for shard in checkpoint.shards)
     return ReshardResult(
         ref=version.ref,
         output=version.location.url,

@@ -30,7 +30,7 @@ from edl_ckpt.core.storage import LocationLike
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.training.objects.graph import walk
 from edl_ckpt.core.training.objects.restoration import Restoration
-from edl_ckpt.core.training.objects.status import SAVE_COUNTER, LoadStatus, NothingRestored, RestoreStatus
+from edl_ckpt.core.training.objects.status import SAVE_COUNTER, LoadStatus, NothingRestored
 from edl_ckpt.core.training.objects.tracking import Child, Trackable, children_of, is_leaf, is_node, is_stateful
 from edl_ckpt.core.training.objects.values import array_of, state_of
 from edl_ckpt.core.training.objects.variables import EmbeddingTable, Variable
@@ -120,7 +120,7 @@ class ObjectCheckpoint(Trackable):
     def status(self) -> LoadStatus:
         """Return the status of the last restore, also of one that a manager made."""
         restoration = self._own.restoration
-        return NothingRestored() if restoration is None else RestoreStatus(restoration, self)
+        return NothingRestored() if restoration is None else LoadStatus(restoration, self)
 
     def tracked(self) -> Iterator[Child]:
         """Yield the counter, once it is in use, and the objects."""

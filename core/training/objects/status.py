@@ -6,7 +6,7 @@ Source: `CheckpointLoadStatus` and `InitializationOnlyStatus` in `tensorflow/pyt
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NoReturn, Protocol, Self
+from typing import NoReturn, Self
 
 from edl_ckpt.core.base.errors import MismatchError
 from edl_ckpt.core.base.words import counted
@@ -20,32 +20,8 @@ SAVE_COUNTER = "save_counter"
 """The name of the counter of saves: it does not count as a match, and a version of others lacks it."""
 
 
-class LoadStatus(Protocol):
+class LoadStatus:
     """The result of `restore`. Its assertions raise MismatchError, which is an AssertionError; they return itself."""
-
-    def assert_consumed(self) -> Self:
-        """Raise unless every value of the checkpoint was restored and every value of the program has one."""
-        ...
-
-    def assert_existing_objects_matched(self) -> Self:
-        """Raise unless every value of the program was restored; the checkpoint may have more."""
-        ...
-
-    def assert_nontrivial_match(self) -> Self:
-        """Raise when nothing was restored but the counter of saves."""
-        ...
-
-    def expect_partial(self) -> Self:
-        """Give no warning when values of the checkpoint have not been used at the end."""
-        ...
-
-    def initialize_or_restore(self) -> None:
-        """Restore into what came since into plain objects, which do not notice additions."""
-        ...
-
-
-class RestoreStatus:
-    """The status of a restore from a version."""
 
     def __init__(self, restoration: Restoration, root: Trackable) -> None:
         self._restoration = restoration
@@ -121,31 +97,24 @@ class RestoreStatus:
             )
 
 
-class NothingRestored:
+class NothingRestored(LoadStatus):
     """The status of `restore(None)`: there was no checkpoint, so every assertion fails."""
 
-    def assert_consumed(self) -> Self:
-        """Raise MismatchError."""
-        _nothing()
+    def __init__(self) -> None:
+        """Have neither a restoration nor a root: the values of the program are its initial ones."""
 
-    def assert_existing_objects_matched(self) -> Self:
+    def assert_consumed(self) -> NoReturn:
         """Raise MismatchError."""
-        _nothing()
+        raise MismatchError("no checkpoint was given (None), so nothing was restored")
 
-    def assert_nontrivial_match(self) -> Self:
-        """Raise MismatchError."""
-        _nothing()
+    assert_existing_objects_matched = assert_nontrivial_match = assert_consumed
 
     def expect_partial(self) -> Self:
         """Do nothing."""
         return self
 
     def initialize_or_restore(self) -> None:
-        """Do nothing: the values of the program are its initial ones."""
+        """Do nothing."""
 
     def __repr__(self) -> str:
         return "NothingRestored()"
-
-
-def _nothing() -> NoReturn:
-    raise MismatchError("no checkpoint was given (None), so nothing was restored")

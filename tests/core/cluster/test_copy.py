@@ -26,9 +26,10 @@ from edl_ckpt.core import (
     verify_version,
 )
 from edl_ckpt.core.cluster.executor import ClusterExecutor
-from edl_ckpt.core.commit.publish.disk import LocalOutput, forget_seal
+from edl_ckpt.core.commit.publish.disk import LocalOutput
 from edl_ckpt.core.commit.writers import StagedTargets
 from edl_ckpt.core.operations.copy.execute import CopyResult
+from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.storage import open_store
 
@@ -57,7 +58,7 @@ def same_copies(source: Path, client: Any, tmp: Path, **options: Any) -> None:
 def test_without_a_seal(tmp_path: Path, client: Any) -> None:
     """A version without a seal is copied alike."""
     save_mixed(tmp_path / "run")
-    forget_seal(str(tmp_path / "run"), 7)
+    (tmp_path / "run" / seal_file(7)).unlink()
     same_copies(tmp_path / "run", client, tmp_path)
 
 
@@ -85,7 +86,7 @@ def test_a_twin(tmp_path: Path, client: Any) -> None:
     save_mixed(tmp_path / "run")
     for name, executor in (("here", None), ("there", client)):
         copy(tmp_path / "run", tmp_path / name, None)
-        forget_seal(str(tmp_path / name), 7)
+        (tmp_path / name / seal_file(7)).unlink()
         assert copy(tmp_path / "run", tmp_path / name, executor).copied[0].skipped
     assert only(tmp_path / "there").fingerprint == only(tmp_path / "here").fingerprint != ""
 

@@ -17,7 +17,7 @@ from checkpoints import at, save_small, shards_of
 from edl_ckpt.core import list_versions, save_checkpoint, verify_version
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, LockedError, RefusedError, UsageError
 from edl_ckpt.core.base.progress import SilentReporter
-from edl_ckpt.core.commit.publish.disk import LocalOutput, forget_seal
+from edl_ckpt.core.commit.publish.disk import LocalOutput
 from edl_ckpt.core.commit.publish.objects import RemoteOutput
 from edl_ckpt.core.commit.repair.recovery import location_lock, recover
 from edl_ckpt.core.model.versions import Version
@@ -27,6 +27,7 @@ from edl_ckpt.core.operations.copy.execute import CopyResult, execute_copy
 from edl_ckpt.core.operations.copy.plan import plan_copy
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.operations.verify.seals import seal_version
+from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.storage.files import PreallocatedFile
 from edl_ckpt.core.storage.local import LocalStore
 from edl_ckpt.core.storage.s3.upload import Upload
@@ -46,7 +47,7 @@ def run(tmp_path: Path) -> Path:
     for number in (10, 20, 30):
         rows = np.random.default_rng(number).standard_normal((3000, 8)).astype(np.float32)
         save_checkpoint(str(tmp_path / "run"), number, 4, variables={"w": rows[:4]}, tables={"t": Table(ids, rows)})
-        forget_seal(str(tmp_path / "run"), number)
+        os.unlink(tmp_path / "run" / seal_file(number))
     os.unlink(at(tmp_path / "run", 30).shards[3].path)
     version = at(tmp_path / "run", 20)
     set_metrics(version, {"f1": 0.5})
