@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Self, TypeAlias
+from typing import TypeAlias
 
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
@@ -97,7 +97,7 @@ SharedTargets: TypeAlias = StagedTargets | SharedUploads
 """Shards that other processes write: files at any offset, uploads part by part."""
 
 
-class VersionOutput:
+class VersionOutput(AbstractContextManager["VersionOutput", None]):
     """A version being written; a context manager that leaves nothing of what was not published.
 
     The exception is a resumable output: it keeps the finished shards when its run is interrupted.
@@ -141,14 +141,6 @@ class VersionOutput:
 
         An error after the step that makes it visible has a hint that says so.
         """
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
         raise NotImplementedError
 
 

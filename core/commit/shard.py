@@ -177,7 +177,7 @@ Hold = Callable[[], AbstractContextManager[object]]
 """Takes the lock of the location while a shard is replaced."""
 
 
-class ShardOutput:
+class ShardOutput(AbstractContextManager["ShardOutput", None]):
     """A shard being written; a context manager that leaves nothing of a shard that was not published."""
 
     def __init__(self, place: ShardPlace, hold: Hold, reporter: Reporter) -> None:
@@ -185,14 +185,6 @@ class ShardOutput:
         self._hold = hold
         self._reporter = reporter
         self._notes = _Notes(place)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        raise NotImplementedError
 
     def create(self, size_bytes: int) -> Sink:
         """Begin the shard, of this size; NoSpaceError when there is no room for it."""

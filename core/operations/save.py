@@ -15,9 +15,10 @@ from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.parallel import default_workers, run_parallel
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
-from edl_ckpt.core.base.words import counted, describe, escaped
+from edl_ckpt.core.base.words import describe, escaped
 from edl_ckpt.core.catalog.target import Target, free_target
 from edl_ckpt.core.commit.interface import written_version
+from edl_ckpt.core.kernel.bulk import I64
 from edl_ckpt.core.model.dtypes import dtype_named
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.importing.array_data import ArrayData
@@ -108,11 +109,23 @@ def _table(name: str, table: Table | tuple[Array, Array]) -> ImportedTable:
         table = Table(*table)
     if not isinstance(table, Table):
         raise UsageError(f"table {name!r}: expected a Table or (ids, vectors), got a {type(table).__qualname__}")
-    ids, vectors = as_ids(table.ids, f"table {name!r}: ids"), as_array(table.vectors, f"table {name!r}")
-    if vectors.ndim != 2 or len(vectors) != len(ids):
-        expected = f"expected ids int64 [n] and vectors [n, dim], got {counted(len(ids), 'id')}"
-        raise UsageError(f"table {name!r}: {expected} and vectors {list(vectors.shape)}")
+    ids, vectors = rows_of(name, table)
     return ImportedTable(name, _array(name, ids), _array(name, vectors), table.initializer)
+
+
+def rows_of(name: str, table: Table) -> tuple[I64, npt.NDArray[Any]]:
+    """Return the ids, int64 [n], and the vectors, [n, dim], of a table; UsageError for arrays that are no table."""
+    ids = as_ids(table.ids, f"ids of table {name!r}")
+    return ids, vectors_of(name, table.vectors, len(ids), None)
+
+
+def vectors_of(name: str, value: Array, rows: int, dim: int | None) -> npt.NDArray[Any]:
+    """Return the vectors of so many rows of a table, of any `dim` when None; UsageError for other arrays."""
+    vectors = as_array(value, f"vectors of table {name!r}")
+    if vectors.ndim != 2 or len(vectors) != rows or dim not in {None, vectors.shape[1]}:
+        expected = "dim" if dim is None else dim
+        raise UsageError(f"table {name!r}: expected vectors [{rows}, {expected}], got shape {list(vectors.shape)}")
+    return vectors
 
 
 def _array(name: str, values: npt.NDArray[Any]) -> ArrayData:

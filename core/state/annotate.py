@@ -7,7 +7,7 @@ location's lock: `operations/annotate.py` has the functions that take it themsel
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError, UsageError
@@ -72,10 +72,7 @@ def erase_metrics(store: Store, version: Version, names: Sequence[str]) -> None:
     """Remove metrics of a version; NotFoundError when it has none of such a name."""
 
     def change(document: Document) -> None:
-        absent = [name for name in names if name not in document.get("metrics", {})]
-        if absent:
-            hint = meant(absent[0], document.get("metrics", {}), "metrics")
-            raise NotFoundError(f"no metric {absent[0]!r}", path=version.ref, hint=hint)
+        _check_present(names, document.get("metrics", {}), version.ref, "metric", "metrics")
         for key in ("metrics", "steps"):
             document[key] = {n: v for n, v in document.get(key, {}).items() if n not in names}
 
@@ -99,9 +96,7 @@ def erase_tag(store: Store, version: Version, tag: str) -> None:
 
 def _erase_tag(store: Store, key: int | str, tag: str, drafts: Drafts | None = None) -> None:
     def change(document: Document) -> None:
-        if tag not in document.get("tags", []):
-            hint = meant(tag, document.get("tags", []), "tags")
-            raise NotFoundError(f"no tag {tag!r}", path=f"{store.location}@{key}", hint=hint)
+        _check_present([tag], document.get("tags", []), f"{store.location}@{key}", "tag", "tags")
         document["tags"] = [t for t in document.get("tags", []) if t != tag]
 
     _edit_version(store, key, change, drafts)
@@ -131,13 +126,17 @@ def erase_metadata(store: Store, version: Version, keys: Sequence[str]) -> None:
 
     def change(document: Document) -> None:
         present = document.get("metadata", {})
-        absent = [key for key in keys if key not in present]
-        if absent:
-            hint = meant(absent[0], present, "keys")
-            raise NotFoundError(f"no metadata {absent[0]!r}", path=version.ref, hint=hint)
+        _check_present(keys, present, version.ref, "metadata", "keys")
         document["metadata"] = {key: value for key, value in present.items() if key not in keys}
 
     _edit_version(store, version.key, change)
+
+
+def _check_present(names: Sequence[str], present: Collection[str], ref: str, noun: str, nouns: str) -> None:
+    """Raise NotFoundError for the first of some names that a version lacks."""
+    for name in names:
+        if name not in present:
+            raise NotFoundError(f"no {noun} {name!r}", path=ref, hint=meant(name, present, nouns))
 
 
 def _bounded(metadata: Document, ref: str) -> Document:

@@ -24,7 +24,7 @@ from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DType, dtype_named
 from edl_ckpt.core.model.tables import TableInfo
-from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.operations.save import Table, rows_of, vectors_of
 from edl_ckpt.core.proof.duplicates import NO_IDS, check_reads, order_of
 from edl_ckpt.core.sources.elasticdl.target import PlacedTable, PlacedVariable, check_texts, row_owners, variable_owner
 from edl_ckpt.core.storage.spool import SpoolFile
@@ -129,8 +129,7 @@ class MemoryTable(TableContent):
     """Rows of a table in memory: `values` is uint8 [n, row_bytes]."""
 
     def __init__(self, name: str, table: Table) -> None:
-        ids = as_ids(table.ids, f"ids of table {name!r}")
-        vectors = _vectors(name, table.vectors, len(ids), None)
+        ids, vectors = rows_of(name, table)
         dtype = dtype_named(name, dtype_name(vectors))
         super().__init__(TableInfo(name, vectors.shape[1], table.initializer), dtype)
         self._ids = np.ascontiguousarray(ids)
@@ -146,9 +145,7 @@ class StreamedTable(TableContent):
     """Rows of a table that come in batches, with their ids in a temporary file; a context manager."""
 
     def __init__(self, name: str, table: TableBatches) -> None:
-        dim = whole_number(f"dim of table {name!r}", table.dim)
-        if dim < 0:
-            raise UsageError(f"table {name!r}: dim must not be negative, got {dim}")
+        dim = whole_number(f"dim of table {name!r}", table.dim, least=0)
         super().__init__(TableInfo(name, dim, table.initializer), dtype_named(name, str(table.dtype)))
         self._batches = table.batches
         self._stack = ExitStack()
@@ -191,7 +188,7 @@ class StreamedTable(TableContent):
             except (TypeError, ValueError):
                 raise UsageError(f"table {name!r}: a batch must be (ids, vectors)") from None
             ids = np.ascontiguousarray(as_ids(some_ids, f"ids of table {name!r}"))
-            vectors = _vectors(name, some_vectors, len(ids), self.info.dim)
+            vectors = vectors_of(name, some_vectors, len(ids), self.info.dim)
             if dtype_name(vectors) != self.dtype.name:
                 raise UsageError(f"table {name!r}: a batch of {dtype_name(vectors)}, expected {self.dtype.name}")
             if len(ids):
@@ -291,14 +288,6 @@ def check_names(dense: object, tables: object) -> None:
     for what, given in (("dense", dense), ("tables", tables)):
         if not isinstance(given, Mapping):
             raise UsageError(f"{what} must be a mapping of names, got {type(given).__name__}")
-
-
-def _vectors(name: str, value: Array, rows: int, dim: int | None) -> npt.NDArray[Any]:
-    vectors = as_array(value, what=f"vectors of table {name!r}")
-    if vectors.ndim != 2 or len(vectors) != rows or dim not in {None, vectors.shape[1]}:
-        expected = "dim" if dim is None else dim
-        raise UsageError(f"table {name!r}: expected vectors [{rows}, {expected}], got shape {list(vectors.shape)}")
-    return vectors
 
 
 def as_bytes(array: npt.NDArray[Any]) -> bulk.U8:

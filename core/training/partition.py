@@ -14,7 +14,7 @@ from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.words import counted, describe
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.tables import TableInfo
-from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.operations.save import Table, rows_of
 from edl_ckpt.core.sources.elasticdl.target import check_ps_num, check_texts, row_owners, variable_owner
 from edl_ckpt.core.training.content import (
     AnyTable,
@@ -68,13 +68,7 @@ def _partitioned(name: str, given: AnyTable, ps_num: int) -> Iterator[Table | Ta
             own = _filtered(name, table.batches, ps_id, ps_num)
             yield TableBatches(own, table.dim, table.dtype, table.initializer)
         return
-    ids, vectors, initializer = (
-        as_ids(table.ids, f"ids of table {name!r}"),
-        as_array(table.vectors, what=f"vectors of table {name!r}"),
-        table.initializer,
-    )
-    if vectors.ndim != 2 or len(vectors) != len(ids):
-        raise UsageError(f"table {name!r}: expected vectors [{len(ids)}, dim], got shape {list(vectors.shape)}")
+    (ids, vectors), initializer = rows_of(name, table), table.initializer
     if ps_num == 1:
         yield Table(ids, vectors, initializer)
         return

@@ -122,8 +122,8 @@ class CheckpointSaver:
         check_ps_num(self.ps_num)
         if not 0 <= self.ps_id < self.ps_num:
             raise UsageError(f"ps_id must be 0 to {self.ps_num - 1}, got {self.ps_id}")
-        self.checkpoint_steps = _not_negative("checkpoint_steps", checkpoint_steps)
-        self.keep_checkpoint_max = _not_negative("keep_checkpoint_max", keep_checkpoint_max)
+        self.checkpoint_steps = whole_number("checkpoint_steps", checkpoint_steps, least=0)
+        self.keep_checkpoint_max = whole_number("keep_checkpoint_max", keep_checkpoint_max, least=0)
         self._free_first = free_first
         if free_first and self.keep_checkpoint_max < 2:
             raise UsageError(
@@ -380,10 +380,3 @@ def _version(number: int) -> int:
     version = whole_number("version", number)
     check_version(version)
     return version
-
-
-def _not_negative(what: str, number: int) -> int:
-    value = whole_number(what, number)
-    if value < 0:
-        raise UsageError(f"{what} must not be negative, got {value}")
-    return value

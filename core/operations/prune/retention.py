@@ -55,33 +55,33 @@ class Best:
 
     def choose(self, versions: Sequence[Version]) -> Iterator[tuple[Version, str]]:
         """Yield the versions to keep, with the reason."""
-        for trial in by_location(versions):
+        for trial in self._trials(versions):
             for place, version in enumerate(_ranked(trial, self.metric, self.mode)[: self.count], start=1):
-                yield version, f"best {place} of {self.count} by {self.metric} ({version.metrics[self.metric]:g})"
+                value = version.metrics[self.metric]
+                yield version, f"best {place} of {self.count}{self._where()} by {self.metric} ({value:g})"
+
+    def _trials(self, versions: Sequence[Version]) -> Sequence[Sequence[Version]]:
+        return by_location(versions)
+
+    def _where(self) -> str:
+        return ""
 
     def __str__(self) -> str:
-        return f"the best {self.count} by {self.metric} ({self.mode or 'declared mode'})"
+        return f"the best {self.count}{self._where()} by {self.metric} ({self.mode or 'declared mode'})"
 
 
 @dataclass(frozen=True, slots=True)
-class ExperimentBest:
+class ExperimentBest(Best):
     """Keep the best `count` complete versions over all locations together.
 
     Ties and NaN as in `Best`; of equal values and equal numbers, the location named first.
     """
 
-    count: int
-    metric: str
-    mode: str | None = None
+    def _trials(self, versions: Sequence[Version]) -> Sequence[Sequence[Version]]:
+        return [versions]
 
-    def choose(self, versions: Sequence[Version]) -> Iterator[tuple[Version, str]]:
-        """Yield the versions to keep, with the reason."""
-        for place, version in enumerate(_ranked(versions, self.metric, self.mode)[: self.count], start=1):
-            value = version.metrics[self.metric]
-            yield version, f"best {place} of {self.count} in the experiment by {self.metric} ({value:g})"
-
-    def __str__(self) -> str:
-        return f"the best {self.count} in the experiment by {self.metric} ({self.mode or 'declared mode'})"
+    def _where(self) -> str:
+        return " in the experiment"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class At:
     """What another rule keeps, in some locations only: trials may have numbers of their own. No policy stores it."""
 
     urls: tuple[str, ...]
-    rule: Latest | Best | ExperimentBest
+    rule: Latest | Best
 
     def choose(self, versions: Sequence[Version]) -> Iterator[tuple[Version, str]]:
         """Yield the versions to keep, with the reason; the rule looks at all versions."""
@@ -189,10 +189,10 @@ class Policy:
         return any(rule.mode is None for rule in self.ranking)
 
     @property
-    def ranking(self) -> tuple[Best | ExperimentBest, ...]:
+    def ranking(self) -> tuple[Best, ...]:
         """Return the rules that go by a metric, those for some locations too."""
         rules = (rule.rule if isinstance(rule, At) else rule for rule in self.rules)
-        return tuple(rule for rule in rules if isinstance(rule, Best | ExperimentBest))
+        return tuple(rule for rule in rules if isinstance(rule, Best))
 
     def settle(self, modes: Mapping[str, str]) -> Policy:
         """Return the policy with the mode of each metric filled in: the declared mode, or that of a common metric.
@@ -203,7 +203,7 @@ class Policy:
         def settled(rule: Any) -> Any:
             if isinstance(rule, At):
                 return replace(rule, rule=settled(rule.rule))
-            by_metric = isinstance(rule, Best | ExperimentBest)
+            by_metric = isinstance(rule, Best)
             return replace(rule, mode=mode_of(rule.metric, rule.mode, modes)) if by_metric else rule
 
         return replace(self, rules=tuple(map(settled, self.rules)))

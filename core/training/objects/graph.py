@@ -43,26 +43,17 @@ def walk(root: object) -> Graph:
     Raises UsageError, with every fault, for values that have no name: those below a key that is no text, and in lists
     and dicts that changed unseen.
     """
-    paths: dict[int, Path] = {id(root): ()}
-    alive: list[object] = [root]  # no identity is used twice
     leaves: dict[Path, Any] = {}
     edges: dict[Path, Path] = {}
     faults: list[UsageError] = []
-    queue = deque[tuple[Path, object]]([((), root)])
-    while queue:
-        path, node = queue.popleft()
-        _check(node, path, faults)
-        for child in children_of(node):
-            edge = (*path, child.name)
-            first = paths.setdefault(id(child.value), edge)
-            if first is not edge:
-                edges[edge] = first
-                continue
-            alive.append(child.value)
-            if is_leaf(child.value):
-                leaves[edge] = child.value
-            else:
-                queue.append((edge, child.value))
+    _check(root, (), faults)
+    for edge, first, value in _edges_below(root):
+        if first is not edge:
+            edges[edge] = first
+        elif is_leaf(value):
+            leaves[edge] = value
+        else:
+            _check(value, edge, faults)
     faults += [_bad_key(path) for path in leaves if not _is_named(path)]
     if faults:
         more = "".join(f"\n  {fault.message}" for fault in faults[1:])
@@ -158,17 +149,23 @@ class SavedPaths:
 
 def leaves_of(root: object) -> Iterator[tuple[Path, Any]]:
     """Yield each value below a root once, with the path to it; keys that are no texts are shown as they are."""
-    seen, alive = {id(root)}, [root]
-    queue = deque[tuple[Path, object]]([((), root)])
+    for edge, first, value in _edges_below(root):
+        if first is edge and is_leaf(value):
+            yield tuple(map(str, edge)), value
+
+
+def _edges_below(root: object) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...], Any]]:
+    """Yield each edge below a root, breadth first, with the first edge that led to its object, and the object."""
+    firsts: dict[int, tuple[Any, ...]] = {id(root): ()}
+    alive: list[object] = [root]  # no identity is used twice
+    queue = deque[tuple[tuple[Any, ...], object]]([((), root)])
     while queue:
         path, node = queue.popleft()
         for child in children_of(node):
-            if id(child.value) in seen:
-                continue
-            seen.add(id(child.value))
-            alive.append(child.value)
-            edge = (*path, str(child.name))
-            if is_leaf(child.value):
-                yield edge, child.value
-            else:
-                queue.append((edge, child.value))
+            edge = (*path, child.name)
+            first = firsts.setdefault(id(child.value), edge)
+            yield edge, first, child.value
+            if first is edge:
+                alive.append(child.value)
+                if not is_leaf(child.value):
+                    queue.append((edge, child.value))
