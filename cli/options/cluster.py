@@ -40,12 +40,11 @@ def working(
     *,
     target: Location | None = None,
     size_bytes: int | None = None,
-    parts: bool = True,
 ) -> Iterator[Working]:
     """Yield who does the work: the cluster at an address, or without one threads of this process.
 
-    With `parts` they can send parts of objects. Raises UnsupportedError for a `target` that the workers of a cluster
-    cannot write together; with `size_bytes`, which will be written there, also for a worker that cannot write them.
+    Raises UnsupportedError for a `target` that the workers of a cluster cannot write together; with `size_bytes`, which
+    will be written there, also for a worker that cannot write them.
     """
     if cluster is None:
         yield {"workers": workers, "executor": None}
@@ -56,14 +55,14 @@ def working(
     from edl_ckpt.core.cluster.preflight import ask_workers
 
     if target is not None:
-        check_shared(target, parts=parts)
+        check_shared(target)
     with cluster_at(cluster, reporter=out) as executor:
         ask_workers(executor, out)
         if executor.dashboard:
             out.say(f"dashboard: {escaped(executor.dashboard)}")
         out.doing = executor.doing
         if target is not None and size_bytes is not None:
-            check_target(executor, target, size_bytes, parts=parts, reporter=out)
+            check_target(executor, target, size_bytes, reporter=out)
         yield {"workers": None, "executor": executor}
 
 

@@ -67,6 +67,10 @@ class Job:
         workers = default_workers() if workers is None else workers
         return cls(Threads(workers), workers, reporter=reporter)
 
+    def limited(self, workers: int) -> Job:
+        """Return the same job with so many threads of this process; other processes keep theirs."""
+        return replace(self, executor=self.executor.limited(workers), workers=workers)
+
     def silent(self) -> Job:
         """Return the same job, which reports nothing."""
         return replace(self, reporter=SILENT)

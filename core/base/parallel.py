@@ -427,6 +427,10 @@ class Executor(Protocol):
         """Return how many threads a task may use that is done `in_turn`."""
         ...
 
+    def limited(self, workers: int) -> Executor:
+        """Return the same executor with so many threads of this process; other processes keep theirs."""
+        ...
+
     def task_bytes(self, total_bytes: int) -> int:
         """Return how many of `total_bytes` of data one task should have; 0 where the smallest piece is best."""
         ...
@@ -483,6 +487,10 @@ class Threads:
     def task_threads(self) -> int:
         """Return the number of threads."""
         return self._workers
+
+    def limited(self, workers: int) -> Threads:
+        """Return an executor with so many threads."""
+        return type(self)(workers)
 
     def task_bytes(self, total_bytes: int) -> int:  # noqa: ARG002 - the protocol has it
         """Return 0: a thread takes the next piece in no time."""

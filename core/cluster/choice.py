@@ -27,6 +27,7 @@ def job_of(
     executor: ExecutorLike | None,
     versions: Sequence[Version],
     *,
+    target: Location | None = None,
     workers: int | None = None,
     memory_bytes: int | None = None,
     reporter: Reporter = WARNINGS,
@@ -35,52 +36,58 @@ def job_of(
 
     Raises as `executor_of`.
     """
-    chosen = executor_of(executor, versions, workers=workers, reporter=reporter)
+    chosen = executor_of(executor, versions, target=target, workers=workers, reporter=reporter)
     if not chosen.is_cluster:
         workers = chosen.threads
     elif workers is None:
-        workers = default_workers(remote=_are_far(versions))
+        workers = _default_workers(versions, target)
     return Job(chosen, workers, memory_bytes, reporter)
 
 
 def executor_of(
-    executor: ExecutorLike | None, versions: Sequence[Version], *, workers: int | None = None, reporter: Reporter
+    executor: ExecutorLike | None,
+    versions: Sequence[Version],
+    *,
+    target: Location | None = None,
+    workers: int | None = None,
+    reporter: Reporter,
 ) -> Executor:
     """Return the executor that an operation on these versions uses: that of the caller, or threads.
 
     The workers of a cluster are asked first. Raises UsageError for what is no executor, UnsupportedError for a worker
-    that cannot do the work, UnavailableError for a cluster without workers.
+    that cannot do the work, and for a `target` that several processes cannot write at a time; UnavailableError for a
+    cluster without workers.
     """
     if executor is None:
-        return Threads(default_workers(remote=_are_far(versions)) if workers is None else workers)
+        return Threads(_default_workers(versions, target) if workers is None else workers)
     given: Any = wrapped(executor)
     if not isinstance(given, ClusterExecutor):
         if not hasattr(given, "run"):
             raise UsageError(f"expected a distributed.Client or an executor, got {executor!r:.80}")
         chosen: Executor = given
         return chosen
+    if target is not None:
+        check_shared(target)
     ask_workers(given, reporter)
     for version in versions:
         show_version(given, version, reporter)
     return given
 
 
-def _are_far(versions: Sequence[Version]) -> bool:
-    return any(version.location.is_far for version in versions)
+def _default_workers(versions: Sequence[Version], target: Location | None) -> int:
+    """Return as many threads as reading some versions, and writing to a target, can use."""
+    locations = [version.location for version in versions] + ([] if target is None else [target])
+    return default_workers(remote=any(location.is_far for location in locations))
 
 
-def check_target(
-    executor: ExecutorLike | None, location: Location, size_bytes: int, *, parts: bool = False, reporter: Reporter
-) -> None:
+def check_target(executor: ExecutorLike | None, location: Location, size_bytes: int, *, reporter: Reporter) -> None:
     """Refuse, before any work, workers that cannot write `size_bytes` at a location; threads of this process can.
-
-    `parts` says that the operation lets them send the parts of objects.
 
     Raises UnsupportedError, which names the worker; NoSpaceError when this process sees no room.
     """
     executor = wrapped(executor)
     if isinstance(executor, ClusterExecutor):
-        check_shared(location, parts=parts)
+        check_shared(location)
         preflight.check_target(executor, location, size_bytes, reporter)
 
 
@@ -112,17 +119,17 @@ def cluster_at(address: str, *, reporter: Reporter = WARNINGS) -> Iterator[Clust
         executor.log_slowest()
 
 
-def check_shared(location: Location, *, parts: bool = False) -> None:
-    """Raise UnsupportedError unless several processes can write a version there at a time, if need be in `parts`."""
+def check_shared(location: Location) -> None:
+    """Raise UnsupportedError unless several processes can write a version there at a time, in parts of objects too."""
     properties = open_store(location).properties
-    if not properties.rename and not (parts and properties.part_bytes):
-        raise not_shared(location.url, parts=parts)
+    if not properties.rename and not properties.part_bytes:
+        raise not_shared(location.url)
 
 
-def not_shared(path: str, *, parts: bool = False) -> UnsupportedError:
+def not_shared(path: str) -> UnsupportedError:
     """Return the error for a target that several processes cannot write at a time."""
     return UnsupportedError(
-        f"a cluster writes only to {'S3, or to ' if parts else ''}a file system that all of its workers share",
+        "a cluster writes only to S3, or to a file system that all of its workers share",
         path=path,
         hint="without --cluster, this machine writes there",
     )

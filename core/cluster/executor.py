@@ -147,6 +147,10 @@ class ClusterExecutor:
         """Return the threads of all workers."""
         return sum(int(info["nthreads"]) for info in self.workers().values())
 
+    def limited(self, workers: int) -> ClusterExecutor:  # noqa: ARG002 - workers of a cluster have their own threads
+        """Return this executor."""
+        return self
+
     def task_bytes(self, total_bytes: int) -> int:
         """Return the bytes of a task: enough tasks for every thread, and few enough for the scheduler."""
         return bytes_of_task(total_bytes, self.all_threads)

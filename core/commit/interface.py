@@ -147,8 +147,6 @@ class VersionOutput(AbstractContextManager["VersionOutput", None]):
 class FinishedSink:
     """Stands for a shard that an interrupted run had finished."""
 
-    bytes_written = 0
-
     def __init__(self, path: str) -> None:
         self.path = path
 

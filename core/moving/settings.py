@@ -6,9 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from edl_ckpt.core.base.errors import UsageError
-from edl_ckpt.core.base.job import Job
-from edl_ckpt.core.base.parallel import Executor, Threads, default_workers
-from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.parallel import Executor, default_workers
 from edl_ckpt.core.base.words import size
 from edl_ckpt.core.commit.publish.part_plan import PartsPlan, plan_parts
 from edl_ckpt.core.kernel import bulk
@@ -51,11 +49,6 @@ class ReshardSettings:
 
     parts: PartsPlan | None = None
     """How a cluster sends the parts of uploads; None where it does not."""
-
-    def job(self, executor: Executor, *, memory_bytes: int | None = None, reporter: Reporter = WARNINGS) -> Job:
-        """Return a job on an executor, or for these workers where that is threads."""
-        chosen = executor if executor.is_cluster else Threads(self.workers)
-        return Job(chosen, self.workers, memory_bytes, reporter)
 
     @property
     def spool(self) -> bool:

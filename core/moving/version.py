@@ -100,7 +100,6 @@ def write_version(
                 prove = partial(_prove, plan, settings, source, content, purpose, job)
                 seal = output.publish(prove, describe)
                 bytes_read += source.bytes_read + executor.bytes_read() - read_before
-                bytes_written = plan.size_bytes if executor.is_cluster else sum(file.bytes_written for file in files)
     return result(
         ref=plan.ref,
         output=target.location.url,
@@ -109,7 +108,7 @@ def write_version(
         version=target.number,
         size_bytes=plan.size_bytes,
         bytes_read=bytes_read,
-        bytes_written=bytes_written,
+        bytes_written=plan.size_bytes,  # each byte once: all of them were read back
         rows=plan.rows,
         seconds=time.perf_counter() - begin,
         peak_memory_bytes=peak_memory_bytes(),
@@ -137,7 +136,7 @@ def _prove(
         content,
         job,
         options=ValueOptions(batch_bytes=settings.proof_batch_bytes, piece_bytes=pieces),
-        marks=row_marks(plan) if job.executor.is_cluster else None,
+        marks=row_marks(plan),
     )
     source.check_unchanged()
     return seal if source.trust is None else source.trust.sign(seal, purpose)

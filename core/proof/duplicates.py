@@ -317,10 +317,7 @@ def search_units(
 
 def near_job(checkpoint: Checkpoint, job: Job) -> Job:
     """Return the job for ids that need no request: they take a core, and memory, and wait for nothing."""
-    if job.executor.is_cluster or not checkpoint.has_near_ids:
-        return job
-    near = Job.here(min(job.workers, default_workers()), reporter=job.reporter)
-    return replace(near, memory_bytes=job.memory_bytes)
+    return job.limited(min(job.workers, default_workers())) if checkpoint.has_near_ids else job
 
 
 def check_unique(checkpoint: Checkpoint, job: Job, places: Sequence[IdsAt], orders: Sequence[IdOrder]) -> None:

@@ -460,11 +460,6 @@ class Sink(Protocol):
 
     path: str
 
-    @property
-    def bytes_written(self) -> int:
-        """Return how many bytes were written so far."""
-        ...
-
     def write_between(self, between: Iterable[tuple[int, bytes]]) -> None:
         """Write the (offset, bytes) that stand between values, at once or with the values beside them."""
         ...

@@ -126,7 +126,6 @@ class _Dropped:
     """Stands for a target that another task writes."""
 
     path = ""
-    bytes_written = 0
 
     def write(self, offset: int, data: memoryview | bytes) -> None:
         """Drop the bytes."""

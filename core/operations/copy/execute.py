@@ -19,7 +19,7 @@ from typing import Final
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, LockedError, RefusedError
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.job import Job
-from edl_ckpt.core.base.parallel import default_workers, run_parallel
+from edl_ckpt.core.base.parallel import run_parallel
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import base_name, command, counted, describe, size
 from edl_ckpt.core.catalog.target import check_beside
@@ -136,12 +136,9 @@ def _job_of(
 ) -> Job:
     """Return the job that copies some entries of a plan; UnsupportedError for workers that cannot write there."""
     versions = [entry.version for entry in entries]
-    if workers is None:
-        workers = default_workers(remote=plan.target.is_far or any(version.location.is_far for version in versions))
-    job = job_of(executor, versions, workers=workers, reporter=reporter)
-    if job.executor.is_cluster:
-        size_bytes = sum(entry.version.size_bytes for entry in entries if entry.there is None)
-        check_target(job.executor, plan.target, size_bytes, parts=True, reporter=reporter)
+    job = job_of(executor, versions, target=plan.target, workers=workers, reporter=reporter)
+    size_bytes = sum(entry.version.size_bytes for entry in entries if entry.there is None)
+    check_target(job.executor, plan.target, size_bytes, reporter=reporter)
     return job
 
 

@@ -104,10 +104,10 @@ def _planned(
     work = job.executor
     with ArraySource(Location.of(source), shared=work.is_cluster) as opened:
         arrays, read_before = assign_names(opened, names or NameMap()), work.bytes_read()
-        for file in arrays.files[:1] if work.is_cluster else ():
+        for file in arrays.files[:1] if opened.shared else ():
             check_source(work, file.place, file.path, reporter=reporter)
         if writes:
-            check_target(work, target.location, arrays.size_bytes, parts=True, reporter=reporter)
+            check_target(work, target.location, arrays.size_bytes, reporter=reporter)
         if opened.members:
             check_members(opened.members, opened.value_of(opened.members[0].base), job)
         plan, settings = prepare_import(arrays, target, ps_num, job)

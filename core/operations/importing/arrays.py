@@ -79,7 +79,7 @@ class ArraySource:
 
     def __init__(self, source: Location, *, shared: bool = False) -> None:
         self.location = source
-        self._shared = shared
+        self.shared = shared
         self.path = source.url
         self.arrays: dict[str, ArrayData] = {}
         self.notes: dict[str, dict[str, Any]] = {}
@@ -112,7 +112,7 @@ class ArraySource:
             with suppress(NotFoundError):  # a directory may have that name, or nothing
                 self._open_safetensors(self.path)
                 return
-        if local is None and self._shared:
+        if local is None and self.shared:
             self._open_far()
             self._check_some()
             return
@@ -161,7 +161,7 @@ class ArraySource:
 
     def _names(self) -> list[str]:
         """Return the names in the directory."""
-        if self.location.local_path is not None or not self._shared:
+        if self.location.local_path is not None or not self.shared:
             with storage_errors(self.path):
                 return sorted(os.listdir(self.path))
         folder, name = self.location.split()
@@ -174,7 +174,7 @@ class ArraySource:
     def _json(self, name: str) -> dict[str, Any]:
         """Return the document in a file of the directory."""
         path = os.path.join(self.path, name)
-        if self.location.local_path is not None or not self._shared:
+        if self.location.local_path is not None or not self.shared:
             return parse_object(_load(path), path)
         reader = self._reader(path)
         return parse_object(reader.read(0, min(reader.size_bytes, _MAX_HEADER_BYTES)), path)
@@ -193,7 +193,7 @@ class ArraySource:
         names = self._names()
         if SHARDED in names:
             self._open_sharded()
-        elif any(name == f"{CHECKPOINT_PREFIX}.index" or (name == METADATA_FILE and self._shared) for name in names):
+        elif any(name == f"{CHECKPOINT_PREFIX}.index" or (name == METADATA_FILE and self.shared) for name in names):
             self._check_not_shared()  # in a bucket: `_open` knows those of this machine
         elif any(name.endswith(PARQUET) for name in names):
             if DENSE_FILE in names:  # as it was before they had a directory of their own
@@ -234,7 +234,7 @@ class ArraySource:
         return value_of(self.location, reader)
 
     def _check_not_shared(self) -> None:
-        if self._shared:
+        if self.shared:
             raise UnsupportedError(
                 "the workers of a cluster import checkpoints, .safetensors, and little-endian .npy and .npz in C order",
                 path=self.location.url,
@@ -387,7 +387,7 @@ class ArraySource:
         """Open the members of an archive."""
         with storage_errors(self.path):
             try:
-                self._archive = self._reader(self.path) if self._shared else None
+                self._archive = self._reader(self.path) if self.shared else None
                 source = self.path if self._archive is None else as_stream(self._archive)
                 archive = self._stack.enter_context(zipfile.ZipFile(source))
                 names = archive.namelist()

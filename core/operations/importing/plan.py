@@ -79,7 +79,7 @@ def execute_import(
         plan,
         settings,
         nullcontext(plan.arrays),
-        settings.job(job.executor, reporter=job.reporter),
+        job.limited(settings.workers),
         purpose=purpose,
         doing="importing",
         bytes_read=plan.survey.bytes_read - plan.arrays.bytes_read,

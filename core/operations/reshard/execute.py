@@ -16,7 +16,7 @@ from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.progress import SILENT, WARNINGS, Reporter
 from edl_ckpt.core.base.words import counted, describe, escaped, size
 from edl_ckpt.core.catalog.listing import check_listed
-from edl_ckpt.core.cluster.choice import ExecutorLike, check_shared, executor_of
+from edl_ckpt.core.cluster.choice import ExecutorLike, job_of
 from edl_ckpt.core.moving.checkpoint import VersionSource
 from edl_ckpt.core.moving.settings import ReshardSettings, settings_for
 from edl_ckpt.core.moving.version import WriteResult, write_version
@@ -70,14 +70,12 @@ def execute_reshard(
         raise UnsupportedError(
             "this storage has no rename, so no trash for the old shards", path=plan.target.location.url
         )
-    work = executor_of(executor, [plan.survey.source], reporter=reporter)
-    if work.is_cluster:
-        check_shared(plan.target.location, parts=True)
     source, target = plan.survey.source, plan.target
+    job = job_of(executor, [source], target=target.location, reporter=reporter)
     copies = MetadataCopies(target.store, reporter=reporter)
     is_described = not target.in_place and target.number == source.version
     settings = settings or settings_for(plan)
-    job = settings.job(work, reporter=reporter)
+    job = job.limited(settings.workers)
     return write_version(
         ReshardResult,
         plan,

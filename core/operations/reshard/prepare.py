@@ -7,7 +7,7 @@ from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.catalog.listing import VersionLike, as_version
 from edl_ckpt.core.catalog.target import Target, free_target
 from edl_ckpt.core.catalog.uuids import has_no_number
-from edl_ckpt.core.cluster.choice import ExecutorLike, check_shared, check_target, executor_of, wrapped
+from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, executor_of, wrapped
 from edl_ckpt.core.commit.publish.disk import replaces_link
 from edl_ckpt.core.model.layouts import Layout
 from edl_ckpt.core.model.versions import Version
@@ -45,7 +45,7 @@ def reshard_version(
     """
     version, executor = as_version(version), wrapped(executor)
     where = version.location if output is None else Location.of(output)
-    check_target(executor, where, version.size_bytes, parts=True, reporter=reporter)
+    check_target(executor, where, version.size_bytes, reporter=reporter)
     plan, settings = prepare_reshard(
         version,
         ps_num,
@@ -99,10 +99,8 @@ def prepare_reshard(
     where = None if output is None else Location.of(output)
     target = reshard_target(version, output=where, layout=layout, empty=empty, number=number)
     check_trust(version, force=force, reporter=reporter)
-    chosen = executor_of(executor, [version], workers=workers, reporter=reporter)
-    if chosen.is_cluster:
-        check_shared(target.location, parts=True)
-        workers = chosen.threads
+    chosen = executor_of(executor, [version], workers=workers, target=target.location, reporter=reporter)
+    workers = chosen.threads
     with open_checkpoint(version, workers=chosen.openings) as checkpoint:
         first = choose_settings(
             max((table.row_bytes for shard in checkpoint.shards for table in shard.tables), default=0),
@@ -115,7 +113,7 @@ def prepare_reshard(
             checkpoint,
             ps_num,
             workers=first.workers,
-            executor=chosen if chosen.is_cluster else None,
+            executor=chosen.limited(first.workers),
             piece_bytes=first.piece_bytes,
             max_memory_bytes=max_memory_bytes,
             reporter=reporter,

@@ -98,7 +98,7 @@ def _cluster_of(
     if path is not None and is_stream(path):
         hint = "without --cluster, this machine writes into it"
         raise UnsupportedError("a cluster cannot write into a stream", path=path, hint=hint)
-    check_shared(goal, parts=True)
+    check_shared(goal)
     return given
 
 

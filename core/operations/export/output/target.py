@@ -219,7 +219,7 @@ class UploadTarget:
     def meet(self) -> SharedPrefix:
         """Return a hidden prefix next to the objects; UnsupportedError where those have no parts."""
         if not has_parts(self._store):
-            raise not_shared(self._goal.url, parts=True)
+            raise not_shared(self._goal.url)
         sweep_work(self._store, self._prefix.relative)
         return self._prefix
 
