@@ -149,8 +149,8 @@ def processes() -> Iterator[Any]:
         # On a busy machine a killed worker may take longer to start again than Dask waits until it gives it up.
         stack.enter_context(dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"}))
         with patient(), pytest.MonkeyPatch.context() as patch:
-            patch.setattr(connection, "_CONNECT_SECONDS", 120)
-            patch.setattr(connection, "_WORKER_SECONDS", 120)
+            patch.setattr(connection, "CONNECT_SECONDS", 120)
+            patch.setattr(connection, "WORKER_SECONDS", 120)
             client = stack.enter_context(connected("local:2", SILENT))
         yield client
 
@@ -186,7 +186,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     from bucket_parts import with_parts
 
     with_parts(monkeypatch, 64 << 10)
-    monkeypatch.setattr("edl_ckpt.core.cluster.executor._TASKS_A_THREAD", 1000)
+    monkeypatch.setattr("edl_ckpt.core.cluster.executor.TASKS_A_THREAD", 1000)
 
 
 @pytest.fixture
@@ -196,4 +196,4 @@ def tiny_stretches(small_parts: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
     with_parts(monkeypatch, 8 << 10)
     monkeypatch.setattr("edl_ckpt.core.moving.checkpoint.PIECE_BYTES", 4 << 10)
-    monkeypatch.setattr("edl_ckpt.core.moving.checkpoint._SMALL_TABLE_BYTES", 32 << 10)
+    monkeypatch.setattr("edl_ckpt.core.moving.checkpoint.SMALL_TABLE_BYTES", 32 << 10)

@@ -25,8 +25,8 @@ from edl_ckpt.core.storage.faults import storage_errors
 START_WORKERS: Final = "start workers: dask worker SCHEDULER_ADDRESS"
 LOOK_AT_SCHEDULER: Final = "look at the log of the scheduler, and try again"
 _LOCAL: Final = "local:"
-_CONNECT_SECONDS: Final = 10
-_WORKER_SECONDS: Final = 30
+CONNECT_SECONDS: Final = 10
+WORKER_SECONDS: Final = 30
 _CERTIFICATES: Final = "certificates come from Dask's configuration, as DASK_DISTRIBUTED__COMM__TLS__CA_FILE"
 _EXPECTED: Final = "expected tcp://HOST:PORT, tls://HOST:PORT, a scheduler file, or local:N for N processes"
 
@@ -56,9 +56,9 @@ def connected(address: str, reporter: Reporter) -> Iterator[Any]:
                         host="127.0.0.1",
                     )
                 given = {"address": stack.enter_context(local)}
-            settings = {"timeout": _CONNECT_SECONDS, "set_as_default": False, "name": "edl-ckpt"}
+            settings = {"timeout": CONNECT_SECONDS, "set_as_default": False, "name": "edl-ckpt"}
             client = stack.enter_context(_begun(distributed.Client, given | settings))
-            client.wait_for_workers(1, timeout=_WORKER_SECONDS)
+            client.wait_for_workers(1, timeout=WORKER_SECONDS)
         except TimeoutError:
             raise UnavailableError("the scheduler has no worker", path=address, hint=START_WORKERS) from None
         except Exception as error:  # noqa: BLE001 - Dask raises what it likes: TypeError without certificates

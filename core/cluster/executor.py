@@ -27,10 +27,10 @@ from edl_ckpt.core.cluster.connection import LOOK_AT_SCHEDULER, START_WORKERS, l
 from edl_ckpt.core.cluster.worker import Done, Published, Seen, Shown
 from edl_ckpt.core.storage.meeting import TOKEN
 
-_TASKS_A_THREAD: Final = 12
+TASKS_A_THREAD: Final = 12
 """So many tasks for each thread at least, where there is data for them: the last ones end at about the same time. More
 would cost more: a task takes 8 ms of CPU of the worker, the scheduler and the command together, besides its work."""
-_LEAST_TASK_BYTES: Final = 8 << 20
+LEAST_TASK_BYTES: Final = 8 << 20
 _MOST_TASK_BYTES: Final = 256 << 20
 """A task of this size takes a fifth of a second or more, and Dask's own work for it a few milliseconds."""
 _TASKS: Final = 1 << 14
@@ -40,16 +40,16 @@ UNDER_WAY: Final = 16
 task 2 ms: with four for each thread, workers waited for half of a survey."""
 _LIGHT_BYTES: Final = 8 << 10
 """A plan of so many bytes goes along with each task. A larger one is a task itself, from which workers get it."""
-_LOOK_SECONDS: Final = 2.0
-_NO_WORKER_SECONDS: Final = 120.0
+LOOK_SECONDS: Final = 2.0
+NO_WORKER_SECONDS: Final = 120.0
 """How long the work waits for a worker, or for one that is not paused."""
-_PAUSED_SECONDS: Final = 10.0
+PAUSED_SECONDS: Final = 10.0
 """After so long a wait for paused workers, people are told."""
-_ANSWER_SECONDS: Final = 60.0
+ANSWER_SECONDS: Final = 60.0
 """How long each process may take for an answer before any work."""
-_SCHEDULER_SECONDS: Final = 120.0
+SCHEDULER_SECONDS: Final = 120.0
 """How long the scheduler may take for an answer during the work."""
-_END_SECONDS: Final = 10.0
+END_SECONDS: Final = 10.0
 """How long workers may take to hear that a work is over."""
 _AGAIN_SECONDS: Final = 0.3
 """How soon those are asked again that were just starting, or ending."""
@@ -98,7 +98,7 @@ class ClusterExecutor:
         self._tasks = 0
         self._workers: dict[str, dict[str, Any]] = {}
         self._at_work: list[_Running] = []
-        self._asked = -_LOOK_SECONDS
+        self._asked = -LOOK_SECONDS
 
     def __repr__(self) -> str:
         return f"ClusterExecutor({self.client.scheduler.address if self.client.scheduler else 'closed'!r})"
@@ -106,7 +106,7 @@ class ClusterExecutor:
     def workers(self, *, now: bool = False) -> dict[str, dict[str, Any]]:
         """Return what the scheduler knows of each worker, by its address; asked again after a while, or `now`."""
         time_now = time.monotonic()
-        if now or time_now - self._asked > _LOOK_SECONDS / 2:
+        if now or time_now - self._asked > LOOK_SECONDS / 2:
             self._workers = dict(self.identity()["workers"])
             self._asked = time.monotonic()
         return self._workers
@@ -118,7 +118,7 @@ class ClusterExecutor:
             raise lost()
         try:
             with meanings():
-                return dict(self._in_time(_SCHEDULER_SECONDS, client.scheduler.identity, n_workers=-1))
+                return dict(self._in_time(SCHEDULER_SECONDS, client.scheduler.identity, n_workers=-1))
         except UnavailableError:  # an OSError too
             raise
         except OSError as error:
@@ -126,7 +126,7 @@ class ClusterExecutor:
 
     def ask_scheduler(self, function: Callable[..., Any]) -> Any:
         """Return what the scheduler answers; raises its errors, and UnavailableError when it does not answer."""
-        return self._in_time(_ANSWER_SECONDS, self.client._run_on_scheduler, function)  # noqa: SLF001
+        return self._in_time(ANSWER_SECONDS, self.client._run_on_scheduler, function)  # noqa: SLF001
 
     def _in_time(self, seconds: float, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Call a function of the client, which would wait for ever for a scheduler that is stopped."""
@@ -162,7 +162,7 @@ class ClusterExecutor:
         into `found`, also of those who have gone since. Raises UnavailableError for a worker that does not answer.
         """
         found = {} if found is None else found
-        why, until = "nothing came in time", time.monotonic() + _ANSWER_SECONDS
+        why, until = "nothing came in time", time.monotonic() + ANSWER_SECONDS
         while True:
             there = self.workers(now=True)
             missing = [address for address in there if address not in found]
@@ -351,8 +351,8 @@ def bytes_of_task(total_bytes: int, threads: int) -> int:
     >>> [bytes_of_task(size, 1024) >> 20 for size in (4 << 30, 1 << 40, 10 << 40)]
     [8, 85, 640]
     """
-    share = total_bytes // (_TASKS_A_THREAD * max(threads, 1))
-    return max(min(share, _MOST_TASK_BYTES), _LEAST_TASK_BYTES, total_bytes // _TASKS)
+    share = total_bytes // (TASKS_A_THREAD * max(threads, 1))
+    return max(min(share, _MOST_TASK_BYTES), LEAST_TASK_BYTES, total_bytes // _TASKS)
 
 
 class Silence:
@@ -383,22 +383,22 @@ class Silence:
             return
         now = time.monotonic()
         self._since = now if self._since is None else self._since
-        if paused and now - self._since > _PAUSED_SECONDS and not self._has_warned:
+        if paused and now - self._since > PAUSED_SECONDS and not self._has_warned:
             self._has_warned = True
             reporter.warn(
                 f"{abridged(paused, _NAMED)}: paused by Dask, with more in memory than it allows; the work waits"
-                f" {_NO_WORKER_SECONDS:.0f} seconds"
+                f" {NO_WORKER_SECONDS:.0f} seconds"
             )
-        if now - self._since > _NO_WORKER_SECONDS:
+        if now - self._since > NO_WORKER_SECONDS:
             raise self._error(paused)
 
     def _error(self, paused: Sequence[str]) -> UnavailableError:
         if not paused:
             return UnavailableError(
-                f"the cluster has had no worker for {_NO_WORKER_SECONDS:.0f} seconds", hint=START_WORKERS
+                f"the cluster has had no worker for {NO_WORKER_SECONDS:.0f} seconds", hint=START_WORKERS
             )
         return UnavailableError(
-            f"{abridged(paused, _NAMED)}: paused by Dask for {_NO_WORKER_SECONDS:.0f} seconds, with more in memory than"
+            f"{abridged(paused, _NAMED)}: paused by Dask for {NO_WORKER_SECONDS:.0f} seconds, with more in memory than"
             " it allows",
             hint="give workers more memory (their --memory-limit), or start them again",
         )
@@ -473,7 +473,7 @@ class _Running:
         while True:
             try:
                 with meanings():
-                    done: Done = future.result(timeout=_LOOK_SECONDS)
+                    done: Done = future.result(timeout=LOOK_SECONDS)
             except NotYet:
                 self._watch(silence, self.done())
             else:
@@ -488,5 +488,5 @@ class _Running:
                 self._client.cancel([future for future, _, _ in self._futures], force=True)
             self._futures.clear()
             # As `client.run`, which would wait for a worker that is stopped; that one closes its files later.
-            options = {"on_error": "ignore", "callback_timeout": _END_SECONDS}
+            options = {"on_error": "ignore", "callback_timeout": END_SECONDS}
             self._client.sync(self._client._run, worker.end_work, self._published.token, **options)  # noqa: SLF001

@@ -15,7 +15,7 @@ import numpy as np
 
 from edl_ckpt.core.kernel import bulk
 
-_BUCKET_IDS: Final = 1 << 14
+BUCKET_IDS: Final = 1 << 14
 """About how many ids are in a bucket: 128 KiB."""
 _BUCKETS_AT_ONCE: Final = 32
 _MOST_BITS: Final = 16
@@ -31,7 +31,7 @@ class Buckets:
 
     def __init__(self, rows: int, at_once: int, memory: bulk.U64 | None = None) -> None:
         turns = max(-(-rows // max(at_once, 1)), 1)
-        self.bits = min(max((rows // _BUCKET_IDS).bit_length(), (turns - 1).bit_length(), 1), _MOST_BITS)
+        self.bits = min(max((rows // BUCKET_IDS).bit_length(), (turns - 1).bit_length(), 1), _MOST_BITS)
         mean = (rows >> self.bits) + 1
         self._room = mean + 8 * isqrt(mean) + 8  # a bucket has so many more by chance once in 10**14
         self._own = -(-(1 << self.bits) // turns)

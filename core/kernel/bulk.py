@@ -47,8 +47,8 @@ LIMBS: Final = 8
 """Signed 16-bit numbers in the key of a row; see `fingerprint.py`."""
 CHUNK_BYTES: Final = 4096
 """A row is sketched in chunks of this many bytes; see `fingerprint.py`."""
-_LEAST_RADIX: Final = 1 << 14  # fewer ids are sorted before the digits of a radix sort are counted
-_NUMPY_SORTS_VECTORS: Final = int(np.__version__.partition(".")[0]) >= 2
+LEAST_RADIX: Final = 1 << 14  # fewer ids are sorted before the digits of a radix sort are counted
+NUMPY_SORTS_VECTORS: Final = int(np.__version__.partition(".")[0]) >= 2
 """With AVX2, numpy 2 sorts as fast as the kernel, and with AVX-512 twice as fast; numpy 1 takes ten times as long."""
 _ROWS_AT_ONCE: Final = 2048  # the numpy sketch works in batches that stay in the L2 cache
 _MASK64: Final = 0xFFFFFFFFFFFFFFFF
@@ -283,7 +283,7 @@ def group_varints(data: U8, lengths: U8, owner: U16, bytes_per_owner: I64) -> U8
 
 def sort_ids(ids: I64) -> None:
     """Sort int64 [n] in place."""
-    if kernel is None or len(ids) < _LEAST_RADIX or (kernel.AVX2 and _NUMPY_SORTS_VECTORS):
+    if kernel is None or len(ids) < LEAST_RADIX or (kernel.AVX2 and NUMPY_SORTS_VECTORS):
         ids.sort()
     else:
         kernel.sort_ids(ids, None)
@@ -296,7 +296,7 @@ def order_ids(ids: I64) -> U32:
     >>> order_ids(ids).tolist(), ids.tolist()
     ([1, 0, 2], [-1, 7, 7])
     """
-    if kernel is not None and len(ids) >= _LEAST_RADIX:
+    if kernel is not None and len(ids) >= LEAST_RADIX:
         order = np.empty(len(ids), np.uint32)
         kernel.sort_ids(ids, order)
         return order

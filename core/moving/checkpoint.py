@@ -27,7 +27,7 @@ from edl_ckpt.core.reading.scan import PIECE_BYTES, cut_piece, is_small, number_
 from edl_ckpt.core.sources.elasticdl.target import PlacedVariable
 from edl_ckpt.core.storage.interface import RangeReader
 
-_SMALL_TABLE_BYTES: Final = 1 << 20
+SMALL_TABLE_BYTES: Final = 1 << 20
 """The most bytes of a table whose parts move together with those of others."""
 _NEAR_BYTES: Final = 4 << 10
 """The most bytes between two tables in a shard that are read along with them."""
@@ -58,7 +58,7 @@ class VersionSource(CheckpointHolder, Source):
         small = {}
         for name in self.checkpoint.table_names:
             filled = [entry for _, entry in self.checkpoint.entries(name) if entry.rows or entry.ids]
-            if all(map(is_small, filled)) and sum(e.ids[0].end - e.offset for e in filled) <= _SMALL_TABLE_BYTES:
+            if all(map(is_small, filled)) and sum(e.ids[0].end - e.offset for e in filled) <= SMALL_TABLE_BYTES:
                 small[name] = sum(run.end - run.start for entry in filled for run in entry.ids)
         return small
 

@@ -26,7 +26,7 @@ _AHEAD_BYTES: Final = 4 << 20
 """Bytes behind those of a call that the disk begins to read."""
 _CACHE_SHARE: Final = 0.75
 """The part of the memory that source and target may have in the page cache."""
-_CALL_BYTES: Final = 16 << 20
+CALL_BYTES: Final = 16 << 20
 """Bytes that the kernel moves in one call: an interrupted command waits for no longer."""
 
 
@@ -79,7 +79,7 @@ def move_directly(
     descriptors = np.full(len(rows.counts), -1, np.int32)
     descriptors[list(targets)] = [file.descriptor for file in targets.values()]
     buffers = np.empty(max(LOOK_BYTES // row_bytes, 1) * row_bytes, np.uint8), gathered
-    step = max(_CALL_BYTES, len(gathered)) // row_bytes or 1
+    step = max(CALL_BYTES, len(gathered)) // row_bytes or 1
     for start in range(0, count, step):
         chosen, before = slice(start, min(start + step, count)), values_at.copy()
         offset, size = (

@@ -21,9 +21,9 @@ from edl_ckpt.core.reading.places import IdsAt
 from edl_ckpt.core.reading.scan import PIECE_BYTES
 from edl_ckpt.core.sources.elasticdl.target import PlacedVariable, check_ps_num
 
-_MAX_STRETCHES: Final = 256
+MAX_STRETCHES: Final = 256
 """About how many stretches all ids are counted in, however many they are: a plan does not grow with the rows."""
-_LEAST_STRETCH_BYTES: Final = 8 << 20
+LEAST_STRETCH_BYTES: Final = 8 << 20
 _COUNTED_BYTES: Final = 512
 """About the bytes of the counts of a stretch as a result, without targets."""
 _TARGET_BYTES: Final = 24
@@ -203,7 +203,7 @@ class _Counting:
         In other processes a stretch is moved by one task, and has as many values as a task should have.
         """
         total = self._source.id_bytes
-        stretch_bytes = max(_LEAST_STRETCH_BYTES, total // _MAX_STRETCHES)
+        stretch_bytes = max(LEAST_STRETCH_BYTES, total // MAX_STRETCHES)
         stretch_bytes += -stretch_bytes % self._piece_bytes
         task_bytes = self._job.executor.task_bytes(total + self._source.value_bytes)
         return list(self._source.stretches(task_bytes or stretch_bytes, values=bool(task_bytes)))

@@ -47,7 +47,7 @@ _MOST_UNITS: Final = 64
 """Units of one task."""
 _NAMED: Final = 5
 """The number of ids that are named."""
-_KEPT_ROWS: Final = 1 << 16
+KEPT_ROWS: Final = 1 << 16
 """Parts of tables of at most so many rows keep their ids until they were searched: there may be thousands of them."""
 _NONE: Final = np.zeros(0, np.int64)
 
@@ -393,7 +393,7 @@ def _read_place(checkpoint: Checkpoint, place: IdsAt, advance: Advance, *, keep:
             if order.lowest < 0:
                 negative = np.flatnonzero(ids < 0)
             odd = (ids[wrong[:_NAMED]].tolist(), ids[negative[:_NAMED]].tolist())
-            kept = [ids] if keep and piece.entry.rows <= _KEPT_ROWS and len(ids) else []
+            kept = [ids] if keep and piece.entry.rows <= KEPT_ROWS and len(ids) else []
             if not rule.says_shard or len(wrong):  # an id may be in two shards
                 order = replace(order, placed=False)
             found.add(Ids(order, len(wrong), len(negative), *odd, kept))

@@ -27,7 +27,7 @@ from edl_ckpt.core.sources.elasticdl.target import VersionLayout, planned_shards
 from edl_ckpt.core.storage import Store
 from edl_ckpt.core.storage.interface import RangeReader
 
-_MOST_ENTRIES: Final = 8192
+MOST_ENTRIES: Final = 8192
 """Variables and tables, counted in each shard, whose index and checksums are in memory at a time."""
 _CLUSTER_TIMES: Final = 8
 """So many times as many where other processes read: all of them wait for the last task of the shards before."""
@@ -52,7 +52,7 @@ def prove_version(
     proof = _Proof(store, written, layouts, job, replace(options, placed=True), marks)
     job.reporter.start("proving", layouts.value_bytes)
     try:
-        for numbers in _groups(layouts, _MOST_ENTRIES * (_CLUSTER_TIMES if job.executor.is_cluster else 1)):
+        for numbers in _groups(layouts, MOST_ENTRIES * (_CLUSTER_TIMES if job.executor.is_cluster else 1)):
             proof.read(numbers)
     except CorruptError as error:
         raise _differs(error.message, error.path or written.path, error.offset) from error

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES: Final = 4 << 20
 """The most bytes of a chunk of a version of up to a TiB, and what is read at a time for the chunks of a larger one."""
-_MOST_CHUNKS: Final = 1 << 18
+MOST_CHUNKS: Final = 1 << 18
 """So many chunks have a seal of about 25 MB."""
-_MOST_BYTES: Final = 32 << 20
+MOST_BYTES: Final = 32 << 20
 """The most bytes that the chunks of a version take in a seal or a journal, of which no more than 64 MiB are read.
 
 The rest is for what stands beside them: at most 100 bytes for each of 65,535 shards in a seal, and in the journal of an
@@ -61,7 +61,7 @@ def chunk_bytes(size_bytes: int) -> int:
     >>> [chunk_bytes(size << 40) >> 20 for size in (1, 2, 3, 10)]
     [4, 8, 16, 64]
     """
-    wanted = max(-(-size_bytes // _MOST_CHUNKS), CHUNK_BYTES)
+    wanted = max(-(-size_bytes // MOST_CHUNKS), CHUNK_BYTES)
     return 1 << (wanted - 1).bit_length()
 
 
@@ -81,9 +81,9 @@ def cut(shard: ShardIndex, reader: RangeReader) -> list[Chunk]:
             at = entry.offset
             of[at if at in starts else shard.edges[bisect_right(shard.edges, at) - 1]] = (kind, entry.name)
     edges: Sequence[int] = shard.edges
-    if len(edges) * shard.file.ps_num > _MOST_CHUNKS:
+    if len(edges) * shard.file.ps_num > MOST_CHUNKS:
         edges = _without_infos(edges, of)
-    most = _MOST_BYTES // max(shard.file.ps_num, 1)
+    most = MOST_BYTES // max(shard.file.ps_num, 1)
     chunks = _chunks(edges, of, ids, reader.size_bytes, step)
     if _text_bytes(chunks, of) <= most:
         return chunks

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-_WAITING_BYTES: Final = 64 << 20
+WAITING_BYTES: Final = 64 << 20
 """The most bytes that wait for those before them; chunks beyond that are read again."""
 _GAP_BYTES: Final = 256 << 10
 """The largest part between values and ids that is read for the sums alone."""
@@ -147,7 +147,7 @@ class ChunkSums:
     def _wait(self, state: _Arriving, start: int, part: memoryview) -> None:
         if start in state.early:
             return
-        if self._count(len(part)) > _WAITING_BYTES:
+        if self._count(len(part)) > WAITING_BYTES:
             self._count(-len(part))
             state.is_lost = True
             self._drop(state)

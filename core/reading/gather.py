@@ -35,7 +35,7 @@ from edl_ckpt.core.storage.interface import RangeReader
 if TYPE_CHECKING:
     from edl_ckpt.core.reading.reader import Checkpoint
 
-_ID_BYTES: Final = 256 << 10
+ID_BYTES: Final = 256 << 10
 """Bytes of ids in one task: at most so many ids, which are decoded to eight times as many bytes."""
 _REMOTE_ID_BYTES: Final = 512 << 10
 _NEAR_BYTES: Final = 64 << 10
@@ -237,7 +237,7 @@ class Gathering:
         return _Table(name, dtype, dim, np.empty(expected, np.int64))
 
     def _pieces(self) -> Iterator[IdPiece]:
-        size = _REMOTE_ID_BYTES if self._remote else _ID_BYTES
+        size = _REMOTE_ID_BYTES if self._remote else ID_BYTES
         for name in self._source.table_names:
             for shard, entry in self._entries(name):
                 for run in entry.ids:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.kernel import bulk
 
-_UNIQUE_AT_ONCE: Final = 1 << 20
+UNIQUE_AT_ONCE: Final = 1 << 20
 """Ids that are sorted at a time to find those that occur twice: 8 MiB, and as much again to collect them."""
 _BLOCK_IDS: Final = 1 << 16
 
@@ -33,7 +33,7 @@ def _has_repeated(ids: bulk.I64) -> bool:
     """Say whether an id occurs twice; a few million ids are sorted at a time."""
     if bool((ids[1:] > ids[:-1]).all()):
         return False
-    bits = (max(-(-len(ids) // _UNIQUE_AT_ONCE), 1) - 1).bit_length()
+    bits = (max(-(-len(ids) // UNIQUE_AT_ONCE), 1) - 1).bit_length()
     for turn in range(1 << bits):
         some = _of_turn(ids, turn, bits) if bits else ids.copy()
         some.sort()

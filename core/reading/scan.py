@@ -28,7 +28,7 @@ from edl_ckpt.core.storage.interface import RangeReader, is_on_disk
 
 PIECE_BYTES: Final = 1 << 20
 """Bytes of ids, or of a dense variable, in one task."""
-_SMALL_BYTES: Final = 256 << 10
+SMALL_BYTES: Final = 256 << 10
 """The size up to which the part of a table in a shard is small: then a few calls for each would cost more than it."""
 _LOOK_BYTES: Final = 512 << 10
 """Bytes of values that are looked at twice, for their sketch and their checksum, while they are in the L2 cache."""
@@ -85,7 +85,7 @@ def is_small(entry: TableEntry, times: int = 1) -> bool:
         run.encoding is Encoding.VARINT
         and run.file == entry.values.file == 0
         and entry.values.end <= run.start
-        and run.end - entry.offset <= _SMALL_BYTES * times
+        and run.end - entry.offset <= SMALL_BYTES * times
     )
 
 

@@ -31,7 +31,7 @@ from edl_ckpt.core.reading.parts import Rows
 if TYPE_CHECKING:
     from edl_ckpt.core.reading.reader import Checkpoint
 
-_PIECE_BYTES: Final = 8 << 20
+PIECE_BYTES: Final = 8 << 20
 """Bytes of values in one task of reading a whole table: on S3 one request."""
 _MISSING_SHOWN: Final = 5
 _OUTSIDE_SHOWN: Final = 3
@@ -246,7 +246,7 @@ class TableView:
         tasks: list[Callable[[], None]] = []
         first = 0
         for shard, entry in self._checkpoint.entries(self.name):
-            step = max(_PIECE_BYTES // max(entry.row_bytes, 1), 1)
+            step = max(PIECE_BYTES // max(entry.row_bytes, 1), 1)
             for at in range(0, entry.rows, step):
                 end = min(at + step, entry.rows)
                 some = slice(first + at, first + end)

@@ -19,7 +19,7 @@ def with_parts(monkeypatch: pytest.MonkeyPatch, size_bytes: int) -> None:
     """Let the least part have so many bytes, here and in moto, and tasks have some parts."""
     monkeypatch.setattr(S3Store, "properties", replace(S3Store.properties, part_bytes=size_bytes))
     monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", size_bytes)
-    monkeypatch.setattr("edl_ckpt.core.cluster.executor._LEAST_TASK_BYTES", 4 * size_bytes)
+    monkeypatch.setattr("edl_ckpt.core.cluster.executor.LEAST_TASK_BYTES", 4 * size_bytes)
 
 
 def in_bucket(s3: Bucket, prefix: str = "run/") -> dict[str, bytes]:

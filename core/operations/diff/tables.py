@@ -36,10 +36,10 @@ from edl_ckpt.core.sorting.small import read_tables
 
 PART_BYTES: Final = 8 << 20
 """Values and ids of a part."""
-_SMALL_BYTES: Final = 4 << 20
+SMALL_BYTES: Final = 4 << 20
 """The size of both sides together up to which a table is small."""
 _TOGETHER: Final = 64
-"""Small tables that are read at a time, with at most about _SMALL_BYTES."""
+"""Small tables that are read at a time, with at most about SMALL_BYTES."""
 _AT_ONCE_BYTES: Final = 160 << 20
 """Memory for the parts that are compared at a time, all together."""
 _MOST_TOP: Final = 1000
@@ -141,9 +141,9 @@ def diff_tables(
         job = Job.here(job.workers, reporter=job.reporter)
     found = {name: _equal_table(one, name) for name in same}
     common = [name for name in sizes if one.has_table(name) and two.has_table(name)]
-    most = min(_SMALL_BYTES, part_bytes)
+    most = min(SMALL_BYTES, part_bytes)
     small = [name for name in common if sizes[name] <= most]
-    some = together(((name, sizes[name]) for name in small), _SMALL_BYTES, most=_TOGETHER)
+    some = together(((name, sizes[name]) for name in small), SMALL_BYTES, most=_TOGETHER)
     with job.run(FunctionWork(BothValue.of(both), partial(_diff_small, options=options)), both, some) as results:
         found |= {result.name: result for done in results for result in done}
     large = [name for name in common if name not in found]

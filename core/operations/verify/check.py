@@ -37,7 +37,7 @@ from edl_ckpt.core.sources.registry import source_of
 from edl_ckpt.core.storage import Location, Store, open_store
 from edl_ckpt.core.storage.interface import RangeReader
 
-_ATTEMPTS: Final = 10
+ATTEMPTS: Final = 10
 _PAUSE_SECONDS: Final = 0.1
 _FAR_READERS: Final = 24
 """Threads that read from far storage: some of them look at what they have read, and 16 requests stay on their way."""
@@ -87,11 +87,11 @@ def verify_indexed(
         raise UsageError(f"no level {level!r}; expected {', '.join(LEVELS)}")
     if version.replaced_by:
         raise being_replaced(version.ref, version.replaced_by)
-    for attempt in range(_ATTEMPTS):
+    for attempt in range(ATTEMPTS):
         try:
             return _verify(version, level, job, use_seal=use_seal, beside=beside)
         except LockedError:  # a job is saving it: verify the files that it leaves
-            if attempt == _ATTEMPTS - 1:
+            if attempt == ATTEMPTS - 1:
                 raise
             time.sleep(_PAUSE_SECONDS)
             alone = named_file(CheckpointRef(Location(version.path, version.location.options), "latest"))

@@ -118,7 +118,7 @@ def silent() -> Iterator[str]:
 @pytest.mark.parametrize("protocol", ["tls", "tcp"])
 def test_nothing_is_left_of_a_failed_connection(protocol: str, silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that could not connect is closed at once: the garbage collector would do it in the wrong thread."""
-    monkeypatch.setattr(connection, "_CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "CONNECT_SECONDS", 0.2)
     before = {*threading.enumerate()}
     with pytest.raises(UnavailableError) as caught, connected(f"{protocol}://{silent}", SILENT):
         pass
@@ -130,7 +130,7 @@ def test_nobody_there(tmp_path: Path, silent: str, monkeypatch: pytest.MonkeyPat
     """A scheduler file that is not there is not found; a port where nobody listens is unavailable."""
     with pytest.raises(NotFoundError), connected(str(tmp_path / "scheduler.json"), SILENT):
         pass
-    monkeypatch.setattr(connection, "_CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "CONNECT_SECONDS", 0.2)
     with pytest.raises(UnavailableError, match="no scheduler answers"), cluster_at(f"tcp://{silent}"):
         pass
 
@@ -153,10 +153,10 @@ def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with distributed.LocalCluster(protocol="tls", host="127.0.0.1", security=security, **options) as cluster:
         address = cluster.scheduler_address
         assert address.startswith("tls://")
-        monkeypatch.setattr(connection, "_CONNECT_SECONDS", 0.5)
+        monkeypatch.setattr(connection, "CONNECT_SECONDS", 0.5)
         with pytest.raises(UnavailableError), connected(address, SILENT):
             pass
-        monkeypatch.setattr(connection, "_CONNECT_SECONDS", 60)
+        monkeypatch.setattr(connection, "CONNECT_SECONDS", 60)
         own = {f"distributed.comm.tls.{key}": made for key in ("ca-file", "client.cert", "client.key")}
         with dask.config.set(own), cluster_at(address) as executor:
             assert verify_version(only(tmp_path / "run"), level="deep", executor=executor).ok

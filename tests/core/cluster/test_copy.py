@@ -198,7 +198,7 @@ def test_ids_are_looked_at_by_workers(
         return real(self, work, *rest, **options)
 
     monkeypatch.setattr(ClusterExecutor, "run", run)
-    monkeypatch.setattr("edl_ckpt.core.cluster.executor._LEAST_TASK_BYTES", 1 << 12)
+    monkeypatch.setattr("edl_ckpt.core.cluster.executor.LEAST_TASK_BYTES", 1 << 12)
     copy(tmp_path / "run", tmp_path / "there", client)
     assert shards_of(tmp_path / "there") == shards_of(tmp_path / "run")
     assert asked[:2] == ["FunctionWork", "TwiceWork"]

@@ -16,7 +16,7 @@ from edl_ckpt.core.operations.diff import tables as by_tables
 
 def test_misplaced_rows(tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows in the wrong shards have their counterparts anywhere, and are found."""
-    monkeypatch.setattr(by_tables, "_SMALL_BYTES", 100)
+    monkeypatch.setattr(by_tables, "SMALL_BYTES", 100)
     ids, rows = np.arange(2000), np.ones((2000, 4), np.float32)
     for version in (1, 2):
         directory = write_unchecked(tmp_path, version, 2, {"t": Table(ids, rows * version)})
@@ -33,7 +33,7 @@ def test_misplaced_rows(tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyP
 
 def test_an_id_twice(tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """An id that occurs twice in a table is the same error."""
-    monkeypatch.setattr(by_tables, "_SMALL_BYTES", 100)
+    monkeypatch.setattr(by_tables, "SMALL_BYTES", 100)
     ids, rows = np.array([*range(2000), 7]), np.ones((2001, 4), np.float32)
     for version in (1, 2):
         write_unchecked(tmp_path, version, 2, {"t": Table(ids, rows * version)})

@@ -84,8 +84,8 @@ def test_the_first_error_ends_the_work(processes: Any) -> None:
 
 def test_paused_workers(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """People are told that all workers are paused; the work goes on when they do, and ends with 13 when they do not."""
-    monkeypatch.setattr(executor_module, "_LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(executor_module, "_PAUSED_SECONDS", 0.0)
+    monkeypatch.setattr(executor_module, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(executor_module, "PAUSED_SECONDS", 0.0)
     executor = ClusterExecutor(client)
     executor.reporter = told = Progress(on_warning=lambda _: client.run(pause, 0.8) and None)
     text = r"worker 0 at inproc.*, worker 1 at inproc.*: paused by Dask"
@@ -100,7 +100,7 @@ def test_paused_workers(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         assert re.match(text, told.warnings[0])
         pause_all()
         executor.reporter = SILENT
-        monkeypatch.setattr(executor_module, "_NO_WORKER_SECONDS", 0.2)
+        monkeypatch.setattr(executor_module, "NO_WORKER_SECONDS", 0.2)
         with pytest.raises(UnavailableError, match=f"{text} for 0 seconds"):
             list(executor.run(Slow(0.0), Opened(), range(5), ignore))
     finally:
@@ -111,8 +111,8 @@ def test_paused_workers(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_scheduler_that_does_not_answer(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for ever for a scheduler that is stopped: the command ends with 13."""
     executor = ClusterExecutor(client)
-    monkeypatch.setattr(executor_module, "_ANSWER_SECONDS", 0.1)
-    monkeypatch.setattr(executor_module, "_SCHEDULER_SECONDS", 0.1)
+    monkeypatch.setattr(executor_module, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(executor_module, "SCHEDULER_SECONDS", 0.1)
     monkeypatch.setattr(worker, "look", never)
     with pytest.raises(UnavailableError, match="the scheduler has not answered for 0 seconds"):
         preflight._of_scheduler(executor)
@@ -136,7 +136,7 @@ def test_a_fork_has_a_name_of_its_own() -> None:
 
 def test_the_end_waits_for_no_stopped_worker(processes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that is stopped right after its last task does not hold up the results of all."""
-    monkeypatch.setattr(executor_module, "_END_SECONDS", 0.5)
+    monkeypatch.setattr(executor_module, "END_SECONDS", 0.5)
     running = ClusterExecutor(processes).run(Slow(0.0), Opened(), range(8), ignore)
     found = [next(running)[0] for _ in range(8)]
     pid = max(processes.run(os.getpid).values())
@@ -237,7 +237,7 @@ class Failing(SilentReporter):
 def test_a_consumer_that_fails(tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch, passage: str) -> None:
     """Tasks are dropped and openings end at once, while the error, and with it every frame, is still there."""
     save_large(tmp_path / "run")
-    monkeypatch.setattr("edl_ckpt.core.cluster.executor._LEAST_TASK_BYTES", 256 << 10)
+    monkeypatch.setattr("edl_ckpt.core.cluster.executor.LEAST_TASK_BYTES", 256 << 10)
     before, known = client.run(left_open), client.run_on_scheduler(tasks_known)
     version, reporter = only(tmp_path / "run"), Failing(passage)
 

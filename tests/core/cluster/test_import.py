@@ -91,8 +91,8 @@ def test_killed_workers(tmp_path: Path, processes: Any, monkeypatch: pytest.Monk
     """A worker that is killed while it writes changes nothing of the result."""
     save_large(tmp_path / "run")
     export_version(only(tmp_path / "run"), tmp_path / "m.safetensors")
-    monkeypatch.setattr("edl_ckpt.core.cluster.executor._LEAST_TASK_BYTES", 1 << 18)
-    monkeypatch.setattr("edl_ckpt.core.cluster.executor._TASKS_A_THREAD", 64)
+    monkeypatch.setattr("edl_ckpt.core.cluster.executor.LEAST_TASK_BYTES", 1 << 18)
+    monkeypatch.setattr("edl_ckpt.core.cluster.executor.TASKS_A_THREAD", 64)
     pids = sorted(processes.run(os.getpid).values())
     real = Move.hand_out
 
@@ -130,7 +130,7 @@ def test_a_file_that_changes(tmp_path: Path, client: Any, monkeypatch: pytest.Mo
 
 def test_an_archive_with_a_wrong_byte(tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The checksums of an archive are compared by workers, in pieces, as this machine compares them."""
-    monkeypatch.setattr("edl_ckpt.core.cluster.executor._LEAST_TASK_BYTES", 1 << 16)
+    monkeypatch.setattr("edl_ckpt.core.cluster.executor.LEAST_TASK_BYTES", 1 << 16)
     np.savez(tmp_path / "m.npz", a=np.arange(3), w=np.random.default_rng(5).random(40_000))
     same_import(tmp_path / "m.npz", 2, client, tmp_path)
     data = bytearray((tmp_path / "m.npz").read_bytes())

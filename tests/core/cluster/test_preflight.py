@@ -179,7 +179,7 @@ def test_another_process_answers(tmp_path: Path, client: Any, monkeypatch: pytes
 def test_a_stopped_worker(tmp_path: Path, processes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that does not answer is named after a while, and nobody waits for ever."""
     save_small(tmp_path, 7)
-    monkeypatch.setattr(executor_module, "_ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(executor_module, "ANSWER_SECONDS", 0.5)
     address, pid = max(processes.run(os.getpid).items())
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -208,7 +208,7 @@ def _wait_for_others(client: Any, stopped: str) -> None:
 
 def test_silence_leaves_no_token(tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """When no worker answers, the token that they should have read is removed again."""
-    monkeypatch.setattr(executor_module, "_ANSWER_SECONDS", 0.0)
+    monkeypatch.setattr(executor_module, "ANSWER_SECONDS", 0.0)
     with pytest.raises(UnavailableError, match="does not answer"):
         ClusterExecutor(client).share(SharedDirectory(str(tmp_path)))
     assert not list(tmp_path.iterdir())

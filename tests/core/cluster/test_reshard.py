@@ -38,8 +38,8 @@ from waiting import wait_until
 def test_in_place(tmp_path: Path, processes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A version with several tasks for each shard is replaced in place, and nothing is left behind."""
     save_large(tmp_path)
-    monkeypatch.setattr("edl_ckpt.core.cluster.executor._LEAST_TASK_BYTES", 1 << 20)
-    monkeypatch.setattr("edl_ckpt.core.cluster.executor._TASKS_A_THREAD", 64)
+    monkeypatch.setattr("edl_ckpt.core.cluster.executor.LEAST_TASK_BYTES", 1 << 20)
+    monkeypatch.setattr("edl_ckpt.core.cluster.executor.TASKS_A_THREAD", 64)
     reshard_version(only(tmp_path), 3, output=tmp_path / "other")
     executor = ClusterExecutor(processes)
     reshard_version(only(tmp_path), 3, executor=executor)

@@ -37,7 +37,7 @@ def test_a_repeat_is_found(either_kernel: str, first: list[int], second: list[in
 @pytest.mark.parametrize("at_once", [1 << 20, 9000])
 def test_many(either_kernel: str, least: int, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """So are a hundred thousand ids of several kinds, and one more that repeats any of them is found."""
-    monkeypatch.setattr(buckets, "_BUCKET_IDS", least)
+    monkeypatch.setattr(buckets, "BUCKET_IDS", least)
     random = np.random.default_rng(5)
     for low, high, step in ((0, 1 << 40, 1), (-(1 << 62), 1 << 62, 1), (0, 1 << 20, 1 << 40), (-(1 << 40), 0, 8)):
         ids = random.permutation(np.unique(random.integers(low, high, 100_000) * step))

@@ -87,8 +87,8 @@ def test_grouping(either_kernel: str, ids: list[int], ps_num: int) -> None:
 def test_order(either_kernel: str, ids: list[int], width: int) -> None:
     """Ids are sorted as numbers with a sign, equal ones in their old order, and rows follow them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bulk, "_LEAST_RADIX", 0)
-        patch.setattr(bulk, "_NUMPY_SORTS_VECTORS", len(ids) % 2 == 0)
+        patch.setattr(bulk, "LEAST_RADIX", 0)
+        patch.setattr(bulk, "NUMPY_SORTS_VECTORS", len(ids) % 2 == 0)
         array, again = np.array(ids, np.int64), np.array(ids, np.int64)
         order = bulk.order_ids(array)
         bulk.sort_ids(again)

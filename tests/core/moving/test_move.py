@@ -85,10 +85,10 @@ def test_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, either_
         (900, 7, 50, 3, 10),
     ):
         monkeypatch.setattr(direct, "DIRECT_BYTES", least)
-        monkeypatch.setattr(direct, "_CALL_BYTES", least)
-        monkeypatch.setattr(versions, "_SMALL_TABLE_BYTES", small)
-        monkeypatch.setattr(survey, "_LEAST_STRETCH_BYTES", 50)
-        monkeypatch.setattr(survey, "_MAX_STRETCHES", 11)
+        monkeypatch.setattr(direct, "CALL_BYTES", least)
+        monkeypatch.setattr(versions, "SMALL_TABLE_BYTES", small)
+        monkeypatch.setattr(survey, "LEAST_STRETCH_BYTES", 50)
+        monkeypatch.setattr(survey, "MAX_STRETCHES", 11)
         plan, _ = prepare_reshard(source, to_ps, output=str(tmp_path / "c"))
         assert (len(plan.survey.small) > 3) is (small > 0)
         settings = ReshardSettings(workers, piece, 64, 1 << 20, gather)
@@ -108,7 +108,7 @@ def test_misplaced_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: 
         names[one].write_bytes(second)
         names[other].write_bytes(first)
     if large:
-        monkeypatch.setattr(versions, "_SMALL_TABLE_BYTES", -1)
+        monkeypatch.setattr(versions, "SMALL_TABLE_BYTES", -1)
     result = reshard_version(only(tmp_path / "a"), 5, output=str(tmp_path / "b"))
     check = verify_version(only(tmp_path / "b"), level="deep")
     assert (check.findings, check.fingerprint) == ((), result.fingerprint)
@@ -162,7 +162,7 @@ def test_tables_of_ids_are_put_together_in_bounded_memory(
 
 def test_large_tables_are_written_in_stretches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large table takes a write of ids and one of values for each target and piece, and a value is read once."""
-    monkeypatch.setattr(versions, "_SMALL_TABLE_BYTES", -1)
+    monkeypatch.setattr(versions, "SMALL_TABLE_BYTES", -1)
     ids = range(4000)
     model = Model(7, {}, {"t": Table(16, "uniform", "float32", {i: i.to_bytes(4, "little") * 16 for i in ids})})
     write_checkpoint(tmp_path / "a", model, 2)
@@ -193,7 +193,7 @@ def test_a_file_that_cannot_be_moved(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """When the kernel itself cannot write or read a file, the error names it, and nothing is published."""
     if not routing.can_move_file_rows():
         pytest.skip("the compiled kernel was not built here: no C compiler at installation")
-    monkeypatch.setattr(versions, "_SMALL_TABLE_BYTES", -1)
+    monkeypatch.setattr(versions, "SMALL_TABLE_BYTES", -1)
     monkeypatch.setattr(direct, "DIRECT_BYTES", 0)
     model = Model(7, {}, {"t": Table(2, "zeros", "float32", {i: bytes(8) for i in range(300)})})
     write_checkpoint(tmp_path / "a", model, 2)
@@ -215,7 +215,7 @@ def test_a_file_that_cannot_be_moved(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_source_that_becomes_shorter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, either_kernel: str) -> None:
     """However many bytes are read at a time, the error names the file and the first byte that is missing."""
-    monkeypatch.setattr(versions, "_SMALL_TABLE_BYTES", -1)
+    monkeypatch.setattr(versions, "SMALL_TABLE_BYTES", -1)
     monkeypatch.setattr(direct, "DIRECT_BYTES", 0)
     model = Model(7, {}, {"t": Table(2, "zeros", "float32", {i: bytes(8) for i in range(300)})})
     write_checkpoint(tmp_path / "a", model, 2)
@@ -243,7 +243,7 @@ def test_a_version_beyond_the_page_cache(tmp_path: Path, monkeypatch: pytest.Mon
     """Where source and target exceed the memory, each row of the source leaves the page cache once; else none does."""
     if not routing.can_move_file_rows():
         pytest.skip("the compiled kernel was not built here: no C compiler at installation")
-    monkeypatch.setattr(versions, "_SMALL_TABLE_BYTES", -1)
+    monkeypatch.setattr(versions, "SMALL_TABLE_BYTES", -1)
     monkeypatch.setattr(direct, "DIRECT_BYTES", 0)
     monkeypatch.setattr(direct, "page_cache_bytes", lambda: present)
     model = Model(7, {}, {"t": Table(16, "zeros", "float32", {i: bytes(64) for i in range(300)})})
@@ -264,7 +264,7 @@ def test_a_version_beyond_the_page_cache(tmp_path: Path, monkeypatch: pytest.Mon
 def test_ids_that_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool, workers: int) -> None:
     """Ids that are others than the survey counted end the reshard with an error, and nobody waits for ever."""
     if large:
-        monkeypatch.setattr(versions, "_SMALL_TABLE_BYTES", -1)
+        monkeypatch.setattr(versions, "SMALL_TABLE_BYTES", -1)
     model = Model(7, {}, {f"t{k}": Table(2, "zeros", "float32", {i: bytes(8) for i in range(300)}) for k in range(3)})
     write_checkpoint(tmp_path / "a", model, 2)
     plan, _ = prepare_reshard(only(tmp_path / "a"), 4, output=str(tmp_path / "b"), workers=workers)
@@ -286,7 +286,7 @@ def test_ids_that_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large:
 
 def test_one_failure_stops_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A piece that cannot be read lets no piece behind it wait, and its own error is the one that is raised."""
-    monkeypatch.setattr(versions, "_SMALL_TABLE_BYTES", -1)
+    monkeypatch.setattr(versions, "SMALL_TABLE_BYTES", -1)
     plan, _ = prepare_reshard(save_mixed(tmp_path / "a"), 4, output=str(tmp_path / "b"))
     first: list[Any] = []
     has_failed = threading.Event()
@@ -327,7 +327,7 @@ def test_a_plan_does_not_grow_with_the_rows() -> None:
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert len(plan.routes) == len(found)
-    assert max(stretches) <= survey._MAX_STRETCHES + 64
+    assert max(stretches) <= survey.MAX_STRETCHES + 64
     assert max(peaks) < 12 << 20
     assert sum(per_target.nbytes * 2 for _ in found) < 8 << 20
 

@@ -162,7 +162,7 @@ def expected(made: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 @pytest.fixture(autouse=True)
 def large_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let tables of 10 KB be large to a diff."""
-    monkeypatch.setattr(by_tables, "_SMALL_BYTES", 10_000)
+    monkeypatch.setattr(by_tables, "SMALL_BYTES", 10_000)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)

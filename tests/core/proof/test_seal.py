@@ -238,7 +238,7 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A version that is as large beside its chunks as one of many terabytes: they are longer than what is read."""
     for each in (module, summing, carry, copying):
         monkeypatch.setattr(each, "CHUNK_BYTES", 1 << 10)
-    monkeypatch.setattr(module, "_MOST_CHUNKS", 24)
+    monkeypatch.setattr(module, "MOST_CHUNKS", 24)
     random = np.random.default_rng(2)
     ids = random.permutation(4000)
     values = random.standard_normal((len(ids), 8)).astype(np.float32)
@@ -303,7 +303,7 @@ def test_a_large_chunk_with_a_damaged_read(large: Path, tmp_path: Path, monkeypa
 
 def test_infos_of_many_tables_are_one_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where thousands of tables would make a seal too large to be read, the infos of a shard have one checksum."""
-    monkeypatch.setattr(module, "_MOST_CHUNKS", 64)
+    monkeypatch.setattr(module, "MOST_CHUNKS", 64)
     tables = {f"t{k}": Table(np.arange(k), np.zeros((k, 2), np.float32)) for k in range(30)}
     save_checkpoint(str(tmp_path / "many"), 7, 3, variables={"w": np.ones(3)}, tables=tables)
     version = only(tmp_path / "many")
@@ -323,7 +323,7 @@ def test_small_tables_share_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     A large table, and a variable beside it, keep chunks of their own.
     """
-    monkeypatch.setattr(module, "_MOST_BYTES", 6000)
+    monkeypatch.setattr(module, "MOST_BYTES", 6000)
     tables = {f"t{k:02}": Table(np.arange(9), np.full((9, 2), k, np.float32)) for k in range(40)}
     tables["large"] = Table(np.arange(900), np.ones((900, 4), np.float32))
     save_checkpoint(tmp_path / "saved", 7, 3, variables={"w": np.ones(999)}, tables=tables)

@@ -59,7 +59,7 @@ def test_any_order(
 
 def test_what_does_not_fit_is_read_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where too many bytes would wait for those before them, the chunk is read at the end, and only that chunk."""
-    monkeypatch.setattr(summing, "_WAITING_BYTES", 1000)
+    monkeypatch.setattr(summing, "WAITING_BYTES", 1000)
     with LocalReader(str(file)) as reader:
         sums = ChunkSums([(reader, chunks_at(5000))])
         for start in (0, 7000, 6500, 6000, 5500):

@@ -127,7 +127,7 @@ def test_is_elasticdls(
     directory = write_checkpoint(location, model, old, saver=saver)
     expected = restore_params(directory, ps_id, new)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gather_module, "_ID_BYTES", data.draw(st.sampled_from([1, 5, 11, 64, 1 << 18])))
+        patch.setattr(gather_module, "ID_BYTES", data.draw(st.sampled_from([1, 5, 11, 64, 1 << 18])))
         part = restore(f"{location}@latest", ps_id, new, workers=data.draw(st.integers(1, 3)))
     assert_same(part, expected)
     with open_checkpoint(f"{location}@latest") as checkpoint:
@@ -256,8 +256,8 @@ def test_misplaced_variable_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("at_once", [3, 1 << 20])
 def test_repeated_ids(tmp_path: Path, either_kernel: str, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of several rows with one id the last one counts, as in ElasticDL, wherever they lie; a warning tells of it."""
-    monkeypatch.setattr(repeated, "_UNIQUE_AT_ONCE", at_once)
-    monkeypatch.setattr(gather_module, "_ID_BYTES", 2)
+    monkeypatch.setattr(repeated, "UNIQUE_AT_ONCE", at_once)
+    monkeypatch.setattr(gather_module, "ID_BYTES", 2)
     ids = np.array([4, 0, 4, 12, 8, 4, 3, 0, 7, 11])
     vectors = np.arange(20, dtype=np.float32).reshape(10, 2)
     write_unchecked(tmp_path, 3, 4, {"t": Table(ids, vectors, "zeros")})
@@ -282,7 +282,7 @@ def test_ids_in_every_form(tmp_path: Path, either_kernel: str, monkeypatch: pyte
     directory.mkdir()
     (directory / "variables-0-of-1.chkpt").write_bytes(table_shard(field, len(ids)))
     for size in range(1, 24):
-        monkeypatch.setattr(gather_module, "_ID_BYTES", size)
+        monkeypatch.setattr(gather_module, "ID_BYTES", size)
         assert restore(f"{tmp_path}@33", 0, 1).tables["t"].ids.tolist() == ids
         assert restore(f"{tmp_path}@33", 1, 2).tables["t"].ids.tolist() == [5, -1, 7, 2**63 - 1]
 
@@ -302,7 +302,7 @@ def test_bad_ids(
     tmp_path: Path, either_kernel: str, ids: bytes, rows: int, fault: str, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ids that cannot be decoded, or that are not as many as the rows, are errors that name shard, table and place."""
-    monkeypatch.setattr(gather_module, "_ID_BYTES", size)
+    monkeypatch.setattr(gather_module, "ID_BYTES", size)
     directory = tmp_path / "version_33"
     directory.mkdir()
     path = directory / "variables-0-of-1.chkpt"

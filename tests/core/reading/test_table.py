@@ -115,7 +115,7 @@ def test_rows_are_those_of_an_embedding(tmp_path: Path, ps_num: int, stored: str
 
 def test_large_rows_are_read_into_their_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table of many pieces, in 32,000 rows that are sorted by the kernel, equals what was saved."""
-    monkeypatch.setattr("edl_ckpt.core.reading.table._PIECE_BYTES", 4096)
+    monkeypatch.setattr("edl_ckpt.core.reading.table.PIECE_BYTES", 4096)
     ids = np.random.default_rng(1).permutation(100_000)[:32_000]
     vectors = np.stack([ids, -ids], axis=1).astype(np.float64)
     save_checkpoint(tmp_path, 1, 5, variables={}, tables={"t": Table(ids, vectors)})

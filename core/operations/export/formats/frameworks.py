@@ -40,7 +40,7 @@ CHECKPOINT_PREFIX: Final = "model"
 METADATA_FILE: Final = "edl-ckpt.json"
 PARTS_FILE: Final = f"_{METADATA_FILE}"
 """What a cluster says of a directory of Parquet files."""
-_SLICE_BYTES: Final = 64 << 20
+SLICE_BYTES: Final = 64 << 20
 _FLUSHERS: Final = 4
 """Files that are flushed at a time, which a disk does faster."""
 _STATE: Final = "".join(
@@ -331,7 +331,7 @@ class TensorFlow(ContentFormat):
 
 
 def _slices(tf: Any, tensor: Tensor) -> Iterator[tuple[str, Any]]:
-    """Yield (shape and slice, values) of a tensor, by rows of at most `_SLICE_BYTES`."""
+    """Yield (shape and slice, values) of a tensor, by rows of at most `SLICE_BYTES`."""
     dtype = getattr(tf, tensor.dtype.name)
     numpy_dtype = dtype.as_numpy_dtype
     if not tensor.shape or not tensor.size_bytes:
@@ -348,7 +348,7 @@ def _slices(tf: Any, tensor: Tensor) -> Iterator[tuple[str, Any]]:
         del buffer[: count * row_bytes]
         return f"{shape} {start},{count}{rest}", tf.constant(data.reshape(count, *tensor.shape[1:]), dtype)
 
-    step = max(_SLICE_BYTES // row_bytes, 1)
+    step = max(SLICE_BYTES // row_bytes, 1)
     for chunk in tensor.chunks():
         buffer += chunk.data
         while len(buffer) >= step * row_bytes:

@@ -27,8 +27,8 @@ def test_duplicate_and_misplaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ids = np.array([*range(0, 4000, 2), 8, 10, 8], np.int64)
     rows = np.zeros((len(ids), 2), np.float32)
     directory = write_unchecked(tmp_path, 5, 2, {"t": Table(ids, rows)})
-    for kept, limit, level in product((duplicates._KEPT_ROWS, 0), (1 << 20, 300), ("default", "deep")):
-        monkeypatch.setattr(duplicates, "_KEPT_ROWS", kept)
+    for kept, limit, level in product((duplicates.KEPT_ROWS, 0), (1 << 20, 300), ("default", "deep")):
+        monkeypatch.setattr(duplicates, "KEPT_ROWS", kept)
         monkeypatch.setattr(duplicates, "SORTED_AT_ONCE", limit)
         monkeypatch.setattr(duplicates, "SORTED_AT_ONCE", limit)
         (finding,) = verify_version(resolve(parse_ref(str(tmp_path))), level=level).findings
@@ -101,7 +101,7 @@ def test_far_storage_has_the_same_findings(tmp_path: Path, monkeypatch: pytest.M
         tmp_path / "good", 5, 3, variables={"w": np.arange(9.0)}, tables={"t": Table(ids[:99], ids[:99, None])}
     )
     paths = [tmp_path / "bad", tmp_path / "good", *(GOLDEN / "bad").iterdir(), *(GOLDEN / "current").iterdir()]
-    monkeypatch.setattr(duplicates, "_KEPT_ROWS", kept)
+    monkeypatch.setattr(duplicates, "KEPT_ROWS", kept)
     near = [outcome(path) for path in paths]
     assert sum(fingerprint is not None for _, fingerprint, *_ in near) > 1
     if not kept:

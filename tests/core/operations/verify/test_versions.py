@@ -36,7 +36,7 @@ def test_an_error_does_not_stop_the_others(run: Path, monkeypatch: pytest.Monkey
         return real(version, *arguments, **settings)  # type: ignore[arg-type]
 
     monkeypatch.setattr(check, "_verify", locked)
-    monkeypatch.setattr(check, "_ATTEMPTS", 1)
+    monkeypatch.setattr(check, "ATTEMPTS", 1)
     found = verify_versions([one, two, three])
     assert [(r.ref, r.ok) for r in found.results] == [(two.ref, False), (three.ref, True)]
     assert [(ref, type(error)) for ref, error in found.failed] == [(one.ref, LockedError)]

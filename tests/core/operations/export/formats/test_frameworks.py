@@ -106,7 +106,7 @@ def test_dtype_of_a_table_without_rows(tmp_path: Path, name: str) -> None:
 def test_many_parts(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table that is written in many parts and slices is whole, and bfloat16 is where the framework has it."""
     need(name)
-    monkeypatch.setattr("edl_ckpt.core.operations.export.formats.frameworks._SLICE_BYTES", 1000)
+    monkeypatch.setattr("edl_ckpt.core.operations.export.formats.frameworks.SLICE_BYTES", 1000)
     ids = np.arange(5000, dtype=np.int64) * 7
     rows = np.arange(20_000, dtype=np.float32).reshape(5000, 4)
     run = save_checkpoint(
