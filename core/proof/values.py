@@ -55,6 +55,7 @@ from edl_ckpt.core.reading.scan import (
     Looks,
     bundles,
     cut_piece,
+    is_small,
     read_bundle,
     read_dense,
     row_batches,
@@ -142,7 +143,9 @@ class ValuesWork:
         values = _Pass(opened, self.options, found.sketch, sums, advance)
         for place in task:
             if isinstance(place, Bundle):
-                values.read_bundle(place)
+                for name, counts in values.read_bundle(place):
+                    number = [shard.file for shard in checkpoint.shards].index(place.shard.file)
+                    found.add_odd((number, False, name), counts)
                 continue
             piece = place.piece(checkpoint)
             counts = values.read_dense(piece) if isinstance(piece, DensePiece) else values.read_rows(piece)
@@ -219,14 +222,18 @@ class _Pass(NamedTuple):
             self.advance(rows.nbytes)
         return counts
 
-    def read_bundle(self, bundle: Bundle) -> None:
-        """Add small parts of tables to the sketch; CorruptError for one that has other ids than it must have."""
+    def read_bundle(self, bundle: Bundle) -> list[tuple[str, npt.NDArray[np.int64]]]:
+        """Add small parts of tables to the sketch; return how many odd values those have that have some.
+
+        Raises CorruptError for one that has other ids than it must have.
+        """
         sizes = [routing.sketch_size(entry.row_bytes) for entry in bundle.entries]
         added = np.zeros(sum(sizes), np.uint32)
         parts = bundle.parts([end - size for end, size in zip(accumulate(sizes), sizes, strict=True)])
         file, checkpoint = bundle.shard.file, self.opened.checkpoint
         owner = (file.ps_num, file.ps_id) if self.options.placed else ()
-        bad = routing.sketch_parts(added, read_bundle(checkpoint, bundle, self.sums), parts, *owner)
+        data = read_bundle(checkpoint, bundle, self.sums)
+        bad = routing.sketch_parts(added, data, parts, *owner)
         if bad >= 0:
             if self.options.placed:
                 for _, ids in id_blocks(checkpoint, bundle.shard, bundle.entries[bad]):
@@ -234,6 +241,11 @@ class _Pass(NamedTuple):
             raise_bad_ids(checkpoint, bundle.shard, bundle.entries[bad])
         self.sketch.add_parts([entry.name for entry in bundle.entries], added, parts)
         self.advance(bundle.value_bytes)
+        if not self.options.odd:
+            return []
+        values = ((entry, entry.values.start - bundle.start) for entry in bundle.entries)
+        counted = ((e.name, odd_values(data[at : at + e.values.size_bytes], e.dtype)) for e, at in values)
+        return [(name, counts) for name, counts in counted if counts.any()]
 
 
 def read_values(
@@ -285,7 +297,7 @@ def read_back(
     """
     readers = [checkpoint.reader(shard) for shard in checkpoint.shards]
     sums = ChunkSums(zip(readers, chunks, strict=True), literals)
-    small = _Small.of(checkpoint, job, options, total_bytes)
+    small = Bundles.of(checkpoint, job, options, total_bytes)
     openers = job.executor.openings or openings(checkpoint.store)
     sums.add_rest(checkpoint.shards, checkpoint.files, workers=openers, others=small.extents())
     sketch = _sketch(checkpoint, job, small, options=options, sums=sums, marks=marks)
@@ -297,7 +309,7 @@ def fingerprint(checkpoint: Checkpoint, job: Job, *, options: ValueOptions = _AL
 
     Raises CorruptError where a table has more or fewer ids than rows.
     """
-    sketch = _sketch(checkpoint, job, _Small.of(checkpoint, job, options), options=options)
+    sketch = _sketch(checkpoint, job, Bundles.of(checkpoint, job, options), options=options)
     return fingerprint_of(checkpoint, sketch)
 
 
@@ -318,7 +330,7 @@ def fingerprint_checkpoint(
     return fingerprint(checkpoint, Job.here(workers, reporter=reporter), options=options)
 
 
-class _Small(NamedTuple):
+class Bundles(NamedTuple):
     """The parts of tables that are read whole and many at a time, and how many bytes of values a task has."""
 
     task_bytes: int
@@ -327,7 +339,7 @@ class _Small(NamedTuple):
     bundles: list[Bundle]
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, job: Job, options: ValueOptions, total_bytes: int | None = None) -> _Small:
+    def of(cls, checkpoint: Checkpoint, job: Job, options: ValueOptions, total_bytes: int | None = None) -> Bundles:
         """Return those of a checkpoint; where tasks are large, pieces make them."""
         task_bytes = job.executor.task_bytes(value_bytes(checkpoint) if total_bytes is None else total_bytes)
         if task_bytes:
@@ -342,6 +354,10 @@ class _Small(NamedTuple):
             found[bundle.shard.file.ps_id].append((bundle.start, bundle.end))
         return found
 
+    def others(self, checkpoint: Checkpoint, places: Iterable[IdsAt]) -> Iterator[IdsAt]:
+        """Yield the places that are in none of these parts."""
+        return (place for place in places if not is_small(place.entry(checkpoint), self.times))
+
     def tasks(self, checkpoint: Checkpoint, workers: int) -> Iterator[Sequence[Bundle]]:
         """Yield all bundles in tasks."""
         near = 0 if checkpoint.reads_blocks else _BUNDLED_BYTES
@@ -349,10 +365,13 @@ class _Small(NamedTuple):
         yield from together(zip(self.bundles, sizes, strict=True), min(near, sum(sizes) // (4 * workers)))
 
 
+NO_BUNDLES: Final = Bundles(0, 0, [])
+
+
 def _sketch(
     checkpoint: Checkpoint,
     job: Job,
-    small: _Small,
+    small: Bundles,
     *,
     options: ValueOptions,
     sums: ChunkSums | None = None,

@@ -16,6 +16,7 @@ from edl_ckpt.core.base.packing import packed
 from edl_ckpt.core.base.parallel import Advance
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
+from edl_ckpt.core.model.tables import TableEntry
 from edl_ckpt.core.reading.blocks import IdPiece, count_ids
 from edl_ckpt.core.reading.picklable import CheckpointValue
 from edl_ckpt.core.reading.reader import Checkpoint
@@ -38,10 +39,13 @@ class IdsAt(NamedTuple):
     first_row: int = -1
     rows: int = 0
 
+    def entry(self, checkpoint: Checkpoint) -> TableEntry:
+        """Return the table in the shard."""
+        return checkpoint.shards[self.shard].tables[self.table]
+
     def piece(self, checkpoint: Checkpoint) -> IdPiece:
         """Return the piece itself."""
-        shard = checkpoint.shards[self.shard]
-        entry = shard.tables[self.table]
+        shard, entry = checkpoint.shards[self.shard], self.entry(checkpoint)
         return IdPiece(shard, entry, entry.ids[self.run], self.start, self.end, self.first_row, self.rows)
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 PIECE_BYTES: Final = 8 << 20
 """Bytes of values in one task of reading a whole table: on S3 one request."""
+_FEW_IDS: Final = 16
 _MISSING_SHOWN: Final = 5
 _OUTSIDE_SHOWN: Final = 3
 _NO_MATRIX: Final = "a matrix has a row for each id from 0 on; `to_numpy` has only the ids that there are"
@@ -363,9 +364,11 @@ def _collect(
     places: list[I64] = []
     rows: list[I64] = []
     for first, ids in id_blocks(checkpoint, shard, entry):
-        at = np.searchsorted(ordered, ids)
-        hits = np.flatnonzero(ordered[np.minimum(at, len(ordered) - 1)] == ids) if len(ordered) else at[:0]
-        places.append(order[at[hits]])
+        if len(ordered) <= _FEW_IDS:  # comparing with each takes less than a search
+            hits = np.flatnonzero(np.isin(ids, ordered))
+        else:
+            hits = np.flatnonzero(ordered[np.minimum(np.searchsorted(ordered, ids), len(ordered) - 1)] == ids)
+        places.append(order[np.searchsorted(ordered, ids[hits])])
         rows.append(hits + first)
     if not rows:
         return

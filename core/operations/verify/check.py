@@ -171,9 +171,10 @@ def _check_all(
     A read that was damaged on its way has other values, too: then they are read again.
     """
     report = content.report
-    sums = None if seal is None else sums_of_seal(seal, content.checkpoint, readers)
+    small = content.small_parts(certain=certain)
+    sums = None if seal is None else sums_of_seal(seal, content.checkpoint, readers, small.extents())
     with report.checking("values"):
-        fingerprint = content.check_values(certain=certain, sums=sums)
+        fingerprint = content.check_values(certain=certain, sums=sums, small=small)
     if seal is not None and sums is not None:
         with report.checking("seal"):
             sound = compare_with_seal(seal, content.checkpoint, readers, report, sums, workers=content.job.workers)

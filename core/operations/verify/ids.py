@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from queue import Empty, SimpleQueue
 from typing import Final
@@ -35,11 +35,12 @@ from edl_ckpt.core.proof.duplicates import (
 from edl_ckpt.core.proof.fingerprint import fingerprint_of, value_bytes
 from edl_ckpt.core.proof.odd_values import HUGE_EXPONENT
 from edl_ckpt.core.proof.summing import ChunkSums
-from edl_ckpt.core.proof.values import ValueOptions, read_values
+from edl_ckpt.core.proof.values import NO_BUNDLES, Bundles, ValueOptions, read_values
 from edl_ckpt.core.reading.blocks import check_row_count
 from edl_ckpt.core.reading.places import IdsAt, ids_at, in_tasks, total_id_bytes
 from edl_ckpt.core.reading.reader import Checkpoint
 
+_OPTIONS: Final = ValueOptions(odd=True)
 _BESIDE_WORKERS: Final = 2
 """Threads that search for ids that occur twice while values are read."""
 
@@ -258,10 +259,17 @@ class ContentCheck:
             message = f"{counted(count, 'row')} {repeat} an id: {ids}; ElasticDL restores only one row per id"
             self._of_ids.add("duplicate-id", message, shard=shard.file, subject=entry.name, offset=entry.offset)
 
-    def check_values(self, *, certain: bool, sums: ChunkSums | None = None) -> str | None:
+    def small_parts(self, *, certain: bool) -> Bundles:
+        """Return the parts of tables that are read many at a time: only of content that is certain, and not far."""
+        if not certain or self._of_ids is not self.report or not self.sound:
+            return NO_BUNDLES
+        return Bundles.of(self.checkpoint, self.job, _OPTIONS)
+
+    def check_values(self, *, certain: bool, sums: ChunkSums | None = None, small: Bundles = NO_BUNDLES) -> str | None:
         """Read every value: find NaN, infinite and huge ones, and return the fingerprint when the content is `certain`.
 
-        All bytes that are read are added to `sums`. A second call stands for the first: `report_odd` is for the end.
+        All bytes that are read are added to `sums`; `small` is what `small_parts` returned. A second call stands for
+        the first: `report_odd` is for the end.
         Shards that contradict each other have no fingerprint: their rows, of one name and two sizes, do not add up.
         """
         checkpoint, is_first = self.checkpoint, self._of_ids is not self.report
@@ -269,11 +277,12 @@ class ContentCheck:
             self.job.reporter.start("checking values", value_bytes(checkpoint))
         found = read_values(
             checkpoint,
-            self._places_passed() if is_first else self._places,
+            self._places_passed() if is_first else small.others(checkpoint, self._places),
             self.job,
             task_bytes=self._task_bytes,
-            options=ValueOptions(sketched=certain and self._sound, odd=True),
+            options=replace(_OPTIONS, sketched=certain and self._sound),
             sums=sums,
+            small=small.tasks(checkpoint, self.job.workers),
         )
         self._odd = found.odd
         if not certain or not self.sound:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from edl_ckpt.core.base.errors import (
     AuthError,
@@ -120,10 +120,18 @@ def find_seal(store: Store, version: Version, report: Report) -> Seal | None:
     return seal
 
 
-def sums_of_seal(seal: Seal, checkpoint: Checkpoint, readers: Mapping[str, RangeReader]) -> ChunkSums:
-    """Return the sums of the chunks of a seal, to which the bytes are added while the values are checked."""
+def sums_of_seal(
+    seal: Seal,
+    checkpoint: Checkpoint,
+    readers: Mapping[str, RangeReader],
+    others: Mapping[int, Sequence[tuple[int, int]]],
+) -> ChunkSums:
+    """Return the sums of the chunks of a seal, to which the bytes are added while the values are checked.
+
+    `others` are those of `ChunkSums.add_rest`.
+    """
     sums = ChunkSums((readers[shard.name], shard.chunks) for shard in comparable(seal, readers))
-    sums.add_rest(checkpoint.shards, checkpoint.files, workers=openings(checkpoint.store))
+    sums.add_rest(checkpoint.shards, checkpoint.files, workers=openings(checkpoint.store), others=others)
     return sums
 
 
