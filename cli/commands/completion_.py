@@ -31,7 +31,7 @@ def completion_command(
     if shell not in SCRIPTS:
         hint = meant(shell, SCRIPTS)
         raise UsageError(f"no completion for {shell!r}; expected {', '.join(SCRIPTS)}", hint=hint)
-    script = SCRIPTS[shell]
+    script = SCRIPTS[shell].read_text(encoding="utf-8")
     document = {"schema": "edl-ckpt/completion/1", "shell": shell, "place": PLACES[shell], "script": script}
     if out.json:
         out.print_json(document)

@@ -1,7 +1,7 @@
 """Make the man pages in `docs/man/`, the reference in `docs/reference/` and the JSON Schemas in `docs/schemas/`.
 
-And what completion needs: the scripts in `completions/`, and the table of commands in `cli/completion/`. And the public
-names of the engine for type checkers, `core/__init__.pyi`.
+And the table of commands that completion needs, in `cli/completion/`, and the public names of the engine for type
+checkers, `core/__init__.pyi`.
 
 python tests/docs/manual.py             compare; the exit code is 1 when a file is out of date
 python tests/docs/manual.py --update    rewrite the files
@@ -16,7 +16,6 @@ from pathlib import Path
 import edl_ckpt.core
 from edl_ckpt.cli.catalogue import SECTIONS
 from edl_ckpt.cli.completion import table
-from edl_ckpt.cli.completion.scripts import SCRIPTS
 from edl_ckpt.cli.manual import markdown, roff
 from edl_ckpt.cli.manual.page import Page
 from edl_ckpt.cli.manual.pages import every
@@ -25,8 +24,6 @@ from edl_ckpt.cli.render import schemas
 
 TOP = Path(__file__).parents[2]
 _ROOT = "edl-ckpt.1"
-COMPLETIONS = {"bash": "edl-ckpt.bash", "zsh": "_edl-ckpt", "fish": "edl-ckpt.fish"}
-"""The names under which the shells look for the scripts."""
 
 
 def files() -> dict[str, str]:
@@ -48,9 +45,8 @@ def _door() -> str:
 
 
 def _completion() -> dict[str, str]:
-    """Return the script of each shell, and the table from which the program completes."""
-    made = {f"completions/{COMPLETIONS[shell]}": script for shell, script in SCRIPTS.items()}
-    return {**made, "cli/completion/table.json": table.make(parser())}
+    """Return the table from which the program completes."""
+    return {"cli/completion/table.json": table.make(parser())}
 
 
 def _schemas() -> dict[str, str]:
@@ -98,7 +94,6 @@ def stale() -> list[str]:
             "docs/man/*",
             "docs/reference/*",
             "docs/schemas/*",
-            "completions/*",
             "cli/completion/*.json",
             "core/*.pyi",
         )

@@ -25,8 +25,7 @@ from edl_ckpt.cli.completion.scripts import SCRIPTS
 from edl_ckpt.cli.completion.table import load
 from edl_ckpt.cli.completion.values import Completer, bounded
 from edl_ckpt.core import add_tag, save_checkpoint, set_metrics
-from manual import COMPLETIONS
-from places import GOLDEN, TOP
+from places import GOLDEN
 from program import edl
 from s3_fixtures import Bucket
 
@@ -299,8 +298,10 @@ def test_other_storage_only_where_asked(s3: Bucket, place: Path, monkeypatch: py
 def test_the_command_prints_the_script(shell: str) -> None:
     """`edl-ckpt completion SHELL` prints the script that is installed; zsh finds its first line."""
     done = edl("completion", shell)
-    assert (done.stdout, done.stderr) == ((TOP / "completions" / COMPLETIONS[shell]).read_text(encoding="utf-8"), "")
-    assert SCRIPTS["zsh"].startswith("#compdef edl-ckpt\n")
+    assert (done.stdout, done.stderr) == (SCRIPTS[shell].read_text(encoding="utf-8"), "")
+    names = {"bash": "edl-ckpt.bash", "zsh": "_edl-ckpt", "fish": "edl-ckpt.fish"}  # under which the shells look
+    assert SCRIPTS[shell].name == names[shell]
+    assert done.stdout.startswith({"zsh": "#compdef edl-ckpt\n"}.get(shell, "# Completion of edl-ckpt in "))
     wrong = edl("completion", "fsh")
     assert (wrong.returncode, wrong.stderr.splitlines()[1]) == (2, "  did you mean fish?")
 
@@ -321,19 +322,18 @@ class Shell:
         if program is None:
             pytest.skip(f"no {name} on this machine")
         env = {"PATH": f"{top / 'bin'}:{os.environ['PATH']}", "HOME": str(home), "TERM": "xterm", "LANG": "C.UTF-8"}
-        scripts = TOP / "completions"
         if name == "bash":
-            rc = f"PS1='READY> '\nsource {scripts / COMPLETIONS[name]}\nbind 'set enable-bracketed-paste off'\n"
+            rc = f"PS1='READY> '\nsource {SCRIPTS[name]}\nbind 'set enable-bracketed-paste off'\n"
             (home / "rc").write_text(rc)
             arguments = ["--noprofile", "--rcfile", str(home / "rc"), "-i"]
         elif name == "zsh":
-            rc = f"PS1='READY> '\nfpath=({scripts} $fpath)\nautoload -Uz compinit; compinit -u\n"
+            rc = f"PS1='READY> '\nfpath=({SCRIPTS[name].parent} $fpath)\nautoload -Uz compinit; compinit -u\n"
             (home / ".zshrc").write_text(f"{rc}zle_bracketed_paste=()\nunsetopt prompt_sp\n")
             arguments = ["-i"]
         else:
             folder = home / ".config/fish"
             (folder / "completions").mkdir(parents=True)
-            shutil.copy(scripts / COMPLETIONS[name], folder / "completions")
+            shutil.copy(SCRIPTS[name], folder / "completions")
             (folder / "config.fish").write_text("function fish_prompt; echo 'READY> '; end\nset fish_greeting\n")
             arguments = ["-i"]
         self._child = pexpect.spawn(
