@@ -13,7 +13,7 @@ from edl_ckpt.cli.browse.grid import Grid, GridRows, ItemRows
 from edl_ckpt.cli.browse.keys import DIFF, VERIFY, ActionLine, ScreenKey
 from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIT, REFRESH, SEARCH, SearchPage
 from edl_ckpt.cli.render import listing as render_list
-from edl_ckpt.cli.render.inspect import TABLE_COLUMNS, VARIABLE_COLUMNS, table_cells, variable_cells
+from edl_ckpt.cli.render.inspect import TABLE_COLUMNS, VARIABLE_COLUMNS, about, table_cells, variable_cells
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.tables import Bar, Column
 from edl_ckpt.core.base import words
@@ -82,10 +82,7 @@ class VersionPage(SearchPage):
         """Return the reference, and what `inspect` says of the version."""
         if self._source is None:
             return self._version.ref, f"{self._version.state.value}, {words.size(self._version.size_bytes)}"
-        s = self._source.summary
-        parameters = text.count(s.parameters, "parameter")
-        known = f"{self._version.state.value}, {s.ps_num} PS, {words.size(s.size_bytes)}, {parameters}"
-        return self._version.ref, f"{known}, generation {s.generation or 'unknown'}, {s.layout} layout"
+        return self._version.ref, f"{self._version.state.value}, {about(self._source.summary)}"
 
     def reference(self) -> str:
         """Return the reference, with the table or variable under the cursor."""

@@ -2,39 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli.terminal import text
-from edl_ckpt.cli.terminal.documents import as_dict, failure, picked, rows_of
+from edl_ckpt.cli.terminal.documents import document_of, failure, picked, rows_of
+from edl_ckpt.cli.terminal.lines import Lines, styled
 from edl_ckpt.core.base import words
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from edl_ckpt.core.operations.copy.execute import CopyResult
     from edl_ckpt.core.operations.copy.plan import CopyPlan
 
 
 def document(result: CopyResult) -> dict[str, Any]:
     """Return `edl-ckpt/copy/1`."""
-    return {
-        "schema": "edl-ckpt/copy/1",
-        "copied": [as_dict(item) for item in result.copied],
-        "bytes_copied": result.bytes_copied,
-        "seconds": result.seconds,
-        "failed": [failure(*each) for each in result.failed],
-        "dry_run": False,
-    }
+    failed = [failure(*each) for each in result.failed]
+    return document_of("copy", result, "copied bytes_copied seconds failed dry_run", failed=failed, dry_run=False)
 
 
 def plan_document(plan: CopyPlan, cluster: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return `edl-ckpt/copy/1` of a dry run, with the cluster that would work."""
     copied = [
-        picked(
-            entry.version, "ref to size_bytes fingerprint", to=entry.to, fingerprint=entry.version.fingerprint or None
-        )
-        | picked(entry, "skipped refused why")
+        picked(entry.version, "ref to size_bytes fingerprint?", to=entry.to) | picked(entry, "skipped refused why")
         for entry in plan.entries
     ]
     nothing = {"bytes_copied": 0, "seconds": None, "dry_run": True}
@@ -46,32 +36,28 @@ def rows(copied: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
     return rows_of("ref to size_bytes fingerprint skipped refused why resumed_bytes forced", copied)
 
 
-def plan_human(plan: CopyPlan, cluster: str = "") -> Iterator[RenderableType]:
+def plan_human(plan: CopyPlan, cluster: str = "") -> Lines:
     """Yield the plan: which versions would be copied, which would not and why, and by which workers of a cluster."""
-    from rich.text import Text
-
     for entry in plan.entries:
         verb, style = ("skip", "dim") if entry.skipped else ("refuse", "red") if entry.refused else ("copy", "green")
-        line = Text(f"{verb:6}", style)
+        line = styled(f"{verb:6}", style)
         line.append(f"  {text.escaped(entry.version.ref)}  {words.size(entry.version.size_bytes)}")
         yield line.append(f"  {entry.why}" if entry.why else "", "dim")
     by = f" by {text.escaped(cluster)}" if cluster else ""
-    yield Text(f"{words.size(plan.size_bytes)} to {text.escaped(plan.target.url)}{by}. Nothing was written.", "dim")
+    yield styled(f"{words.size(plan.size_bytes)} to {text.escaped(plan.target.url)}{by}. Nothing was written.", "dim")
 
 
-def human(result: CopyResult) -> Iterator[RenderableType]:
+def human(result: CopyResult) -> Lines:
     """Yield the copied versions and their proof."""
-    from rich.text import Text
-
     for item in result.copied:
-        line = Text("skipped " if item.skipped else "copied  ", "dim" if item.skipped else "green")
+        line = styled("skipped " if item.skipped else "copied  ", "dim" if item.skipped else "green")
         line.append(f"{text.escaped(item.ref)} -> {text.escaped(item.to)}  {words.size(item.size_bytes)}")
         resumed = f"  ({words.size(item.resumed_bytes)} copied by an earlier run)" if item.resumed_bytes else ""
         yield line.append(resumed, "dim")
-        yield Text(f"        {item.fingerprint}", "dim")
+        yield styled(f"        {item.fingerprint}", "dim")
     rate = result.bytes_copied / result.seconds if result.seconds else 0
     copied = f"{words.size(result.bytes_copied)} in {result.seconds:.2f} s ({words.size(rate)}/s)"
     if result.bytes_copied or not result.failed:
-        yield Text(copied if result.bytes_copied else "nothing to copy", "dim")
+        yield styled(copied if result.bytes_copied else "nothing to copy", "dim")
     if any(not item.skipped for item in result.copied):
-        yield Text("proved and sealed: the copy has the checksums and the fingerprint of the source", "green")
+        yield styled("proved and sealed: the copy has the checksums and the fingerprint of the source", "green")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from edl_ckpt.cli.render.shared_tables import first_rows
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import as_dict
+from edl_ckpt.cli.terminal.lines import Lines, styled
 from edl_ckpt.cli.terminal.tables import MOST_ROWS, Bar, Cell, Column, Histogram, Table, beside
 from edl_ckpt.core.operations.diff import HISTOGRAM_EDGES
 
@@ -58,18 +59,16 @@ def changed_rows(result: DiffResult) -> list[list[Any]]:
     return [["kind", "name", "id", "status", "max_abs", "l2"], *body]
 
 
-def human(result: DiffResult, *, every: bool = True) -> Iterator[RenderableType]:
+def human(result: DiffResult, *, every: bool = True) -> Lines:
     """Yield the tensors with a bar for the change of each, and the rows that changed most.
 
     Of very many tensors only some are shown, those that differ first, unless `every` one is wanted.
     """
-    from rich.text import Text
-
-    head = Text(f"{text.escaped(result.a)} -> {text.escaped(result.b)}", "bold")
+    head = styled(f"{text.escaped(result.a)} -> {text.escaped(result.b)}", "bold")
     if result.equal:
         same = result.fingerprint_a == result.fingerprint_b
         yield head.append("  equal", "green")
-        yield Text(f"{result.fingerprint_a}" if same else f"equal within a tolerance of {result.tolerance:g}", "dim")
+        yield styled(f"{result.fingerprint_a}" if same else f"equal within a tolerance of {result.tolerance:g}", "dim")
         return
     parts: list[DenseDiff | TableDiff] = [*result.variables, *result.tables]
     differ = sum(part.status != "equal" for part in parts)
@@ -132,12 +131,10 @@ def _variables(variables: Sequence[DenseDiff], largest: float) -> RenderableType
     return drawn
 
 
-def _details(table: TableDiff) -> Iterator[RenderableType]:
-    from rich.text import Text
-
+def _details(table: TableDiff) -> Lines:
     if table.changed and any(table.histogram):
-        head = Text().append(f"{text.escaped(table.name)}  ", "bold")
+        head = styled().append(f"{text.escaped(table.name)}  ", "bold")
         yield beside(head.append("row changes (L2), from 1e-8 to 1e4:", "dim"), Histogram(table.histogram, "dim"))
     if table.top:
         changed = ", ".join(f"{row.id} ({row.l2:.4g})" for row in table.top)
-        yield Text(f"  changed most: {changed}", "dim")
+        yield styled(f"  changed most: {changed}", "dim")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import picked
+from edl_ckpt.cli.terminal.lines import Lines, head, styled
 from edl_ckpt.cli.terminal.tables import Column, Table
 from edl_ckpt.core.base.words import extra_hint
 from edl_ckpt.core.storage.facts import Fact, Verdict
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from edl_ckpt.core import StorageReport
 
 _STYLES: Final[Mapping[Verdict, tuple[str, str]]] = {
@@ -46,25 +45,22 @@ def _objects(facts: Iterable[Fact]) -> list[dict[str, Any]]:
     return [picked(fact, "name value verdict why") for fact in facts]
 
 
-def human(program: Sequence[Fact], extras: Sequence[Fact], storage: StorageReport | None) -> Iterator[RenderableType]:
+def human(program: Sequence[Fact], extras: Sequence[Fact], storage: StorageReport | None) -> Lines:
     """Yield a table of the program, of its extras, and of the storage, and what all of it comes to."""
-    from rich.text import Text
-
-    yield Text("program", "bold")
+    yield styled("program", "bold")
     yield _facts(program)
-    yield Text("extras", "bold")
+    yield styled("extras", "bold")
     yield _extras(extras)
     if missing := next((extra for extra in extras if extra.verdict is not Verdict.FINE), None):
-        yield Text(f"for example: {extra_hint(missing.name)}", "dim")
+        yield styled(f"for example: {extra_hint(missing.name)}", "dim")
     if storage is not None:
-        tried = "" if storage.wrote else "  nothing was written, so less is known"
-        yield Text(text.escaped(storage.location.url), "bold").append(tried, "dim")
+        yield head(storage.location.url, "" if storage.wrote else "nothing was written, so less is known")
         yield _facts(storage.facts)
     every = [*program, *(storage.facts if storage is not None else ())]
     broken, weaker = (sum(fact.verdict is kind for fact in every) for kind in (Verdict.BROKEN, Verdict.WEAKER))
     if broken:
-        yield Text(f"{broken} broken", "bold red")
-    yield Text(f"{weaker} slower or weaker" if weaker else "" if broken else "Nothing is slower or weaker.", "dim")
+        yield styled(f"{broken} broken", "bold red")
+    yield styled(f"{weaker} slower or weaker" if weaker else "" if broken else "Nothing is slower or weaker.", "dim")
 
 
 def _facts(facts: Iterable[Fact]) -> Table:

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli.terminal import text
-from edl_ckpt.cli.terminal.documents import picked
+from edl_ckpt.cli.terminal.documents import document_of, picked
+from edl_ckpt.cli.terminal.lines import Lines, head, styled
 from edl_ckpt.cli.terminal.tables import Bar, Column, Table
 from edl_ckpt.core.base import words
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from edl_ckpt.core.operations.summary import CheckpointSummary
     from edl_ckpt.core.operations.usage import LocationUsage
 
@@ -21,27 +20,19 @@ _BAR_WIDTH = 20
 
 def document(usage: LocationUsage) -> dict[str, Any]:
     """Return `edl-ckpt/du/1` of a location."""
-    return {
-        "schema": "edl-ckpt/du/1",
-        "location": usage.location.url,
-        "size_bytes": usage.size_bytes,
-        "versions": [
-            picked(v, "version ref state size_bytes", version=v.number, size_bytes=used) for v, used in usage.versions
-        ],
-        "trash": [picked(deleted, "name size_bytes") for deleted in usage.trash],
-        "staging": [picked(left, "name size_bytes") for left in usage.staging],
-        **picked(usage, "state_bytes other_bytes"),
-    }
+    versions = [
+        picked(v, "version ref state size_bytes", version=v.number, size_bytes=used) for v, used in usage.versions
+    ]
+    trash, staging = ([picked(left, "name size_bytes") for left in kind] for kind in (usage.trash, usage.staging))
+    keys, where = "location size_bytes versions trash staging state_bytes other_bytes", usage.location.url
+    return document_of("du", usage, keys, location=where, versions=versions, trash=trash, staging=staging)
 
 
 def version_document(summary: CheckpointSummary) -> dict[str, Any]:
     """Return `edl-ckpt/du/1` of a version: its tables and variables."""
-    return {
-        "schema": "edl-ckpt/du/1",
-        **picked(summary, "ref size_bytes"),
-        "tables": [picked(table, "name rows size_bytes") for table in summary.tables],
-        "variables": [picked(variable, "name size_bytes") for variable in summary.variables],
-    }
+    tables = [picked(table, "name rows size_bytes") for table in summary.tables]
+    variables = [picked(variable, "name size_bytes") for variable in summary.variables]
+    return document_of("du", summary, "ref size_bytes tables variables", tables=tables, variables=variables)
 
 
 def rows(usage: LocationUsage) -> list[list[Any]]:
@@ -55,23 +46,19 @@ def version_rows(summary: CheckpointSummary) -> list[list[Any]]:
     return [["what", "name", "size_bytes"], *tables, *(["variable", v.name, v.size_bytes] for v in summary.variables)]
 
 
-def human(usage: LocationUsage) -> Iterator[RenderableType]:
+def human(usage: LocationUsage) -> Lines:
     """Yield the parts of a location, with what frees those that nobody needs."""
-    from rich.text import Text
-
-    yield Text(text.escaped(usage.location.url), "bold").append(f"  {words.size(usage.size_bytes)}", "dim")
+    yield head(usage.location.url, words.size(usage.size_bytes))
     yield _table([(what, name, size, note) for what, name, note, size in _parts(usage)])
     if usage.trash:
-        yield Text("to empty the trash: edl-ckpt prune --purge", "dim")
+        yield styled("to empty the trash: edl-ckpt prune --purge", "dim")
     if usage.staging:
-        yield Text("to remove what killed commands left: edl-ckpt recover", "dim")
+        yield styled("to remove what killed commands left: edl-ckpt recover", "dim")
 
 
-def version_human(summary: CheckpointSummary) -> Iterator[RenderableType]:
+def version_human(summary: CheckpointSummary) -> Lines:
     """Yield the tables and variables of a version, the largest first, and what is neither."""
-    from rich.text import Text
-
-    yield Text(text.escaped(summary.ref), "bold").append(f"  {words.size(summary.size_bytes)}", "dim")
+    yield head(summary.ref, words.size(summary.size_bytes))
     parts = [("table", t.name, t.size_bytes, text.count(t.rows, "row")) for t in summary.tables]
     parts += [("variable", v.name, v.size_bytes, "") for v in summary.variables]
     yield _table(sorted(parts, key=lambda part: -part[2]))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli.render import listing as render_list
 from edl_ckpt.cli.render.metrics import BEST, metric_cell
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import picked, rows_of
+from edl_ckpt.cli.terminal.lines import Lines, head, styled
 from edl_ckpt.cli.terminal.tables import Cell, Column, Table
 from edl_ckpt.core.base import words
 from edl_ckpt.core.catalog.experiment import Experiment, Trial
@@ -21,16 +21,10 @@ if TYPE_CHECKING:
 def document(experiment: Experiment) -> dict[str, Any]:
     """Return `edl-ckpt/list/1` of all trials, with the key `experiment`."""
     listed = render_list.document([trial.listing for trial in experiment.trials if trial.fault is None])
-    return {
-        **listed,
-        "experiment": {
-            "location": experiment.location.url,
-            "metric": experiment.metric,
-            "mode": experiment.mode,
-            "best": _ref(experiment.best),
-            "trials": [_trial(trial, experiment.metric) for trial in experiment.trials],
-        },
-    }
+    trials = [_trial(trial, experiment.metric) for trial in experiment.trials]
+    where, best = experiment.location.url, _ref(experiment.best)
+    found = picked(experiment, "location metric mode best trials", location=where, best=best, trials=trials)
+    return {**listed, "experiment": found}
 
 
 def records(experiment: Experiment) -> list[dict[str, Any]]:
@@ -72,26 +66,23 @@ def rows(experiment: Experiment) -> list[list[Any]]:
     return rows_of(keys, (_trial(trial, experiment.metric) | common for trial in experiment.trials))
 
 
-def human(experiment: Experiment) -> Iterator[RenderableType]:
+def human(experiment: Experiment) -> Lines:
     """Yield a head with the metric and its better end, and a line for each trial."""
-    from rich.text import Text
-
-    head = Text(text.escaped(experiment.location.url), "bold")
     if not experiment.trials:
-        yield head.append("  no trial: no directory in it has versions", "dim")
+        yield head(experiment.location.url, "no trial: no directory in it has versions")
         return
     versions = sum(len(trial.listing.versions) for trial in experiment.trials)
     size = sum(map(_size, experiment.trials))
     counts = f"{text.count(len(experiment.trials), 'trial')}, {text.count(versions, 'version')}, {words.size(size)}"
-    yield head.append(f"  {counts}{_by(experiment)}", "dim")
+    yield head(experiment.location.url, f"{counts}{_by(experiment)}")
     yield _table(experiment)
     if experiment.best is not None:
-        yield Text(f"{BEST} is the best of all complete versions", "dim")
+        yield styled(f"{BEST} is the best of all complete versions", "dim")
     elif experiment.metric is not None and experiment.mode is None:
         name = text.escaped(experiment.metric)
-        yield Text(f"is max or min better for {name}? Say it with --mode, or `edl-ckpt metrics mode`", "dim")
+        yield styled(f"is max or min better for {name}? Say it with --mode, or `edl-ckpt metrics mode`", "dim")
     elif experiment.metric is None and any(v.metrics for t in experiment.trials for v in t.listing.versions):
-        yield Text("the trials have several metrics: choose one with --metric", "dim")
+        yield styled("the trials have several metrics: choose one with --metric", "dim")
 
 
 def _by(experiment: Experiment) -> str:

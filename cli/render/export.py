@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli.render.shared_tables import proved_lines
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import as_dict
+from edl_ckpt.cli.terminal.lines import Lines, head, styled
 from edl_ckpt.cli.terminal.tables import Column, Table
 from edl_ckpt.core.base import words
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from edl_ckpt.core.operations.export import ExportedFile, ExportPlan, ExportResult
     from edl_ckpt.core.operations.export.dry import PlannedFile
 
@@ -31,37 +30,30 @@ def plan_document(plan: ExportPlan, cluster: Mapping[str, Any] | None = None) ->
     return {"schema": "edl-ckpt/export/1", **as_dict(plan), **unknown, "dry_run": True, "cluster": cluster}
 
 
-def plan_human(plan: ExportPlan, workers: str = "") -> Iterator[RenderableType]:
+def plan_human(plan: ExportPlan, workers: str = "") -> Lines:
     """Yield the files that would be written, by this machine or by the workers of a cluster."""
-    from rich.text import Text
-
-    yield Text(text.escaped(plan.ref), "bold").append(f"  would be exported as {plan.format}", "dim")
+    yield head(plan.ref, f"would be exported as {plan.format}")
     yield from _files(plan.files)
     counts = ((plan.variables, "variable"), (plan.tables, "table"), (plan.rows, "row"))
     by = f"; by {text.escaped(workers)}" if workers else ""
     content = f"{', '.join(text.count(*count) for count in counts)}, {words.size(plan.value_bytes)} of values"
-    yield Text(f"{content}{by}. Nothing was written.", "dim")
+    yield styled(f"{content}{by}. Nothing was written.", "dim")
 
 
-def _files(found: Sequence[ExportedFile | PlannedFile]) -> Iterator[RenderableType]:
-    from rich.text import Text
-
+def _files(found: Sequence[ExportedFile | PlannedFile]) -> Lines:
     files = Table(Column("size", "number", title=""), Column("file", "name", worth=9, title=""))
     for file in found[:_FILES]:
         files.add("" if file.size_bytes is None else words.size(file.size_bytes), file.path)
     yield files
     if len(found) > _FILES:
-        yield Text(f"  and {text.count(len(found) - _FILES, 'more file')}", "dim")
+        yield styled(f"  and {text.count(len(found) - _FILES, 'more file')}", "dim")
 
 
-def human(result: ExportResult) -> Iterator[RenderableType]:
+def human(result: ExportResult) -> Lines:
     """Yield the files written, and the proof if there is one."""
-    from rich.text import Text
-
-    head = Text(text.escaped(result.ref), "bold")
-    yield head.append(f"  exported as {result.format}", "dim")
+    yield head(result.ref, f"exported as {result.format}")
     yield from _files(result.files)
     counts = ((result.variables, "variable"), (result.tables, "table"), (result.rows, "row"))
-    yield Text(f"{', '.join(text.count(*count) for count in counts)} in {result.seconds:.2f} s", "dim")
+    yield styled(f"{', '.join(text.count(*count) for count in counts)} in {result.seconds:.2f} s", "dim")
     if result.proved:
         yield from proved_lines("exported content", result.fingerprint)

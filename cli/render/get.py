@@ -9,13 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.cli.terminal import text
-from edl_ckpt.cli.terminal.documents import picked
+from edl_ckpt.cli.terminal.documents import document_of
+from edl_ckpt.cli.terminal.lines import Lines, head, styled
 from edl_ckpt.cli.terminal.tables import Column, Fitted, Table
 from edl_ckpt.core.base import words
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from edl_ckpt.core.operations.lookup import Lookup, Neighbours
 
 _COLUMNS = 8
@@ -23,17 +22,9 @@ _COLUMNS = 8
 
 def document(found: Lookup, close: Sequence[Neighbours] = (), *, name: str = "get") -> dict[str, Any]:
     """Return `edl-ckpt/get/1`, or that of `head` or `sample`; it has `nearest` when that was asked for."""
-    result: dict[str, Any] = {
-        "schema": f"edl-ckpt/{name}/1",
-        **picked(found, "ref table"),
-        "rows": [
-            {"id": i, "vector": vector} for i, vector in zip(found.ids.tolist(), found.vectors.tolist(), strict=True)
-        ],
-        "missing": list(found.missing),
-        "dtype": found.dtype,
-        "dim": found.vectors.shape[1],
-        "bytes_read": found.bytes_read,
-    }
+    vectors = zip(found.ids.tolist(), found.vectors.tolist(), strict=True)
+    listed, dim = [{"id": i, "vector": vector} for i, vector in vectors], found.vectors.shape[1]
+    result = document_of(name, found, "ref table rows missing dtype dim bytes_read", rows=listed, dim=dim)
     if found.columns is not None:
         result["columns"] = list(found.columns)
     if close:
@@ -49,20 +40,17 @@ def rows(found: Lookup) -> list[list[Any]]:
     return [header, *([i, *v] for i, v in zip(found.ids.tolist(), found.vectors.tolist(), strict=True))]
 
 
-def human(found: Lookup, close: Sequence[Neighbours] = ()) -> Iterator[RenderableType]:
+def human(found: Lookup, close: Sequence[Neighbours] = ()) -> Lines:
     """Yield the rows, each cut to one line, and the rows nearest to them."""
-    from rich.text import Text
-
-    head = Text(f"{text.escaped(found.ref)}  {text.escaped(found.table)}", "bold")
     rows_found = text.count(len(found.ids), "row")
-    yield head.append(f"  {rows_found} of {found.vectors.shape[1]} {found.dtype}", "dim")
+    yield head(f"{found.ref}  {found.table}", f"{rows_found} of {found.vectors.shape[1]} {found.dtype}")
     table = Table(Column("id", "number", title=""), Column("values", "prose", worth=9, title=""))
     for i, vector in zip(found.ids.tolist(), found.vectors, strict=True):
         table.add(str(i), _numbers(vector))
     yield table
     for neighbours in close:
         near = [f"{i} ({similar:.4f})" for i, similar in neighbours.nearest]
-        yield Text(f"  nearest to {neighbours.id}: ", "dim").append(", ".join(near) or "no similar row")
+        yield styled(f"  nearest to {neighbours.id}: ", "dim").append(", ".join(near) or "no similar row")
 
 
 def warnings(found: Lookup) -> Iterator[str]:
@@ -96,16 +84,11 @@ def variable_rows(values: npt.NDArray[np.generic]) -> list[list[Any]]:
     return [[f"v{k}" for k in range(flat.shape[1])], *flat.tolist()]
 
 
-def variable_human(
-    ref: str, name: str, values: npt.NDArray[np.generic], dtype: str, index: str | None = None
-) -> Iterator[RenderableType]:
+def variable_human(ref: str, name: str, values: npt.NDArray[np.generic], dtype: str, index: str | None = None) -> Lines:
     """Yield the values; a large array without its middle."""
-    from rich.text import Text
-
     shape = "x".join(map(str, values.shape)) or "scalar"
     where = "" if index is None else f"[{index.strip().removeprefix('[').removesuffix(']')}]"
-    title = Text(f"{text.escaped(ref)}  {text.escaped(name)}{text.escaped(where)}", "bold")
-    yield title.append(f"  {dtype} {shape}", "dim")
+    yield head(f"{ref}  {name}{where}", f"{dtype} {shape}")
     yield Fitted(
         lambda width: np.array2string(values, max_line_width=min(width, 100), threshold=200, edgeitems=4, precision=6)
     )

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from edl_ckpt.cli.render.shared_tables import planned_lines, planned_version, proved_lines, shard_table
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import as_dict
+from edl_ckpt.cli.terminal.lines import Lines, head, styled
 from edl_ckpt.core.base import words
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from edl_ckpt.core.commit.publish.part_plan import PartsPlan
     from edl_ckpt.core.moving.settings import ReshardSettings
     from edl_ckpt.core.operations.importing import ArraysPlan, ImportResult
@@ -47,21 +46,16 @@ class Planned:
         ref, read = f"{target.location}@{target.number}", self.bytes_read
         return planned_version(schema, self.plan, ref, read, self.warnings, self.parts, self.cluster, dry_run=True)
 
-    def human(self, workers: str) -> Iterator[RenderableType]:
+    def human(self, workers: str) -> Lines:
         """Yield the shards that would be written, by this machine or by the workers of a cluster."""
-        from rich.text import Text
-
         target = self.plan.target
-        head = Text(text.escaped(f"{target.location}@{target.number}"), "bold")
-        yield head.append(f"  would be imported for {len(self.plan.shards)} PS", "dim")
+        yield head(f"{target.location}@{target.number}", f"would be imported for {len(self.plan.shards)} PS")
         yield from planned_lines(self.plan, self.parts, f"; by {text.escaped(workers)}" if workers else "")
 
 
-def human(result: ImportResult) -> Iterator[RenderableType]:
+def human(result: ImportResult) -> Lines:
     """Yield the shards written, and their proof."""
-    from rich.text import Text
-
-    yield Text(text.escaped(result.ref), "bold").append(f"  imported for {result.to_ps} PS", "dim")
+    yield head(result.ref, f"imported for {result.to_ps} PS")
     yield shard_table(result.shards)
-    yield Text(f"{words.size(result.size_bytes)}, {text.count(result.rows, 'row')} in {result.seconds:.2f} s", "dim")
+    yield styled(f"{words.size(result.size_bytes)}, {text.count(result.rows, 'row')} in {result.seconds:.2f} s", "dim")
     yield from proved_lines("new version", result.fingerprint)

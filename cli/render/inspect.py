@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli.render.metadata import lines
 from edl_ckpt.cli.render.shared_tables import first_rows, shard_table
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import Several, as_dict
+from edl_ckpt.cli.terminal.lines import Lines, head, styled
 from edl_ckpt.cli.terminal.tables import Cell, Column, Histogram, Table, beside
 from edl_ckpt.core.base import words
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from edl_ckpt.core.operations.stats import TensorStats
     from edl_ckpt.core.operations.summary import CheckpointSummary, TableSummary, VariableSummary
 
@@ -62,44 +61,34 @@ def rows(summary: CheckpointSummary, stats: Sequence[TensorStats] = ()) -> list[
     return [header, *(row + known.get((row[0], row[1]), none) for row in (*variables, *tables))]
 
 
-def human(
-    summary: CheckpointSummary, stats: Sequence[TensorStats] = (), *, every: bool = True
-) -> Iterator[RenderableType]:
+def human(summary: CheckpointSummary, stats: Sequence[TensorStats] = (), *, every: bool = True) -> Lines:
     """Yield the head and the shards; then tables, variables and statistics, if there are any.
 
     Of long tables only the first rows are shown, unless `every` row is wanted.
     """
-    from rich.text import Text
-
-    head = Text(text.escaped(summary.ref), "bold")
-    yield head.append(
-        f"  {summary.ps_num} PS, {words.size(summary.size_bytes)},"
-        f" {text.count(summary.parameters, 'parameter')}, generation {summary.generation or 'unknown'},"
-        f" {summary.layout} layout",
-        "dim",
-    )
+    yield head(summary.ref, about(summary))
     yield shard_table(summary.shards)
     if summary.metadata:
-        yield Text("metadata", "dim")
+        yield styled("metadata", "dim")
         yield lines(summary.metadata)
     tables, more_tables = first_rows(summary.tables, "table", every=every)
     if tables:
-        yield _table(TABLE_COLUMNS, map(table_cells, tables))
+        yield Table.of(TABLE_COLUMNS, map(table_cells, tables), whole=True)
     yield from more_tables
     variables, more_variables = first_rows(summary.variables, "variable", every=every)
     if variables:
-        yield _table(VARIABLE_COLUMNS, map(variable_cells, variables))
+        yield Table.of(VARIABLE_COLUMNS, map(variable_cells, variables), whole=True)
     yield from more_variables
     shown, more_stats = first_rows(stats, "tensor", every=every)
     yield from _stats(shown)
     yield from more_stats
 
 
-def _table(columns: Sequence[Column], cells: Iterable[list[Any]]) -> RenderableType:
-    table = Table(*columns, whole=True)
-    for row in cells:
-        table.add(*row)
-    return table
+def about(summary: CheckpointSummary) -> str:
+    """Return what the headers of a version say, in a line."""
+    generation = f"generation {summary.generation or 'unknown'}, {summary.layout} layout"
+    parameters = text.count(summary.parameters, "parameter")
+    return f"{summary.ps_num} PS, {words.size(summary.size_bytes)}, {parameters}, {generation}"
 
 
 def table_cells(table: TableSummary) -> list[Any]:
@@ -121,12 +110,10 @@ def variable_cells(variable: VariableSummary) -> list[Any]:
     return [Cell(variable.name, "bold"), variable.dtype, shape, words.size(variable.size_bytes), str(variable.shard)]
 
 
-def _stats(stats: Sequence[TensorStats]) -> Iterator[RenderableType]:
+def _stats(stats: Sequence[TensorStats]) -> Lines:
     """Yield two lines for each tensor: names are long, and a table of ten numbers would squeeze them out."""
-    from rich.text import Text
-
     for tensor in stats:
-        yield beside(Text().append(text.escaped(tensor.name), "bold"), Histogram(tensor.histogram))
+        yield beside(styled().append(text.escaped(tensor.name), "bold"), Histogram(tensor.histogram))
         numbers = (
             ("min", tensor.minimum),
             ("max", tensor.maximum),
@@ -135,7 +122,7 @@ def _stats(stats: Sequence[TensorStats]) -> Iterator[RenderableType]:
             ("L2", tensor.l2),
         )
         known = [f"{name} {number:.3g}" for name, number in numbers if number is not None]
-        line = Text("  " + "  ".join([*known, f"zeros {text.count(tensor.zeros)}"]))
+        line = styled("  " + "  ".join([*known, f"zeros {text.count(tensor.zeros)}"]))
         for name, count in (("NaN", tensor.nan), ("Inf", tensor.inf)):
             line.append(f"  {name} {text.count(count)}", "red" if count else "")
         yield line

@@ -10,6 +10,7 @@ from edl_ckpt.cli.render.metrics import BEST, best_paths, metric_cell, names_of
 from edl_ckpt.cli.render.shared_tables import first_rows
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import Several, picked
+from edl_ckpt.cli.terminal.lines import Lines, head, styled
 from edl_ckpt.cli.terminal.tables import PIPE, Bar, Cell, Column, Table
 from edl_ckpt.core.base import words
 from edl_ckpt.core.model.listings import Listing
@@ -17,7 +18,7 @@ from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.sources.elasticdl.loader import listed_crashes, mistaken
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    pass
 
 STATE_STYLES = {
     State.COMPLETE: "green",
@@ -44,38 +45,30 @@ def timestamp(seconds: float) -> str | None:
 
 def document(listings: Sequence[Listing]) -> dict[str, Any]:
     """Return `edl-ckpt/list/1`."""
-    return {
-        "schema": "edl-ckpt/list/1",
-        "locations": [
-            {
-                "location": listing.location.url,
-                "layout": listing.layout,
-                "versions": [keys_of(v) for v in listing.versions],
-                "modes": dict(listing.modes),
-                "interrupted_copies": list(listing.interrupted_copies),
-                "foreign": [{"name": f.name, "elasticdl_version": f.elasticdl_version} for f in listing.foreign],
-            }
-            for listing in listings
-        ],
-    }
+    keys = "location layout versions modes interrupted_copies foreign"
+    locations = [
+        picked(
+            listing,
+            keys,
+            location=listing.location.url,
+            versions=list(map(keys_of, listing.versions)),
+            foreign=[picked(f, "name elasticdl_version") for f in listing.foreign],
+        )
+        for listing in listings
+    ]
+    return {"schema": "edl-ckpt/list/1", "locations": locations}
 
 
 def keys_of(version: Version) -> dict[str, Any]:
     """Return a version as `list --json` has it."""
-    return {
-        "version": version.number,
-        "uuid": version.uuid or None,
-        **picked(version, "ref path state ps_num shards missing missing_count size_bytes", shards=len(version.shards)),
-        "modified": timestamp(version.modified),
-        "metrics": dict(version.metrics),
-        "tags": list(version.tags),
-        "metadata": dict(version.metadata),
-        "fingerprint": version.fingerprint or None,
-        "note": version.note,
-        "sealed": bool(version.fingerprint),
-        "fault": version.why_unreadable or None,
-        "mixture": version.mixture or None,
-    }
+    own: dict[str, Any] = {"version": version.number, "shards": len(version.shards), "fault": version.why_unreadable}
+    own |= {"modified": timestamp(version.modified), "sealed": bool(version.fingerprint)}
+    return picked(
+        version,
+        "version uuid? ref path state ps_num shards missing missing_count size_bytes modified metrics tags metadata"
+        " fingerprint? note sealed fault? mixture?",
+        **own,
+    )
 
 
 def records(listings: Sequence[Listing]) -> Iterator[dict[str, Any]]:
@@ -101,36 +94,26 @@ def human(
     *,
     every: bool = True,
     is_sorted: bool = False,
-) -> Iterator[RenderableType]:
+) -> Lines:
     """Yield a table for each location.
 
     `whole` has the listings with all their versions: the best of those are marked. Of very many versions only the last
     are shown, or the first of those that `is_sorted` by a metric, unless `every` one is wanted.
     """
-    from rich.text import Text
-
     for listing, complete in zip(listings, whole or listings, strict=True):
-        head = Text(text.escaped(listing.location.url), "bold")
-        total = sum(v.size_bytes for v in listing.versions)
+        where, total = listing.location.url, sum(v.size_bytes for v in listing.versions)
         if not listing.versions:
-            yield head.append("  no matching version" if complete.versions else "  no checkpoint", "dim")
+            yield head(where, "no matching version" if complete.versions else "no checkpoint")
             continue
-        summary = f"  {text.count(len(listing.versions), 'version')}, {words.size(total)}, {listing.layout} layout"
-        yield head.append(summary, "dim")
+        versions = text.count(len(listing.versions), "version")
+        yield head(where, f"{versions}, {words.size(total)}, {listing.layout} layout")
         shown, others = first_rows(listing.versions, "version", every=every, way=PIPE, last=not is_sorted)
-        yield _table(listing, shown, complete, now)
+        made = VersionCells(complete, names_of(listing.versions)[:_METRICS], listing.versions, now)
+        yield Table.of(made.columns, map(made.row, shown))
         yield from others
         if more := names_of(listing.versions)[_METRICS:]:
             rest = words.abridged(map(text.escaped, more), _SOME)
-            yield Text(f"other metrics, in `edl-ckpt metrics show`: {rest}", "dim")
-
-
-def _table(listing: Listing, shown: Sequence[Version], complete: Listing, now: float) -> RenderableType:
-    made = VersionCells(complete, names_of(listing.versions)[:_METRICS], listing.versions, now)
-    table = Table(*made.columns)
-    for v in shown:
-        table.add(*made.row(v))
-    return table
+            yield styled(f"other metrics, in `edl-ckpt metrics show`: {rest}", "dim")
 
 
 class VersionCells:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli.terminal import text
-from edl_ckpt.cli.terminal.documents import Recorded
+from edl_ckpt.cli.terminal.documents import Recorded, document_of
+from edl_ckpt.cli.terminal.lines import Lines, head, styled
 from edl_ckpt.cli.terminal.tables import Cell, Column, Table
 from edl_ckpt.core.model.versions import Version
 
@@ -17,12 +18,7 @@ if TYPE_CHECKING:
 
 def document(version: Version) -> dict[str, Any]:
     """Return `edl-ckpt/metadata/1`."""
-    return {
-        "schema": "edl-ckpt/metadata/1",
-        "ref": version.ref,
-        "version": version.number,
-        "metadata": dict(version.metadata),
-    }
+    return document_of("metadata", version, "ref version metadata", version=version.number)
 
 
 def rows(version: Version) -> list[list[Any]]:
@@ -31,23 +27,19 @@ def rows(version: Version) -> list[list[Any]]:
     return [["ref", "version", "key", "value"], *([version.ref, version.number, k, Recorded(v)] for k, v in found)]
 
 
-def human(version: Version) -> Iterator[RenderableType]:
+def human(version: Version) -> Lines:
     """Yield the version, and a line for each key."""
-    from rich.text import Text
-
-    yield Text(text.escaped(version.ref), "bold")
+    yield head(version.ref)
     if not version.metadata:
-        yield Text("no metadata; record some with `edl-ckpt metadata set`", "dim")
+        yield styled("no metadata; record some with `edl-ckpt metadata set`", "dim")
         return
     yield lines(version.metadata)
 
 
 def lines(metadata: Mapping[str, Any]) -> RenderableType:
     """Return a line for each key, by name: the key, and its value as JSON; a text stands without quotes."""
-    table = Table(Column("key", "name", title=""), Column("value", "prose", worth=9, title=""))
-    for key in sorted(metadata):
-        table.add(Cell(key, "dim"), shown(metadata[key]))
-    return table
+    columns = Column("key", "name", title=""), Column("value", "prose", worth=9, title="")
+    return Table.of(columns, ([Cell(key, "dim"), shown(metadata[key])] for key in sorted(metadata)))
 
 
 def shown(value: Any) -> str:

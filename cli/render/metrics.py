@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli.terminal import text
-from edl_ckpt.cli.terminal.documents import picked
+from edl_ckpt.cli.terminal.documents import document_of, picked
+from edl_ckpt.cli.terminal.lines import Lines, head, styled
 from edl_ckpt.cli.terminal.tables import Cell, Column, Table
 from edl_ckpt.core.base import words
 from edl_ckpt.core.base.errors import UsageError
@@ -16,8 +17,6 @@ from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.state.metadata import mode_of
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from edl_ckpt.core.operations.metric_sources import ImportPlan
 
 _SOME = 8
@@ -64,16 +63,14 @@ def document(listing: Listing, versions: Sequence[Version]) -> dict[str, Any]:
     """Return `edl-ckpt/metrics/1`."""
     best = best_paths(listing, names_of(listing.versions))
     numbers = {v.path: v.key for v in listing.versions}
-    return {
-        "schema": "edl-ckpt/metrics/1",
-        "location": listing.location.url,
-        "modes": dict(listing.modes),
-        "best": {name: numbers[path] for name, path in best.items()},
-        "versions": [
-            {"version": v.number, "ref": v.ref, "metrics": dict(v.metrics), "tags": list(v.tags), "note": v.note}
-            for v in versions
-        ],
-    }
+    return document_of(
+        "metrics",
+        listing,
+        "location modes best versions",
+        location=listing.location.url,
+        best={name: numbers[path] for name, path in best.items()},
+        versions=[picked(v, "version ref metrics tags note", version=v.number) for v in versions],
+    )
 
 
 def rows(versions: Sequence[Version]) -> list[list[Any]]:
@@ -81,15 +78,13 @@ def rows(versions: Sequence[Version]) -> list[list[Any]]:
     return [["version", "metric", "value"], *([v.number, n, x] for v in versions for n, x in v.metrics.items())]
 
 
-def human(listing: Listing, versions: Sequence[Version]) -> Iterator[RenderableType]:
+def human(listing: Listing, versions: Sequence[Version]) -> Lines:
     """Yield a table of versions and metrics with the best of all versions marked, then notes."""
-    from rich.text import Text
-
     names = names_of(versions)
     best = best_paths(listing, names)
-    yield Text(text.escaped(listing.location.url), "bold")
+    yield head(listing.location.url)
     if not names:
-        yield Text("no metrics; record them with `edl-ckpt metrics set` or `metrics import`", "dim")
+        yield styled("no metrics; record them with `edl-ckpt metrics set` or `metrics import`", "dim")
         return
     columns = (Column(name, "number") for name in names)
     table = Table(Column("version", "number"), *columns, Column("tags", "prose", worth=4))
@@ -102,10 +97,10 @@ def human(listing: Listing, versions: Sequence[Version]) -> Iterator[RenderableT
     yield table
     undeclared = [name for name in names if not _has_mode(listing, name)]
     if {v.path for v in versions} & set(best.values()):
-        yield Text(f"{BEST} is the best of all complete versions", "dim")
+        yield styled(f"{BEST} is the best of all complete versions", "dim")
     if undeclared:
         metrics = text.escaped(", ".join(undeclared))
-        yield Text(f"is max or min better for {metrics}? Declare it with `edl-ckpt metrics mode`", "dim")
+        yield styled(f"is max or min better for {metrics}? Declare it with `edl-ckpt metrics mode`", "dim")
 
 
 def line(listing: Listing, version: Version) -> str:
@@ -120,17 +115,11 @@ def line(listing: Listing, version: Version) -> str:
 
 def import_document(plan: ImportPlan, *, applied: bool) -> dict[str, Any]:
     """Return `edl-ckpt/metrics-import/1`."""
-    return {
-        "schema": "edl-ckpt/metrics-import/1",
-        "source": plan.source,
-        "location": plan.location.url,
-        "matched": [
-            {"ref": m.version.ref, "version": m.version.number}
-            | picked(m, "step metrics replaced", metrics=dict(m.metrics), replaced=dict(m.replaced))
-            for m in plan.matches
-        ],
-        **picked(plan, "steps_without_version versions_without_metrics skipped applied", applied=applied),
-    }
+    keys = "ref version step metrics replaced"
+    matched = [picked(m, keys, ref=m.version.ref, version=m.version.number) for m in plan.matches]
+    keys = "source location matched steps_without_version versions_without_metrics skipped applied"
+    where = plan.location.url
+    return document_of("metrics-import", plan, keys, location=where, matched=matched, applied=applied)
 
 
 def import_rows(plan: ImportPlan) -> list[list[Any]]:
@@ -145,10 +134,8 @@ def import_rows(plan: ImportPlan) -> list[list[Any]]:
     ]
 
 
-def import_human(plan: ImportPlan, *, applied: bool) -> Iterator[RenderableType]:
+def import_human(plan: ImportPlan, *, applied: bool) -> Lines:
     """Yield the versions and steps that matched, and those that did not."""
-    from rich.text import Text
-
     names = sorted({name for m in plan.matches for name in m.metrics})
     if plan.matches:
         columns = (Column(name, "number") for name in names)
@@ -159,9 +146,9 @@ def import_human(plan: ImportPlan, *, applied: bool) -> Iterator[RenderableType]
             table.add(str(m.version.key), str(m.step), *(metric_cell(m.metrics, name) for name in names), replaced)
         yield table
     versions = text.count(len(plan.matches), "version")
-    yield Text(f"recorded metrics of {versions}" if applied else f"would record metrics of {versions}")
+    yield styled(f"recorded metrics of {versions}" if applied else f"would record metrics of {versions}")
     if plan.steps_without_version:
         steps = words.abridged(plan.steps_without_version, _SOME)
-        yield Text(f"steps without a version: {steps} (--nearest STEPS matches close ones)")
+        yield styled(f"steps without a version: {steps} (--nearest STEPS matches close ones)")
     if plan.versions_without_metrics:
-        yield Text(f"versions without metrics: {words.abridged(plan.versions_without_metrics, _SOME)}")
+        yield styled(f"versions without metrics: {words.abridged(plan.versions_without_metrics, _SOME)}")

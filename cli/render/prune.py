@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import Several, failure, picked, rows_of
+from edl_ckpt.cli.terminal.lines import Lines, head, styled
 from edl_ckpt.cli.terminal.tables import Cell, Column, Table
 from edl_ckpt.core.base import words
 from edl_ckpt.core.operations.prune.plan import Action
@@ -43,15 +44,13 @@ def rows(plan: PrunePlan, *, listed: str = "all") -> list[list[Any]]:
     return rows_of(keys, (picked(e, keys, reasons=Several(e.reasons, "; ")) for e in entries))
 
 
-def plan_human(plan: PrunePlan, *, listed: str = "all") -> Iterator[RenderableType]:
+def plan_human(plan: PrunePlan, *, listed: str = "all") -> Lines:
     """Yield the plan: its rules, and for each location what is deleted and then what is kept, with the reasons.
 
     `listed` is all, deleted or kept. The line above the versions counts all of them.
     """
-    from rich.text import Text
-
     if plan.policy:
-        yield Text("keep " + text.escaped(", or ".join(plan.policy)), "dim")
+        yield styled("keep " + text.escaped(", or ".join(plan.policy)), "dim")
     for location in () if plan.only_purges else plan.locations:
         entries = [e for e in plan.entries if e.location == location]
         yield _head(location, entries)
@@ -67,34 +66,29 @@ def human(
     *,
     brief: bool = False,
     listed: str = "all",
-) -> Iterator[RenderableType]:
+) -> Lines:
     """Yield the plan of each location, and the result; `brief` omits a plan that was already shown."""
-    from rich.text import Text
-
     if not brief:
         yield from plan_human(plan, listed=listed)
     if result is None:
-        yield Text("Nothing was deleted.", "dim")
+        yield styled("Nothing was deleted.", "dim")
         return
     versions = text.count(len(result.deleted), "version")
     if result.trashed and result.deleted:
-        yield Text(f"{versions} moved to the trash (restore: `edl-ckpt undo`; empty it: `edl-ckpt prune --purge`)")
+        yield styled(f"{versions} moved to the trash (restore: `edl-ckpt undo`; empty it: `edl-ckpt prune --purge`)")
     elif result.deleted or not result.purge:
-        yield Text(f"{versions} deleted, {words.size(result.freed_bytes)} freed")
+        yield styled(f"{versions} deleted, {words.size(result.freed_bytes)} freed")
     if result.purge:
-        yield Text(f"trash emptied, {words.size(result.purge.freed_bytes)} freed")
+        yield styled(f"trash emptied, {words.size(result.purge.freed_bytes)} freed")
 
 
 def _head(location: Location, entries: Sequence[PruneEntry]) -> RenderableType:
-    from rich.text import Text
-
-    head = Text(text.escaped(location.url), "bold")
     if not entries:
-        return head.append("  no checkpoint", "dim")
+        return head(location.url, "no checkpoint")
     going = [e.size_bytes for e in entries if e.action is Action.DELETE]
     staying = [e.size_bytes for e in entries if e.action is Action.KEEP]
     kept = f"{len(staying)} kept, {words.size(sum(staying))}"
-    return head.append(f"  {kept}; {len(going)} to delete, {words.size(sum(going))}", "dim")
+    return head(location.url, f"{kept}; {len(going)} to delete, {words.size(sum(going))}")
 
 
 def _table(entries: Sequence[PruneEntry]) -> RenderableType:

@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli.render.listing import keys_of, timestamp
 from edl_ckpt.cli.terminal import text
-from edl_ckpt.cli.terminal.documents import as_dict, picked
+from edl_ckpt.cli.terminal.documents import as_dict, document_of, picked
+from edl_ckpt.cli.terminal.lines import Lines, head
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from edl_ckpt.core.model.versions import Version
-    from edl_ckpt.core.operations.report.results import LocationReport, OpenedVersion
+    from edl_ckpt.core.operations.report.results import LocationReport
 
 
 def document(report: LocationReport) -> dict[str, Any]:
     """Return `edl-ckpt/report/1`."""
-    newest = report.newest
-    return {
-        "schema": "edl-ckpt/report/1",
-        "location": report.location.url,
-        "made": timestamp(report.made),
-        **picked(report, "seed layout total_versions complete_versions size_bytes"),
-        "versions": [keys_of(version) | _kept(report, version) for version in report.versions],
-        "best": {name: version.ref for name, version in report.best.items()},
-        "retention": _retention(report),
-        "opened": [_opened(each) for each in report.opened],
-        "newest": None if newest is None else as_dict(newest),
-        "tensors": [as_dict(each.stats) | {"of_elements": each.of_elements} for each in report.tensors],
-        **picked(report, "drift problems left_out bytes_read unread"),
-    }
+    opened = "ref ok fault? parameters tables findings"
+    return document_of(
+        "report",
+        report,
+        "location made seed layout total_versions complete_versions size_bytes versions best retention opened newest"
+        " tensors drift problems left_out bytes_read unread",
+        location=report.location.url,
+        made=timestamp(report.made),
+        versions=[keys_of(version) | _kept(report, version) for version in report.versions],
+        best={name: version.ref for name, version in report.best.items()},
+        retention=picked(report.retention, "rules stored deletions deleted_bytes") if report.retention else None,
+        opened=[picked(each, opened, ref=each.version.ref) for each in report.opened],
+        tensors=[as_dict(each.stats) | {"of_elements": each.of_elements} for each in report.tensors],
+    )
 
 
 def _kept(report: LocationReport, version: Version) -> dict[str, Any]:
@@ -39,18 +37,7 @@ def _kept(report: LocationReport, version: Version) -> dict[str, Any]:
     return {"action": entry.action.value if entry else None, "reasons": list(entry.reasons) if entry else []}
 
 
-def _retention(report: LocationReport) -> dict[str, Any] | None:
-    return picked(report.retention, "rules stored deletions deleted_bytes") if report.retention else None
-
-
-def _opened(opened: OpenedVersion) -> dict[str, Any]:
-    keys = "ref ok fault parameters tables findings"
-    return picked(opened, keys, ref=opened.version.ref, fault=opened.fault or None)
-
-
-def human(report: LocationReport, place: str) -> Iterator[RenderableType]:
+def human(report: LocationReport, place: str) -> Lines:
     """Yield where the page is, and what it is about."""
-    from rich.text import Text
-
     versions = text.count(report.total_versions, "version")
-    yield Text(text.escaped(place), "bold").append(f"  {versions} of {text.escaped(report.location.url)}", "dim")
+    yield head(place, f"{versions} of {text.escaped(report.location.url)}")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli.render.shared_tables import planned_lines, planned_version, proved_lines, shard_table
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import as_dict
+from edl_ckpt.cli.terminal.lines import Lines, head, styled
 from edl_ckpt.core.base import words
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from edl_ckpt.core.moving.settings import ReshardSettings
     from edl_ckpt.core.operations.reshard.execute import ReshardResult
     from edl_ckpt.core.operations.reshard.plan import ReshardPlan
@@ -34,29 +33,23 @@ def plan_document(
     return planned_version(schema, plan, plan.ref, read, warnings, settings.parts, cluster, **state)
 
 
-def plan_human(plan: ReshardPlan, settings: ReshardSettings, cluster: str = "") -> Iterator[RenderableType]:
+def plan_human(plan: ReshardPlan, settings: ReshardSettings, cluster: str = "") -> Lines:
     """Yield the shards that would be written, by threads or by the workers of a cluster."""
-    from rich.text import Text
-
     where = "in place" if plan.target.in_place else f"in {text.escaped(plan.target.location.url)}"
-    head = Text(text.escaped(plan.ref), "bold")
-    yield head.append(f"  {plan.from_ps} -> {plan.to_ps} PS, {where}", "dim")
+    yield head(plan.ref, f"{plan.from_ps} -> {plan.to_ps} PS, {where}")
     workers = text.escaped(cluster) or text.count(settings.workers, "worker")
     yield from planned_lines(plan, settings.parts, f"; {workers} with batches of {words.size(settings.batch_bytes)}")
 
 
-def human(result: ReshardResult) -> Iterator[RenderableType]:
+def human(result: ReshardResult) -> Lines:
     """Yield the shards written, and their proof; one line when there was nothing to do."""
-    from rich.text import Text
-
-    head = Text(text.escaped(result.ref), "bold")
     if not result.needed:
-        yield head.append(f"  has {text.count(result.to_ps, 'shard')} already: nothing to do", "dim")
+        yield head(result.ref, f"has {text.count(result.to_ps, 'shard')} already: nothing to do")
         return
-    yield head.append(f"  {result.from_ps} -> {result.to_ps} PS, in {text.escaped(result.output)}", "dim")
+    yield head(result.ref, f"{result.from_ps} -> {result.to_ps} PS, in {text.escaped(result.output)}")
     yield shard_table(result.shards)
     rate = result.size_bytes / result.seconds if result.seconds else 0
-    yield Text(
+    yield styled(
         f"{words.size(result.size_bytes)} in {result.seconds:.2f} s ({words.size(rate)}/s),"
         f" peak memory {words.size(result.peak_memory_bytes)}",
         "dim",

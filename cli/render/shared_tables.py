@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import as_dict
+from edl_ckpt.cli.terminal.lines import Lines, styled
 from edl_ckpt.cli.terminal.tables import MOST_ROWS, Bar, Column, Table
 from edl_ckpt.core.base import words
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.text import Text
 
     from edl_ckpt.core.catalog.target import WritePlan
     from edl_ckpt.core.commit.publish.part_plan import PartsPlan
@@ -23,18 +23,16 @@ Item = TypeVar("Item")
 
 def first_rows(
     items: Sequence[Item], noun: str, *, every: bool, way: str = "--all shows them too", last: bool = False
-) -> tuple[Sequence[Item], list[Text]]:
+) -> tuple[Sequence[Item], list[RenderableType]]:
     """Return the items that a table shows, and a line that says how many more there are: all, or the first 2,000.
 
     Or else the `last` 2,000. `way` says how to see all of them.
     """
-    from rich.text import Text
-
     if every or len(items) <= MOST_ROWS:
         return items, []
     more = text.count(len(items) - MOST_ROWS, f"more {noun}")
     shown = items[-MOST_ROWS:] if last else items[:MOST_ROWS]
-    return shown, [Text(f"  and {more}; {way}, and --json has everything", "dim")]
+    return shown, [styled(f"  and {more}; {way}, and --json has everything", "dim")]
 
 
 def planned_version(
@@ -73,23 +71,19 @@ def planned_version(
     }
 
 
-def planned_lines(plan: WritePlan, parts: PartsPlan | None, how: str) -> Iterator[RenderableType]:
+def planned_lines(plan: WritePlan, parts: PartsPlan | None, how: str) -> Lines:
     """Yield the shards that a dry run would write, in which parts, and `how` in words."""
-    from rich.text import Text
-
     yield shard_table(plan.shards)
     if parts is not None:
-        yield Text(str(parts), "dim")
+        yield styled(str(parts), "dim")
     content = f"{words.size(plan.size_bytes)}, {text.count(plan.rows, 'row')}"
-    yield Text(f"{content}, largest shard {plan.skew:.2f} x the mean{how}. Nothing was written.", "dim")
+    yield styled(f"{content}, largest shard {plan.skew:.2f} x the mean{how}. Nothing was written.", "dim")
 
 
-def proved_lines(what: str, fingerprint: str | None) -> Iterator[Text]:
+def proved_lines(what: str, fingerprint: str | None) -> Lines:
     """Yield the proof of what was written."""
-    from rich.text import Text
-
-    yield Text(f"proved: the {what} has the fingerprint of the source", "green")
-    yield Text(fingerprint or "")
+    yield styled(f"proved: the {what} has the fingerprint of the source", "green")
+    yield styled(fingerprint or "")
 
 
 def shard_table(shards: Sequence[ShardSummary]) -> Table:

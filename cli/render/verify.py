@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli.render.shared_tables import first_rows
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import failure, picked, rows_of
+from edl_ckpt.cli.terminal.lines import Lines, head, styled
 from edl_ckpt.cli.terminal.tables import PIPE
 from edl_ckpt.core.base.errors import EdlCkptError
 
@@ -60,25 +61,23 @@ def _result(result: VerifyResult) -> dict[str, Any]:
     return picked(result, keys)
 
 
-def human(results: Sequence[VerifyResult], *, every: bool = True) -> Iterator[RenderableType]:
+def human(results: Sequence[VerifyResult], *, every: bool = True) -> Lines:
     """Yield the verdict of each version with its findings, and say what was not checked.
 
     Of very many findings the first of each version are shown, unless `every` one is wanted.
     """
-    from rich.text import Text
-
     for result in results:
         yield _verdict(result)
         findings, more = first_rows(result.findings, "finding", every=every, way=PIPE)
         yield from map(_line, findings)
         yield from more
         if result.fingerprint:
-            yield Text(f"  fingerprint {result.fingerprint}")
+            yield styled(f"  fingerprint {result.fingerprint}")
     if results:
-        yield Text(checked(results), "dim")
+        yield styled(checked(results), "dim")
         hints = {f.hint for r in results for f in r.findings if f.hint}
         for hint in sorted(hints):
-            yield Text(f"hint: {hint}", "dim")
+            yield styled(f"hint: {hint}", "dim")
 
 
 def checked(results: Sequence[VerifyResult]) -> str:
@@ -116,18 +115,12 @@ def verdict(result: VerifyResult) -> str:
 
 
 def _verdict(result: VerifyResult) -> RenderableType:
-    from rich.text import Text
-
-    line = Text(text.escaped(result.ref), "bold")
     words, comma, warnings = verdict(result).partition(", ")
-    line.append(f"  {words}", "green" if result.ok else "red")
-    return line.append(comma + warnings, "yellow")
+    return head(result.ref, words, "green" if result.ok else "red").append(comma + warnings, "yellow")
 
 
 def _line(finding: Finding) -> RenderableType:
-    from rich.text import Text
-
-    line = Text("  ").append(finding.severity, "red" if finding.severity == "error" else "yellow")
+    line = styled("  ").append(finding.severity, "red" if finding.severity == "error" else "yellow")
     line.append(f" {finding.code}", "bold")
     line.append(f" [{text.escaped(finding.place)}]" if finding.place else "")
     return line.append(f" {text.escaped(finding.message)}")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli.render.listing import STATE_STYLES, timestamp
 from edl_ckpt.cli.terminal import text
-from edl_ckpt.cli.terminal.documents import picked
+from edl_ckpt.cli.terminal.documents import document_of, picked
+from edl_ckpt.cli.terminal.lines import head, styled
 from edl_ckpt.cli.terminal.tables import Bar, Cell, Column, Table, folded
 from edl_ckpt.core.base import words
 from edl_ckpt.core.operations.follow.changes import EventKind, Limits, Moment, WatchEvent, standing
@@ -30,25 +31,21 @@ _BAR: Final = 10
 def document(event: WatchEvent) -> dict[str, Any]:
     """Return `edl-ckpt/watch/1`."""
     version, shard = event.version, event.shard
-    return {
-        "schema": "edl-ckpt/watch/1",
-        "event": event.kind.value,
-        "ref": event.ref,
-        "at": timestamp(event.at),
-        "location": version.location.url,
-        **picked(version, "version path ps_num shards size_bytes", shards=len(version.shards)),
-        "shard": shard and picked(shard, "ps_id path size_bytes"),
-        "replaced": event.replaced,
-        "fingerprint": version.fingerprint or None,
-        "why": event.why or None,
-    }
+    return document_of(
+        "watch",
+        event,
+        "event ref at location version path ps_num shards size_bytes shard replaced fingerprint? why?",
+        event=event.kind.value,
+        at=timestamp(event.at),
+        location=version.location.url,
+        **picked(version, "version path ps_num shards size_bytes fingerprint", shards=len(version.shards)),
+        shard=shard and picked(shard, "ps_id path size_bytes"),
+    )
 
 
 def human(event: WatchEvent) -> Iterator[Text]:
     """Yield one line for an event."""
-    from rich.text import Text
-
-    line = Text(time.strftime("%H:%M:%S  ", time.localtime(event.at)), "dim")
+    line = styled(time.strftime("%H:%M:%S  ", time.localtime(event.at)), "dim")
     line.append(event.kind.value.ljust(14), _EVENT_STYLES.get(event.kind, ""))
     line.append(text.escaped(event.ref))
     line.append(f"  {_detail(event)}", "dim")
@@ -85,16 +82,14 @@ def live_human(
 
     `rates` are bytes a second by the paths of versions. No line is wider than the terminal.
     """
-    from rich.text import Text
-
-    head = folded(_heading(moment, rates, title), width)
-    yield from head
-    room = max(1, height - 1 - len(head))
+    heading = folded(_heading(moment, rates, title), width)
+    yield from heading
+    room = max(1, height - 1 - len(heading))
     news = [*(next(iter(human(event))) for event in events), *(_note(note) for note in notes)]
     most = min(len(news), room // 3) if room >= 6 else 0
     tail = [part for line in news[len(news) - most :] for part in folded(line, width)]
     tail = tail[len(tail) - min(len(tail), room // 3) :]
-    lines = [Text.assemble(*line) for line in _table(moment, rates, limits).lines(width, blocks=False)]
+    lines = [styled().append_tokens(line) for line in _table(moment, rates, limits).lines(width, blocks=False)]
     yield from lines[-max(1, room - len(tail) - bool(tail) - 1) :]
     if not moment.seen:
         yield _note("no version yet" if moment.exists else "the location does not exist yet")
@@ -104,19 +99,14 @@ def live_human(
 
 
 def _note(note: str) -> Text:
-    from rich.text import Text
-
-    return Text(text.escaped(note), "dim")
+    return styled(text.escaped(note), "dim")
 
 
 def _heading(moment: Moment, rates: Mapping[str, float], title: str) -> Text:
-    from rich.text import Text
-
     total = sum(seen.version.size_bytes for seen in moment.seen.values())
-    head = Text(text.escaped(title), "bold")
     rate = sum(rates.values())
     speed = f", {words.size(int(rate))}/s" if rate >= 1 else ""
-    return head.append(f"  {text.count(len(moment.seen), 'version')}, {words.size(total)}{speed}", "dim")
+    return head(title, f"{text.count(len(moment.seen), 'version')}, {words.size(total)}{speed}")
 
 
 def _table(moment: Moment, rates: Mapping[str, float], limits: Limits) -> Table:

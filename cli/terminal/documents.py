@@ -44,7 +44,7 @@ def as_dict(value: Any) -> Any:
         return value
     if kind is tuple or kind is list:
         return tuple(map(as_dict, value)) if kind is tuple else list(map(as_dict, value))
-    if kind is dict:
+    if isinstance(value, Mapping):
         return {key: as_dict(item) for key, item in value.items()}
     names = _field_names(kind)
     return value if names is None else {name: as_dict(getattr(value, name)) for name in names}
@@ -53,10 +53,22 @@ def as_dict(value: Any) -> Any:
 def picked(value: Any, keys: str, /, **own: Any) -> dict[str, Any]:
     """Return the attributes of a value by these names, as `as_dict` has them; `own` are those that have another value.
 
-    >>> picked(3 + 4j, "real imag", imag=None)
+    A key with a '?' is null for an empty value.
+
+    >>> picked(3 + 4j, "real imag?", imag="")
     {'real': 3.0, 'imag': None}
     """
-    return {key: own[key] if key in own else as_dict(getattr(value, key)) for key in keys.split()}
+    found: dict[str, Any] = {}
+    for word in keys.split():
+        key = word.rstrip("?")
+        content = own[key] if key in own else as_dict(getattr(value, key))
+        found[key] = content if key == word else content or None
+    return found
+
+
+def document_of(name: str, value: Any, keys: str, /, **own: Any) -> dict[str, Any]:
+    """Return the document `edl-ckpt/NAME/1` of a result: those of its attributes that `picked` picks."""
+    return {"schema": f"edl-ckpt/{name}/1", **picked(value, keys, **own)}
 
 
 def rows_of(keys: str, items: Iterable[Mapping[str, Any]]) -> list[list[Any]]:

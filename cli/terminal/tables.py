@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self
 
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.folding import breaks, cell_width, fold, padded
@@ -111,6 +111,14 @@ class Table:
         )
         self._indent, self._is_whole = indent, whole
         self.rows: list[list[_Drawable]] = []
+
+    @classmethod
+    def of(cls, columns: Iterable[Column], rows: Iterable[Iterable[Content]], **how: Any) -> Self:
+        """Return a table with these rows; `how` are the keywords of a table."""
+        table = cls(*columns, **how)
+        for cells in rows:
+            table.add(*cells)
+        return table
 
     def add(self, *cells: Content) -> None:
         """Add a row with a cell for each column; texts are escaped."""

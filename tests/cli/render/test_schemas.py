@@ -32,7 +32,7 @@ def test_every_document_has_a_schema() -> None:
     made = {
         name
         for path in (TOP / "cli").rglob("*.py")
-        for name in re.findall(r'"schema": "edl-ckpt/([\w-]+)/1"', path.read_text(encoding="utf-8"))
+        for name in re.findall(r'(?:"schema": "edl-ckpt/|document_of\(\s*")([\w-]+)', path.read_text(encoding="utf-8"))
     } | {"get", "head", "sample"}  # render_get makes them
     assert made == {*schemas.names()}
     assert {name for names in schemas.OF_COMMANDS.values() for name in names} <= made
