@@ -8,11 +8,14 @@ while a sort takes five times as long where numpy has no vector instructions.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 from math import isqrt
 from typing import Final
 
 import numpy as np
 
+from edl_ckpt.core.base.errors import LockedError
+from edl_ckpt.core.base.parallel import run_parallel, stop_requested
 from edl_ckpt.core.kernel import bulk
 
 BUCKET_IDS: Final = 1 << 14
@@ -40,6 +43,25 @@ class Buckets:
         self._words = self.memory[:needed].reshape(self._own, self._room)
         self._filled = np.zeros(self._own, np.int64)
         self._lock = threading.Lock()
+
+    def have_all_once(self, reads: Sequence[Callable[[], bulk.I64]], workers: int = 1) -> bool:
+        """Put all ids, turn by turn; say whether none occurs twice. False too for ids that crowd in few buckets.
+
+        Raises LockedError when the work is stopped.
+        """
+        for first in self.turns():
+            self.clear()
+
+            def put(read: Callable[[], bulk.I64], first: int = first) -> bool:
+                if stop_requested():  # there may be many turns
+                    raise LockedError("stopped")
+                return self.put(read(), first)
+
+            if not all(run_parallel(put, reads, workers)):
+                return False
+            if not all(run_parallel(self.are_unique, self.batches(), workers)):
+                return False
+        return True
 
     def turns(self) -> range:
         """Return the first bucket of each turn."""

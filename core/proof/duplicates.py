@@ -18,20 +18,19 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from edl_ckpt.core.base.errors import CorruptError, LockedError
+from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.base.job import FunctionWork, Job
 from edl_ckpt.core.base.packing import together
-from edl_ckpt.core.base.parallel import Advance, default_workers, run_parallel, stop_requested
+from edl_ckpt.core.base.parallel import Advance, default_workers, run_parallel
 from edl_ckpt.core.base.words import command
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.buckets import Buckets
 from edl_ckpt.core.kernel.placement import misplaced
-from edl_ckpt.core.model.versions import ShardFile
+from edl_ckpt.core.model.versions import ShardFile, Version
 from edl_ckpt.core.reading.blocks import IdPiece, read_piece
 from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue
 from edl_ckpt.core.reading.places import IdsAt, ids_at, in_tasks, total_id_bytes
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.reading.repeated import duplicate_id, repeated_ids
 from edl_ckpt.core.reading.scan import PIECE_BYTES, cut_piece, number_rows
 
 SORTED_AT_ONCE: Final = 8 << 20
@@ -49,6 +48,8 @@ _NAMED: Final = 5
 """The number of ids that are named."""
 KEPT_ROWS: Final = 1 << 16
 """Parts of tables of at most so many rows keep their ids until they were searched: there may be thousands of them."""
+_SORTED_ROWS: Final = 1 << 16
+"""So few ids are sorted at once: that takes less time than buckets."""
 _NONE: Final = np.zeros(0, np.int64)
 
 Read: TypeAlias = Callable[[], bulk.I64]
@@ -120,21 +121,23 @@ class Search:
         is_dense = span <= _BYTES_PER_ID * min(order.rows, self._sorted_at_once)
         if is_dense and _fill_marks(reads, order, span, step):
             return 0, []
+        if order.rows <= min(_SORTED_ROWS, self._sorted_at_once):
+            return _counted([_repeated_ids(np.concatenate([_NONE, *(read() for read in reads)]))])
         try:
             memory = self._spare.get_nowait()
         except Empty:
             memory = None
         buckets = Buckets(order.rows, workers * self._at_once, memory)
-        if _fit_in_buckets(reads, buckets, workers):
+        if buckets.have_all_once(reads, workers):
             self._spare.put(buckets.memory)
             return 0, []
-        return _counted([repeated_ids(ids) for ids in self._turns(reads, order.rows, workers)])
+        return _counted([_repeated_ids(ids) for ids in self._turns(reads, order.rows, workers)])
 
     def across(self, groups: Sequence[Sequence[Read]], rows: int) -> Repeated:
         """Return the same for ids of several groups; one that a group has twice counts once there."""
         found = []
         for own in zip(*(self._turns(reads, rows, 1) for reads in groups), strict=True):
-            again = np.unique(repeated_ids(np.concatenate([np.unique(ids) for ids in own])))
+            again = np.unique(_repeated_ids(np.concatenate([np.unique(ids) for ids in own])))
             found.append(again)
         return _counted(found)
 
@@ -149,9 +152,11 @@ class Search:
             yield _gathered(run_parallel(mine, reads, workers), rows >> bits)
 
 
-def repeated_of_small(parts: Sequence[bulk.I64]) -> Repeated:
-    """Return what repeats among so few ids that to sort them takes less than anything else."""
-    return _counted([repeated_ids(np.concatenate(parts))])
+def _repeated_ids(ids: bulk.I64) -> bulk.I64:
+    """Return the ids that occur again, ascending, once for each time; `ids` is sorted in place."""
+    bulk.sort_ids(ids)
+    again: bulk.I64 = ids[1:][ids[1:] == ids[:-1]]
+    return again
 
 
 def _counted(found: Sequence[bulk.I64]) -> Repeated:
@@ -168,23 +173,6 @@ def _fill_marks(reads: Sequence[Read], order: IdOrder, span: int, step: int) -> 
     for read in reads:
         marked[(read() - order.lowest) // step if step > 1 else read() - order.lowest] = True
     return int(np.count_nonzero(marked)) == order.rows
-
-
-def _fit_in_buckets(reads: Sequence[Read], buckets: Buckets, workers: int) -> bool:
-    """Say whether no bucket has an id twice; False too for ids that crowd in few buckets."""
-    for first in buckets.turns():
-        buckets.clear()
-
-        def put(read: Read, first: int = first) -> bool:
-            if stop_requested():  # there may be many turns
-                raise LockedError("stopped")
-            return buckets.put(read(), first)
-
-        if not all(run_parallel(put, reads, workers)):
-            return False
-        if not all(run_parallel(buckets.are_unique, buckets.batches(), workers)):
-            return False
-    return True
 
 
 def _gathered(parts: Iterable[bulk.I64], expected: int) -> bulk.I64:
@@ -218,29 +206,35 @@ def _read_ids(checkpoint: Checkpoint, piece: IdPiece) -> bulk.I64:
     return read_piece(checkpoint, piece).ids
 
 
-def check_reads(table: str, reads: Sequence[Read], order: IdOrder, *, step: int = 1, path: str | None) -> None:
-    """Raise CorruptError when an id of a table occurs twice, in a process that leaves the memory to its job.
+def check_reads(
+    table: str,
+    reads: Sequence[Read],
+    order: IdOrder,
+    *,
+    step: int = 1,
+    at_once: int = IN_JOB,
+    path: str | None = None,
+    version: Version | None = None,
+) -> None:
+    """Raise CorruptError when an id of a table occurs twice, of a file or of a version.
 
-    All ids are of one residue modulo `step`; ids that ascend are not read again.
+    All ids are of one residue modulo `step`; ids that ascend are not read again. At most `at_once` ids are in memory:
+    by default in a process that leaves it to its job.
     """
     if not order.ascending:
-        count, some = Search(IN_JOB).repeated(reads, order, step=step)
-        if count:
-            raise duplicate_id(table, some[0], count, path=path)
+        _raise_repeated(table, Search(at_once).repeated(reads, order, step=step), path, version)
 
 
-def check_sorted(checkpoint: Checkpoint, table: str, ids: bulk.I64) -> None:
-    """Raise CorruptError when an id occurs twice among ids of a table that are sorted."""
-    again = ids[1:][ids[1:] == ids[:-1]]
-    if len(again):
-        raise repeated_error(checkpoint, table, (len(again), [int(again[0])]))
-
-
-def repeated_error(checkpoint: Checkpoint, table: str, repeated: Repeated, path: str | None = None) -> CorruptError:
-    """Return the error for ids that a table of a version has twice."""
-    version, (count, some) = checkpoint.version, repeated
-    hint = f"try: {command('verify', version.ref)}"
-    return duplicate_id(table, some[0], count, path=path or version.path, hint=hint)
+def _raise_repeated(table: str, repeated: Repeated, path: str | None, version: Version | None) -> None:
+    """Raise CorruptError when ids repeat: ElasticDL restores only one row per id."""
+    count, some = repeated
+    if count:
+        more = f" (and {count - 1} more)" if count > 1 else ""
+        hint = f"try: {command('verify', version.ref)}" if version else None
+        where = path or (version.path if version else None)
+        raise CorruptError(
+            f"table {table!r}: id {some[0]} occurs twice{more}", code="duplicate-id", path=where, hint=hint
+        )
 
 
 class Unit(NamedTuple):
@@ -327,9 +321,8 @@ def check_unique(checkpoint: Checkpoint, job: Job, places: Sequence[IdsAt], orde
     """
     units = [unit for unit in _units(checkpoint, places, orders) if not unit.order.ascending]
     for number, repeated in search_units(checkpoint, near_job(checkpoint, job), units):
-        if repeated[0]:
-            first = units[number].places[0].piece(checkpoint)
-            raise repeated_error(checkpoint, first.entry.name, repeated, first.shard.file.path)
+        first = units[number].places[0].piece(checkpoint)
+        _raise_repeated(first.entry.name, repeated, first.shard.file.path, checkpoint.version)
 
 
 def _units(checkpoint: Checkpoint, places: Sequence[IdsAt], orders: Sequence[IdOrder]) -> Iterable[Unit]:

@@ -24,11 +24,11 @@ from edl_ckpt.core.base.parallel import REMOTE_WORKERS, default_workers, run_par
 from edl_ckpt.core.base.progress import Reporter
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.kernel.buckets import Buckets
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.tables import DenseEntry, ShardIndex, TableEntry
 from edl_ckpt.core.reading.blocks import IdPiece, as_dtype, check_row_count, cuts, numpy_dtype, read_piece
 from edl_ckpt.core.reading.parts import Part, PartLike, Rows, check_fits
-from edl_ckpt.core.reading.repeated import last_of_each
 from edl_ckpt.core.sources.elasticdl.target import MAX_PS_NUM, row_owners, variable_owner
 from edl_ckpt.core.storage.interface import RangeReader
 
@@ -49,6 +49,11 @@ _VALUE_BYTES: Final = 4 << 20
 """Bytes of values in one task."""
 _BATCH_BYTES: Final = 1 << 20
 """Bytes of values that are read at a time where only some of the rows are wanted."""
+
+
+UNIQUE_AT_ONCE: Final = 1 << 20
+"""Ids that are looked at together to find those that occur twice: 8 MiB."""
+_BLOCK_IDS: Final = 1 << 16
 
 
 class MisplacedError(Exception):
@@ -257,7 +262,7 @@ class Gathering:
 
     def _drop_repeated(self, table: _Table) -> None:
         """Keep the last row of each id, as ElasticDL's restore does."""
-        last = last_of_each(table.ids)
+        last = _last_of_each(table.ids)
         if last is None:
             return
         for span in table.spans:
@@ -380,6 +385,17 @@ class Gathering:
         self._reporter.start("restore", total)
         for done in run_parallel(run, tasks, 1 if few else self._workers):
             self._reporter.advance(done)
+
+
+def _last_of_each(ids: bulk.I64) -> npt.NDArray[np.bool_] | None:
+    """Return which rows are the last ones of their ids, bool [n]; None when no id of int64 [n] occurs twice."""
+    reads = [partial(ids.__getitem__, slice(at, at + _BLOCK_IDS)) for at in range(0, len(ids), _BLOCK_IDS)]
+    if bool((ids[1:] > ids[:-1]).all()) or Buckets(len(ids), UNIQUE_AT_ONCE).have_all_once(reads):
+        return None
+    _, place = np.unique(ids[::-1], return_index=True)
+    last = np.zeros(len(ids), np.bool_)
+    last[len(ids) - 1 - place] = True
+    return None if len(place) == len(ids) else last
 
 
 def _neighbours(found: Sequence[_Dense]) -> Iterator[list[_Dense]]:

@@ -29,11 +29,9 @@ from edl_ckpt.core.proof.duplicates import (
     NO_IDS,
     SORTED_AT_ONCE,
     IdOrder,
-    Search,
-    check_sorted,
+    check_reads,
     order_of,
     reads_of,
-    repeated_error,
 )
 from edl_ckpt.core.reading.blocks import IdPiece, as_dtype, read_piece
 from edl_ckpt.core.reading.reader import Checkpoint
@@ -313,9 +311,8 @@ class PartitionedTable:
         """Raise CorruptError when ids repeat, without reading a part: one may be as large as the table."""
         orders = (order_of(read_piece(self._checkpoint, piece).ids) for piece in self._pieces)
         reads = reads_of(self._checkpoint, self._pieces)
-        repeated = Search(SORTED_AT_ONCE).repeated(reads, reduce(IdOrder.followed_by, orders, NO_IDS))
-        if repeated[0]:
-            raise repeated_error(self._checkpoint, self._name, repeated)
+        order = reduce(IdOrder.followed_by, orders, NO_IDS)
+        check_reads(self._name, reads, order, at_once=SORTED_AT_ONCE, version=self._checkpoint.version)
 
     def _write_piece(self, piece: IdPiece) -> None:
         """Write the ids and rows of a piece; the rows of a part may lie in any order."""
@@ -393,7 +390,7 @@ class PartitionedTable:
         start, width = int(self._starts[number]), self._row_bytes
         self._areas.ids.read_into(start * 8, ids.view(np.uint8))
         order = bulk.order_ids(ids)
-        check_sorted(self._checkpoint, self._name, ids)
+        check_reads(self._name, [lambda: ids], order_of(ids), at_once=len(ids), version=self._checkpoint.version)
         if width:
             data = self._scratch("values", len(ids) * width)
             self._areas.rows.read_into(start * width, data)

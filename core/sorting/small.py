@@ -12,7 +12,7 @@ import numpy.typing as npt
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.tables import Encoding, ShardIndex, TableEntry
-from edl_ckpt.core.proof.duplicates import check_sorted
+from edl_ckpt.core.proof.duplicates import check_reads, order_of
 from edl_ckpt.core.reading.blocks import check_row_count, id_blocks, read_rows
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sorting.partition import TablePart
@@ -124,5 +124,5 @@ def _table(checkpoint: Checkpoint, name: str, ids: list[bulk.I64], rows: list[bu
     dim = max((e.dim for _, e in checkpoint.entries(name)), default=0)
     all_ids = np.concatenate([np.empty(0, np.int64), *ids])
     table = SmallTable(all_ids, rows, checkpoint.table_dtype(name), dim)
-    check_sorted(checkpoint, name, table.ids)
+    check_reads(name, [lambda: table.ids], order_of(table.ids), at_once=len(table.ids), version=checkpoint.version)
     return table

@@ -106,7 +106,7 @@ class TableContent:
         """Raise CorruptError when an id occurs twice; ids that ascend need no search."""
         starts = range(0, self.rows, ID_BLOCK)
         reads = [partial(self.ids, start, min(start + ID_BLOCK, self.rows)) for start in starts]
-        check_reads(self.info.name, reads, self._order, step=self._ps_num, path=None)
+        check_reads(self.info.name, reads, self._order, step=self._ps_num)
 
     def _id_blocks(self) -> Iterator[bulk.I64]:
         for start in range(0, self.rows, ID_BLOCK):

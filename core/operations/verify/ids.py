@@ -26,10 +26,10 @@ from edl_ckpt.core.proof.duplicates import (
     IdOrder,
     Ids,
     Repeated,
+    Search,
     Unit,
     ids_work,
     near_job,
-    repeated_of_small,
     search_units,
 )
 from edl_ckpt.core.proof.fingerprint import fingerprint_of, value_bytes
@@ -186,7 +186,8 @@ class ContentCheck:
             return False
         if not found.order.ascending:
             if found.kept:
-                self._report_duplicates(shard, entry, repeated_of_small(found.kept))
+                ids = np.concatenate(found.kept)
+                self._report_duplicates(shard, entry, Search(len(ids)).repeated([lambda: ids], found.order))
             else:
                 self._unsure.append(Unit(list(places), found.order))
         found.kept.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,12 +19,7 @@ ID_LISTS = st.lists(st.one_of(st.sampled_from(EDGE_IDS), st.integers(-(2**63), 2
 
 def are_unique(parts: list[bulk.I64], at_once: int) -> bool:
     """Put parts of ids into buckets, turn by turn, and look at all of them."""
-    found = Buckets(sum(map(len, parts)), at_once)
-    for first in found.turns():
-        found.clear()
-        if not all(found.put(ids, first) for ids in parts) or not all(map(found.are_unique, found.batches())):
-            return False
-    return True
+    return Buckets(sum(map(len, parts)), at_once).have_all_once([partial(np.asarray, ids) for ids in parts])
 
 
 @given(ID_LISTS, ID_LISTS, st.integers(60, 400))

@@ -33,7 +33,6 @@ from edl_ckpt.core import (
     restore,
     save_checkpoint,
 )
-from edl_ckpt.core.reading import repeated
 from edl_ckpt.core.sources.elasticdl.wire import head, varint
 from edl_ckpt.core.storage.local import LocalReader
 from edl_ckpt.core.storage.location import Location
@@ -256,7 +255,7 @@ def test_misplaced_variable_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("at_once", [3, 1 << 20])
 def test_repeated_ids(tmp_path: Path, either_kernel: str, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of several rows with one id the last one counts, as in ElasticDL, wherever they lie; a warning tells of it."""
-    monkeypatch.setattr(repeated, "UNIQUE_AT_ONCE", at_once)
+    monkeypatch.setattr(gather_module, "UNIQUE_AT_ONCE", at_once)
     monkeypatch.setattr(gather_module, "ID_BYTES", 2)
     ids = np.array([4, 0, 4, 12, 8, 4, 3, 0, 7, 11])
     vectors = np.arange(20, dtype=np.float32).reshape(10, 2)
