@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,7 @@ def test_tests_mirror_the_rooms() -> None:
 def test_each_file(path: Path) -> None:
     """A file of tests is short, each test says what must hold, and no test waits for a time instead of an event.
 
+    No test changes a private name: it would break when a module is rewritten, and pass when the product is broken.
     A docstring that begins with the number of an issue says nothing to a reader who has not the tracker.
     """
     text = path.read_text(encoding="utf-8")
@@ -64,6 +66,40 @@ def test_each_file(path: Path) -> None:
     assert [doc for doc in docs if TRACKER.search(doc)] == []
     if str(path.relative_to(TESTS)) not in SLEEPERS and path.parent.name != "bench":  # that looks at intervals
         assert re.findall(r"\btime\.sleep\((?!30\))", text) == []
+    assert list(private_changes(tree)) == []
+
+
+def private_changes(tree: ast.Module) -> Iterator[str]:
+    """Yield where a test sets a private name of a module or an object other than its own `self` or `cls`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+            changed = node.attr if ast.unparse(node.value) not in {"self", "cls"} else ""
+        elif isinstance(node, ast.Call) and re.search(r"\b(setattr|delattr|patch(\.object)?)$", ast.unparse(node.func)):
+            changed = " ".join(ast.unparse(arg) for arg in node.args[:2] if not isinstance(arg, ast.Lambda))
+        else:
+            continue
+        if re.search(r"(?<!\w)_[a-zA-Z]", changed):
+            yield ast.unparse(node)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "patched.setattr(module, '_SIZE', 1)",
+        "monkeypatch.setattr('edl_ckpt.core._SIZE', 1)",
+        "patch.object(module._Class, 'run')",
+        "mock.patch('a._b.c')",
+        "setattr(thing, '_name', 1)",
+        "thing._name = 1",
+        "thing._name += 1",
+        "del thing._name",
+    ],
+)
+def test_a_private_change_is_seen(change: str) -> None:
+    """Each way to change a private name is seen; reading one, or setting a public or special one, is none."""
+    assert len(list(private_changes(ast.parse(change)))) == 1
+    assert not list(private_changes(ast.parse(change.replace("._b", ".b").replace("_", ""))))
+    assert not list(private_changes(ast.parse("self._own = module._read(1); cls.__name__ = name")))
 
 
 def test_nobody_changes_the_clock_of_all() -> None:

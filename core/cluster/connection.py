@@ -68,7 +68,7 @@ def connected(address: str, reporter: Reporter) -> Iterator[Any]:
                 hint=_CERTIFICATES if address.startswith("tls:") else "start one: dask scheduler",
             ) from None
         where = urlsplit(str(client.scheduler.address))
-        if where.scheme == "tcp" and not _is_here(where.hostname or ""):
+        if where.scheme == "tcp" and not is_this_machine(where.hostname or ""):
             reporter.warn(
                 f"the scheduler at {where.hostname} has no TLS: whoever reaches it can run programs on its workers"
             )
@@ -154,7 +154,7 @@ def _local_count(address: str) -> int | None:
     return int(text)
 
 
-def _is_here(host: str) -> bool:
+def is_this_machine(host: str) -> bool:
     """Say whether a host is this machine: only its own addresses can be listened at."""
     try:
         for family, kind, protocol, _, where in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):

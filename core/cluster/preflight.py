@@ -59,7 +59,7 @@ def ask_workers(executor: ClusterExecutor, reporter: Reporter) -> None:
             executor.versions[address] = seen.version
             if mine.has_kernel and not seen.has_kernel:
                 slow.append(name)
-            small += _little_memory(name, seen, workers[address])
+            small += memory_warnings(name, seen, workers[address])
     if slow:
         reporter.warn(f"{abridged(slow, _NAMED)}: edl-ckpt has no compiled kernel there, so work takes longer")
     if small:
@@ -91,7 +91,7 @@ def _of_scheduler(executor: ClusterExecutor) -> Any:
         return error
 
 
-def _little_memory(name: str, seen: Seen, info: dict[str, Any]) -> Iterator[str]:
+def memory_warnings(name: str, seen: Seen, info: dict[str, Any]) -> Iterator[str]:
     """Yield what to warn of when a worker may not have enough memory; raise UnsupportedError when it cannot work."""
     if not seen.usable_bytes:
         return

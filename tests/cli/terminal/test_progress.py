@@ -33,9 +33,9 @@ from waiting import wait_until
 GIB = 2**30
 
 
-def half_way(stream: io.StringIO | None = None) -> Tracker:
+def half_way(stream: io.StringIO | None = None, doing: Callable[[], str] = str) -> Tracker:
     """Return a tracker that has done half of five GiB."""
-    tracker = Tracker(stream or io.StringIO(), "none")
+    tracker = Tracker(stream or io.StringIO(), "none", doing=doing)
     tracker.start("checking 模型 of a long name", 5 * GIB)
     tracker._samples[0] = (tracker._samples[0][0] - 10, 0)
     tracker.advance(5 * GIB // 2)
@@ -64,8 +64,7 @@ def test_every_width(width: int) -> None:
 @pytest.mark.usefixtures("clock")
 def test_who_does_the_work() -> None:
     """With a cluster the line has tasks and workers; beside a bar they take the place of the rate."""
-    tracker = half_way()
-    tracker._doing = lambda: "12 tasks, 2 workers"
+    tracker = half_way(doing=lambda: "12 tasks, 2 workers")
     assert "12 tasks, 2 workers, 256.0 MiB/s, 10 s left" in tracker.line()
     assert "12 tasks, 2 workers  10 s left" in tracker.line(120)
     assert "MiB/s" not in tracker.line(120)

@@ -166,7 +166,7 @@ def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_tls_elsewhere(processes: Any, monkeypatch: pytest.MonkeyPatch, here: bool) -> None:
     """A scheduler of another machine without TLS is one line of warning; one of this machine is none."""
     progress = Progress()
-    monkeypatch.setattr(connection, "_is_here", lambda host: here)
+    monkeypatch.setattr(connection, "is_this_machine", lambda host: here)
     with connected(processes.scheduler.address, progress):
         pass
     told = "the scheduler at 127.0.0.1 has no TLS: whoever reaches it can run programs on its workers"
@@ -175,6 +175,6 @@ def test_no_tls_elsewhere(processes: Any, monkeypatch: pytest.MonkeyPatch, here:
 
 def test_this_machine() -> None:
     """Only a scheduler elsewhere needs TLS."""
-    assert connection._is_here("127.0.0.1")
-    assert connection._is_here("localhost")
-    assert not connection._is_here("192.0.2.1")
+    assert connection.is_this_machine("127.0.0.1")
+    assert connection.is_this_machine("localhost")
+    assert not connection.is_this_machine("192.0.2.1")

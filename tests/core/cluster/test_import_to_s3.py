@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from edl_ckpt.core import (
     recover,
     verify_version,
 )
+from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.commit.publish.objects import RemoteOutput
 from edl_ckpt.core.commit.publish.part_plan import PartsPlan
 from edl_ckpt.core.moving.settings import settings_on
@@ -120,7 +122,7 @@ def test_little_memory(
     with_parts(monkeypatch, 64 << 10)
     monkeypatch.setattr("edl_ckpt.core.commit.publish.part_plan.WORKER_PART_BYTES", 320 << 10)
     if strategy == "grouped":
-        monkeypatch.setattr("edl_ckpt.core.commit.publish.part_plan._has_room", lambda *_: False)
+        monkeypatch.setattr(ClusterExecutor, "check_temporary", Mock(side_effect=UnsupportedError("no room")))
     save_large(tmp_path / "run")
     export_version(only(tmp_path / "run"), tmp_path / "m.safetensors")
     same_import(s3, tmp_path / "m.safetensors", 8, client, tmp_path)

@@ -216,13 +216,17 @@ def test_silence_leaves_no_token(tmp_path: Path, client: Any, monkeypatch: pytes
 
 def test_a_worker_that_goes_leaves_no_token(tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a worker wrote that has gone since its answer is removed too."""
-    real = ClusterExecutor._run
+    real, counts = ClusterExecutor.workers, list[int]()
 
-    def run(self: ClusterExecutor, function: Any, args: Any, *rest: Any) -> dict[str, Any]:
-        return {**real(self, function, args, *rest), "tcp://gone:1": function(*args)}
+    def workers(self: ClusterExecutor, *, now: bool = False) -> dict[str, Any]:
+        there = real(self, now=now)
+        counts.append(len(there))
+        return dict(list(there.items())[: 1 if len(counts) > 1 else None])
 
-    monkeypatch.setattr(ClusterExecutor, "_run", run)
-    ClusterExecutor(client).share(SharedDirectory(str(tmp_path)))
+    executor = ClusterExecutor(client)
+    monkeypatch.setattr(ClusterExecutor, "workers", workers)
+    executor.share(SharedDirectory(str(tmp_path)))
+    assert counts[0] == 2
     assert not list(tmp_path.iterdir())
 
 
@@ -254,17 +258,17 @@ def test_memory(limit: int, threads: int, outcome: str) -> None:
     info = {"memory_limit": limit * MIB, "nthreads": threads}
     if outcome == "refused":
         with pytest.raises(UnsupportedError, match=r"memory limit of 120.0 MiB: .* above 96.0 MiB.* has 72.0 MiB") as e:
-            list(preflight._little_memory("worker 0", seen, info))
+            list(preflight.memory_warnings("worker 0", seen, info))
         assert e.value.hint == "start it with --memory-limit 290MiB or more"
     else:
-        assert outcome in "".join(preflight._little_memory("worker 0", seen, info))
+        assert outcome in "".join(preflight.memory_warnings("worker 0", seen, info))
 
 
 def test_little_memory_is_a_warning(tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where memory may not be enough, the work begins with a warning."""
     save_small(tmp_path, 7)
     progress = Progress()
-    monkeypatch.setattr(preflight, "_little_memory", lambda name, *_: [f"{name} has little"])
+    monkeypatch.setattr(preflight, "memory_warnings", lambda name, *_: [f"{name} has little"])
     assert verify_version(only(tmp_path), executor=client, reporter=progress).ok
     assert sum("has little" in text for text in progress.warnings) == 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from edl_ckpt.core import (
     reshard_version,
     verify_version,
 )
+from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.commit.publish.objects import RemoteOutput
 from edl_ckpt.core.commit.publish.part_plan import PartsPlan
 from edl_ckpt.core.commit.publish.uploads import Extent, SharedUpload, SharedUploads
@@ -261,7 +263,7 @@ def test_little_memory(
     with_parts(monkeypatch, 128 << 10)
     monkeypatch.setattr("edl_ckpt.core.commit.publish.part_plan.WORKER_PART_BYTES", 320 << 10)
     if strategy == "grouped":
-        monkeypatch.setattr("edl_ckpt.core.commit.publish.part_plan._has_room", lambda *_: False)
+        monkeypatch.setattr(ClusterExecutor, "check_temporary", Mock(side_effect=UnsupportedError("no room")))
     save_large(tmp_path / "run")
     parts = same_reshard(s3, tmp_path / "run", 8, client, tmp_path)
     assert parts.strategy == strategy

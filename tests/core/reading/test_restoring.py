@@ -407,15 +407,10 @@ def test_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(IncompleteError):
         restore(at(tmp_path, 7), 0, 3)  # as it is now, though server 0 needs no other shard
     own.write_bytes(data)
-    real = gather_module.Gathering._read
-
-    def racing(gathering: Any, reads: Any, total: int) -> None:
-        real(gathering, reads, total)
-        os.utime(own, (1, 1))
-
-    monkeypatch.setattr(gather_module.Gathering, "_read", racing)
+    reporter = Recorder()
+    monkeypatch.setattr(reporter, "advance", lambda _: os.utime(own, (1, 1)))
     with pytest.raises(LockedError):
-        restore(at(tmp_path, 7), 1, 3)
+        restore(at(tmp_path, 7), 1, 3, reporter=reporter)
 
 
 def test_two_runs(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.reading.blocks import read_piece
 from edl_ckpt.core.reading.places import count_rows, ids_at
 from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.sorting import partition
 from edl_ckpt.core.sorting.partition import (
     Assign,
     PartitionedTable,
@@ -71,7 +72,7 @@ def test_ids_that_repeat_fill_no_memory(tmp_path: Path, monkeypatch: pytest.Monk
     ids = np.arange(ROWS)
     ids[100:] = 7
     write_unchecked(tmp_path / "run", 1, 1, {"t": Table(ids, np.ones((ROWS, 1)))})
-    monkeypatch.setattr(PartitionedTable, "_write_piece", lambda *_: pytest.fail("rows were read"))
+    monkeypatch.setattr(partition, "row_batches", lambda *_: pytest.fail("rows were read"))
     with (
         open_checkpoint(only(tmp_path / "run")) as checkpoint,
         pytest.raises(CorruptError, match=f"id 7 occurs {ROWS - 99:,} times|id 7 occurs"),

@@ -10,6 +10,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -17,7 +18,6 @@ import elasticdl_rules
 from checkpoints import save_small
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError
 from edl_ckpt.core.commit.repair.recovery import location_lock
-from edl_ckpt.core.state import lock as lock_module
 from edl_ckpt.core.state.owner import describe
 from reporters import Recorder
 from s3_fixtures import Bucket
@@ -119,12 +119,9 @@ def test_who_waits_does_not_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """A command that is interrupted while it waits for the lock leaves it to its holder."""
     save_small(tmp_path, 1)
 
-    def interrupted(_self: object, _fd: int) -> bool:
-        raise KeyboardInterrupt
-
     with location_lock(str(tmp_path), "holder"):
         with monkeypatch.context() as patched:
-            patched.setattr(lock_module.LocalLock, "_lock", interrupted)
+            patched.setattr("fcntl.flock", Mock(side_effect=KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt), location_lock(str(tmp_path), "waiting"):
                 pass
         with pytest.raises(LockedError, match="holder"), location_lock(str(tmp_path), "third", wait_seconds=0):

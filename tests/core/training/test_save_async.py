@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -17,7 +18,6 @@ import pytest
 from checkpoints import numbers, only
 from edl_ckpt.core import CheckpointSaver, EdlCkptError, Table, TableBatches, open_checkpoint, verify_version
 from edl_ckpt.core.base.errors import UsageError
-from edl_ckpt.core.training import shard_writer
 from edl_ckpt.core.training.background import BackgroundTask
 from reporters import Recorder
 
@@ -215,12 +215,9 @@ def test_an_error_of_the_loop_comes_first(tmp_path: Path) -> None:
 
 def test_bugs_are_raised_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever ends the thread is raised, also what is no error of ours."""
-
-    def broken(*_: Any) -> None:
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr(shard_writer._Write, "write", broken)
-    saver = CheckpointSaver(tmp_path)
+    reporter = Recorder()
+    monkeypatch.setattr(reporter, "advance", Mock(side_effect=RuntimeError("a bug")))
+    saver = CheckpointSaver(tmp_path, reporter=reporter)
     saver.save_async(1, {"w": np.ones(2)}, {})
     with pytest.raises(RuntimeError, match="a bug"):
         saver.close()

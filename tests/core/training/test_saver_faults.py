@@ -43,16 +43,16 @@ def disturbed(action: Callable[[], object], k: int, how: Callable[[], None]) -> 
         return call
 
     real = {name: getattr(os, name) for name in CALLS}
-    renamed = files._rename
+    find_rename, rename = files.renameat2, files.renameat2()
     try:
         for name, function in real.items():
             setattr(os, name, watched(function))
-        files._rename = watched(renamed)
+        files.renameat2 = lambda: rename and watched(rename)
         action()
     finally:
         for name, function in real.items():
             setattr(os, name, function)
-        files._rename = renamed
+        files.renameat2 = find_rename
     return count
 
 

@@ -22,11 +22,11 @@ from edl_ckpt.core.commit.publish.objects import RemoteOutput
 from edl_ckpt.core.commit.repair.recovery import location_lock, recover
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.annotate import add_tag, set_metrics, set_modes, set_note
-from edl_ckpt.core.operations.copy import execute as module
 from edl_ckpt.core.operations.copy.execute import CopyResult, execute_copy
 from edl_ckpt.core.operations.copy.plan import plan_copy
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.operations.verify.seals import seal_version
+from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.storage.files import PreallocatedFile
 from edl_ckpt.core.storage.local import LocalStore
@@ -370,7 +370,7 @@ def test_what_appeared_before_is_read_back(s3: Bucket, run: Path, monkeypatch: p
     seal_version(version, text)
     version = at(run, 20)
     with monkeypatch.context() as patched:
-        patched.setattr(module._Copy, "_prove", lambda *_, **__: (_ for _ in ()).throw(SystemError))
+        patched.setattr(Trust, "sign", lambda *_, **__: (_ for _ in ()).throw(SystemError))
         patched.setattr(RemoteOutput, "__exit__", lambda *_: None)
         with pytest.raises(SystemError):
             copy(version, s3.url)

@@ -41,7 +41,8 @@ def kill_at(k: int, action: Any) -> bool:
     def act() -> None:
         for name in OPERATIONS:
             setattr(os, name, killing(getattr(os, name)))
-        files._rename = killing(files._rename)
+        rename = files.renameat2()
+        files.renameat2 = lambda: rename and killing(rename)
         action()
 
     ended = run_forked(act)
@@ -92,15 +93,16 @@ def test_kill_at_each_operation_of_an_undo_of_a_reshard(tmp_path: Path, exchange
     reshard_version(f"{run}@6", 2, keep_old=True)
 
     def act(where: Path) -> None:
-        rename = files._rename
+        rename = files.renameat2()
+        assert rename
 
-        def without_exchange(old: str, new: str, flags: int, old_in: int, new_in: int) -> None:
-            if flags == files.RENAME_EXCHANGE:
+        def without_exchange(*args: Any) -> int:
+            if args[-1] == files.RENAME_EXCHANGE:
                 raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-            rename(old, new, flags, old_in, new_in)
+            return rename(*args)
 
         if not exchange:
-            files._rename = without_exchange
+            files.renameat2 = lambda: without_exchange
         undo(str(where))
 
     for copy in points(tmp_path, run, act):

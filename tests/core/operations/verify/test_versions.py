@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from edl_ckpt.core.base.errors import LockedError
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.verify import check
+from edl_ckpt.core.operations.verify.headers import open_readable_shards
 from edl_ckpt.core.state.paths import seal_file
 from reporters import Recorder
 
@@ -28,14 +30,14 @@ def run(tmp_path: Path) -> Path:
 def test_an_error_does_not_stop_the_others(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A version that cannot be verified is in the result with its error; those after it are verified."""
     one, two, three = list_versions(run).versions
-    real = check._verify
+    real = open_readable_shards
 
-    def locked(version: object, *arguments: object, **settings: object) -> object:
+    def locked(store: Any, version: Version, *arguments: Any) -> object:
         if version == one:
             raise LockedError("a job goes on writing it", path=one.path)
-        return real(version, *arguments, **settings)  # type: ignore[arg-type]
+        return real(store, version, *arguments)
 
-    monkeypatch.setattr(check, "_verify", locked)
+    monkeypatch.setattr(check, "open_readable_shards", locked)
     monkeypatch.setattr(check, "ATTEMPTS", 1)
     found = verify_versions([one, two, three])
     assert [(r.ref, r.ok) for r in found.results] == [(two.ref, False), (three.ref, True)]
@@ -61,13 +63,13 @@ def test_only_whole_versions_are_sealed(run: Path) -> None:
 def test_a_signal_behind_a_seal(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal that comes when one version was sealed ends the command before the next one is read."""
     read: list[str] = []
-    real = check._verify
+    real = open_readable_shards
 
-    def verified(version: Version, *arguments: object, **settings: object) -> object:
+    def noted(store: Any, version: Version, *arguments: Any) -> object:
         read.append(version.ref)
-        return real(version, *arguments, **settings)  # type: ignore[arg-type]
+        return real(store, version, *arguments)
 
-    monkeypatch.setattr(check, "_verify", verified)
+    monkeypatch.setattr(check, "open_readable_shards", noted)
     one, _, three = list_versions(run).versions
     COMMIT.forget()
     try:

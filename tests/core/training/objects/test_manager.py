@@ -232,7 +232,7 @@ def test_a_save_that_died_leaves_nothing_behind(tmp_path: Path, monkeypatch: pyt
     """A version that was saved when the process died before its notes were complete is deleted in its turn."""
     manager = managed(tmp_path, saves=2)
     with monkeypatch.context() as patch:
-        patch.setattr(CheckpointManager, "_delete_old", lambda *_: 1 / 0)
+        patch.setattr("edl_ckpt.core.training.objects.manager.sweep_saved", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             save(manager)
     assert numbers(tmp_path) == [1, 2, 3]
