@@ -40,6 +40,13 @@ int take(Buffers *b, PyObject *args, const char *format, ...)
     return 1;
 }
 
+/* Release the buffers, and return a result of the function. */
+PyObject *give(Buffers *b, PyObject *result)
+{
+    release(b);
+    return result;
+}
+
 /* Release the buffers and raise a ValueError with this message. */
 PyObject *refuse(Buffers *b, const char *format, ...)
 {
@@ -130,8 +137,7 @@ static PyObject *reaches(PyObject *Py_UNUSED(self), PyObject *args)
     else
         found = REACHES(64)(data->buf, n, least);
     Py_END_ALLOW_THREADS
-    release(&b);
-    return PyBool_FromLong(found);
+    return give(&b, PyBool_FromLong(found));
 }
 
 static PyObject *set_simd_level(PyObject *Py_UNUSED(self), PyObject *args)

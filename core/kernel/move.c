@@ -71,8 +71,7 @@ PyObject *move_rows(PyObject *Py_UNUSED(self), PyObject *args)
         return refuse_owner(&b, "move_rows", owner->buf, bad, ps_num);
     if (!fits)
         return refuse(&b, "move_rows: a row has its place outside of the %zd byte%s of out", COUNTED(out->len));
-    release(&b);
-    Py_RETURN_NONE;
+    return give(&b, Py_NewRef(Py_None));
 }
 
 /* Fill a buffer from a file; 0 when done, -1 when the file ends before that, else the number of the error. */
@@ -184,10 +183,8 @@ PyObject *move_file_rows(PyObject *Py_UNUSED(self), PyObject *args)
         return refuse(&b, "move_file_rows: sketch has %zd byte%s, rows of %zd byte%s need %zd", COUNTED(sums->len),
                       COUNTED(row_bytes), needed);
     starts = PyMem_Malloc((size_t)ps_num * 16 + 1);
-    if (!starts) {
-        release(&b);
-        return PyErr_NoMemory();
-    }
+    if (!starts)
+        return give(&b, PyErr_NoMemory());
     places = starts + ps_num;
     look_rows = look->len / row_bytes;
     Py_BEGIN_ALLOW_THREADS
@@ -267,8 +264,7 @@ PyObject *sketch_file_rows(PyObject *Py_UNUSED(self), PyObject *args)
         }
     }
     Py_END_ALLOW_THREADS
-    release(&b);
-    return PyLong_FromLong(error);
+    return give(&b, PyLong_FromLong(error));
 }
 
 /* Small parts of many tables in one call. Each is a row of int64 numbers, in this order. */
@@ -335,10 +331,8 @@ PyObject *sketch_parts(PyObject *Py_UNUSED(self), PyObject *args)
     if (most < 0)
         return refuse(&b, "sketch_parts: part %zd is not inside of the data or the sketch", bad);
     ids = PyMem_Malloc((size_t)most * 9 + 1);
-    if (!ids) {
-        release(&b);
-        return PyErr_NoMemory();
-    }
+    if (!ids)
+        return give(&b, PyErr_NoMemory());
     Py_BEGIN_ALLOW_THREADS
     for (k = 0; k < parts->len / (8 * PART_NUMBERS) && bad < 0; k++) {
         const int64_t *part = (const int64_t *)parts->buf + k * PART_NUMBERS;
@@ -351,8 +345,7 @@ PyObject *sketch_parts(PyObject *Py_UNUSED(self), PyObject *args)
     }
     Py_END_ALLOW_THREADS
     PyMem_Free(ids);
-    release(&b);
-    return PyLong_FromSsize_t(bad);
+    return give(&b, PyLong_FromSsize_t(bad));
 }
 
 PyObject *tally_parts(PyObject *Py_UNUSED(self), PyObject *args)
@@ -376,10 +369,8 @@ PyObject *tally_parts(PyObject *Py_UNUSED(self), PyObject *args)
     if (ids->len != total * 8)
         return refuse_size(&b, "tally_parts", "ids", ids, total, 8);
     spare = PyMem_Malloc((size_t)most * 3 + 1);
-    if (!spare) {
-        release(&b);
-        return PyErr_NoMemory();
-    }
+    if (!spare)
+        return give(&b, PyErr_NoMemory());
     Py_BEGIN_ALLOW_THREADS
     {
         uint16_t *of = (uint16_t *)spare;
@@ -403,8 +394,7 @@ PyObject *tally_parts(PyObject *Py_UNUSED(self), PyObject *args)
     }
     Py_END_ALLOW_THREADS
     PyMem_Free(spare);
-    release(&b);
-    return PyLong_FromSsize_t(bad);
+    return give(&b, PyLong_FromSsize_t(bad));
 }
 
 /* Copy varints to the places of their owners, which move on; 0 when one would leave `out`. */
@@ -442,10 +432,8 @@ PyObject *move_parts(PyObject *Py_UNUSED(self), PyObject *args)
     if (most < 0)
         return refuse(&b, "move_parts: part %zd is not inside of the data, the tables or the sketch", bad);
     spare = PyMem_Malloc((size_t)most * 11 + 1);
-    if (!spare) {
-        release(&b);
-        return PyErr_NoMemory();
-    }
+    if (!spare)
+        return give(&b, PyErr_NoMemory());
     Py_BEGIN_ALLOW_THREADS
     {
         int64_t *ids = (int64_t *)spare;
@@ -469,6 +457,5 @@ PyObject *move_parts(PyObject *Py_UNUSED(self), PyObject *args)
     }
     Py_END_ALLOW_THREADS
     PyMem_Free(spare);
-    release(&b);
-    return PyLong_FromSsize_t(bad);
+    return give(&b, PyLong_FromSsize_t(bad));
 }

@@ -75,8 +75,7 @@ PyObject *owners(PyObject *Py_UNUSED(self), PyObject *args)
     Py_BEGIN_ALLOW_THREADS
     owners_of(ids->buf, n, (uint64_t)ps_num, out->buf);
     Py_END_ALLOW_THREADS
-    release(&b);
-    Py_RETURN_NONE;
+    return give(&b, Py_NewRef(Py_None));
 }
 
 /* Say whether n ids all have one owner: `base`, where they are unsigned numbers, 2**63 more. A number is a multiple of
@@ -138,8 +137,7 @@ PyObject *have_owner(PyObject *Py_UNUSED(self), PyObject *args)
     Py_BEGIN_ALLOW_THREADS
     all = all_have(ids->buf, ids->len / 8, (uint64_t)ps_num, (uint64_t)ps_id);
     Py_END_ALLOW_THREADS
-    release(&b);
-    return PyBool_FromLong(all);
+    return give(&b, PyBool_FromLong(all));
 }
 
 /* Ids that are tallied at a time: so many lengths of a byte add up in 32 bits. */
@@ -194,10 +192,8 @@ PyObject *tally(PyObject *Py_UNUSED(self), PyObject *args)
         return refuse_size(&b, "tally", "owner", owner, n, 2);
     if (id_bytes->len != rows->len)
         return refuse(&b, "tally: id_bytes has %zd byte%s, rows has %zd", COUNTED(id_bytes->len), rows->len);
-    if (!(sums = PyMem_Malloc((size_t)ps_num * 16 + 1))) {
-        release(&b);
-        return PyErr_NoMemory();
-    }
+    if (!(sums = PyMem_Malloc((size_t)ps_num * 16 + 1)))
+        return give(&b, PyErr_NoMemory());
     Py_BEGIN_ALLOW_THREADS
     bad = first_bad_owner(owner->buf, n, ps_num);
     if (bad < 0)
@@ -206,8 +202,7 @@ PyObject *tally(PyObject *Py_UNUSED(self), PyObject *args)
     PyMem_Free(sums);
     if (bad >= 0)
         return refuse_owner(&b, "tally", owner->buf, bad, ps_num);
-    release(&b);
-    Py_RETURN_NONE;
+    return give(&b, Py_NewRef(Py_None));
 }
 
 #define COPY_ROWS(SIZE)                                                                                               \
@@ -220,15 +215,7 @@ PyObject *tally(PyObject *Py_UNUSED(self), PyObject *args)
 static void copy_rows(const uint8_t *in, Py_ssize_t size, const uint16_t *of, Py_ssize_t n, int64_t *next, uint8_t *out)
 {
     Py_ssize_t k;
-    switch (size) {
-    case 4: COPY_ROWS(4) break;
-    case 8: COPY_ROWS(8) break;
-    case 16: COPY_ROWS(16) break;
-    case 32: COPY_ROWS(32) break;
-    case 64: COPY_ROWS(64) break;
-    case 128: COPY_ROWS(128) break;
-    default: COPY_ROWS(size) break;
-    }
+    FOR_SIZE(size, COPY_ROWS)
 }
 
 /* The first disagreement of owners and starts: a row whose owner is no target, or a target that starts elsewhere. */
@@ -298,10 +285,8 @@ PyObject *group_rows(PyObject *Py_UNUSED(self), PyObject *args)
     if (out->len != values->len)
         return refuse_size(&b, "group_rows", "out", out, n, row_bytes);
     next = PyMem_Malloc((size_t)(ps_num ? ps_num : 1) * 8);
-    if (!next) {
-        release(&b);
-        return PyErr_NoMemory();
-    }
+    if (!next)
+        return give(&b, PyErr_NoMemory());
     Py_BEGIN_ALLOW_THREADS
     found = compare(owner->buf, NULL, n, starts->buf, ps_num, next);
     if (agrees(found)) {
@@ -312,8 +297,7 @@ PyObject *group_rows(PyObject *Py_UNUSED(self), PyObject *args)
     PyMem_Free(next);
     if (!agrees(found))
         return refuse_mismatch(&b, "group_rows", found, owner, starts, "row");
-    release(&b);
-    Py_RETURN_NONE;
+    return give(&b, Py_NewRef(Py_None));
 }
 
 static void copy_varints(const uint8_t *in, const uint8_t *sizes, const uint16_t *of, Py_ssize_t n, int64_t *next,
@@ -370,10 +354,8 @@ PyObject *group_varints(PyObject *Py_UNUSED(self), PyObject *args)
     if (out->len != data->len)
         return refuse(&b, "group_varints: out has %zd byte%s, data has %zd", COUNTED(out->len), data->len);
     next = PyMem_Malloc((size_t)(ps_num ? ps_num : 1) * 8);
-    if (!next) {
-        release(&b);
-        return PyErr_NoMemory();
-    }
+    if (!next)
+        return give(&b, PyErr_NoMemory());
     Py_BEGIN_ALLOW_THREADS
     for (k = 0; k < n; k++) {
         uint8_t size = ((const uint8_t *)lengths->buf)[k];
@@ -393,6 +375,5 @@ PyObject *group_varints(PyObject *Py_UNUSED(self), PyObject *args)
         return refuse_lengths(&b, lengths, total, data->len);
     if (!agrees(found))
         return refuse_mismatch(&b, "group_varints", found, owner, starts, "byte");
-    release(&b);
-    Py_RETURN_NONE;
+    return give(&b, Py_NewRef(Py_None));
 }

@@ -284,6 +284,5 @@ PyObject *sketch(PyObject *Py_UNUSED(self), PyObject *args)
     Py_BEGIN_ALLOW_THREADS
     sketch_rows(sums->buf, columns, ids->buf, n, (const uint8_t *)values->buf + start, row_bytes, size, salt);
     Py_END_ALLOW_THREADS
-    release(&b);
-    Py_RETURN_NONE;
+    return give(&b, Py_NewRef(Py_None));
 }

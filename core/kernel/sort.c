@@ -143,10 +143,8 @@ PyObject *sort_ids(PyObject *Py_UNUSED(self), PyObject *args)
     if (order && (uint64_t)n > UINT32_MAX)
         return refuse(&b, "sort_ids: %zd rows are more than 32 bits can number", n);
     spare = PyMem_Malloc(sizeof(int64_t) * PASSES * DIGITS + (size_t)n * (order ? 16 : 8));
-    if (!spare) {
-        release(&b);
-        return PyErr_NoMemory();
-    }
+    if (!spare)
+        return give(&b, PyErr_NoMemory());
     Py_BEGIN_ALLOW_THREADS
     if (!order || !n || !sort_packed(ids->buf, order->buf, n, (uint64_t *)spare)) {
         int64_t *counts = (int64_t *)spare, *spare_ids = counts + PASSES * DIGITS;
@@ -157,8 +155,7 @@ PyObject *sort_ids(PyObject *Py_UNUSED(self), PyObject *args)
     }
     Py_END_ALLOW_THREADS
     PyMem_Free(spare);
-    release(&b);
-    Py_RETURN_NONE;
+    return give(&b, Py_NewRef(Py_None));
 }
 
 /* Ids in buckets of a hash (buckets.py). */
@@ -219,16 +216,13 @@ PyObject *put_ids(PyObject *Py_UNUSED(self), PyObject *args)
     room = words->len / 8 / own;
     if (words->len != room * own * 8)
         return refuse(&b, "put_ids: words has %zd byte%s, not as many for each of %zd", COUNTED(words->len), own);
-    if (!(next = PyMem_Malloc((size_t)(own + 1) * 16))) { /* places and counts */
-        release(&b);
-        return PyErr_NoMemory();
-    }
+    if (!(next = PyMem_Malloc((size_t)(own + 1) * 16))) /* places and counts */
+        return give(&b, PyErr_NoMemory());
     Py_BEGIN_ALLOW_THREADS
     fits = fill_buckets_with(ids->buf, ids->len / 8, bits, (uint64_t)first, own, words->buf, room, filled->buf, next);
     Py_END_ALLOW_THREADS
     PyMem_Free(next);
-    release(&b);
-    return PyBool_FromLong(fits);
+    return give(&b, PyBool_FromLong(fits));
 }
 
 /* Say whether no word occurs twice. A bit is set for each, at another hash than that of buckets; words whose bit is set
@@ -290,18 +284,15 @@ PyObject *unique_words(PyObject *Py_UNUSED(self), PyObject *args)
                           (long long)((const int64_t *)filled->buf)[k], room);
     while (((uint64_t)1 << bits) < (uint64_t)room * 8)
         bits++;
-    if (!(marks = PyMem_Malloc(((size_t)1 << (bits - 3)) + ((size_t)room * 8 + 64) * 8))) {
-        release(&b);
-        return PyErr_NoMemory();
-    }
+    if (!(marks = PyMem_Malloc(((size_t)1 << (bits - 3)) + ((size_t)room * 8 + 64) * 8)))
+        return give(&b, PyErr_NoMemory());
     Py_BEGIN_ALLOW_THREADS
     for (k = 0; k < own && unique; k++)
         unique = are_unique((const uint64_t *)words->buf + k * room, ((const int64_t *)filled->buf)[k], marks, bits,
                             marks + ((size_t)1 << (bits - 6)));
     Py_END_ALLOW_THREADS
     PyMem_Free(marks);
-    release(&b);
-    return PyBool_FromLong(unique);
+    return give(&b, PyBool_FromLong(unique));
 }
 
 /* Cuts by buckets of equal width: the cuts of bucket k are [first[k], first[k + 1]), so few are compared with an id. */
@@ -374,8 +365,7 @@ PyObject *ranges_of(PyObject *Py_UNUSED(self), PyObject *args)
             ((uint16_t *)out->buf)[k] = range_of(&buckets, ((const int64_t *)ids->buf)[k], cuts->buf, cuts->len / 8);
     }
     Py_END_ALLOW_THREADS
-    release(&b);
-    Py_RETURN_NONE;
+    return give(&b, Py_NewRef(Py_None));
 }
 
 /* Rows that are fetched ahead, because the next place cannot be guessed by the processor. */
@@ -390,15 +380,7 @@ PyObject *ranges_of(PyObject *Py_UNUSED(self), PyObject *args)
 static void copy_taken(const uint8_t *in, Py_ssize_t size, const uint32_t *order, Py_ssize_t n, uint8_t *out)
 {
     Py_ssize_t k;
-    switch (size) {
-    case 4: TAKE_ROWS(4) break;
-    case 8: TAKE_ROWS(8) break;
-    case 16: TAKE_ROWS(16) break;
-    case 32: TAKE_ROWS(32) break;
-    case 64: TAKE_ROWS(64) break;
-    case 128: TAKE_ROWS(128) break;
-    default: TAKE_ROWS(size) break;
-    }
+    FOR_SIZE(size, TAKE_ROWS)
 }
 
 PyObject *take_rows(PyObject *Py_UNUSED(self), PyObject *args)
@@ -430,6 +412,5 @@ PyObject *take_rows(PyObject *Py_UNUSED(self), PyObject *args)
     if (bad >= 0)
         return refuse(&b, "take_rows: place %zd of row %zd is out of range for %zd row%s",
                       (Py_ssize_t)((const uint32_t *)order->buf)[bad], bad, COUNTED(rows));
-    release(&b);
-    Py_RETURN_NONE;
+    return give(&b, Py_NewRef(Py_None));
 }

@@ -110,8 +110,7 @@ PyObject *decode_varints(PyObject *Py_UNUSED(self), PyObject *args)
     Py_BEGIN_ALLOW_THREADS
     bad = decode(data->buf, data->len, values->buf, lengths->buf, lengths->len);
     Py_END_ALLOW_THREADS
-    release(&b);
-    return PyLong_FromSsize_t(bad);
+    return give(&b, PyLong_FromSsize_t(bad));
 }
 
 /* Count the bytes below 0x80 in whole vectors; `k` is where the rest begins. */
@@ -150,8 +149,7 @@ PyObject *count_varints(PyObject *Py_UNUSED(self), PyObject *args)
             count += bytes[k] < 0x80;
     }
     Py_END_ALLOW_THREADS
-    release(&b);
-    return PyLong_FromSsize_t(count);
+    return give(&b, PyLong_FromSsize_t(count));
 }
 
 /* Return how many bytes the varint of a value takes. */
@@ -185,8 +183,7 @@ PyObject *varint_lengths(PyObject *Py_UNUSED(self), PyObject *args)
     for (k = 0; k < out->len; k++)
         ((uint8_t *)out->buf)[k] = (uint8_t)length_of(((const uint64_t *)values->buf)[k]);
     Py_END_ALLOW_THREADS
-    release(&b);
-    Py_RETURN_NONE;
+    return give(&b, Py_NewRef(Py_None));
 }
 
 PyObject *encode_varints(PyObject *Py_UNUSED(self), PyObject *args)
@@ -205,6 +202,5 @@ PyObject *encode_varints(PyObject *Py_UNUSED(self), PyObject *args)
     Py_END_ALLOW_THREADS
     if (needed != out->len)
         return refuse(&b, "encode_varints: out has %zd byte%s, the values need %zd", COUNTED(out->len), needed);
-    release(&b);
-    Py_RETURN_NONE;
+    return give(&b, Py_NewRef(Py_None));
 }

@@ -43,25 +43,33 @@ enum {
     ENTRY_VALUES, ENTRY_VALUES_END, ENTRY_IDS, ENTRY_IDS_END, ENTRY_NUMBERS
 };
 
+/* Pass over this tag and its payload, which is a part of the entry that begins at `found[part]`; 0 where it is none. */
+static int walk_part(Walk *walk, uint8_t tag, int64_t end, int64_t *found, int part)
+{
+    found[part + 1] = walk_bytes(walk, tag, end);
+    found[part] = walk->at;
+    if (found[part + 1] < 0)
+        return 0;
+    walk->at = found[part + 1];
+    return 1;
+}
+
+/* Pass over this tag and a dtype; 0 where there is none. */
+static int walk_dtype(Walk *walk, uint8_t tag, int64_t *found)
+{
+    return walk_tag(walk, tag) && (found[ENTRY_DTYPE] = walk_number(walk)) >= 0 && found[ENTRY_DTYPE] <= 127;
+}
+
 /* Walk an EmbeddingTableInfo: name, dim, initializer, dtype. FIRST is dim, SECOND where its payload begins, VALUES the
  * initializer. */
 static int walk_info(Walk *walk, int64_t end, int64_t *found)
 {
-    found[ENTRY_NAME_END] = walk_bytes(walk, 0x0A, end);
-    found[ENTRY_NAME] = walk->at;
-    if (found[ENTRY_NAME_END] < 0)
+    if (!walk_part(walk, 0x0A, end, found, ENTRY_NAME))
         return 0;
-    walk->at = found[ENTRY_NAME_END];
     if (!walk_tag(walk, 0x10) || (found[ENTRY_FIRST] = walk_number(walk)) <= 0 || found[ENTRY_FIRST] > INT32_MAX)
         return 0;
-    found[ENTRY_VALUES_END] = walk_bytes(walk, 0x1A, end);
-    found[ENTRY_VALUES] = walk->at;
-    if (found[ENTRY_VALUES_END] < 0)
-        return 0;
-    walk->at = found[ENTRY_VALUES_END];
-    if (!walk_tag(walk, 0x20) || (found[ENTRY_DTYPE] = walk_number(walk)) < 0 || found[ENTRY_DTYPE] > 127)
-        return 0;
-    return walk->at == end && end <= walk->have;
+    return walk_part(walk, 0x1A, end, found, ENTRY_VALUES) && walk_dtype(walk, 0x20, found) && walk->at == end &&
+           end <= walk->have;
 }
 
 /* Walk one size of a shape. */
@@ -75,75 +83,45 @@ static int64_t walk_size(Walk *walk, int64_t end)
     return walk->at == stop ? size : -1;
 }
 
+/* Walk the values that a tensor may end with. */
+static int walk_values(Walk *walk, int64_t end, int64_t *found)
+{
+    return walk->at >= end || (walk_part(walk, 0x22, end, found, ENTRY_VALUES) && walk->at == end);
+}
+
 /* Walk a TensorProto of two dimensions: dtype, shape, values. */
 static int walk_tensor(Walk *walk, int64_t end, int64_t *found)
 {
     int64_t shape;
-    if (!walk_tag(walk, 0x08) || (found[ENTRY_DTYPE] = walk_number(walk)) < 0 || found[ENTRY_DTYPE] > 127)
+    if (!walk_dtype(walk, 0x08, found))
         return 0;
     shape = walk_bytes(walk, 0x12, end);
     if (shape < 0 || (found[ENTRY_FIRST] = walk_size(walk, shape)) < 0 ||
         (found[ENTRY_SECOND] = walk_size(walk, shape)) < 0 || walk->at != shape)
         return 0;
-    if (found[ENTRY_FIRST] > INT32_MAX || found[ENTRY_SECOND] > INT32_MAX)
-        return 0;
-    if (walk->at < end) {
-        found[ENTRY_VALUES_END] = walk_bytes(walk, 0x22, end);
-        found[ENTRY_VALUES] = walk->at;
-        if (found[ENTRY_VALUES_END] != end)
-            return 0;
-        walk->at = end;
-    }
-    return 1;
+    return found[ENTRY_FIRST] <= INT32_MAX && found[ENTRY_SECOND] <= INT32_MAX && walk_values(walk, end, found);
 }
 
 /* Walk a map entry of an IndexedSlicesProto: name, tensor, packed ids. */
 static int walk_table(Walk *walk, int64_t end, int64_t *found)
 {
     int64_t tensor;
-    found[ENTRY_NAME_END] = walk_bytes(walk, 0x0A, end);
-    found[ENTRY_NAME] = walk->at;
-    if (found[ENTRY_NAME_END] < 0)
-        return 0;
-    walk->at = found[ENTRY_NAME_END];
-    if (walk_bytes(walk, 0x12, end) != end)
+    if (!walk_part(walk, 0x0A, end, found, ENTRY_NAME) || walk_bytes(walk, 0x12, end) != end)
         return 0;
     tensor = walk_bytes(walk, 0x0A, end);
     if (tensor < 0 || !walk_tensor(walk, tensor, found))
         return 0;
-    if (walk->at < end) {
-        found[ENTRY_IDS_END] = walk_bytes(walk, 0x12, end);
-        found[ENTRY_IDS] = walk->at;
-        if (found[ENTRY_IDS_END] != end || found[ENTRY_IDS] == end)
-            return 0;
-    }
-    return 1;
+    return walk->at >= end ||
+           (walk_part(walk, 0x12, end, found, ENTRY_IDS) && walk->at == end && found[ENTRY_IDS] < end);
 }
 
 /* Walk a map entry of a TensorProto: name, then dtype, shape and values. FIRST and SECOND are where its shape lies. */
 static int walk_dense(Walk *walk, int64_t end, int64_t *found)
 {
-    found[ENTRY_NAME_END] = walk_bytes(walk, 0x0A, end);
-    found[ENTRY_NAME] = walk->at;
-    if (found[ENTRY_NAME_END] < 0)
+    if (!walk_part(walk, 0x0A, end, found, ENTRY_NAME) || walk_bytes(walk, 0x12, end) != end)
         return 0;
-    walk->at = found[ENTRY_NAME_END];
-    if (walk_bytes(walk, 0x12, end) != end)
-        return 0;
-    if (!walk_tag(walk, 0x08) || (found[ENTRY_DTYPE] = walk_number(walk)) < 0 || found[ENTRY_DTYPE] > 127)
-        return 0;
-    found[ENTRY_SECOND] = walk_bytes(walk, 0x12, end);
-    found[ENTRY_FIRST] = walk->at;
-    if (found[ENTRY_SECOND] < 0 || found[ENTRY_SECOND] > walk->have)
-        return 0;
-    walk->at = found[ENTRY_SECOND];
-    if (walk->at < end) {
-        found[ENTRY_VALUES_END] = walk_bytes(walk, 0x22, end);
-        found[ENTRY_VALUES] = walk->at;
-        if (found[ENTRY_VALUES_END] != end)
-            return 0;
-    }
-    return 1;
+    return walk_dtype(walk, 0x08, found) && walk_part(walk, 0x12, end, found, ENTRY_FIRST) &&
+           walk->at <= walk->have && walk_values(walk, end, found);
 }
 
 /* Fill `out` with the table infos, variables and tables that a window begins with, as long as they are written as
@@ -183,8 +161,7 @@ PyObject *walk_entries(PyObject *Py_UNUSED(self), PyObject *args)
         }
     }
     Py_END_ALLOW_THREADS
-    release(&b);
-    return PyLong_FromSsize_t(n);
+    return give(&b, PyLong_FromSsize_t(n));
 }
 
 /* What stands in an entry of a table before its rows, and before its ids. Each table is a row of these numbers. */
@@ -300,6 +277,5 @@ PyObject *put_heads(PyObject *Py_UNUSED(self), PyObject *args)
     Py_END_ALLOW_THREADS
     if (bad >= 0)
         return refuse(&b, "put_heads: table %zd has no room in shard %zd", bad / shards, bad % shards);
-    release(&b);
-    Py_RETURN_NONE;
+    return give(&b, Py_NewRef(Py_None));
 }
