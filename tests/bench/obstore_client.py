@@ -1,6 +1,6 @@
 """What obstore does with the same objects: `obstore_client.py WHAT ENDPOINT BUCKET PREFIX DIRECTORY`.
 
-Files are put with 16 parts of 8 MiB in flight, and got in ranges of 8 MiB, 16 in flight. `turn` gets everything, puts
+Files are put with 32 parts of 8 MiB in flight, and got in ranges of 8 MiB, 32 in flight. `turn` gets everything, puts
 it below another prefix, and gets that: the bytes that a proved reshard on S3 has to move.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 import obstore
 from obstore.store import S3Store
 
-STEP, AT_ONCE = 8 << 20, 16
+STEP, AT_ONCE = 8 << 20, 32
 
 
 class Client:

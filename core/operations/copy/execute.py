@@ -53,6 +53,8 @@ from edl_ckpt.core.storage.interface import RangeReader, Sink
 
 _FAR_BATCH_BYTES: Final = 8 << 20
 """What a request of a copy brings: a connection moves it in four times the time that a request waits."""
+_PART_MEMORY_BYTES: Final = 176 << 20
+"""For open parts: a connection is slow, so 32 parts of the least size should be on their way at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +300,7 @@ class _Copy:
         layout = self.version.layout
         if self.version.uuid:
             (layout,) = copied_layouts(base_name(self.version.path), layout)
-        new = NewVersion(layout, self.version.version, "copy", resumes=resume)
+        new = NewVersion(layout, self.version.version, "copy", memory_bytes=_PART_MEMORY_BYTES, resumes=resume)
         return kind_of(self.place.store).output(self.place, new)
 
     def _move_all(self, shards: Sequence[_Shard], output: VersionOutput, sinks: Sequence[Sink]) -> None:
