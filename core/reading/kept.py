@@ -19,8 +19,8 @@ import numpy as np
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.parallel import run_parallel
 from edl_ckpt.core.model.tables import ShardIndex
+from edl_ckpt.core.storage.files import ScratchFile
 from edl_ckpt.core.storage.interface import RangeReader, RemoteReader
-from edl_ckpt.core.storage.spool import SpoolFile
 
 KEPT_BYTES: Final = 1 << 30
 """The most that is kept; of more ids, those of the last shards are read each time."""
@@ -33,7 +33,7 @@ _GAP_BYTES: Final = 64 << 10
 class KeptReader(RemoteReader):
     """A file of which some ranges are on the local disk; everything else is read from the file."""
 
-    def __init__(self, inner: RangeReader, disk: SpoolFile, ranges: Sequence[tuple[int, int, int]]) -> None:
+    def __init__(self, inner: RangeReader, disk: ScratchFile, ranges: Sequence[tuple[int, int, int]]) -> None:
         self.inner = inner
         self.path = inner.path
         self.size_bytes = inner.size_bytes
@@ -94,7 +94,7 @@ def keep(shards: Sequence[ShardIndex], readers: Mapping[str, RangeReader], worke
     if not total:
         return readers
     try:
-        disk = SpoolFile(total)
+        disk = ScratchFile(total)
     except (EdlCkptError, OSError):  # there may be no directory for temporary files
         return readers
 

@@ -10,7 +10,6 @@ to bad ranges, they are cut again, and ids that repeat are found before a part o
 
 from __future__ import annotations
 
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -226,9 +225,7 @@ class PartitionedTable:
         self._starts = np.cumsum(self._rows) - self._rows
         self._next = self._starts.copy()
         if self._areas is None:
-            self._scratch_file = file = ScratchFile(
-                self._directory or tempfile.gettempdir(), self.rows * (8 + self._row_bytes)
-            )
+            self._scratch_file = file = ScratchFile(self.rows * (8 + self._row_bytes), self._directory)
             self._areas = Areas(Area(file, 0), Area(file, self.rows * 8))
         try:
             for _ in run_parallel(self._write_piece, self._pieces, self._readers):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from edl_ckpt.core.storage.fsspec import FsspecStore
 from edl_ckpt.core.storage.interface import ObjectStore, Store
 from edl_ckpt.core.storage.local import LocalStore
 from edl_ckpt.core.storage.location import Location, LocationLike
@@ -22,6 +23,4 @@ def open_objects(location: Location) -> ObjectStore:
         from edl_ckpt.core.storage.s3.store import S3Store  # with email
 
         return S3Store(location)
-    from edl_ckpt.core.storage.fsspec import FsspecStore
-
     return FsspecStore(location)

@@ -83,16 +83,6 @@ class PreallocatedFile(OnDisk):
         with self._lock:
             self.bytes_written += size_bytes
 
-    def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill the whole buffer with what was written from `offset` on."""
-        done = 0
-        with storage_errors(self.path):
-            while done < len(buffer):
-                count = os.preadv(self._fd, [buffer[done:]], offset + done)
-                if count == 0:
-                    raise OSError(errno.EIO, "the file became shorter while it was being written", self.path)
-                done += count
-
     def view(self, offset: int, size_bytes: int) -> memoryview:
         """Return at least one byte that was written, as the file has it, without a copy where it can be mapped."""
         import mmap
@@ -153,32 +143,51 @@ class PreallocatedFile(OnDisk):
 
 
 class ScratchFile(PreallocatedFile):
-    """A file without a name, for what does not fit into memory: whatever happens, nothing of it remains."""
+    """A file without a name, for what does not fit into memory: whatever happens, nothing of it remains.
 
-    def __init__(self, directory: str, size_bytes: int) -> None:
+    It is in $TMPDIR unless a directory is given; `path` is that, for messages.
+    """
+
+    def __init__(self, size_bytes: int = 0, directory: str | None = None) -> None:
         import tempfile
 
-        with storage_errors(directory):
-            with tempfile.TemporaryFile(dir=directory) as file:
-                fd = os.dup(file.fileno())
-            try:
-                allocate(fd, size_bytes)
-            except BaseException:
-                os.close(fd)
-                raise
-        self._take(directory, fd, size_bytes)
+        self._fd, place = -1, directory or tempfile.gettempdir()
+        with storage_errors(place):
+            with tempfile.TemporaryFile(dir=place) as file:
+                self._take(place, os.dup(file.fileno()), size_bytes)
+            allocate(self._fd, size_bytes)
+
+    @property
+    def link(self) -> str:
+        """Return a path by which this process can open it."""
+        return f"/proc/self/fd/{self._fd}"
+
+    def read(self, offset: int, size_bytes: int) -> bytes:
+        """Return bytes that were written."""
+        with storage_errors(self.path):
+            return os.pread(self._fd, size_bytes, offset)
+
+    def grow(self, size_bytes: int) -> None:
+        """Allocate so many more bytes at its end; NoSpaceError on a full disk."""
+        with storage_errors(self.path):
+            allocate(self._fd, size_bytes, self.size_bytes)
+        self.size_bytes += size_bytes
+
+    def __del__(self) -> None:
+        """Close a file that was dropped."""
+        self.close()
 
 
-def allocate(file: int, size_bytes: int) -> None:
+def allocate(file: int, size_bytes: int, offset: int = 0) -> None:
     """Allocate the space of a file now, so that a full disk fails here and not after an hour of writing."""
     if not size_bytes:
         return
     try:
-        os.posix_fallocate(file, 0, size_bytes)
+        os.posix_fallocate(file, offset, size_bytes)
     except OSError as error:
         if error.errno not in {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}:
             raise
-        os.ftruncate(file, size_bytes)
+        os.ftruncate(file, offset + size_bytes)
 
 
 def check_space(directory: str | int, size_bytes: int, *, shown: str | None = None) -> None:

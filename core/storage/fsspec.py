@@ -26,12 +26,13 @@ from edl_ckpt.core.base.errors import (
 from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.storage.facts import Fact, Verdict
 from edl_ckpt.core.storage.faults import Fault, storage_errors
+from edl_ckpt.core.storage.files import ScratchFile
 from edl_ckpt.core.storage.interface import (
     SMALL_BYTES,
     Entry,
     Inside,
     ObjectStat,
-    OpenUpload,
+    ObjectStore,
     Properties,
     RangeReader,
     RemoteReader,
@@ -40,7 +41,6 @@ from edl_ckpt.core.storage.interface import (
 )
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.parts import PartMemory
-from edl_ckpt.core.storage.spool import SpoolFile
 
 _FAULT: Final = "fault"
 _WITH_HOST: Final = frozenset({"ftp", "ftps", "http", "https", "sftp", "ssh", "webhdfs"})
@@ -105,7 +105,7 @@ class FsspecReader(RemoteReader):
         return ReplacedError("the file was removed while it was being read", path=self.path)
 
 
-class FsspecStore:
+class FsspecStore(ObjectStore):
     """A location on any file system of fsspec."""
 
     properties = Properties(
@@ -139,10 +139,6 @@ class FsspecStore:
 
     def _inner(self, relative: str) -> str:
         return f"{self._root.rstrip('/')}/{relative}"
-
-    def path(self, relative: str) -> str:
-        """Return the full URL of something below the location."""
-        return f"{self._url}/{relative}"
 
     def entries(self, inside: Inside) -> list[Entry]:
         """Return the entries of the location: from one listing of all, or one for each directory."""
@@ -214,10 +210,6 @@ class FsspecStore:
             why = "it may leave out what it cannot read: nothing is removed because it is not listed"
             yield Fact("whole listings", "not certain", Verdict.WEAKER, why)
 
-    def tried(self, relative: str) -> Iterator[Fact]:  # noqa: ARG002 - the protocol has it
-        """Yield nothing: there are no requests of its own."""
-        yield from ()
-
     def names(self, relative: str) -> dict[str, str]:
         """Return the paths of a directory's files by name; {} when there is no such directory."""
         try:
@@ -281,11 +273,6 @@ class FsspecStore:
         except NotFoundError:
             return
 
-    def remove_many(self, relatives: Sequence[str]) -> None:
-        """Remove files, one after the other."""
-        for relative in relatives:
-            self.remove(relative)
-
     def remove_each(self, relatives: Sequence[str]) -> dict[str, EdlCkptError]:
         """Remove as many of these files as can be removed; return the error of each other one."""
         failed: dict[str, EdlCkptError] = {}
@@ -295,18 +282,6 @@ class FsspecStore:
             except EdlCkptError as error:
                 failed[relative] = error
         return failed
-
-    def abort_upload(self, relative: str, upload_id: str) -> bool:  # noqa: ARG002 - of the protocol
-        """Return True: an unfinished file exists only on the local disk."""
-        return True
-
-    def open_uploads(self) -> Iterable[OpenUpload]:
-        """Return nothing: an unfinished file exists only on the local disk."""
-        return ()
-
-    def resume_object(self, relative: str, size_bytes: int, record: Mapping[str, Any]) -> None:  # noqa: ARG002 - of the protocol
-        """Return None: an unfinished file exists only on the local disk."""
-        return
 
     def remove_directory(self, relative: str) -> None:
         """Remove a directory if it is empty."""
@@ -349,7 +324,7 @@ class Spool:
         self.verified = False
         self._store = store
         self._relative = relative
-        self._file = SpoolFile(size_bytes)
+        self._file = ScratchFile(size_bytes)
 
     def begin(self) -> str:
         """Return '': the store has nothing of the file until it is completed."""
@@ -380,7 +355,7 @@ class Spool:
 
     def complete(self, *, replace: bool = False) -> None:
         """Put the file in its place."""
-        self._store.put(self._file.path, self._relative, replace=replace)
+        self._store.put(self._file.link, self._relative, replace=replace)
         self.completed = True
         self.abort()
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, TypeGu
 
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.storage.facts import Fact
-from edl_ckpt.core.storage.faults import Fault, error_of_call
+from edl_ckpt.core.storage.faults import Fault, error_of_call, storage_errors
 from edl_ckpt.core.storage.location import Location
 
 if TYPE_CHECKING:
@@ -239,42 +239,50 @@ class ObjectWriter(Protocol):
 
 
 class ObjectStore(Store, Protocol):
-    """A store without rename. Files appear one by one, each of them whole."""
+    """A store without rename. Files appear one by one, each of them whole.
+
+    A class that implements it inherits what a store without uploads and without directories does.
+    """
+
+    def path(self, relative: str) -> str:
+        """Return the full URL of something below the location."""
+        return f"{self.location.url.rstrip('/')}/{relative}"
 
     def new_object(self, relative: str, size_bytes: int, memory: PartMemory | None = None) -> ObjectWriter:
         """Begin a file of a known size below the location; objects with one `memory` for parts keep its bound."""
         ...
 
     def remove_many(self, relatives: Sequence[str]) -> None:
-        """Remove files; missing ones are no error."""
-        ...
+        """Remove as many files as can be removed; raise the error of the first other one. Missing ones are no error."""
+        for error in self.remove_each(relatives).values():
+            raise error
 
-    def tried(self, relative: str) -> Iterable[Fact]:
+    def tried(self, relative: str) -> Iterable[Fact]:  # noqa: ARG002 - a service has requests of its own
         """Return what else it does with a small file of ours, which the caller removes."""
-        ...
+        return ()
 
     def remove_each(self, relatives: Sequence[str]) -> dict[str, EdlCkptError]:
         """Remove as many of these files as can be removed; return the error of each other one."""
         ...
 
-    def abort_upload(self, relative: str, upload_id: str) -> bool:
+    def abort_upload(self, relative: str, upload_id: str) -> bool:  # noqa: ARG002 - as `tried`
         """Discard an unfinished object; a missing one is no error. False where the service cannot discard any."""
-        ...
+        return True
 
     def open_uploads(self) -> Iterable[OpenUpload]:
         """Return the unfinished objects below the location."""
-        ...
+        return ()
 
-    def resume_object(self, relative: str, size_bytes: int, record: Mapping[str, Any]) -> ObjectWriter | None:
+    def resume_object(self, relative: str, size_bytes: int, record: Mapping[str, Any]) -> ObjectWriter | None:  # noqa: ARG002
         """Return an unfinished object that has all its bytes; None when it is gone.
 
         `record` has its upload_id and its write_id.
         """
-        ...
+        return None
 
-    def remove_directory(self, relative: str) -> None:
+    def remove_directory(self, relative: str) -> None:  # noqa: ARG002 - as `tried`
         """Remove a directory if it is empty, on a store that has directories."""
-        ...
+        return
 
     def tree(self, relative: str) -> list[str]:
         """Return the paths, below the location, of all files in a directory and its subdirectories."""
@@ -428,6 +436,16 @@ class OnDisk:
         """Count bytes that the kernel has read or written."""
         raise NotImplementedError
 
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill the whole buffer from `offset` on."""
+        done = 0
+        with storage_errors(self.path):
+            while done < len(buffer):
+                count = os.preadv(self._fd, [buffer[done:]], offset + done)
+                if count == 0:
+                    raise self.failed(-1, offset + done)
+                done += count
+
     def will_need(self, offset: int, size_bytes: int) -> None:
         """Let the system begin to read some bytes, so that the disk works beside the look at those before them.
 
@@ -447,6 +465,8 @@ class OnDisk:
 
     def failed(self, error: int, offset: int) -> EdlCkptError:  # noqa: ARG002 - a reader says where
         """Return what the number of a system's error means here; -1 for a file that has become shorter."""
+        if error < 0:
+            return EdlCkptError("the file became shorter while it was being written", path=self.path)
         return error_of_call(error, self.path)
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import IO, Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError
 from edl_ckpt.core.base.interruption import COMMIT
@@ -52,14 +52,8 @@ class LocalReader(RangeReader, OnDisk):
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill the whole buffer from `offset` on."""
-        done = 0
-        with storage_errors(self.path):
-            while done < len(buffer):
-                count = os.preadv(self._fd, [buffer[done:]], offset + done)
-                if count == 0:
-                    raise self.failed(-1, offset + done)
-                done += count
-        self.bytes_read += done
+        OnDisk.read_into(self, offset, buffer)
+        self.bytes_read += len(buffer)
 
     def add_moved(self, size_bytes: int) -> None:
         """Count bytes that the kernel has read."""
@@ -94,6 +88,17 @@ class LocalReader(RangeReader, OnDisk):
                 path=self.path,
                 hint="try again when the job has finished saving",
             )
+
+
+class SpooledReader(LocalReader):
+    """A reader of a temporary file without a name; `path` names its source in messages."""
+
+    def __init__(self, file: IO[bytes], path: str) -> None:  # its parent opens a path; this has none
+        self.path = path
+        self.bytes_read = 0
+        self._fd = os.dup(file.fileno())
+        self._stat = os.fstat(self._fd)
+        self.size_bytes = self._stat.st_size
 
 
 def is_gone(path: str) -> bool:

@@ -8,18 +8,16 @@ none can exceed the bound. Where enough of the buffers are on their way to the s
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from edl_ckpt.core.base.errors import LockedError
 from edl_ckpt.core.base.interruption import WHOLE
 from edl_ckpt.core.base.parallel import LOOK_SECONDS, Beside, stop_requested
-
-if TYPE_CHECKING:
-    from edl_ckpt.core.storage.spool import SpoolFile
+from edl_ckpt.core.storage.files import ScratchFile
 
 MAX_PARTS: Final = 10_000
 """The most parts of one object that S3 takes."""
-_SENDERS: Final = 24
+_SENDERS: Final = 32
 """How many parts are sent at a time, beside the threads that fill them."""
 PART_MEMORY_BYTES: Final = 112 << 20
 """What the parts of all objects of a version may take together by default."""
@@ -54,9 +52,8 @@ class PartMemory:
         self._free: list[bytearray] = []
         self._free_bytes = 0
         self._changed = threading.Condition()
-        self._disk: SpoolFile | None = None
+        self._disk: ScratchFile | None = None
         self._slots: dict[int, list[int]] = {}
-        self._end = 0
 
     def expect(self, size: int) -> None:
         """Know that there will be parts of `size` bytes: said of all objects before the first part is opened."""
@@ -92,17 +89,14 @@ class PartMemory:
 
     def _slot(self, size: int) -> int:
         """Return the offset of `size` bytes on the local disk; NoSpaceError when it is full."""
-        from edl_ckpt.core.storage.spool import SpoolFile
-
         if self._disk is None:
-            self._disk = SpoolFile(0)
+            self._disk = ScratchFile()
         self.spooled_bytes += size
         free = self._slots.get(size)
         if free:
             return free.pop()
-        self._disk.grow(self._end, size)
-        self._end += size
-        return self._end - size
+        self._disk.grow(size)
+        return self._disk.size_bytes - size
 
     def spool(self, at: int, data: memoryview) -> None:
         """Write bytes of a part that is on the local disk."""

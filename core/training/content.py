@@ -27,7 +27,7 @@ from edl_ckpt.core.model.tables import TableInfo
 from edl_ckpt.core.operations.save import Table, rows_of, vectors_of
 from edl_ckpt.core.proof.duplicates import NO_IDS, check_reads, order_of
 from edl_ckpt.core.sources.elasticdl.target import PlacedTable, PlacedVariable, check_texts, row_owners, variable_owner
-from edl_ckpt.core.storage.spool import SpoolFile
+from edl_ckpt.core.storage.files import ScratchFile
 
 ID_BLOCK: Final = 1 << 16
 """Ids that are encoded at a time."""
@@ -149,8 +149,8 @@ class StreamedTable(TableContent):
         super().__init__(TableInfo(name, dim, table.initializer), dtype_named(name, str(table.dtype)))
         self._batches = table.batches
         self._stack = ExitStack()
-        self._id_file: SpoolFile | None = None
-        self._value_file: SpoolFile | None = None
+        self._id_file: ScratchFile | None = None
+        self._value_file: ScratchFile | None = None
 
     def __enter__(self) -> Self:
         try:
@@ -175,8 +175,8 @@ class StreamedTable(TableContent):
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def _spool(self) -> SpoolFile:
-        file = SpoolFile(0)
+    def _spool(self) -> ScratchFile:
+        file = ScratchFile(0)
         self._stack.callback(file.close)
         return file
 

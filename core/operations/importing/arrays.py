@@ -54,8 +54,8 @@ from edl_ckpt.core.operations.importing.frameworks import (
 from edl_ckpt.core.storage import Location, open_objects, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import RangeReader
+from edl_ckpt.core.storage.local import SpooledReader
 from edl_ckpt.core.storage.regular import check_input, is_file, open_input
-from edl_ckpt.core.storage.spool import SpooledReader
 
 _DTYPE_OF: Final = {tag: DTYPES[name] for name, tag in SAFETENSORS_DTYPES.items()}
 _OTHER_DTYPES: Final = ("C64", "F4", "F6_E2M3", "F6_E3M2", "F8_E4M3", "F8_E5M2", "F8_E8M0")

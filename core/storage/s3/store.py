@@ -26,6 +26,7 @@ from edl_ckpt.core.storage.interface import (
     Entry,
     Inside,
     ObjectStat,
+    ObjectStore,
     OpenUpload,
     Properties,
     RangeReader,
@@ -175,7 +176,7 @@ class S3Reader(RemoteReader):
         self._windows.clear()
 
 
-class S3Store:
+class S3Store(ObjectStore):
     """A location on S3: `s3://bucket/prefix`."""
 
     properties = Properties(
@@ -200,9 +201,15 @@ class S3Store:
     def _key(self, relative: str) -> str:
         return self._prefix + relative
 
-    def path(self, relative: str) -> str:
-        """Return the full URL of something below the location."""
-        return f"{self._url}/{relative}"
+    def _target(self, relative: str) -> dict[str, str]:
+        return {"Bucket": self._bucket, "Key": self._key(relative)}
+
+    def _ask(self, method: str, relative: str, **parameters: str) -> dict[str, Any]:
+        """Make a request about one object; errors as `Connection.request`."""
+        return self._connection.request(method, self.path(relative), **self._target(relative), **parameters)
+
+    def _put(self, relative: str, data: bytes, **condition: str) -> None:
+        self._connection.upload("put_object", self.path(relative), data, **self._target(relative), **condition)
 
     def _objects(self, prefix: str) -> Iterator[dict[str, Any]]:
         """Yield every object below a prefix; each request returns a thousand."""
@@ -284,9 +291,7 @@ class S3Store:
 
     def modified(self, relative: str) -> float:
         """Return when an object was last written, in seconds since the epoch."""
-        key = self._key(relative)
-        answer = self._connection.request("head_object", self.path(relative), Bucket=self._bucket, Key=key)
-        return float(answer["LastModified"].timestamp())
+        return float(self._ask("head_object", relative)["LastModified"].timestamp())
 
     def read_small(self, relative: str) -> bytes | None:
         """Return the whole of a small object below the location; None when there is no such object."""
@@ -297,9 +302,7 @@ class S3Store:
         """Return the whole of a small object and its mark; None when there is no such object."""
         first = f"bytes=0-{SMALL_BYTES - 1}"  # whoever may write here may have put gigabytes there
         try:
-            answer = self._connection.request(
-                "get_object", self.path(relative), Bucket=self._bucket, Key=self._key(relative), Range=first
-            )
+            answer = self._ask("get_object", relative, Range=first)
         except NoBucketError:
             raise
         except NotFoundError:
@@ -313,7 +316,7 @@ class S3Store:
 
     def write_small(self, relative: str, data: bytes) -> None:
         """Write a small object. A reader sees the old content or the new, never a mixture."""
-        self._connection.upload("put_object", self.path(relative), data, Bucket=self._bucket, Key=self._key(relative))
+        self._put(relative, data)
 
     def write_over(self, relative: str, data: bytes, seen: ObjectStat | None) -> None:
         """Write a small object in place of the one that was seen, None for none; LockedError when another one is there.
@@ -322,10 +325,9 @@ class S3Store:
         """
         etag = "" if seen is None else seen.etag.strip('"')
         conditions = [{"IfMatch": f'"{etag}"'}, {"IfMatch": etag}] if etag else [{"IfNoneMatch": "*"}]
-        target = {"Bucket": self._bucket, "Key": self._key(relative)}
         for condition in conditions if self._connection.takes_quoted_etags else conditions[-1:]:
             try:
-                self._connection.upload("put_object", self.path(relative), data, **target, **condition)
+                self._put(relative, data, **condition)
             except (UnavailableError, AuthError, NoSpaceError):
                 raise
             except EdlCkptError as error:
@@ -342,12 +344,7 @@ class S3Store:
     def remove(self, relative: str) -> None:
         """Remove an object; a missing one is no error."""
         with suppress(NotFoundError):
-            self._connection.request("delete_object", self.path(relative), Bucket=self._bucket, Key=self._key(relative))
-
-    def remove_many(self, relatives: Sequence[str]) -> None:
-        """Remove objects, a thousand per request; EdlCkptError names the first one that S3 did not remove."""
-        for error in self.remove_each(relatives).values():
-            raise error
+            self._ask("delete_object", relative)
 
     def remove_each(self, relatives: Sequence[str]) -> dict[str, EdlCkptError]:
         """Remove as many of these objects as can be removed, a thousand per request; return the others' errors."""
@@ -372,9 +369,6 @@ class S3Store:
             failed[relative] = kind(message, path=self.path(relative))
         return failed
 
-    def remove_directory(self, relative: str) -> None:
-        """Do nothing: S3 has no directories."""
-
     def facts(self) -> Iterator[Fact]:
         """Yield what is known of the service without a write."""
         return told_facts(self._connection, self._bucket, self._prefix, self._url)
@@ -386,9 +380,7 @@ class S3Store:
     def stat(self, relative: str) -> ObjectStat | None:
         """Return an object's size, ETag and age; None when there is no such object."""
         try:
-            answer = self._connection.request(
-                "head_object", self.path(relative), Bucket=self._bucket, Key=self._key(relative)
-            )
+            answer = self._ask("head_object", relative)
         except NoBucketError:
             raise
         except NotFoundError:

@@ -87,10 +87,14 @@ class Upload:
         shown: str,
         size_bytes: int,
         memory: PartMemory | None = None,
+        edges: Sequence[int] = (),
     ) -> None:
         self.path = shown
         self.size_bytes = size_bytes
-        self.part_bytes = part_bytes(size_bytes)
+        self._edges = edges or [*range(0, max(size_bytes, 1), part_bytes(size_bytes)), size_bytes]
+        """Where each part begins in the object, and where the last one ends."""
+        self._first = 0
+        """The number of the first of these parts in the upload."""
         self.bytes_written = 0
         self.verified = True
         """False once S3 did not report the checksum of a part. Then the object must be read back."""
@@ -108,7 +112,6 @@ class Upload:
         self._error: BaseException | None = None
         self.completed = False
         self._lock = threading.Lock()
-        self._count = max(-(-size_bytes // self.part_bytes), 1)
 
     def begin(self) -> str:
         """Open the upload on the service and return its id, '' for an object without bytes."""
@@ -147,22 +150,16 @@ class Upload:
             raise EdlCkptError("cannot write past the end of the object", path=self.path, offset=offset)
         done = 0
         while done < len(view):
-            number = self._number_at(offset + done)
-            at = offset + done - self._start_of(number)
+            number = bisect_right(self._edges, offset + done) - 1
+            at = offset + done - self._edges[number]
             size = min(self._size_of(number) - at, len(view) - done)
             self._fill(number, at, view[done : done + size])
             done += size
         with self._lock:
             self.bytes_written += len(view)
 
-    def _number_at(self, offset: int) -> int:
-        return offset // self.part_bytes
-
-    def _start_of(self, number: int) -> int:
-        return number * self.part_bytes
-
     def _size_of(self, number: int) -> int:
-        return min(self.part_bytes, self.size_bytes - number * self.part_bytes)
+        return self._edges[number + 1] - self._edges[number]
 
     def _fill(self, number: int, at: int, data: memoryview) -> None:
         with self._lock:
@@ -181,7 +178,7 @@ class Upload:
     def _open(self, number: int) -> Part:
         """Return a part with the bytes that stand between values."""
         part = self._memory.open(self._size_of(number))
-        start = self._start_of(number)
+        start = self._edges[number]
         first = max(bisect_right(self._between, start, key=itemgetter(0)) - 1, 0)
         for offset, data in islice(self._between, first, None):
             if offset >= start + part.size_bytes:
@@ -206,7 +203,7 @@ class Upload:
 
     def _upload(self, number: int, part: Part, data: bytearray) -> None:
         try:
-            name = self._part_number(number)
+            name = self._first + number
             answer = self._connection.upload(
                 "upload_part", self.path, data, **self._target, UploadId=self.upload_id, PartNumber=name + 1
             )
@@ -220,13 +217,10 @@ class Upload:
             self._sent_parts[number] = sent
             self.verified = self.verified and answer["verified"]
 
-    def _part_number(self, number: int) -> int:
-        return number
-
     def finish(self) -> None:
         """Make sure that every byte was written and uploaded; EdlCkptError when one was not."""
         self._wait()
-        for number in range(self._count if self._between else 0):
+        for number in range(len(self._edges) - 1 if self._between else 0):
             if number not in self._sent_parts and number not in self._parts:
                 self._fill(number, 0, memoryview(b""))  # a part without a value
         self._wait()
@@ -364,22 +358,8 @@ class Parts(Upload):
         first: int,
         memory: PartMemory,
     ) -> None:
-        self._edges, self._first = edges, first
-        super().__init__(connection, bucket, key, shown, size_bytes, memory)
-        self.upload_id = upload_id
-        self._count = len(edges) - 1
-
-    def _number_at(self, offset: int) -> int:
-        return bisect_right(self._edges, offset) - 1
-
-    def _start_of(self, number: int) -> int:
-        return self._edges[number]
-
-    def _size_of(self, number: int) -> int:
-        return self._edges[number + 1] - self._edges[number]
-
-    def _part_number(self, number: int) -> int:
-        return self._first + number
+        super().__init__(connection, bucket, key, shown, size_bytes, memory, edges)
+        self.upload_id, self._first = upload_id, first
 
     def write(self, offset: int, data: memoryview | bytes) -> None:
         """Write those of the bytes that belong to these parts."""
@@ -389,7 +369,7 @@ class Parts(Upload):
             super().write(start, view[start - offset : end - offset])
 
     def _is_whole(self) -> bool:
-        return len(self._sent_parts) == self._count
+        return len(self._sent_parts) == len(self._edges) - 1
 
     def sent(self) -> list[SentPart]:
         """Send what is left, and return all parts as whoever completes the upload needs them; errors as `finish`."""

@@ -49,8 +49,7 @@ from edl_ckpt.core.sources.elasticdl.target import check_texts
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import Location, LocationLike
 from edl_ckpt.core.storage.faults import storage_errors
-from edl_ckpt.core.storage.local import is_gone
-from edl_ckpt.core.storage.spool import SpooledReader
+from edl_ckpt.core.storage.local import SpooledReader, is_gone
 from edl_ckpt.core.training.elastic.checkpoint import DEFAULT_KEY, ElasticCheckpoint, ElasticCheckpointManager
 
 VARIABLE_PREFIX: Final = "torchelastic/"

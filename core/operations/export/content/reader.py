@@ -310,7 +310,7 @@ class ContentReader:
             self._spooled.clear()
             self._files.close()
             ids = 8 * self._row_count(name)
-            file = ScratchFile(self.directory, ids + self._row_count(name) * self._width(name))
+            file = ScratchFile(ids + self._row_count(name) * self._width(name), self.directory)
             self._files.callback(file.close)
             areas = Areas(Area(file, 0), Area(file, ids))
             sums = _Sums(name, self._caster(name))
