@@ -26,7 +26,7 @@ COUNTS = {
     "functions with a twin": 1,
     "guards for other kernels": 0,
     "private names of clients": 0,
-    "stores opened": 26,
+    "stores opened": 25,
 }
 """Signs of one idea written twice (`counters`). They only fall, and a lower number is written here."""
 MAX_C_LINES = 800

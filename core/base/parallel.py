@@ -299,6 +299,13 @@ def run_parallel(
         _end(pool)
 
 
+def run_all(
+    function: Callable[[Task], object], tasks: Iterable[Task], workers: int, *, most: int | None = None
+) -> None:
+    """Do `function(task)` for each task, as `run_parallel` does, for the sake of its effect."""
+    deque(run_parallel(function, tasks, workers, most=most), maxlen=0)
+
+
 def _end(pool: ThreadPoolExecutor) -> None:
     """Begin no further task, and wait for those under way."""
     with WHOLE:

@@ -17,10 +17,10 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final, overload
+from typing import Any, Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError
 from edl_ckpt.core.base.ids import kernel_id
@@ -28,7 +28,7 @@ from edl_ckpt.core.state.document import parse_document
 from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import PreallocatedFile
-from edl_ckpt.core.storage.interface import Sink
+from edl_ckpt.core.storage.interface import Sink, Sinks
 from edl_ckpt.core.storage.meeting import TOKEN, SharedDirectory
 
 WRITERS: Final = "writers"
@@ -58,7 +58,7 @@ class StagedTargets:
         return replace(self, writers=f"{self.writers}-{number}")
 
     @contextmanager
-    def opened(self, numbers: Collection[int]) -> Iterator[Sequence[Sink]]:
+    def opened(self, numbers: Collection[int]) -> Iterator[Sinks]:
         """Announce an attempt, and open those of some files that it writes; at the end they are safe and closed.
 
         Raises LockedError when the files are already proved or gone: then the task is not needed any more.
@@ -82,7 +82,7 @@ class StagedTargets:
             os.unlink(record)
 
 
-class _Files(Sequence[Sink]):
+class _Files(Sinks):
     """Staged files, each opened when it is written first."""
 
     def __init__(self, targets: StagedTargets, numbers: Collection[int], record: str) -> None:
@@ -92,12 +92,7 @@ class _Files(Sequence[Sink]):
     def __len__(self) -> int:
         return len(self._targets.names)
 
-    @overload
-    def __getitem__(self, index: int) -> Sink: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Sink]: ...
-    def __getitem__(self, index: int | slice) -> Sink | Sequence[Sink]:
-        assert isinstance(index, int)  # noqa: S101 - nobody takes several
+    def __getitem__(self, index: int) -> Sink:
         assert index in self._numbers  # noqa: S101 - the record names it
         if index not in self._opened:
             path = os.path.join(self._targets.directory, self._targets.names[index])

@@ -7,7 +7,6 @@ through the reader and the sinks as ever.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ from edl_ckpt.core.kernel import bulk, routing
 from edl_ckpt.core.moving.source import FileRows
 from edl_ckpt.core.reading.blocks import IdBlock
 from edl_ckpt.core.reading.scan import DIRECT_BYTES
-from edl_ckpt.core.storage.interface import OnDisk, Sink, is_on_disk
+from edl_ckpt.core.storage.interface import OnDisk, Sinks, is_on_disk
 
 LOOK_BYTES: Final = 256 << 10
 """Bytes of values that are read at a time, and looked at while they are in the L2 cache."""
@@ -54,7 +53,7 @@ class MovedRows(NamedTuple):
 
 def move_directly(
     rows: MovedRows,
-    files: Sequence[Sink],
+    files: Sinks,
     values_at: bulk.I64,
     sketch: bulk.U32,
     gathered: bulk.U8,

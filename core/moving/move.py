@@ -29,7 +29,7 @@ from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES
 from edl_ckpt.core.reading.places import IdsAt
 from edl_ckpt.core.sources.elasticdl.target import VersionLayout, write_groups
-from edl_ckpt.core.storage.interface import Sink
+from edl_ckpt.core.storage.interface import Sinks
 
 
 class Stretch(NamedTuple):
@@ -115,7 +115,7 @@ class MoveTerms:
 class Mover:
     """Moves values from an opened source into files; `sketch` has the sums of what it has read."""
 
-    def __init__(self, terms: MoveTerms, source: Source, files: Sequence[Sink], reporter: Reporter) -> None:
+    def __init__(self, terms: MoveTerms, source: Source, files: Sinks, reporter: Reporter) -> None:
         self.terms = terms
         self.layouts = terms.layouts
         self.source = source

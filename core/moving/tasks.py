@@ -16,7 +16,7 @@ import numpy as np
 
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.packing import packed, together
-from edl_ckpt.core.base.parallel import RESULT_BYTES, Advance, Executor, run_parallel
+from edl_ckpt.core.base.parallel import RESULT_BYTES, Advance, Executor, run_all
 from edl_ckpt.core.base.progress import SILENT, Counted
 from edl_ckpt.core.commit.interface import SharedTargets, VersionOutput
 from edl_ckpt.core.commit.publish.part_plan import DenseBytes, PartTask, literals_in, part_tasks, plan_parts
@@ -31,7 +31,7 @@ from edl_ckpt.core.moving.settings import ReshardSettings
 from edl_ckpt.core.moving.source import Source, SourceValue
 from edl_ckpt.core.moving.sparse import SparsePair
 from edl_ckpt.core.proof.fingerprint import ContentSketch
-from edl_ckpt.core.storage.interface import Sink
+from edl_ckpt.core.storage.interface import Sink, Sinks
 
 _TASK_BYTES: Final = 64 << 10
 """About the most bytes of a task of several stretches, which has these for each target of each:"""
@@ -93,7 +93,7 @@ class MoveWork:
     def do(self, opened: Sending[Source], task: MoveTask, advance: Advance) -> MoveDone:
         """Move what a task needs; what it reads again is neither summed nor reported."""
         if isinstance(self.targets, SharedUploads):
-            opens: AbstractContextManager[Sequence[Sink]] = self.targets.opened(task.extents, opened.memory)
+            opens: AbstractContextManager[Sinks] = self.targets.opened(task.extents, opened.memory)
         else:
             opens = self.targets.opened(task.targets(self.terms))
         with opens as files:
@@ -133,8 +133,7 @@ class Move:
             return self.hand_out(output, files)
         mover = Mover(self.terms, self._source, files, self._job.reporter)
         self._write_between(files)
-        for _ in run_parallel(mover.do, self._pieces(mover), self._job.workers):
-            pass
+        run_all(mover.do, self._pieces(mover), self._job.workers)
         return mover.sketch
 
     def hand_out(self, output: VersionOutput, files: Sequence[Sink]) -> ContentSketch:

@@ -93,22 +93,11 @@ def look_up(
     owner = owners(version.layout.placement, wanted, version.ps_num or 1)
     shards = None if everywhere or owner is None else set(owner.tolist()) or {0}
     with _open_some(version, shards) as checkpoint:
-        dtype = checkpoint.table_dtype(table)
-        claimed = checkpoint.infos[table].dim if table in checkpoint.infos else 0
         vectors, hits = find_rows(checkpoint, table, wanted, everywhere=everywhere)
-        bytes_read = checkpoint.bytes_read
+        there = hits > 0
+        found = _looked_up(checkpoint, table, wanted[there], vectors[there])
         checkpoint.check_unchanged()
-    there = hits > 0
-    return Lookup(
-        ref=version.ref,
-        table=table,
-        dtype=dtype.name if dtype else "",
-        ids=wanted[there],
-        vectors=vectors[there] if dtype else np.zeros((0, claimed), vectors.dtype),
-        missing=tuple(wanted[~there].tolist()),
-        duplicates=tuple(wanted[hits > 1].tolist()),
-        bytes_read=bytes_read,
-    )
+    return replace(found, missing=tuple(wanted[~there].tolist()), duplicates=tuple(wanted[hits > 1].tolist()))
 
 
 def _unique(ids: Ids) -> I64:

@@ -13,7 +13,7 @@ from typing import Final
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError
 from edl_ckpt.core.base.job import Job
-from edl_ckpt.core.base.parallel import run_parallel
+from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.base.words import base_name
 from edl_ckpt.core.model.fingerprint import Fingerprint, Forms
 from edl_ckpt.core.model.seals import PackedChunks, Seal, SealedShard, now_text
@@ -118,8 +118,7 @@ class _Proof:
                 raise CorruptError(f"has {reader.size_bytes} bytes, expected {file.size_bytes}", path=file.path)
 
         try:
-            for _ in run_parallel(begin, files, openings(self.store)):
-                pass
+            run_all(begin, files, openings(self.store))
         except BaseException:
             for reader in readers.values():
                 reader.close()

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.core.base.errors import CorruptError
-from edl_ckpt.core.base.parallel import run_parallel
+from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.model.seals import Chunk
 from edl_ckpt.core.model.tables import ShardIndex
@@ -197,8 +197,7 @@ class ChunkSums:
                     self._state(reader.path, number).is_lost = True
 
         places = ((shard, number) for shard in shards for number in range(len(shard.file.files)))
-        for _ in run_parallel(add, places, workers):
-            pass
+        run_all(add, places, workers)
 
     def finish(self, path: str, *, workers: int = 1, reporter: Reporter = WARNINGS) -> list[Chunk]:
         """Return the chunks of a file with the checksums of its bytes; what did not come of them is read now."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from edl_ckpt.core.base.arrays import BFLOAT16
 from edl_ckpt.core.base.errors import CorruptError, LockedError, UnsupportedError
-from edl_ckpt.core.base.parallel import run_parallel
+from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DType
@@ -253,8 +253,7 @@ def read_runs(reader: RangeReader, starts: bulk.I64, run_bytes: int, *, workers:
         reader.read_into(low, data.data)
         out[order[some]] = np.lib.stride_tricks.sliding_window_view(data, run_bytes)[ordered[some] - low]
 
-    for _ in run_parallel(read, pairwise([0, *cuts.tolist(), len(ordered)]), workers):
-        pass
+    run_all(read, pairwise([0, *cuts.tolist(), len(ordered)]), workers)
     return out
 
 

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from edl_ckpt.core.base.errors import EdlCkptError
-from edl_ckpt.core.base.parallel import run_parallel
+from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.model.tables import ShardIndex
 from edl_ckpt.core.storage.files import ScratchFile
 from edl_ckpt.core.storage.interface import RangeReader, RemoteReader
@@ -104,8 +104,7 @@ def keep(shards: Sequence[ShardIndex], readers: Mapping[str, RangeReader], worke
         reader.read_into(start, data)
         disk.write(place, data)
 
-    for _ in run_parallel(fetch, _blocks(wanted, readers), workers):
-        pass
+    run_all(fetch, _blocks(wanted, readers), workers)
     return {**readers, **{path: KeptReader(readers[path], disk, ranges) for path, ranges in wanted.items()}}
 
 

@@ -7,7 +7,6 @@ except when the caller asks for one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Final, Self
 
 import numpy as np
@@ -24,7 +23,7 @@ from edl_ckpt.core.base.errors import (
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.memory import check_memory
 from edl_ckpt.core.base.notebook import Bytes, card, shape_words, table
-from edl_ckpt.core.base.parallel import run_parallel
+from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import abridged, command, counted, describe, escaped, meant, missing_shards, size
 from edl_ckpt.core.catalog import listing as catalog
@@ -314,9 +313,7 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         self._check_open()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -344,8 +341,7 @@ def open_checkpoint(
         readers[file.path] = store.open(file.path)
 
     try:
-        for _ in run_parallel(begin, version.files, workers):
-            pass
+        run_all(begin, version.files, workers)
         shards = source_of(version).index(version, readers, workers=workers)
     except BaseException as error:
         for reader in readers.values():
@@ -375,8 +371,7 @@ def check_all_unchanged(store: Store, readers: Iterable[RangeReader]) -> None:
         folders = {reader.path.removeprefix(store.path("")).rpartition("/")[0] for reader in rest} - {""}
         shown = {(entry.path, entry.mark) for folder in folders for entry in store.below(folder, lambda _: True)}
         rest = [reader for reader in rest if (reader.path, reader.mark) not in shown]
-    for _ in run_parallel(lambda reader: reader.check_unchanged(), rest, openings(store)):
-        pass
+    run_all(lambda reader: reader.check_unchanged(), rest, openings(store))
 
 
 def check_not_replaced(version: Version) -> None:

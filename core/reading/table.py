@@ -20,7 +20,7 @@ from edl_ckpt.core.base.libraries import library, torch_tensor
 from edl_ckpt.core.base.memory import check_memory
 from edl_ckpt.core.base.notebook import Bytes, card, table
 from edl_ckpt.core.base.numbers import whole_number
-from edl_ckpt.core.base.parallel import default_workers, run_parallel
+from edl_ckpt.core.base.parallel import default_workers, run_all
 from edl_ckpt.core.base.words import abridged, counted, describe, escaped
 from edl_ckpt.core.kernel.bulk import I64, order_ids
 from edl_ckpt.core.kernel.placement import owners
@@ -234,8 +234,7 @@ class TableView:
 
     def _do(self, tasks: Sequence[Callable[[], None]], *, in_turn: bool = False) -> None:
         remote = self._checkpoint.is_far
-        for _ in run_parallel(lambda task: task(), tasks, 1 if in_turn else default_workers(remote=remote)):
-            pass
+        run_all(lambda task: task(), tasks, 1 if in_turn else default_workers(remote=remote))
 
     def _read_values(
         self, vectors: npt.NDArray[Any], place: npt.NDArray[np.integer] | None, *, bits: bool, in_turn: bool = False

@@ -14,13 +14,12 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
-from types import TracebackType
 from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.base.parallel import default_workers, run_parallel
+from edl_ckpt.core.base.parallel import default_workers, run_all, run_parallel
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DType
@@ -228,16 +227,13 @@ class PartitionedTable:
             self._scratch_file = file = ScratchFile(self.rows * (8 + self._row_bytes), self._directory)
             self._areas = Areas(Area(file, 0), Area(file, self.rows * 8))
         try:
-            for _ in run_parallel(self._write_piece, self._pieces, self._readers):
-                pass
+            run_all(self._write_piece, self._pieces, self._readers)
         except BaseException:
             self._close()
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._close()
 
     def _close(self) -> None:
@@ -368,8 +364,7 @@ class PartitionedTable:
 
     def sort_in_place(self, done: Callable[[int, int], None]) -> None:
         """Sort every part where it lies; `done` is then called with its first row and the number of its rows."""
-        for _ in run_parallel(partial(self._sort_part, done=done), range(self.parts), self._workers):
-            pass
+        run_all(partial(self._sort_part, done=done), range(self.parts), self._workers)
 
     def _sort_part(self, number: int, *, done: Callable[[int, int], None]) -> None:
         assert self._areas is not None  # noqa: S101 - `__enter__` has set them

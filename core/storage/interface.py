@@ -475,6 +475,14 @@ def is_on_disk(file: object) -> TypeGuard[OnDisk]:
     return isinstance(file, OnDisk)
 
 
+class Sinks(Protocol):
+    """Files by their numbers, each opened when it is written first, or all of them."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> Sink: ...
+
+
 class Sink(Protocol):
     """A file of known size; several threads write to it, at any offset."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.progress import Reporter
-from edl_ckpt.core.catalog.files import check_is_no_file
+from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.listing import list_versions, look_at
 from edl_ckpt.core.catalog.target import choose_layout, layouts_at
 from edl_ckpt.core.commit.kinds import kind_of
@@ -16,7 +16,7 @@ from edl_ckpt.core.model.versions import State
 from edl_ckpt.core.sources.elasticdl.target import writable_layout
 from edl_ckpt.core.sources.registry import shard_named
 from edl_ckpt.core.state.index import Known
-from edl_ckpt.core.storage import Location, open_store
+from edl_ckpt.core.storage import Location
 
 
 class Places:
@@ -45,8 +45,7 @@ class Places:
         Raises RefusedError when the number is taken by another layout, or by a version of another number of servers
         that is complete or has a tag; the shards of such a version that is neither go to the trash.
         """
-        check_is_no_file(self._location)
-        store = open_store(self._location)
+        store = open_location(self._location)
         names = list(store.names(""))
         if any(map(shard_named, names)):
             raise UsageError("is one version's directory", path=self._location.url, hint="name the directory it is in")

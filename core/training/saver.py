@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from types import TracebackType
 from typing import Final, Self
 
@@ -355,25 +355,11 @@ class CheckpointSaver:
 
 
 class _Once:
-    """Passes a reporter's calls on, and each warning only once: a job saves a thousand times."""
+    """A reporter that gives each warning only once: a job saves a thousand times."""
 
     def __init__(self, reporter: Reporter) -> None:
-        self._reporter = reporter
-        self._warned: set[str] = set()
-
-    def warn(self, text: str) -> None:
-        """Warn unless that was done before."""
-        if text not in self._warned:
-            self._warned.add(text)
-            self._reporter.warn(text)
-
-    def start(self, what: str, total_bytes: int) -> None:
-        """Begin a phase."""
-        self._reporter.start(what, total_bytes)
-
-    def advance(self, size_bytes: int) -> None:
-        """Report progress."""
-        self._reporter.advance(size_bytes)
+        self.warn = cache(reporter.warn)
+        self.start, self.advance = reporter.start, reporter.advance
 
 
 def _version(number: int) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 import xxhash
 
 from edl_ckpt.core.base.errors import EdlCkptError
-from edl_ckpt.core.base.parallel import default_workers, run_parallel
+from edl_ckpt.core.base.parallel import default_workers, run_all, run_parallel
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.seals import Chunk
@@ -94,8 +94,7 @@ def write_shard(
     done = [chunk for some in run_parallel(work.write, pieces, workers, most=min(most, 3 * workers)) for chunk in some]
     work.check_streams()
     written()
-    for _ in run_parallel(lambda task: task(), work.sums(), workers):
-        pass
+    run_all(lambda task: task(), work.sums(), workers)
     names = [variable.placed.name for variable in content.variables]
     return ShardNote(
         run,

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from edl_ckpt.core.base.arrays import Array, as_array
 from edl_ckpt.core.base.errors import UsageError
-from edl_ckpt.core.base.parallel import default_workers, run_parallel
+from edl_ckpt.core.base.parallel import default_workers, run_all
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.training.content import AnyTable, TableBatches, check_names, known_table
@@ -44,8 +44,7 @@ class SnapshotBuffers:
         self._buffers, tasks = self._used, self._tasks
         self._used, self._tasks = {}, []
         workers = min(default_workers(), _WORKERS) if sum(each.nbytes for _, each in tasks) > _PIECE_BYTES else 1
-        for _ in run_parallel(lambda pair: np.copyto(*pair), tasks, workers):
-            pass
+        run_all(lambda pair: np.copyto(*pair), tasks, workers)
         return copied, rows
 
     def _table(self, name: str, given: AnyTable) -> Table:

@@ -143,7 +143,7 @@ def signal_writer(number: int, marker: str) -> None:
             os.kill(os.getpid(), number)
         return file
 
-    writers._Files.__getitem__ = opened  # type: ignore[method-assign,assignment]
+    writers._Files.__getitem__ = opened  # type: ignore[method-assign,method-assign]
     _REPLACED["writers"] = real
 
 
@@ -155,7 +155,7 @@ def hold_writes(gate: str) -> None:
         wait_until(lambda: os.path.exists(gate), seconds=60)
         return real(self, index)
 
-    writers._Files.__getitem__ = opened  # type: ignore[method-assign,assignment]
+    writers._Files.__getitem__ = opened  # type: ignore[method-assign,method-assign]
     _REPLACED["writers"] = real
 
 

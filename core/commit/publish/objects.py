@@ -25,7 +25,7 @@ from typing import Final, Protocol
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, LockedError, RefusedError, UnsupportedError
 from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.base.parallel import impatient, run_parallel
+from edl_ckpt.core.base.parallel import impatient, run_all
 from edl_ckpt.core.base.words import base_name, counted, size
 from edl_ckpt.core.commit.interface import (
     FinishedSink,
@@ -97,8 +97,7 @@ class RemoteOutput(VersionOutput):
         fresh = [i for i in range(len(sizes)) if i not in self.resumed]
         for i in fresh:
             self._objects[i] = self._store.new_object(self._relative(i), sizes[i], self._memory)
-        for _ in run_parallel(lambda i: self._objects[i].begin(), fresh, _COMPLETIONS):
-            pass
+        run_all(lambda i: self._objects[i].begin(), fresh, _COMPLETIONS)
         self._journal = Journal(
             self._number,
             self._name,
@@ -205,8 +204,7 @@ class RemoteOutput(VersionOutput):
     def publish(self, prove: Prove, describe: Describe | None = None) -> Seal:
         """Complete all objects, prove them, and only then remove the shards that they replace."""
         assert self._journal is not None  # noqa: S101 - made by `create`
-        for _ in run_parallel(lambda item: item.finish(), list(self._objects.values()), _COMPLETIONS):
-            pass
+        run_all(lambda item: item.finish(), list(self._objects.values()), _COMPLETIONS)
         self._memory.close()
         if self._memory.spooled_bytes:
             LOG.info(
@@ -223,8 +221,7 @@ class RemoteOutput(VersionOutput):
             self._store.remove(old_seal)
         for name in self._journal.markers:
             self._store.write_small(f"{self._name}/{name}", b"")
-        for _ in run_parallel(lambda o: o.complete(), list(self._objects.values()), _COMPLETIONS):
-            pass
+        run_all(lambda o: o.complete(), list(self._objects.values()), _COMPLETIONS)
         seal = prove(self._written())
         self._place.check()
         self._journal = replace(self._journal, seal=json.loads(seal_bytes(seal)))
@@ -266,8 +263,7 @@ class RemoteOutput(VersionOutput):
             return
         kept = [] if self._resumes is None or isinstance(error, CorruptError) else self._to_keep()
         dropped = [item for i, item in self._objects.items() if i not in kept]
-        for _ in run_parallel(self._drop, dropped, _COMPLETIONS):
-            pass
+        run_all(self._drop, dropped, _COMPLETIONS)
         if self._journal is None:
             return
         with suppress(EdlCkptError):
@@ -437,5 +433,4 @@ def send_files(files: Sequence[tuple[Readable, ObjectWriter]]) -> None:
         item.write(start, source.read(start, min(UPLOAD_BYTES, item.size_bytes - start)))
 
     parts = ((source, item, at) for source, item in files for at in range(0, item.size_bytes, UPLOAD_BYTES))
-    for _ in run_parallel(send, parts, _READERS):
-        pass
+    run_all(send, parts, _READERS)

@@ -12,7 +12,7 @@ from typing import Final, Self, TypeVar
 from edl_ckpt.core.base.errors import EdlCkptError, RefusedError
 from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.base.parallel import impatient, run_parallel
+from edl_ckpt.core.base.parallel import impatient, run_all
 from edl_ckpt.core.commit.publish.objects import UPLOAD_BYTES, send_files
 from edl_ckpt.core.state.owner import is_presumed_dead, owner_in
 from edl_ckpt.core.storage.access import Access
@@ -203,8 +203,7 @@ class _FileUpload:
     def finish(self) -> ObjectWriter:
         """Upload the other parts, now that the whole file is final, and return the object."""
         rest = sorted(set(range(-(-self.item.size_bytes // self._part_bytes))) - self._sent)
-        for _ in run_parallel(self._send, rest, _READERS):
-            pass
+        run_all(self._send, rest, _READERS)
         self.item.finish()
         return self.item
 
@@ -280,8 +279,7 @@ class Ahead:
             each.close()
             with suppress(EdlCkptError):
                 each.item.abort()
-        for _ in run_parallel(_abort, list(self._others.values()), _UPLOADS):
-            pass
+        run_all(_abort, list(self._others.values()), _UPLOADS)
 
 
 def _abort(item: ObjectWriter) -> None:
@@ -313,8 +311,7 @@ def put_files(store: ObjectStore, files: Mapping[str, str], *, replace: bool, ah
             item.finish()
 
     def each(function: Callable[[Item], None], items: Iterable[Item]) -> None:
-        for _ in run_parallel(function, items, _UPLOADS):
-            pass
+        run_all(function, items, _UPLOADS)
 
     large = [relative for relative, path in files.items() if os.path.getsize(path) > UPLOAD_BYTES]
     try:

@@ -7,15 +7,15 @@ record of attempts is needed, as files have them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar, overload
+from typing import Generic, NamedTuple, TypeVar
 
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.parallel import Resource
 from edl_ckpt.core.storage import open_store
-from edl_ckpt.core.storage.interface import PartsStore, PartsWriter, SentPart, Sink, has_parts
+from edl_ckpt.core.storage.interface import PartsStore, PartsWriter, SentPart, Sink, Sinks, has_parts
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.meeting import SharedPrefix
 from edl_ckpt.core.storage.parts import PartMemory, least_part
@@ -94,7 +94,7 @@ class SharedUploads:
         return store.parts_of(relative, size_bytes, upload_id, edges=extent.edges, first=extent.first, memory=memory)
 
 
-class SentFiles(Sequence[Sink]):
+class SentFiles(Sinks):
     """The targets of a task, by their numbers; bytes for any other target are dropped."""
 
     def __init__(self, writers: Mapping[int, PartsWriter]) -> None:
@@ -108,12 +108,7 @@ class SentFiles(Sequence[Sink]):
     def __len__(self) -> int:
         return max(self._writers, default=-1) + 1
 
-    @overload
-    def __getitem__(self, index: int) -> Sink: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Sink]: ...
-    def __getitem__(self, index: int | slice) -> Sink | Sequence[Sink]:
-        assert isinstance(index, int)  # noqa: S101 - nobody takes several
+    def __getitem__(self, index: int) -> Sink:
         return self._writers.get(index, _DROPPED)
 
     def finish(self) -> None:

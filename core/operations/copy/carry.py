@@ -29,7 +29,7 @@ from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.paths import FILES_DIR
 from edl_ckpt.core.storage import Store, open_store
-from edl_ckpt.core.storage.interface import RangeReader, Sink, lists_marks
+from edl_ckpt.core.storage.interface import RangeReader, Sink, Sinks, lists_marks
 from edl_ckpt.core.storage.parts import PART_MEMORY_BYTES
 
 _spare = threading.local()
@@ -187,7 +187,7 @@ class CarryWork:
             sums = self._carry(opened.source, task, uploads, advance)
         return CarriedSums(sums, uploads.sent)
 
-    def _carry(self, opened: Checkpoint, task: Carried, files: Sequence[Sink], advance: Advance) -> list[str]:
+    def _carry(self, opened: Checkpoint, task: Carried, files: Sinks, advance: Advance) -> list[str]:
         sums = []
         reader = opened.reader(opened.shards[task.shard])
         for some in batches(task.chunks, self.batch_bytes):

@@ -19,7 +19,7 @@ from typing import Final
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, LockedError, RefusedError
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.job import Job
-from edl_ckpt.core.base.parallel import run_parallel
+from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import base_name, command, counted, describe, size
 from edl_ckpt.core.catalog.target import check_beside
@@ -49,7 +49,7 @@ from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.state.seal import read_seal, seal_bytes
 from edl_ckpt.core.storage import Store
-from edl_ckpt.core.storage.interface import RangeReader, Sink
+from edl_ckpt.core.storage.interface import RangeReader, Sinks
 
 _FAR_BATCH_BYTES: Final = 8 << 20
 """What a request of a copy brings: a connection moves it in four times the time that a request waits."""
@@ -303,7 +303,7 @@ class _Copy:
         new = NewVersion(layout, self.version.version, "copy", memory_bytes=_PART_MEMORY_BYTES, resumes=resume)
         return kind_of(self.place.store).output(self.place, new)
 
-    def _move_all(self, shards: Sequence[_Shard], output: VersionOutput, sinks: Sequence[Sink]) -> None:
+    def _move_all(self, shards: Sequence[_Shard], output: VersionOutput, sinks: Sinks) -> None:
         """Copy these shards; each is finished as soon as its last chunk is written."""
 
         def move(task: tuple[_Shard, int, list[Chunk]]) -> None:
@@ -316,8 +316,7 @@ class _Copy:
             if last:
                 output.finish(shard.index, shard.sums)
 
-        for _ in run_parallel(move, list(_tasks(shards, self.batch_bytes)), self.job.workers):
-            pass
+        run_all(move, list(_tasks(shards, self.batch_bytes)), self.job.workers)
 
     def _hand_out(self, shards: Sequence[_Shard], output: VersionOutput, source: Checkpoint) -> None:
         """Do the same in other processes; after the fence of its shard no task writes any more."""

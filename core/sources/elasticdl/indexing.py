@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError
-from edl_ckpt.core.base.parallel import run_parallel
+from edl_ckpt.core.base.parallel import run_all, run_parallel
 from edl_ckpt.core.model.dtypes import DTYPES, TF_DTYPES, DType
 from edl_ckpt.core.model.tables import DenseEntry, Problem, ShardIndex, TableEntry
 from edl_ckpt.core.model.versions import ShardFile, Version
@@ -87,8 +87,7 @@ def index_shards(drafts: Sequence[Draft], number: int, *, workers: int = 1) -> l
     `number` is the version's number by the name of its directory. `workers` shards are read at a time.
     """
     family = decide_family(drafts)
-    for _ in run_parallel(lambda draft: fill_draft(draft, family), drafts, workers):
-        pass
+    run_all(lambda draft: fill_draft(draft, family), drafts, workers)
     for draft in drafts:
         if draft.cursor.size_bytes == 0 and not may_be_empty(drafts, number):
             raise draft.cursor.corrupt("the file is empty (0 bytes)", 0, "empty-file")

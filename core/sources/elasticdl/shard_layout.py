@@ -20,7 +20,7 @@ from edl_ckpt.core.model.tables import TableInfo
 from edl_ckpt.core.sources.elasticdl import placement, wire
 from edl_ckpt.core.sources.elasticdl.checks import check_ps_num, check_texts, check_version, restore_warnings
 from edl_ckpt.core.sources.elasticdl.literals import Literals
-from edl_ckpt.core.storage.interface import OnDisk, Sink, is_on_disk
+from edl_ckpt.core.storage.interface import OnDisk, Sinks, is_on_disk
 from edl_ckpt.proto import tensor_pb2
 
 EMPTY_MODEL: Final = wire.tag(1, wire.VARINT) + wire.varint(0)
@@ -393,7 +393,7 @@ def _tensor_head(dtype: DType, shape: tuple[int, ...], size_bytes: int) -> bytes
     return head + (wire.head(4, size_bytes) if size_bytes else b"")
 
 
-def write_groups(files: Sequence[Sink], data: bulk.U8, sizes: bulk.I64, offsets: bulk.I64) -> None:
+def write_groups(files: Sinks, data: bulk.U8, sizes: bulk.I64, offsets: bulk.I64) -> None:
     """Write consecutive stretches of `data`, one for each target, at each target's offset.
 
     Many files of the local disk are written by the compiled kernel: between two writes no thread waits for Python.

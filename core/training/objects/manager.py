@@ -276,7 +276,9 @@ class CheckpointManager:
 
     def _note(self, change: Callable[[Managed], Managed]) -> None:
         """Change what managers remember, under the lock."""
-        with self._locked() as locked:
+        wait_seconds = self._settings["wait_seconds"]
+        lock = location_lock(self._location, "save", create=True, wait_seconds=wait_seconds, reporter=self._reporter)
+        with lock as locked:
             write_managed(locked.store, change(self._remembered()))
 
     def _delete_old(self, number: int) -> None:
@@ -327,10 +329,6 @@ class CheckpointManager:
         )
         for error in result.errors:
             self._reporter.warn(str(error))
-
-    def _locked(self) -> Any:
-        wait_seconds = self._settings["wait_seconds"]
-        return location_lock(self._location, "save", create=True, wait_seconds=wait_seconds, reporter=self._reporter)
 
 
 def _with(managed: Managed, number: int, moment: float | None = None) -> Managed:

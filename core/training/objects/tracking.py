@@ -221,15 +221,15 @@ def wrapped(value: Any) -> Any:
     return value
 
 
-class _Copied:
-    """The object that a container was made from: it must not change any more, because nobody would notice."""
+class _Container(_Noticing):
+    """A copy of a dict or a list, which must not change any more itself, because nothing would notice."""
 
-    def __init__(self, original: dict[Any, Any] | list[Any]) -> None:
-        self._original = original
-        self._before = _identities(original)
+    def _copy_of(self, original: dict[Any, Any] | list[Any]) -> None:
+        self._bindings = []
+        self._original, self._before = original, _identities(original)
 
     def check(self, name: str) -> None:
-        """Raise UsageError when the original was changed."""
+        """Raise UsageError when it cannot be saved so that a restore would find everything again."""
         if _identities(self._original) != self._before:
             kind = type(self._original).__name__
             raise UsageError(
@@ -244,17 +244,12 @@ def _identities(container: dict[Any, Any] | list[Any]) -> list[tuple[Any, int]]:
     return [(key, id(value)) for key, value in items]
 
 
-class TrackedDict(dict[Any, Any], _Noticing):
+class TrackedDict(dict[Any, Any], _Container):
     """A dict that notices additions."""
 
     def __init__(self, original: dict[Any, Any]) -> None:
-        self._bindings = []
-        self._copied = _Copied(original)
+        self._copy_of(original)
         super().__init__({key: wrapped(value) for key, value in original.items()})
-
-    def check(self, name: str) -> None:
-        """Raise UsageError when it cannot be saved so that a restore would find everything again."""
-        self._copied.check(name)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         super().__setitem__(key, self._adopted(key, value))
@@ -280,7 +275,7 @@ class TrackedDict(dict[Any, Any], _Noticing):
     __hash__ = None  # type: ignore[assignment]
 
 
-class TrackedList(list[Any], _Noticing):
+class TrackedList(list[Any], _Container):
     """A list that notices additions at its end.
 
     An element may be replaced. Once an element has been removed or moved, positions name other elements than they did,
@@ -288,14 +283,13 @@ class TrackedList(list[Any], _Noticing):
     """
 
     def __init__(self, original: list[Any]) -> None:
-        self._bindings = []
+        self._copy_of(original)
         self._moved = False
-        self._copied = _Copied(original)
         super().__init__(wrapped(value) for value in original)
 
     def check(self, name: str) -> None:
         """Raise UsageError when it cannot be saved so that a restore would find everything again."""
-        self._copied.check(name)
+        super().check(name)
         if self._moved:
             raise UsageError(
                 f"{name}: an element of the list was removed or moved, so positions no longer name the same elements",

@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from threading import Lock
-from types import TracebackType
 from typing import Any, Final, Self
 
 import numpy as np
 
 from edl_ckpt.core.base.errors import UnsupportedError, UsageError
-from edl_ckpt.core.base.parallel import default_workers, run_parallel
+from edl_ckpt.core.base.parallel import default_workers, run_all, run_parallel
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.kernel import bulk
@@ -93,9 +92,7 @@ class ContentReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._files.close()
 
     @property
@@ -152,8 +149,7 @@ class ContentReader:
                 source.add_rows(piece.entry.name, ids[some], values)
                 self.reporter.advance(values.nbytes)
 
-        for _ in run_parallel(read, pieces, self._workers):
-            pass
+        run_all(read, pieces, self._workers)
         for size in run_parallel(lambda span: read_span(self.checkpoint, span, source), dense, self._workers):
             self.reporter.advance(size)
         done.tables.update({name: sketch for name, sketch in source.tables.items() if name in names})

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from edl_ckpt.core.base.parallel import default_workers, run_parallel
+from edl_ckpt.core.base.parallel import default_workers, run_all, run_parallel
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DType
@@ -120,8 +120,7 @@ class TableSource:
                 self.reporter.advance(len(kept) * (8 + kept.shape[1]))
             done(start, len(ids))
 
-        for _ in run_parallel(copy, zip(firsts, self.ids.pieces, strict=False), self._workers):
-            pass
+        run_all(copy, zip(firsts, self.ids.pieces, strict=False), self._workers)
 
     def _stored_parts(self) -> Iterator[TablePart]:
         def read(piece: IdPiece) -> list[TablePart]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.libraries import library
-from edl_ckpt.core.base.parallel import run_parallel
+from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.operations.export.cluster.plan import PartFile, Span, numbered, sizes_of
 from edl_ckpt.core.operations.export.formats.arrays import write_json, write_safetensors
@@ -149,8 +149,7 @@ class Parquet(PartsFormat):
             table, output = written
             output.finish(description(content, metadata, table))
 
-        for _ in run_parallel(finish, outputs.items(), _FLUSHERS):
-            pass
+        run_all(finish, outputs.items(), _FLUSHERS)
 
     def _files(self, content: ExportContent, path: str) -> dict[TableRows | None, str]:
         """Return the path of the file for each table; None is the table of a version that has none."""

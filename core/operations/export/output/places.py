@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from edl_ckpt.core.base.errors import EdlCkptError
-from edl_ckpt.core.base.parallel import run_parallel
+from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.sorting.partition import Area
@@ -150,8 +150,7 @@ class OutputFile:
 
 def finish_outputs(files: Sequence[OutputFile]) -> None:
     """Finish several files at a time: a disk flushes them faster."""
-    for _ in run_parallel(OutputFile.finish, files, min(_FLUSHERS, len(files))):
-        pass
+    run_all(OutputFile.finish, files, min(_FLUSHERS, len(files)))
 
 
 @dataclass(frozen=True, slots=True)
