@@ -50,7 +50,7 @@ def import_command(
     ids, and shows the shards that would be written.
     """
     from edl_ckpt.cli.render import importing as render_import
-    from edl_ckpt.core.base.parallel import keep_freed_memory
+    from edl_ckpt.core.base.memory import keep_freed_memory
     from edl_ckpt.core.operations import importing
 
     keep_freed_memory()

@@ -58,7 +58,7 @@ def reshard_command(
     The new shards become visible only after their fingerprint has proved that no value was lost.
     """
     from edl_ckpt.cli.render import reshard as render_reshard
-    from edl_ckpt.core.base.parallel import keep_freed_memory
+    from edl_ckpt.core.base.memory import keep_freed_memory
     from edl_ckpt.core.operations.reshard.execute import execute_reshard
     from edl_ckpt.core.operations.reshard.needed import find_resharded
     from edl_ckpt.core.operations.reshard.prepare import prepare_reshard

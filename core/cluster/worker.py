@@ -24,8 +24,8 @@ from typing import Any, Final, NamedTuple
 
 from edl_ckpt.core.base import version
 from edl_ckpt.core.base.errors import EdlCkptError, UnsupportedError
-from edl_ckpt.core.base.memory import memory_now_bytes
-from edl_ckpt.core.base.parallel import Meeting, Resource, Work, alone, kept_memory
+from edl_ckpt.core.base.memory import kept_memory, memory_now_bytes
+from edl_ckpt.core.base.parallel import Meeting, Resource, Work, alone
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.storage import Location, open_store
 from edl_ckpt.core.storage.location import OPEN_OPTIONS
