@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _ENDING: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
-class Browser(App[None]):
+class BrowseApp(App[None]):
     """The browser. It draws in the sixteen colours that every terminal has and its owner has chosen."""
 
     ENABLE_COMMAND_PALETTE = False
@@ -170,7 +170,7 @@ def browse(ref: CheckpointRef, parse: Callable[[str], CheckpointRef], *, no_colo
     handlers: dict[int, Any] = {number: signal.getsignal(number) for number in (*_ENDING, *_asking())}
     for number in _asking():
         signal.signal(number, signal.SIG_IGN)  # an answer would stand across the screen
-    app = Browser(ref, parse=parse, shown=plain(sys.stdout))
+    app = BrowseApp(ref, parse=parse, shown=plain(sys.stdout))
     try:
         app.run(mouse=mouse)
     finally:

@@ -20,20 +20,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.model.versions import Version
     from edl_ckpt.core.operations.diff.results import DenseDiff, DiffResult
 
-_COLUMNS = (
-    Column("name", "name"),
-    Column("kind", worth=3),
-    Column("status", worth=9, title=""),
-    Column("added", "number", worth=7),
-    Column("removed", "number", worth=7),
-    Column("changed", "number", worth=7),
-    Column("unchanged", "number", worth=2),
-    Column("max abs", "number", worth=5),
-    Column("cosine", "number", worth=4),
-    Column("relative", "number", worth=6),
-    Column("bar", "bar", title=""),
-    Column("what", "prose", worth=8),
-)
+_COLUMNS = (Column("name", "name"), *render_diff.COLUMNS.values())
 _DETAILS = (Column("what", "word", title=""), Column("number", "number", title="", worth=9), Column("", "bar"))
 _BAR = 60
 
@@ -125,16 +112,7 @@ class DiffPage(SearchPage):
 
 
 def _cells(part: DenseDiff | TableDiff, largest: float) -> list[Any]:
-    measured = [render_diff.measure(part.max_abs), "", render_diff.measure(part.relative)]
-    if isinstance(part, TableDiff):
-        counts = [text.count(n) if n else "" for n in (part.added, part.removed, part.changed, part.unchanged)]
-    else:
-        counts = [""] * 4
-        measured[1] = "" if part.cosine is None or part.status == "equal" else f"{part.cosine:.6f}"
-    kind = "table" if isinstance(part, TableDiff) else "variable"
-    status = Cell(part.status, render_diff.STYLES[part.status])
-    bar = Bar(part.relative or 0.0, largest, 12, "yellow")
-    return [Cell(part.name, "bold"), kind, status, *counts, *measured, bar, part.what]
+    return [Cell(part.name, "bold"), *render_diff.cells(part, largest).values()]
 
 
 class TableDiffPage(BrowserPage):

@@ -21,10 +21,9 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from edl_ckpt.cli.terminal import text
-from edl_ckpt.cli.terminal.folding import cell_width, fold, padded, shortened
-from edl_ckpt.cli.terminal.tables import Bar, Cell, Column, Fit, Histogram
+from edl_ckpt.cli.terminal.folding import cell_width, fold, shortened
+from edl_ckpt.cli.terminal.tables import Bar, Cell, Column, Fit, Histogram, side_by_side
 
-_GAP: Final = 2
 _MORE: Final = " ..."
 _MOST_WIDEST: Final = 400
 """A name that is wider than any window need not widen its column further."""
@@ -243,7 +242,7 @@ class Grid(ScrollView, can_focus=True):
         shown = [(self.rows.columns[c], layout.widths[c], c) for c in layout.shown]
         if y < self._head:
             titles = [Cell(shortened(self._plain(text.escaped(column.heading)), w), "bold") for column, w, _ in shown]
-            return self._strip(_line(titles, shown), width)
+            return self._strip(side_by_side(titles, shown), width)
         index = int(self.scroll_offset.y) + y - self._head
         if index >= len(self.rows):
             return Strip.blank(width)
@@ -252,14 +251,14 @@ class Grid(ScrollView, can_focus=True):
             return self._strip([Cell("...", "dim")], width)
         cells = self._fitted(row, shown)
         if index != self.cursor:
-            return self._strip(_line(cells, shown), width)
+            return self._strip(side_by_side(cells, shown), width)
         # A bar would be a hole in a reversed line, and colours would be patches.
         kinds = [column.kind for column, _, _ in shown]
         styled = [
             c if kind == "bar" and c.text.strip() else Cell(c.text, "reverse")
             for c, kind in zip(cells, kinds, strict=True)
         ]
-        return self._strip(_line(styled, shown), width, "reverse")
+        return self._strip(side_by_side(styled, shown), width, "reverse")
 
     def _strip(self, cells: Sequence[Cell], width: int, style: str = "") -> Strip:
         return Strip([Segment(cell.text, _style(cell.style)) for cell in cells]).adjust_cell_length(
@@ -317,17 +316,6 @@ def _fitted(cell: Any, width: int, kind: str) -> Cell:
     if kind == "prose" and cell_width(cell.text) > width:
         return Cell(f"{fold(cell.text, max(width - len(_MORE), 1))[0]}{_MORE}", cell.style)
     return Cell(shortened(cell.text, width), cell.style)
-
-
-def _line(cells: Sequence[Cell], shown: Sequence[tuple[Column, int, int]]) -> list[Cell]:
-    last = len(shown) - 1
-    return [
-        Cell(
-            padded(cell.text, width, right=column.kind == "number") + (" " * _GAP if position < last else ""),
-            cell.style,
-        )
-        for position, (cell, (column, width, _)) in enumerate(zip(cells, shown, strict=True))
-    ]
 
 
 def _style(name: str) -> Style:

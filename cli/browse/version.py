@@ -14,8 +14,9 @@ from edl_ckpt.cli.browse.keys import DIFF, VERIFY, ActionLine, ScreenKey
 from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIT, REFRESH, SEARCH, SearchPage
 from edl_ckpt.cli.render import listing as render_list
 from edl_ckpt.cli.render.inspect import TABLE_COLUMNS, VARIABLE_COLUMNS, about, table_cells, variable_cells
+from edl_ckpt.cli.render.shared_tables import SHARD_COLUMNS, shard_cells
 from edl_ckpt.cli.terminal import text
-from edl_ckpt.cli.terminal.tables import Bar, Column
+from edl_ckpt.cli.terminal.tables import Column
 from edl_ckpt.core.base import words
 from edl_ckpt.core.operations.summary import TableSummary, VariableSummary
 
@@ -37,14 +38,7 @@ _MORE_TABS = (
     *(ScreenKey(str(n + 1), str(n + 1), name, f"show({n})", f"show {name}") for n, name in enumerate(TABS)),
 )
 
-_SHARDS = (
-    Column("shard", "number"),
-    Column("size", "number", worth=9),
-    Column("bar", "bar", title=""),
-    Column("rows", "number", worth=8),
-    Column("variables", "number", worth=5),
-    Column("file", "name", worth=2),
-)
+_SHARDS = (*SHARD_COLUMNS, Column("file", "name", worth=2))
 _ABOUT = (Column("key", "name", title=""), Column("value", "name", title=""))
 
 
@@ -165,10 +159,8 @@ class VersionPage(SearchPage):
 
         def cells(shard: Any) -> list[Any]:
             found = read.get(shard.ps_id)
-            rows, variables = (text.count(found.rows), text.count(found.variables)) if found else ("?", "?")
-            size = words.size(shard.size_bytes)
-            name = shard.path.rpartition("/")[2]
-            return [str(shard.ps_id), size, Bar(shard.size_bytes, largest, 20), rows, variables, name]
+            rows, variables = (found.rows, found.variables) if found else (None, None)
+            return [*shard_cells(shard, largest, rows, variables), shard.path.rpartition("/")[2]]
 
         return ItemRows(_SHARDS, [s for s in self._version.shards if self._has(s.path.rpartition("/")[2])], cells)
 

@@ -68,10 +68,11 @@ def import_command(
     with working(out, cluster, None, target=ref.location) as work, resumable(out, partial(half_done, ref.location)):
         acting["executor"] = work["executor"]
         if dry_run:
-            planned = render_import.Planned.of(getattr(importing, plan)(*where, **acting), cluster_of(work))
-            for warning in planned.warnings:
+            made, settings = getattr(importing, plan)(*where, **acting)
+            for warning in (*made.warnings, *settings.warnings):
                 out.warn(warning)
-            out.show(planned.document, lambda: planned.human(workers_of(work)))
+            planned, by = render_import.plan_document(made, settings, cluster_of(work)), workers_of(work)
+            out.show(lambda: planned, lambda: render_import.plan_human(made, settings, by))
             return
         result = getattr(importing, run)(*where, wait_seconds=wait, **acting)
     out.show(lambda: render_import.document(result), lambda: render_import.human(result))

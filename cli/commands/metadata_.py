@@ -39,7 +39,7 @@ def metadata_set_command(
     """
     from edl_ckpt.core.operations.annotate import set_metadata
 
-    ref, values = _split_pairs(words)
+    ref, values = o.split_pairs(words, "KEY=JSON", _value, has_ref=_is_ref(words[0]))
     version = o.resolve_named(ref, out, "metadata set", *words[ref is not None :])
     set_metadata(version, values, **o.locking(out, lock_wait))
     _show(out, o.resolve_ref(version.ref, out))
@@ -87,20 +87,6 @@ def _show(out: Output, version: Version) -> None:
         lambda: render_metadata.human(version),
         lambda: render_metadata.rows(version),
     )
-
-
-def _split_pairs(words: list[str]) -> tuple[str | None, dict[str, Any]]:
-    """Return (reference, values) of `REF KEY=JSON...`; UsageError names a word that is neither."""
-    ref = words[0] if _is_ref(words[0]) else None
-    values: dict[str, Any] = {}
-    for word in words[1:] if ref is not None else words:
-        key, equals, text = word.partition("=")
-        if not equals:
-            raise UsageError(f"{word!r}: expected KEY=JSON")
-        values[key] = _value(key, text)
-    if not values:
-        raise UsageError("KEY=JSON is missing", hint="expected REF KEY=JSON...")
-    return ref, values
 
 
 def _is_ref(word: str) -> bool:

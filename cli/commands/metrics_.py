@@ -45,7 +45,7 @@ def metrics_set_command(
     """
     from edl_ckpt.core.operations.annotate import set_metrics
 
-    ref, metrics = _split_pairs(words, out)
+    ref, metrics = o.split_pairs(words, "NAME=VALUE", _number, has_ref=o.looks_like_ref(words[0], out))
     version = o.resolve_named(ref, out, "metrics set", *words[ref is not None :])
     set_metrics(version, metrics, mode=mode, **o.locking(out, lock_wait))
     _show(out, version.location, version.key)
@@ -162,21 +162,11 @@ def metrics_mode_command(
     _show(out, where, None)
 
 
-def _split_pairs(words: list[str], out: Output) -> tuple[str | None, dict[str, float]]:
-    """Return (reference, metrics) of `REF NAME=VALUE...`; UsageError names a word that is neither."""
-    ref = words[0] if o.looks_like_ref(words[0], out) else None
-    metrics: dict[str, float] = {}
-    for word in words[1:] if ref is not None else words:
-        name, equals, value = word.partition("=")
-        try:
-            metrics[name] = float(value)
-        except ValueError:
-            raise UsageError(
-                f"{word!r}: the value is not a number" if equals else f"{word!r}: expected NAME=VALUE"
-            ) from None
-    if not metrics:
-        raise UsageError("NAME=VALUE is missing", hint="expected REF NAME=VALUE...")
-    return ref, metrics
+def _number(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"{f'{name}={text}'!r}: the value is not a number") from None
 
 
 def _show(out: Output, location: Location, version: int | str | None, *, changed: bool = True) -> None:

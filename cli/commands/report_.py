@@ -57,7 +57,7 @@ def report_command(
         raise UsageError("--json and the page cannot both go to stdout", hint="try: -o report.html --json")
     where = _checked(out.location(location))
     policy = rules.policy(out, [where])
-    with _Page(out, output, force=force) as page:
+    with _ReportFile(out, output, force=force) as page:
         report = report_location(
             where,
             policy,
@@ -84,8 +84,8 @@ def _checked(where: Location) -> Location:
     return where
 
 
-class _Page(ExitStack):
-    """The page as it is written: where it may not stand, or cannot be drawn, is known before anything is read."""
+class _ReportFile(ExitStack):
+    """The file of the page: where it may not stand, or cannot be drawn, is known before anything is read."""
 
     def __init__(self, out: Output, name: str | None, *, force: bool) -> None:
         super().__init__()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.catalog import glance
 from edl_ckpt.core.catalog.glance import Glimpse
@@ -23,26 +23,6 @@ REMOTE: Final = "EDL_CKPT_COMPLETE_REMOTE"
 """The variable that lets completion ask storage on a network."""
 
 _MOST_DELETED: Final = 500
-
-
-class KnownPlace(Protocol):
-    """A location whose names are wanted."""
-
-    def versions(self) -> Iterable[tuple[str, str]]:
-        """Return the versions, the newest first, each with a note."""
-        ...
-
-    def trash(self) -> Iterable[int]:
-        """Return the versions in its trash, those of the last deletion first."""
-        ...
-
-    def glimpse(self) -> Glimpse:
-        """Return the names in its metadata."""
-        ...
-
-    def names(self, version: str, *, variables: bool) -> Names:
-        """Return the names of tables, or of variables, in the version that the text behind '@' names."""
-        ...
 
 
 class LocalPlace:
@@ -122,7 +102,7 @@ class RemotePlace:
         return list_versions(self._location())
 
 
-def place_of(url: str, options: Iterable[str], budget: Budget) -> KnownPlace | None:
+def place_of(url: str, options: Iterable[str], budget: Budget) -> LocalPlace | RemotePlace | None:
     """Return the place that a text names; None for one on a network, unless the user wants those too."""
     if "://" in url and not url.startswith(("file://", "local://")):
         return RemotePlace(url, options) if asks_remote() else None

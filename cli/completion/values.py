@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any, Final, NamedTuple, TypeVar
 
 from edl_ckpt.cli.completion.grammar import Expected, commands
-from edl_ckpt.cli.completion.places import KnownPlace, expanded, place_of
+from edl_ckpt.cli.completion.places import LocalPlace, RemotePlace, expanded, place_of
 from edl_ckpt.core.catalog import glance
 from edl_ckpt.core.sources.elasticdl import peek
 from edl_ckpt.core.sources.elasticdl.peek import Budget
@@ -170,10 +170,10 @@ class Completer:
         return self._place.glimpse() if self._place is not None else glance.Glimpse()
 
     @cached_property
-    def _place(self) -> KnownPlace | None:
+    def _place(self) -> LocalPlace | RemotePlace | None:
         return self._place_of(self._typed_ref[0])
 
-    def _place_of(self, location: str) -> KnownPlace | None:
+    def _place_of(self, location: str) -> LocalPlace | RemotePlace | None:
         if self._storages is not None:
             try:
                 found = self._storages.locate(location) if location else None

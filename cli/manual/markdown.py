@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from edl_ckpt.cli.manual.page import Block, Page, Row
+from edl_ckpt.cli.manual.page import Block, ManualPage, Row
 
 
-def draw(pages: Sequence[Page]) -> str:
+def draw(pages: Sequence[ManualPage]) -> str:
     """Return pages as one file: the first has its heading, the others are sections in it."""
     lines: list[str] = []
     for number, page in enumerate(pages):
@@ -15,7 +15,7 @@ def draw(pages: Sequence[Page]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _page(page: Page, level: str) -> Iterator[str]:
+def _page(page: ManualPage, level: str) -> Iterator[str]:
     title = page.summary.removesuffix(".") if page.is_topic else page.title
     yield from (f"{level} {title}", "")
     for text in (() if page.is_topic else (page.summary,)) + page.description:

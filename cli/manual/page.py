@@ -42,7 +42,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ManualPage:
     """A page: `name` is `prune`, `tag add`, '' for the program, or that of a topic; text has `code` in backticks."""
 
     name: str
@@ -58,7 +58,7 @@ class Page:
         return f"{PROGRAM} {self.name}".strip()
 
 
-def command_page(name: str, command: Any, context: Any, function: Callable[..., None]) -> Page:
+def command_page(name: str, command: Any, context: Any, function: Callable[..., None]) -> ManualPage:
     """Return the page of a command: `command` is the parser of `name`, `function` what it runs."""
     summary, description = _described(function.__doc__ or "")
     parameters = [p for p in command.get_params(context) if not getattr(p, "hidden", False)]
@@ -72,13 +72,13 @@ def command_page(name: str, command: Any, context: Any, function: Callable[..., 
         Block("Exit codes", rows=tuple(_exit_rows(marks.exits_of(function)))),
         Block("Examples", lines=lines),
     )
-    return Page(name, summary, usage_line(name, parameters, context), description, _filled(blocks))
+    return ManualPage(name, summary, usage_line(name, parameters, context), description, _filled(blocks))
 
 
-def group_page(name: str, summary: str, commands: Sequence[Row], lines: Iterable[str]) -> Page:
+def group_page(name: str, summary: str, commands: Sequence[Row], lines: Iterable[str]) -> ManualPage:
     """Return the page of a group: its commands, and examples as whole command lines."""
     blocks = (Block("Commands", rows=tuple(commands)), Block("Examples", lines=tuple(lines)))
-    return Page(name, summary, f"{PROGRAM} {name} COMMAND [OPTIONS]", (), blocks)
+    return ManualPage(name, summary, f"{PROGRAM} {name} COMMAND [OPTIONS]", (), blocks)
 
 
 def usage_line(name: str, parameters: Iterable[Any], context: Any) -> str:

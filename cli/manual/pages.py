@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from edl_ckpt.cli.catalogue import COMMANDS, GROUPS, SECTIONS, function_of
-from edl_ckpt.cli.manual.page import PROGRAM, Block, Page, Row, command_page, group_page
+from edl_ckpt.cli.manual.page import PROGRAM, Block, ManualPage, Row, command_page, group_page
 from edl_ckpt.cli.manual.topics import TOPICS, topic
 
 Parser = Callable[[str], Any]
@@ -21,7 +21,7 @@ _DESCRIPTION: Final = (
 _EXAMPLES: Final = ("demo", "list s3://models/run", "verify run@100 --deep", "prune run --keep 5 --dry-run")
 
 
-def root() -> Page:
+def root() -> ManualPage:
     """Return the page of the program."""
     sections = [
         Block(heading, rows=tuple(Row(name, _summary(name)) for name in names)) for heading, names in SECTIONS.items()
@@ -39,10 +39,10 @@ def root() -> Page:
         Block("Exit codes", (codes,)),
         Block("Examples", lines=lines),
     )
-    return Page("", _SUMMARY, f"{PROGRAM} COMMAND [ARGUMENTS] [OPTIONS]", _DESCRIPTION, (*sections, *rest))
+    return ManualPage("", _SUMMARY, f"{PROGRAM} COMMAND [ARGUMENTS] [OPTIONS]", _DESCRIPTION, (*sections, *rest))
 
 
-def group(name: str) -> Page:
+def group(name: str) -> ManualPage:
     """Return the page of a group of commands, such as `tag`."""
     summary, members = GROUPS[name]
     commands = [f"{name} {member}" for member in members]
@@ -51,12 +51,12 @@ def group(name: str) -> Page:
     return group_page(name, summary, rows, (f"{PROGRAM} {line}" for lines in firsts for line in lines))
 
 
-def overview(name: str) -> Page:
+def overview(name: str) -> ManualPage:
     """Return the page of a group, that of the program for ''."""
     return group(name) if name else root()
 
 
-def page(name: str, parser: Parser) -> Page:
+def page(name: str, parser: Parser) -> ManualPage:
     """Return the page of a command, a topic or a group, that of the program for ''.
 
     `config` is both: its topic tells more, and names the group.
@@ -66,7 +66,7 @@ def page(name: str, parser: Parser) -> Page:
     return topic(name) if name in TOPICS else overview(name)
 
 
-def every(parser: Parser) -> Iterator[Page]:
+def every(parser: Parser) -> Iterator[ManualPage]:
     """Yield all pages: the program's, each command's and each group's in the order of the help, and the topics."""
     yield root()
     for names in SECTIONS.values():
@@ -77,7 +77,7 @@ def every(parser: Parser) -> Iterator[Page]:
     yield from map(topic, TOPICS)
 
 
-def _command(name: str, parser: Parser) -> Page:
+def _command(name: str, parser: Parser) -> ManualPage:
     """Return the page of a command, such as `list` or `tag add`."""
     program = parser(name.partition(" ")[0])
     for word in name.split():

@@ -7,31 +7,31 @@ from collections.abc import Iterator
 from typing import Final
 
 from edl_ckpt.cli import __version__
-from edl_ckpt.cli.manual.page import PROGRAM, Block, Page
+from edl_ckpt.cli.manual.page import PROGRAM, Block, ManualPage
 
 _DATE: Final = "2026-11-22"
 """Of the version; a man page must have one."""
 _CODE: Final = re.compile(r"`([^`]+)`")
 
 
-def file_name(page: Page) -> str:
+def file_name(page: ManualPage) -> str:
     """Return the name of a page's file: of section 1 for a command, of section 7 for a topic.
 
-    >>> file_name(Page("tag add", "", "", (), ()))
+    >>> file_name(ManualPage("tag add", "", "", (), ()))
     'edl-ckpt-tag-add.1'
     """
     return f"{_name(page)}.{_section(page)}"
 
 
-def _name(page: Page) -> str:
+def _name(page: ManualPage) -> str:
     return "-".join([PROGRAM, *page.name.split()])
 
 
-def _section(page: Page) -> int:
+def _section(page: ManualPage) -> int:
     return 7 if page.is_topic else 1
 
 
-def draw(page: Page, others: Iterator[str] | tuple[str, ...] = ()) -> str:
+def draw(page: ManualPage, others: Iterator[str] | tuple[str, ...] = ()) -> str:
     """Return a page in roff; `others` are the files of related pages, such as `edl-ckpt-prune.1`."""
     lines = [
         f'.TH {_name(page).upper()} {_section(page)} "{_DATE}" "{PROGRAM} {__version__}" "edl-ckpt manual"',

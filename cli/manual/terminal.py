@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from edl_ckpt.cli.manual.page import Block, Page, Row
+from edl_ckpt.cli.manual.page import Block, ManualPage, Row
 from edl_ckpt.cli.terminal.style import painted
 
 _WIDEST: Final = 110
@@ -22,7 +22,7 @@ _GLUE: Final = "\u00a0"
 _CODE: Final = re.compile(r"`([^`]+)`")
 
 
-def draw(page: Page, *, width: int, colour: bool = False) -> str:
+def draw(page: ManualPage, *, width: int, colour: bool = False) -> str:
     """Return a page as text of at most so many columns, but for example lines, which must stay whole."""
     width = max(20, min(width, _WIDEST))
     lines = [*_paragraph(page.summary, width, colour=colour), ""]

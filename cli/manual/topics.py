@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from edl_ckpt.cli.manual.marks import CODES
-from edl_ckpt.cli.manual.page import Block, Page, Row
+from edl_ckpt.cli.manual.page import Block, ManualPage, Row
 
 TOPICS: Final[Mapping[str, str]] = {
     "refs": "How to name a location and a version.",
@@ -18,10 +18,10 @@ TOPICS: Final[Mapping[str, str]] = {
 """The topics of `edl-ckpt help TOPIC`, and what each is about."""
 
 
-def topic(name: str) -> Page:
+def topic(name: str) -> ManualPage:
     """Return the page of a topic; KeyError for a name that is none."""
     description, blocks = _PAGES[name]()
-    return Page(name, TOPICS[name], "", description, blocks, is_topic=True)
+    return ManualPage(name, TOPICS[name], "", description, blocks, is_topic=True)
 
 
 _Content = tuple[tuple[str, ...], tuple[Block, ...]]

@@ -11,7 +11,7 @@ import os
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
 
 import typer
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.storage.location import Location
 
 
+Value = TypeVar("Value")
 _KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 _CONTEXT = "context"
 _REPLACED_ATTEMPTS = 5
@@ -227,6 +228,24 @@ def split_names(words: list[str], out: Output, name: str, what: str) -> tuple[st
     if not names:
         raise UsageError(f"{name} is missing, the {what} to remove", hint=f"expected REF {name}...")
     return ref, names
+
+
+def split_pairs(
+    words: list[str], pair: str, value_of: Callable[[str, str], Value], *, has_ref: bool
+) -> tuple[str | None, dict[str, Value]]:
+    """Return (reference, values) of `REF NAME=VALUE...`; UsageError for a word that is no `pair`, and without any.
+
+    `value_of` makes the value of a name and a text.
+    """
+    values: dict[str, Value] = {}
+    for word in words[has_ref:]:
+        name, equals, text = word.partition("=")
+        if not equals:
+            raise UsageError(f"{word!r}: expected {pair}")
+        values[name] = value_of(name, text)
+    if not values:
+        raise UsageError(f"{pair} is missing", hint=f"expected REF {pair}...")
+    return words[0] if has_ref else None, values
 
 
 class Locking(TypedDict):

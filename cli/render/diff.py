@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from edl_ckpt.cli.render.shared_tables import first_rows
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import as_dict
 from edl_ckpt.cli.terminal.lines import Lines, styled
-from edl_ckpt.cli.terminal.tables import MOST_ROWS, Bar, Cell, Column, Histogram, Table, beside
+from edl_ckpt.cli.terminal.tables import MOST_ROWS, Bar, Cell, Column, Content, Histogram, Table, beside
 from edl_ckpt.core.operations.diff import HISTOGRAM_EDGES
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from edl_ckpt.core.operations.diff import DenseDiff, DiffResult, TableDiff
 
 Part = TypeVar("Part", "DenseDiff", "TableDiff")
-STYLES = {"equal": "dim", "changed": "yellow", "added": "green", "removed": "red"}
+_COUNTS: Final = ("added", "removed", "changed", "unchanged")
+_STYLES: Final = {"equal": "dim", "changed": "yellow", "added": "green", "removed": "red"}
 _BAR = 12
 
 
@@ -35,13 +34,9 @@ def document(result: DiffResult, *, rows: bool = False) -> dict[str, Any]:
 
 def rows(result: DiffResult) -> list[list[Any]]:
     """Return a header and one row for each variable and table."""
-    header = ["kind", "name", "status", "added", "removed", "changed", "unchanged", "max_abs", "l2", "relative", "what"]
-    dense = [["variable", v.name, v.status, *[None] * 4, v.max_abs, v.l2, v.relative, v.what] for v in result.variables]
-    tables = [
-        ["table", t.name, t.status, t.added, t.removed, t.changed, t.unchanged, t.max_abs, t.l2, t.relative, t.what]
-        for t in result.tables
-    ]
-    return [header, *dense, *tables]
+    keys = ("name", "status", *_COUNTS, "max_abs", "l2", "relative", "what")
+    parts = [*(("variable", v) for v in result.variables), *(("table", t) for t in result.tables)]
+    return [["kind", *keys], *([kind, *(getattr(part, key, None) for key in keys)] for kind, part in parts)]
 
 
 def changed_rows(result: DiffResult) -> list[list[Any]]:
@@ -78,10 +73,10 @@ def human(result: DiffResult, *, every: bool = True) -> Lines:
     tables, more_tables = first_rows(_by_interest(result.tables, every=every), "table", every=every)
     variables, more_variables = first_rows(_by_interest(result.variables, every=every), "variable", every=every)
     if tables:
-        yield _tables(tables, largest)
+        yield _drawn("embedding table", tables, _OF_TABLES, largest)
     yield from more_tables
     if variables:
-        yield _variables(variables, largest)
+        yield _drawn("dense variable", variables, _OF_VARIABLES, largest)
     yield from more_variables
     for table in tables:
         yield from _details(table)
@@ -97,38 +92,48 @@ def measure(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
 
 
-def _bar(part: DenseDiff | TableDiff, largest: float) -> Bar:
-    return Bar(part.relative or 0.0, largest, _BAR, "yellow")
-
-
-_STATUS = Column("status", worth=9, title="")
-_LAST = (Column("relative", "number", worth=6), Column("bar", "bar", title=""), Column("what", "prose", worth=8))
-
-
-def _tables(tables: Sequence[TableDiff], largest: float) -> RenderableType:
-    counts = (
+COLUMNS: Final[Mapping[str, Column]] = {
+    column.name: column
+    for column in (
+        Column("kind", worth=3),
+        Column("status", worth=9, title=""),
         Column("added", "number", worth=7),
         Column("removed", "number", worth=7),
         Column("changed", "number", worth=7),
         Column("unchanged", "number", worth=3),
+        Column("max abs", "number", worth=5),
+        Column("cosine", "number", worth=4),
+        Column("relative", "number", worth=6),
+        Column("bar", "bar", title=""),
+        Column("what", "prose", worth=8),
     )
-    drawn = Table(Column("embedding table", "name"), _STATUS, *counts, *_LAST, whole=True)
-    for t in tables:
-        numbers = [text.count(n) if n else "" for n in (t.added, t.removed, t.changed, t.unchanged)]
-        status = Cell(t.status, STYLES[t.status])
-        drawn.add(t.name, status, *numbers, measure(t.relative), _bar(t, largest), t.what)
-    return drawn
+}
+"""What is shown of each tensor after its name, here and in the browser; a table of one kind shows some of it."""
+_LAST = ("relative", "bar", "what")
+_OF_TABLES = ("status", *_COUNTS, *_LAST)
+_OF_VARIABLES = ("status", "max abs", "cosine", *_LAST)
 
 
-def _variables(variables: Sequence[DenseDiff], largest: float) -> RenderableType:
-    measured = (Column("max abs", "number", worth=5), Column("cosine", "number", worth=4))
-    drawn = Table(Column("dense variable", "name"), _STATUS, *measured, *_LAST, whole=True)
-    for v in variables:
-        status = Cell(v.status, STYLES[v.status])
-        cosine = "" if v.cosine is None or v.status == "equal" else f"{v.cosine:.6f}"
-        measures = (measure(v.max_abs), cosine, measure(v.relative))
-        drawn.add(v.name, status, *measures, _bar(v, largest), v.what)
-    return drawn
+def cells(part: DenseDiff | TableDiff, largest: float) -> dict[str, Content]:
+    """Return what stands in each of COLUMNS; the bar of the tensor with the relative change `largest` is full."""
+    counts = {name: getattr(part, name, 0) for name in _COUNTS}
+    cosine = getattr(part, "cosine", None)
+    return {
+        "kind": "variable" if hasattr(part, "cosine") else "table",
+        "status": Cell(part.status, _STYLES[part.status]),
+        **{name: text.count(n) if n else "" for name, n in counts.items()},
+        "max abs": measure(part.max_abs),
+        "cosine": "" if cosine is None or part.status == "equal" else f"{cosine:.6f}",
+        "relative": measure(part.relative),
+        "bar": Bar(part.relative or 0.0, largest, _BAR, "yellow"),
+        "what": part.what,
+    }
+
+
+def _drawn(title: str, parts: Sequence[DenseDiff | TableDiff], names: Sequence[str], largest: float) -> Table:
+    columns = (Column(title, "name"), *map(COLUMNS.__getitem__, names))
+    rows = ([part.name, *map(cells(part, largest).__getitem__, names)] for part in parts)
+    return Table.of(columns, rows, whole=True)
 
 
 def _details(table: TableDiff) -> Lines:

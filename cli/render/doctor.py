@@ -8,19 +8,22 @@ from typing import TYPE_CHECKING, Any, Final
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import picked
 from edl_ckpt.cli.terminal.lines import Lines, head, styled
-from edl_ckpt.cli.terminal.tables import Column, Table
+from edl_ckpt.cli.terminal.tables import Cell, Column, Table
 from edl_ckpt.core.base.words import extra_hint
 from edl_ckpt.core.storage.facts import Fact, Verdict
 
 if TYPE_CHECKING:
     from edl_ckpt.core import StorageReport
 
-_STYLES: Final[Mapping[Verdict, tuple[str, str]]] = {
-    Verdict.FINE: ("ok", "green"),
-    Verdict.WEAKER: ("weaker", "yellow"),
-    Verdict.BROKEN: ("broken", "bold red"),
-    Verdict.UNKNOWN: ("-", "dim"),
+_STYLES: Final[Mapping[Verdict, Cell]] = {
+    Verdict.FINE: Cell("ok", "green"),
+    Verdict.WEAKER: Cell("weaker", "yellow"),
+    Verdict.BROKEN: Cell("broken", "bold red"),
+    Verdict.UNKNOWN: Cell("-", "dim"),
 }
+
+
+_VERDICT: Final = Column("verdict", worth=9, title="")
 
 
 def document(program: Iterable[Fact], extras: Iterable[Fact], storage: StorageReport | None) -> dict[str, Any]:
@@ -63,24 +66,18 @@ def human(program: Sequence[Fact], extras: Sequence[Fact], storage: StorageRepor
     yield styled(f"{weaker} slower or weaker" if weaker else "" if broken else "Nothing is slower or weaker.", "dim")
 
 
-def _facts(facts: Iterable[Fact]) -> Table:
+def _facts(facts: Sequence[Fact]) -> Table:
     """Return a table of facts. A reason stands behind the value: in a column of its own it would be the first to go."""
-    table = Table(
-        Column("verdict", worth=9, title=""), Column("fact", "name", worth=10, title=""),
-        Column("value", "prose", worth=8, title=""),
-    )  # fmt: skip
-    for fact in facts:
-        value = f"{fact.value}: {fact.why}" if fact.why else fact.value
-        table.add(_STYLES[fact.verdict], fact.name, text.escaped(value))
-    return table
+    columns = Column("fact", "name", worth=10, title=""), Column("value", "prose", worth=8, title="")
+    values = (f"{fact.value}: {fact.why}" if fact.why else fact.value for fact in facts)
+    cells = zip(facts, values, strict=True)
+    return Table.of(
+        (_VERDICT, *columns), ((_STYLES[fact.verdict], fact.name, text.escaped(value)) for fact, value in cells)
+    )
 
 
 def _extras(facts: Iterable[Fact]) -> Table:
     """Return a table of extras, with what each gives."""
-    table = Table(
-        Column("verdict", worth=9, title=""), Column("extra", "name", worth=10, title=""),
-        Column("value", worth=7, title=""), Column("gives", "prose", worth=8, title=""),
-    )  # fmt: skip
-    for fact in facts:
-        table.add(_STYLES[fact.verdict], fact.name, fact.value, (fact.why, "dim"))
-    return table
+    value, gives = Column("value", worth=7, title=""), Column("gives", "prose", worth=8, title="")
+    columns = _VERDICT, Column("extra", "name", worth=10, title=""), value, gives
+    return Table.of(columns, ([_STYLES[fact.verdict], fact.name, fact.value, Cell(fact.why, "dim")] for fact in facts))

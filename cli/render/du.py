@@ -78,10 +78,11 @@ def _parts(usage: LocationUsage) -> Iterator[tuple[str, str, str, int]]:
 
 def _table(parts: Sequence[tuple[str, str, int, str]]) -> Table:
     largest = max((size for _, _, size, _ in parts), default=0)
-    table = Table(
+    columns = (
         Column("what"), Column("name", "name", worth=9), Column("size", "number", worth=10),
         Column("share", "bar", worth=1, title=""), Column("note", "prose", worth=2, title=""),
     )  # fmt: skip
-    for what, name, size, note in parts:
-        table.add(what, text.escaped(name), words.size(size), Bar(size, largest, _BAR_WIDTH), note)
-    return table
+    return Table.of(
+        columns,
+        ([what, name, words.size(size), Bar(size, largest, _BAR_WIDTH), note] for what, name, size, note in parts),
+    )

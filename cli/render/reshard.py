@@ -27,10 +27,8 @@ def plan_document(
     plan: ReshardPlan, settings: ReshardSettings, cluster: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return `edl-ckpt/reshard/1` of a dry run: everything that a survey tells, and the cluster that would work."""
-    warnings, state = (*plan.warnings, *settings.warnings), {"needed": True, "dry_run": True}
-    state["in_place"] = plan.target.in_place
-    read, schema = plan.survey.bytes_read, "edl-ckpt/reshard/1"
-    return planned_version(schema, plan, plan.ref, read, warnings, settings.parts, cluster, **state)
+    state = {"needed": True, "dry_run": True, "in_place": plan.target.in_place}
+    return planned_version("reshard", plan, settings, plan.ref, cluster, **state)
 
 
 def plan_human(plan: ReshardPlan, settings: ReshardSettings, cluster: str = "") -> Lines:
@@ -38,7 +36,7 @@ def plan_human(plan: ReshardPlan, settings: ReshardSettings, cluster: str = "") 
     where = "in place" if plan.target.in_place else f"in {text.escaped(plan.target.location.url)}"
     yield head(plan.ref, f"{plan.from_ps} -> {plan.to_ps} PS, {where}")
     workers = text.escaped(cluster) or text.count(settings.workers, "worker")
-    yield from planned_lines(plan, settings.parts, f"; {workers} with batches of {words.size(settings.batch_bytes)}")
+    yield from planned_lines(plan, settings, f"; {workers} with batches of {words.size(settings.batch_bytes)}")
 
 
 def human(result: ReshardResult) -> Lines:

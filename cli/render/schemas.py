@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from edl_ckpt.cli.catalogue import GROUPS
 from edl_ckpt.cli.render.schema_parts import (
     ANY,
     CLUSTER,
@@ -181,21 +182,8 @@ _DEFINITIONS: Final[Mapping[str, Mapping[str, Schema]]] = {
 
 OF_COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "verify": ("verify", "verify-all", "verify-failed"),
-    "metrics set": ("metrics",),
-    "metrics show": ("metrics",),
-    "metrics remove": ("metrics",),
-    "metrics mode": ("metrics",),
+    **{f"{group} {name}": ("tags" if group == "tag" else group,) for group in GROUPS for name in GROUPS[group][1]},
     "metrics import": ("metrics-import",),
-    "tag add": ("tags",),
-    "tag remove": ("tags",),
-    "tag list": ("tags",),
-    "metadata set": ("metadata",),
-    "metadata show": ("metadata",),
-    "metadata remove": ("metadata",),
-    "config show": ("config",),
-    "policy show": ("policy",),
-    "policy set": ("policy",),
-    "policy clear": ("policy",),
 }
 """The documents of each command that prints others than one of its own name."""
 

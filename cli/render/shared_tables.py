@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from edl_ckpt.cli.terminal import text
-from edl_ckpt.cli.terminal.documents import as_dict
+from edl_ckpt.cli.terminal.documents import as_dict, document_of
 from edl_ckpt.cli.terminal.lines import Lines, styled
-from edl_ckpt.cli.terminal.tables import MOST_ROWS, Bar, Column, Table
+from edl_ckpt.cli.terminal.tables import MOST_ROWS, Bar, Column, Content, Table
 from edl_ckpt.core.base import words
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from edl_ckpt.core.catalog.target import WritePlan
-    from edl_ckpt.core.commit.publish.part_plan import PartsPlan
     from edl_ckpt.core.model.tables import ShardSummary
+    from edl_ckpt.core.model.versions import ShardFile
+    from edl_ckpt.core.moving.settings import ReshardSettings
+    from edl_ckpt.core.operations.importing import ArraysPlan
+    from edl_ckpt.core.operations.reshard.plan import ReshardPlan
 
 Item = TypeVar("Item")
+SHARD_COLUMNS: Final = (
+    Column("shard", "number"),
+    Column("size", "number", worth=9),
+    Column("bar", "bar", title=""),
+    Column("rows", "number", worth=8),
+    Column("variables", "number"),
+)
+"""What is shown of each shard, here and in the browser."""
 
 
 def first_rows(
@@ -36,46 +47,37 @@ def first_rows(
 
 
 def planned_version(
-    schema: str,
-    plan: WritePlan,
+    name: str,
+    plan: ArraysPlan | ReshardPlan,
+    settings: ReshardSettings,
     ref: str,
-    bytes_read: int,
-    warnings: Sequence[str],
-    parts: PartsPlan | None,
     cluster: Mapping[str, Any] | None,
     **more: bool,
 ) -> dict[str, Any]:
     """Return the document of a dry run that would write a version: everything that its plan tells."""
-    return {
-        "schema": schema,
-        "ref": ref,
-        "output": plan.target.location.url,
-        "from_ps": plan.from_ps,
-        "to_ps": plan.to_ps,
-        "version": plan.target.number,
-        "size_bytes": plan.size_bytes,
-        "bytes_read": bytes_read,
-        "bytes_written": 0,
-        "rows": plan.rows,
-        "seconds": None,
-        "peak_memory_bytes": None,
-        "fingerprint": None,
-        "shards": [as_dict(shard) for shard in plan.shards],
-        "forced": None,
-        **more,
-        "layout": plan.target.layout.name,
-        "skew": plan.skew,
-        "warnings": list(warnings),
-        "cluster": cluster,
-        "parts": parts and {**as_dict(parts), "times_read": parts.times_read},
-    }
+    target, parts = plan.target, settings.parts
+    unknown = dict.fromkeys(("seconds", "peak_memory_bytes", "fingerprint", "forced"))
+    return document_of(
+        name,
+        plan,
+        "ref output from_ps to_ps version size_bytes bytes_read bytes_written rows seconds peak_memory_bytes"
+        f" fingerprint shards forced {' '.join(more)} layout skew warnings cluster parts",
+        ref=ref,
+        output=target.location.url,
+        version=target.number,
+        layout=target.layout.name,
+        **{"bytes_read": plan.survey.bytes_read, "bytes_written": 0, **unknown, **more},
+        warnings=[*plan.warnings, *settings.warnings],
+        cluster=cluster,
+        parts=parts and {**as_dict(parts), "times_read": parts.times_read},
+    )
 
 
-def planned_lines(plan: WritePlan, parts: PartsPlan | None, how: str) -> Lines:
+def planned_lines(plan: WritePlan, settings: ReshardSettings, how: str) -> Lines:
     """Yield the shards that a dry run would write, in which parts, and `how` in words."""
     yield shard_table(plan.shards)
-    if parts is not None:
-        yield styled(str(parts), "dim")
+    if settings.parts is not None:
+        yield styled(str(settings.parts), "dim")
     content = f"{words.size(plan.size_bytes)}, {text.count(plan.rows, 'row')}"
     yield styled(f"{content}, largest shard {plan.skew:.2f} x the mean{how}. Nothing was written.", "dim")
 
@@ -88,20 +90,13 @@ def proved_lines(what: str, fingerprint: str | None) -> Lines:
 
 def shard_table(shards: Sequence[ShardSummary]) -> Table:
     """Return a table of shards, with a bar for the size of each."""
-    table = Table(
-        Column("shard", "number"),
-        Column("size", "number", worth=9),
-        Column("bar", "bar", title=""),
-        Column("rows", "number", worth=8),
-        Column("variables", "number"),
-    )
     largest = max((shard.size_bytes for shard in shards), default=0)
-    for shard in shards:
-        table.add(
-            str(shard.ps_id),
-            words.size(shard.size_bytes),
-            Bar(shard.size_bytes, largest, 20),
-            text.count(shard.rows),
-            text.count(shard.variables),
-        )
-    return table
+    return Table.of(SHARD_COLUMNS, (shard_cells(s, largest, s.rows, s.variables) for s in shards))
+
+
+def shard_cells(
+    shard: ShardSummary | ShardFile, largest: int, rows: int | None, variables: int | None
+) -> list[Content]:
+    """Return the row of a shard, for SHARD_COLUMNS; its rows and variables are None where it was not opened."""
+    size = words.size(shard.size_bytes), Bar(shard.size_bytes, largest, 20)
+    return [str(shard.ps_id), *size, *("?" if n is None else text.count(n) for n in (rows, variables))]

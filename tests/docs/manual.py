@@ -17,7 +17,7 @@ import edl_ckpt.core
 from edl_ckpt.cli.catalogue import SECTIONS
 from edl_ckpt.cli.completion import table
 from edl_ckpt.cli.manual import markdown, roff
-from edl_ckpt.cli.manual.page import Page
+from edl_ckpt.cli.manual.page import ManualPage
 from edl_ckpt.cli.manual.pages import every
 from edl_ckpt.cli.options.program import parser
 from edl_ckpt.cli.render import schemas
@@ -56,7 +56,7 @@ def _schemas() -> dict[str, str]:
     }
 
 
-def _man_pages(pages: list[Page]) -> dict[str, str]:
+def _man_pages(pages: list[ManualPage]) -> dict[str, str]:
     """Return the man pages; that of the program names all others."""
     names = [roff.file_name(page) for page in pages]
     return {
@@ -65,16 +65,16 @@ def _man_pages(pages: list[Page]) -> dict[str, str]:
     }
 
 
-def _reference(pages: list[Page]) -> dict[str, str]:
+def _reference(pages: list[ManualPage]) -> dict[str, str]:
     """Return a page for each command and topic, with those of its sub-commands, and an index."""
-    found: dict[str, list[Page]] = {}
+    found: dict[str, list[ManualPage]] = {}
     for page in pages:
         found.setdefault(page.name.partition(" ")[0] or "index", []).append(page)
     texts = {f"docs/reference/{name}.md": markdown.draw(group) for name, group in found.items()}
     return {**texts, "docs/reference/index.md": _index(found)}
 
 
-def _index(found: dict[str, list[Page]]) -> str:
+def _index(found: dict[str, list[ManualPage]]) -> str:
     """Return the index: the commands in their sections, and the topics."""
     lines = ["# Reference", "", "These pages say what `--help`, `edl-ckpt help` and the man pages say.", ""]
     topics = [name for name, group in found.items() if group[-1].is_topic]

@@ -20,7 +20,7 @@ import numpy as np
 from textual import events
 from textual.pilot import Pilot
 
-from edl_ckpt.cli.browse.app import Browser
+from edl_ckpt.cli.browse.app import BrowseApp
 from edl_ckpt.core import Table, add_tag, parse_ref, save_checkpoint, set_metrics
 from places import DATA
 
@@ -50,7 +50,7 @@ _SECONDS = 60.0
 class Screen:
     """A browser that is being tested."""
 
-    def __init__(self, app: Browser, pilot: Pilot[Any]) -> None:
+    def __init__(self, app: BrowseApp, pilot: Pilot[Any]) -> None:
         self.app, self.pilot = app, pilot
 
     async def settle(self) -> None:
@@ -132,11 +132,11 @@ CHARACTERS = {name: char for char, name in NAMES.items()} | {"question_mark": "?
 
 def browsing(
     ref: str | Path, use: Callable[[Screen], Awaitable[Any]], *, size: tuple[int, int] = (80, 24), **settings: Any
-) -> Browser:
+) -> BrowseApp:
     """Run the browser, have it used, and return it when it has ended."""
 
-    async def run() -> Browser:
-        app = Browser(parse_ref(str(ref)), parse=parse_ref, **settings)
+    async def run() -> BrowseApp:
+        app = BrowseApp(parse_ref(str(ref)), parse=parse_ref, **settings)
         async with app.run_test(size=size) as pilot:
             screen = Screen(app, pilot)
             await screen.settle()

@@ -24,7 +24,7 @@ import manual
 from edl_ckpt.cli.catalogue import COMMANDS, GROUPS, SECTIONS, function_of
 from edl_ckpt.cli.commands.demo_ import make_checkpoints
 from edl_ckpt.cli.manual import marks, panels, roff, terminal
-from edl_ckpt.cli.manual.page import Block, Page
+from edl_ckpt.cli.manual.page import Block, ManualPage
 from edl_ckpt.cli.manual.pages import every
 from edl_ckpt.cli.manual.topics import TOPICS
 from edl_ckpt.cli.options.program import parser, run
@@ -36,7 +36,7 @@ PAGES = {page.name: page for page in reversed([*every(parser)])}  # `config` is 
 """All pages; that of the program is ''."""
 
 
-def block(page: Page, heading: str) -> Block:
+def block(page: ManualPage, heading: str) -> Block:
     """Return a block of a page, an empty one where it has none."""
     return next((b for b in page.blocks if b.heading == heading), Block(heading))
 

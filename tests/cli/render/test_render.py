@@ -438,6 +438,8 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "get.variable_rows": lambda r: [render_get.variable_rows(_VECTOR)],
     "importing.document": lambda r: [render_import.document(r.imported)],
     "importing.human": lambda r: [render_import.human(r.imported)],
+    "importing.plan_document": lambda r: [render_import.plan_document(*r.plan)],
+    "importing.plan_human": lambda r: [render_import.plan_human(*r.plan)],
     "inspect.document": lambda r: [
         render_inspect.document(r.summary),
         render_inspect.document(r.summary, r.stats),
