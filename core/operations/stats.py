@@ -14,8 +14,9 @@ import numpy.typing as npt
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import counted, describe, escaped
 from edl_ckpt.core.reading.blocks import as_dtype
+from edl_ckpt.core.reading.places import dense_at
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.reading.scan import dense_pieces, read_dense
+from edl_ckpt.core.reading.scan import read_dense
 
 _BINS: Final = 4096
 
@@ -153,7 +154,7 @@ def tensor_stats(
     wanted = set(names)
     reporter.start("reading values", _total(checkpoint, wanted, set(table_names)))
     moments = {name: Moments() for name in names}
-    for piece in dense_pieces(checkpoint):
+    for piece in (place.piece(checkpoint) for place in dense_at(checkpoint, 0)):
         if piece.entry.name in wanted:
             moments[piece.entry.name].add(as_dtype(read_dense(checkpoint, piece), piece.entry.dtype))
             reporter.advance(piece.size)

@@ -118,15 +118,6 @@ def read_bundle(checkpoint: Checkpoint, bundle: Bundle, sums: Sums | None = None
     return data
 
 
-def id_pieces(checkpoint: Checkpoint, piece_bytes: int = PIECE_BYTES, *, above: int = 0) -> Iterator[IdPiece]:
-    """Yield the ids of all tables in pieces, by table, shard and row, without parts that are small at `above` times."""
-    for table in checkpoint.table_names:
-        for shard, entry in checkpoint.entries(table):
-            if not is_small(entry, above):
-                for run in entry.ids:
-                    yield from cut_piece(checkpoint, IdPiece(shard, entry, run, run.start, run.end), piece_bytes)
-
-
 def cut_piece(checkpoint: Checkpoint, piece: IdPiece, piece_bytes: int) -> Iterator[IdPiece]:
     """Cut a piece into smaller ones, whose rows are not counted; unpacked ids stay together."""
     step = _id_step(piece.entry, checkpoint.reader(piece.shard, piece.entry.values).block_bytes, piece_bytes)
@@ -295,16 +286,6 @@ class DensePiece:
     entry: DenseEntry
     start: int
     size: int
-
-
-def dense_pieces(checkpoint: Checkpoint, piece_bytes: int = PIECE_BYTES) -> Iterator[DensePiece]:
-    """Cut every dense variable into pieces of whole sketch chunks; an empty one gives one empty piece."""
-    for shard in checkpoint.shards:
-        wanted = max(piece_bytes, checkpoint.reader(shard).block_bytes)
-        step = max(wanted // bulk.CHUNK_BYTES, 1) * bulk.CHUNK_BYTES
-        for entry in shard.variables:
-            for start in range(0, max(entry.size_bytes, 1), step):
-                yield DensePiece(shard, entry, start, min(step, entry.size_bytes - start))
 
 
 def read_dense(checkpoint: Checkpoint, piece: DensePiece, sums: Sums | None = None) -> bulk.U8:

@@ -25,7 +25,7 @@ from edl_ckpt.core.base.words import abridged, counted, describe, escaped
 from edl_ckpt.core.kernel.bulk import I64, order_ids
 from edl_ckpt.core.kernel.placement import owners
 from edl_ckpt.core.model.tables import ShardIndex, TableEntry
-from edl_ckpt.core.reading.blocks import as_dtype, check_row_count, id_blocks, numpy_dtype, read_rows, read_runs
+from edl_ckpt.core.reading.blocks import as_dtype, id_blocks, numpy_dtype, read_rows, read_runs
 from edl_ckpt.core.reading.parts import Rows
 
 if TYPE_CHECKING:
@@ -104,17 +104,9 @@ class TableView:
             for first, block in id_blocks(self._checkpoint, shard, entry):
                 for start in range(0, len(block), self._batch_rows):
                     ids = block[start : start + self._batch_rows]
-                    rows = self._read(shard, entry, first + start, first + start + len(ids))
+                    rows = np.empty((len(ids), entry.row_bytes), np.uint8)
+                    rows = read_rows(self._checkpoint, shard, entry, first + start, rows)
                     yield Rows(ids, as_dtype(rows.reshape(-1), entry.dtype).reshape(len(ids), entry.dim))
-
-    def _read(
-        self, shard: ShardIndex, entry: TableEntry, first: int, end: int, out: npt.NDArray[np.uint8] | None = None
-    ) -> npt.NDArray[np.uint8]:
-        """Return rows [first, end) of a shard as uint8 [n, row_bytes], in `out` if it is given."""
-        if end > entry.rows:  # before memory is allocated for rows that do not exist
-            check_row_count(shard, entry, end, at_least=True)
-        rows = np.empty((end - first, entry.row_bytes), np.uint8) if out is None else out
-        return read_rows(self._checkpoint, shard, entry, first, rows)
 
     def to_numpy(self, ids: Ids | None = None) -> Rows:
         """Return all rows in ascending order of their ids, or those of `ids` in the order of `ids`.
@@ -267,11 +259,10 @@ class TableView:
         bits: bool,
     ) -> None:
         """Fill vectors [n, dim] at some places with rows [at, end) of a shard; if possible without a copy."""
-        out = None
-        if isinstance(where, slice) and vectors.itemsize * vectors.shape[1] == entry.row_bytes:
-            out = vectors[where].view(np.uint8)
-        data = self._read(shard, entry, at, end, out)
-        if data is not out:  # bfloat16 grows to float32; mapped files give views
+        fits = isinstance(where, slice) and vectors.itemsize * vectors.shape[1] == entry.row_bytes
+        out = vectors[where].view(np.uint8) if fits else np.empty((end - at, entry.row_bytes), np.uint8)
+        data = read_rows(self._checkpoint, shard, entry, at, out)
+        if data is not out or not fits:  # bfloat16 grows to float32; mapped files give views
             vectors[where] = as_dtype(data.reshape(-1), entry.dtype, bits=bits).reshape(end - at, entry.dim)
 
     def _read_ids(self, shard: ShardIndex, entry: TableEntry, ids: I64) -> None:

@@ -28,9 +28,8 @@ from edl_ckpt.core.operations.diff.comparison import RowOptions, TableComparison
 from edl_ckpt.core.operations.diff.results import TableDiff
 from edl_ckpt.core.reading.blocks import IdPiece, read_piece
 from edl_ckpt.core.reading.picklable import CheckpointValue
-from edl_ckpt.core.reading.places import count_rows, ids_at
+from edl_ckpt.core.reading.places import count_rows, id_pieces, ids_at
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.reading.scan import id_pieces
 from edl_ckpt.core.sorting.partition import PartitionedTable, by_hash, parts_needed
 from edl_ckpt.core.sorting.small import read_tables
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain
 from queue import Empty, SimpleQueue
 from typing import Final
@@ -23,7 +23,6 @@ from edl_ckpt.core.operations.verify.findings import Report
 from edl_ckpt.core.proof.duplicates import (
     NO_IDS,
     SORTED_AT_ONCE,
-    IdOrder,
     Ids,
     Repeated,
     Search,
@@ -45,19 +44,6 @@ _BESIDE_WORKERS: Final = 2
 """Threads that search for ids that occur twice while values are read."""
 
 
-@dataclass(slots=True)
-class _Table:
-    """The ids of one table in all shards: their order, and where they are."""
-
-    order: IdOrder = NO_IDS
-    places: list[IdsAt] = field(default_factory=list)
-
-    def add(self, found: Ids, places: Sequence[IdsAt]) -> None:
-        """Add those of the shard that follows."""
-        self.order = self.order.followed_by(found.order)
-        self.places += places
-
-
 class ContentCheck:
     """The checks that read ids and values, over all shards."""
 
@@ -69,7 +55,7 @@ class ContentCheck:
         self.report = report
         self.job = job
         self._places: list[IdsAt] = []
-        self._tables: dict[tuple[int, str], _Table] = {}
+        self._tables: dict[tuple[int, str], Unit] = {}
         """By the number of shards of the set, and the name."""
         self._unsure: list[Unit] = []
         self._beside = Beside(2)
@@ -179,7 +165,7 @@ class ContentCheck:
         shard = self.checkpoint.shards[places[0].shard]
         entry = shard.tables[places[0].table]
         if found.fault is not None:
-            self._report_fault(shard, entry, found.fault)
+            self._report(shard, entry, found.fault.code, found.fault.message, found.fault.offset)
             return False
         self._report_counts(shard, entry, found)
         if not self._has_all_ids(shard, entry, found.order.rows):
@@ -192,7 +178,10 @@ class ContentCheck:
                 self._unsure.append(Unit(list(places), found.order))
         found.kept.clear()
         self._places += places
-        self._tables.setdefault((shard.file.ps_num, entry.name), _Table()).add(found, places)
+        key = shard.file.ps_num, entry.name
+        table = self._tables.get(key, Unit([], NO_IDS))
+        table.places.extend(places)
+        self._tables[key] = table._replace(order=table.order.followed_by(found.order))
         self._passed.put(places)
         return True
 
@@ -215,17 +204,18 @@ class ContentCheck:
         try:
             check_row_count(shard, entry, ids)
         except CorruptError as error:
-            self._report_fault(shard, entry, error)
+            self._report(shard, entry, error.code, error.message, error.offset)
             return False
         return True
 
-    def _report_fault(self, shard: ShardIndex, entry: TableEntry, error: CorruptError) -> None:
-        self._of_ids.add(error.code, error.message, shard=shard.file, subject=entry.name, offset=error.offset)
+    def _report(self, shard: ShardIndex, entry: TableEntry, code: str, message: str, offset: int | None = None) -> None:
+        at = entry.offset if offset is None else offset
+        self._of_ids.add(code, message, shard=shard.file, subject=entry.name, offset=at)
 
     def _report_across(self) -> None:
         """Report ids that several shards have: only a table whose rows are not all in their shards can have any."""
         several = {
-            name: Unit(table.places, table.order)
+            name: table
             for (_, name), table in self._tables.items()
             if not table.order.placed and len({place.shard for place in table.places}) > 1
         }
@@ -246,11 +236,11 @@ class ContentCheck:
             named = ", ".join(f"id {i} to shard {k}" for i, k in zip(counts.examples, belong.tolist(), strict=True))
             rows = "row belongs to another shard" if counts.misplaced == 1 else "rows belong to other shards"
             message = f"{counts.misplaced} {rows}: {named}"
-            self._of_ids.add("misplaced-row", message, shard=shard.file, subject=entry.name, offset=entry.offset)
+            self._report(shard, entry, "misplaced-row", message)
         if counts.negative:
             named = ", ".join(map(str, counts.negative_examples))
             message = f"the table has {counted(counts.negative, 'negative id')} in this shard: {named}"
-            self._of_ids.add("negative-id", message, shard=shard.file, subject=entry.name, offset=entry.offset)
+            self._report(shard, entry, "negative-id", message)
 
     def _report_duplicates(self, shard: ShardIndex, entry: TableEntry, found: Repeated) -> None:
         count, named = found
@@ -258,7 +248,7 @@ class ContentCheck:
             repeat = "repeats" if count == 1 else "repeat"
             ids = ", ".join(map(str, named))
             message = f"{counted(count, 'row')} {repeat} an id: {ids}; ElasticDL restores only one row per id"
-            self._of_ids.add("duplicate-id", message, shard=shard.file, subject=entry.name, offset=entry.offset)
+            self._report(shard, entry, "duplicate-id", message)
 
     def small_parts(self, *, certain: bool) -> Bundles:
         """Return the parts of tables that are read many at a time: only of content that is certain, and not far."""

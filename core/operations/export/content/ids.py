@@ -8,8 +8,9 @@ from edl_ckpt.core.base.parallel import default_workers, run_parallel
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.operations.export.content.tables import TableIds
 from edl_ckpt.core.reading.blocks import IdPiece, read_piece
+from edl_ckpt.core.reading.places import id_pieces
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.reading.scan import id_pieces, number_rows
+from edl_ckpt.core.reading.scan import number_rows
 from edl_ckpt.core.sorting.partition import parts_needed, sample_step
 
 
