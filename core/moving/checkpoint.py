@@ -103,21 +103,14 @@ class VersionSource(CheckpointHolder, Source):
         for piece in cut_piece(self.checkpoint, ids.piece(self.checkpoint), piece_bytes):
             yield ids._replace(start=piece.start, end=piece.end)
 
-    def number_rows(self, stretches: Sequence[IdsAt], rows: Sequence[int]) -> list[IdsAt]:
-        """Return all stretches with their rows; CorruptError where a table has more or fewer ids than rows."""
+    def numbered(self, stretches: Sequence[IdsAt], orders: Sequence[IdOrder], job: Job) -> list[IdsAt]:
+        """Return stretches with their rows; CorruptError for wrong numbers of ids, and for an id twice."""
         pieces = [ids.piece(self.checkpoint) for ids in stretches]
-        numbered = number_rows(self.checkpoint, pieces, list(rows), without=self.small)
-        pairs = zip(stretches, numbered, strict=True)
-        return [ids._replace(first_row=piece.first_row, rows=piece.rows) for ids, piece in pairs]
-
-    def check_unique(
-        self,
-        stretches: Sequence[IdsAt],
-        orders: Sequence[IdOrder],
-        job: Job,
-    ) -> None:
-        """Raise CorruptError when a table has an id twice."""
-        check_unique(self.checkpoint, job, stretches, orders)
+        pieces = number_rows(self.checkpoint, pieces, [order.rows for order in orders], without=self.small)
+        pairs = zip(stretches, pieces, strict=True)
+        found = [ids._replace(first_row=piece.first_row, rows=piece.rows) for ids, piece in pairs]
+        check_unique(self.checkpoint, job, found, orders)
+        return found
 
     def name_of(self, ids: IdsAt) -> str:
         """Return the name of the table that ids belong to."""

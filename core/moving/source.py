@@ -144,14 +144,11 @@ class Source(ABC):
         """Cut a stretch into pieces of about `piece_bytes` of ids."""
 
     @abstractmethod
-    def number_rows(self, stretches: Sequence[IdsAt], rows: Sequence[int]) -> list[IdsAt]:
-        """Return all stretches with their rows; CorruptError where a table has more or fewer ids than rows."""
+    def numbered(self, stretches: Sequence[IdsAt], orders: Sequence[IdOrder], job: Job) -> list[IdsAt]:
+        """Return stretches of whole tables with their rows, from the orders of their ids.
 
-    @abstractmethod
-    def check_unique(self, stretches: Sequence[IdsAt], orders: Sequence[IdOrder], job: Job) -> None:
-        """Raise CorruptError when a table has an id twice; `stretches` are whole tables, with the orders of their ids.
-
-        The memory of the job bounds the ids that are sorted for that.
+        Raises CorruptError where a table has more or fewer ids than rows, or an id twice. The memory of the job bounds
+        the ids that are sorted for that.
         """
 
     @abstractmethod

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, groupby
 from math import gcd
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.job import FunctionWork, Job
 from edl_ckpt.core.base.packing import together
 from edl_ckpt.core.base.parallel import Advance
 from edl_ckpt.core.kernel import bulk
-from edl_ckpt.core.moving.source import Source, SourceValue, SurveyedTable
+from edl_ckpt.core.moving.source import Source, SurveyedTable
 from edl_ckpt.core.moving.sparse import PieceCounts, SparsePair, SparsePairs
 from edl_ckpt.core.proof.duplicates import NO_IDS, IdOrder
 from edl_ckpt.core.reading.places import IdsAt
@@ -78,8 +79,7 @@ def survey_source(
     counting = _Counting(source, ps_num, job, piece_bytes or PIECE_BYTES // 2)
     job.reporter.start("reading ids", source.id_bytes)
     small = counting.small_tables()
-    stretches, counts, orders = counting.large_tables()
-    source.check_unique(stretches, orders, job)
+    stretches, counts = counting.large_tables()
     return SourceSurvey(
         to_ps=ps_num,
         number=number,
@@ -93,20 +93,11 @@ def survey_source(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _SmallCountWork:
-    """The counts of small tables; a task is the names of some."""
-
-    source: SourceValue
-    ps_num: int
-
-    def open(self) -> Source:
-        return self.source.open()
-
-    def do(self, opened: Source, task: Sequence[str], advance: Advance) -> list[PieceCounts]:
-        counts, size_bytes = opened.count_small(task, self.ps_num)
-        advance(size_bytes)
-        return counts
+def _count_small(source: Source, task: Sequence[str], advance: Advance, *, ps_num: int) -> list[PieceCounts]:
+    """Return the counts of small tables, by their names."""
+    counts, size_bytes = source.count_small(task, ps_num)
+    advance(size_bytes)
+    return counts
 
 
 class StretchCounts(NamedTuple):
@@ -117,33 +108,23 @@ class StretchCounts(NamedTuple):
     order: IdOrder
 
 
-@dataclass(frozen=True, slots=True)
-class StretchCountWork:
-    """The counts of large tables; a task is some stretches, or pieces of stretches."""
-
-    source: SourceValue
-    ps_num: int
-    piece_bytes: int
-
-    def open(self) -> Source:
-        """Open the source in another process."""
-        return self.source.open()
-
-    def do(self, opened: Source, task: Sequence[IdsAt], advance: Advance) -> list[StretchCounts]:
-        """Count the ids of some stretches."""
-        return [self._count(opened, ids, advance) for ids in task]
-
-    def _count(self, opened: Source, stretch: IdsAt, advance: Advance) -> StretchCounts:
-        rows, id_bytes = (np.zeros(self.ps_num, np.int64) for _ in range(2))
+def _count_stretches(
+    source: Source, task: Sequence[IdsAt], advance: Advance, *, ps_num: int, piece_bytes: int
+) -> list[StretchCounts]:
+    """Return the counts of some stretches of large tables, or of pieces of them."""
+    counts = []
+    for stretch in task:
+        rows, id_bytes = (np.zeros(ps_num, np.int64) for _ in range(2))
         order = NO_IDS
-        for piece in opened.cut(stretch, self.piece_bytes):
-            block = opened.read_ids(piece)
-            more_rows, more_bytes = bulk.tally(bulk.owners(block.ids, self.ps_num), block.lengths, self.ps_num)
+        for piece in source.cut(stretch, piece_bytes):
+            block = source.read_ids(piece)
+            more_rows, more_bytes = bulk.tally(bulk.owners(block.ids, ps_num), block.lengths, ps_num)
             rows += more_rows
             id_bytes += more_bytes
-            order = order.followed_by(opened.order_of(piece, block.ids))
-            advance(opened.bytes_of(piece))
-        return StretchCounts(SparsePair.of(rows, id_bytes, np.flatnonzero(id_bytes)), order)
+            order = order.followed_by(source.order_of(piece, block.ids))
+            advance(source.bytes_of(piece))
+        counts.append(StretchCounts(SparsePair.of(rows, id_bytes, np.flatnonzero(id_bytes)), order))
+    return counts
 
 
 class _Counting:
@@ -159,17 +140,18 @@ class _Counting:
         """Count the small tables, many at a time."""
         least = self._piece_bytes * 16 * self._ps_num // self._job.executor.result_bytes  # the counts of each server
         sized = ((name, max(size, least)) for name, size in self._source.small.items())
-        work = _SmallCountWork(self._source.value(), self._ps_num)
+        work = FunctionWork(self._source.value(), partial(_count_small, ps_num=self._ps_num))
         tasks = together(sized, self._piece_bytes)
         with self._job.run(work, self._source, tasks) as results:
             return tuple(count for counts in results for count in counts)
 
-    def large_tables(self) -> tuple[list[IdsAt], Sequence[PieceCounts], list[IdOrder]]:
-        """Return the stretches of all other tables, with their counts and orders."""
+    def large_tables(self) -> tuple[list[IdsAt], Sequence[PieceCounts]]:
+        """Return the stretches of all other tables, numbered and checked, with their counts."""
         stretches = self.stretches()
         counts, orders = SparsePairs(self._ps_num, PieceCounts), [NO_IDS] * len(stretches)
         tasks = list(self._tasks(stretches))
-        work = StretchCountWork(self._source.value(), self._ps_num, self._piece_bytes)
+        count = partial(_count_stretches, ps_num=self._ps_num, piece_bytes=self._piece_bytes)
+        work = FunctionWork(self._source.value(), count)
         pieces = ([piece for _, piece in task] for task in tasks)
         with self._job.run(work, self._source, pieces) as results:
             counted = (zip(task, result, strict=True) for task, result in zip(tasks, results, strict=True))
@@ -181,7 +163,7 @@ class _Counting:
                     total[:, result.counts.targets] += result.counts.numbers
                     orders[number] = orders[number].followed_by(result.order)
                 counts.append(total[0], total[1], np.flatnonzero(total[1]), self._source.name_of(stretch))
-        return self._source.number_rows(stretches, [order.rows for order in orders]), counts, orders
+        return self._source.numbered(stretches, orders, self._job), counts
 
     def _tasks(self, stretches: Sequence[IdsAt]) -> Iterator[list[tuple[int, IdsAt]]]:
         """Yield stretches with their numbers, some in a task; where tasks cost nothing, their pieces one by one."""

@@ -14,9 +14,11 @@ from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import counted, describe, escaped
 from edl_ckpt.core.catalog.listing import VersionLike
 from edl_ckpt.core.cluster.choice import ExecutorLike
+from edl_ckpt.core.operations.export.cluster.run import export_on_cluster
 from edl_ckpt.core.operations.export.content.selection import Selection
 from edl_ckpt.core.operations.export.dry import ExportPlan, plan_export
 from edl_ckpt.core.operations.export.formats import FORMATS, guess_format, requested
+from edl_ckpt.core.operations.export.formats.content_format import PartsFormat
 from edl_ckpt.core.operations.export.interface import ExportedFile
 from edl_ckpt.core.sorting.partition import PART_BYTES
 from edl_ckpt.core.storage import LocationLike
@@ -89,7 +91,7 @@ def export_version(
     UnsupportedError for what a cluster cannot write; and the errors of reading.
     """
     begin = time.perf_counter()
-    goal, name, request, chosen = requested(
+    chosen = requested(
         version,
         output,
         format_name=format_name,
@@ -98,14 +100,19 @@ def export_version(
         max_shard_bytes=max_shard_bytes,
         use_seal=use_seal,
         executor=executor,
+        force=force,
         reporter=reporter,
         part_bytes=part_bytes,
     )
-    outcome = chosen.export(goal, force=force)
+    request = chosen.request
+    if request.cluster is not None and isinstance(chosen, PartsFormat):
+        outcome = export_on_cluster(chosen, request.cluster)
+    else:
+        outcome = chosen.export()
     return ExportResult(
         ref=request.version.ref,
-        output=goal.url,
-        format=name,
+        output=request.goal.url,
+        format=chosen.traits.name,
         files=outcome.files,
         variables=outcome.counts.variables,
         tables=outcome.counts.tables,

@@ -15,7 +15,7 @@ from edl_ckpt.core.operations.export.content.selection import Selection
 from edl_ckpt.core.operations.export.formats import requested
 from edl_ckpt.core.operations.export.formats.content_format import ContentFormat, PartsFormat
 from edl_ckpt.core.operations.export.formats.merged import MergedCheckpoint
-from edl_ckpt.core.operations.export.interface import ContentCounts, ExportContent
+from edl_ckpt.core.operations.export.interface import ContentCounts, ExportContent, ExportFormat
 from edl_ckpt.core.operations.export.output.target import check_output
 from edl_ckpt.core.proof.trust import check_trust
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
@@ -65,7 +65,7 @@ def plan_export(
 
     Errors are those that it raises before it writes.
     """
-    goal, name, request, chosen = requested(
+    chosen = requested(
         version,
         output,
         format_name=format_name,
@@ -74,25 +74,27 @@ def plan_export(
         max_shard_bytes=max_shard_bytes,
         use_seal=use_seal,
         executor=executor,
+        force=force,
         reporter=reporter,
     )
-    version = request.version
+    request = chosen.request
+    goal = request.goal
     if isinstance(chosen, MergedCheckpoint):
-        files, counts, read = chosen.plan(goal, force=force)
+        files, counts, read = chosen.plan()
         sizes = {file.path: file.size_bytes for file in files}
-        return _plan(version.ref, goal, name, sizes, counts, sum(sizes.values()), read)
+        return _plan(chosen, sizes, counts, sum(sizes.values()), read)
     assert isinstance(chosen, ContentFormat)  # noqa: S101 - there are no others
-    check_trust(version, force=not use_seal, reporter=reporter)
-    with open_checkpoint(version) as checkpoint:
+    check_trust(request.version, force=not use_seal, reporter=reporter)
+    with open_checkpoint(request.version) as checkpoint:
         chosen.check_dtypes(checkpoint)
         is_directory = request.cluster is not None or chosen.is_directory(checkpoint)
         check_output(goal, chosen.traits, is_directory=is_directory, force=force)
-        beside = chosen.beside(checkpoint, goal)
+        beside = chosen.beside(checkpoint)
         path, aside = _shown(goal), "" if beside is None else _shown(beside)
         planned, content, read = _files(chosen, checkpoint, path, aside)
         value_bytes = sum(tensor.size_bytes for tensor in content.tensors)
         read += checkpoint.bytes_read
-        return _plan(version.ref, goal, name, planned, chosen.counts(content), value_bytes, read)
+        return _plan(chosen, planned, chosen.counts(content), value_bytes, read)
 
 
 def _files(
@@ -120,18 +122,15 @@ def _size(chosen: PartsFormat, plan: ClusterPlan, file: PartFile) -> int | None:
 
 
 def _plan(
-    ref: str,
-    goal: Location,
-    name: str,
+    chosen: ExportFormat,
     sizes: Mapping[str, int | None],
     counts: ContentCounts,
     value_bytes: int,
     bytes_read: int,
 ) -> ExportPlan:
     planned = tuple(PlannedFile(path, size) for path, size in sizes.items())
-    return ExportPlan(
-        ref, goal.url, name, planned, counts.variables, counts.tables, counts.rows, value_bytes, bytes_read
-    )
+    ref, output, name = chosen.request.version.ref, chosen.request.goal.url, chosen.traits.name
+    return ExportPlan(ref, output, name, planned, counts.variables, counts.tables, counts.rows, value_bytes, bytes_read)
 
 
 def _shown(goal: Location) -> str:

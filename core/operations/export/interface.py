@@ -125,16 +125,19 @@ class FormatTraits:
 
 @dataclass(frozen=True, slots=True)
 class ExportRequest:
-    """A version to export, the selected part of it, and limits."""
+    """A version to export, the output, the selected part of the version, and limits."""
 
     version: Version
+    goal: Location
     selection: Selection
     limit: int | None = None
     max_shard_bytes: int | None = None
     part_bytes: int = PART_BYTES
     reporter: Reporter = WARNINGS
     use_seal: bool = True
-    """True to go on when the version does not match its seal."""
+    """False to go on when the version does not match its seal."""
+    force: bool = False
+    """True to replace what the output is now."""
     cluster: ClusterExecutor | None = None
     """Whose workers do the work, where it is not this process."""
 
@@ -164,9 +167,10 @@ class ExportFormat(Protocol):
     """A way to write a version; it is made for one request, and raises UsageError for what it cannot do."""
 
     traits: ClassVar[FormatTraits]
+    request: ExportRequest
 
     def __init__(self, request: ExportRequest) -> None: ...
 
-    def export(self, goal: Location, *, force: bool) -> ExportOutcome:
+    def export(self) -> ExportOutcome:
         """Write the output and make it visible, whole or not at all."""
         ...

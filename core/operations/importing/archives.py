@@ -15,14 +15,13 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
-from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.job import FunctionWork, Job
 from edl_ckpt.core.base.packing import packed
 from edl_ckpt.core.base.parallel import Advance
 from edl_ckpt.core.operations.export.output.places import combined_crc32
@@ -118,27 +117,17 @@ class _MemberPiece(NamedTuple):
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class ChecksumWork:
-    """The checksums of pieces of an archive; a task is some of them."""
-
-    archive: AnyFileValue
-
-    def open(self) -> RangeReader:
-        """Open the archive in another process."""
-        return self.archive.open()
-
-    def do(self, opened: RangeReader, task: tuple[_MemberPiece, ...], advance: Advance) -> list[int]:
-        """Return the CRC-32 of each piece."""
-        found = []
-        for piece in task:
-            crc = 0
-            for at in range(piece.offset, piece.offset + piece.size, VALUE_BATCH_BYTES):
-                data = opened.read(at, min(VALUE_BATCH_BYTES, piece.offset + piece.size - at))
-                crc = zlib.crc32(data, crc)
-                advance(len(data))
-            found.append(crc)
-        return found
+def _checksums(archive: RangeReader, task: tuple[_MemberPiece, ...], advance: Advance) -> list[int]:
+    """Return the CRC-32 of each piece of an archive."""
+    found = []
+    for piece in task:
+        crc = 0
+        for at in range(piece.offset, piece.offset + piece.size, VALUE_BATCH_BYTES):
+            data = archive.read(at, min(VALUE_BATCH_BYTES, piece.offset + piece.size - at))
+            crc = zlib.crc32(data, crc)
+            advance(len(data))
+        found.append(crc)
+    return found
 
 
 def check_members(members: Sequence[StoredMember], archive: AnyFileValue, job: Job) -> None:
@@ -154,7 +143,7 @@ def check_members(members: Sequence[StoredMember], archive: AnyFileValue, job: J
 
     tasks = list(packed(((piece, piece.size, "", 8) for piece in pieces()), task_bytes))
     sums = [0] * len(members)
-    with job.run(ChecksumWork(archive), members[0].base, tasks) as results:
+    with job.run(FunctionWork(archive, _checksums), members[0].base, tasks) as results:
         for task, found in zip(tasks, results, strict=True):
             for piece, crc in zip(task, found, strict=True):
                 sums[piece.member] = combined_crc32(sums[piece.member], crc, piece.size)

@@ -183,19 +183,16 @@ class NamedArrays(Source):
         for start in range(ids.start, ids.end, step):
             yield ids._replace(start=start, end=min(start + step, ids.end), first_row=start)
 
-    def number_rows(self, stretches: Sequence[IdsAt], rows: Sequence[int]) -> list[IdsAt]:
-        """Return all stretches with their rows."""
-        return [ids._replace(rows=count) for ids, count in zip(stretches, rows, strict=True)]
-
-    def check_unique(
+    def numbered(
         self,
         stretches: Sequence[IdsAt],
         orders: Sequence[IdOrder],
         job: Job,  # noqa: ARG002 - ids in disorder are read here, in less memory than any bound
-    ) -> None:
-        """Raise CorruptError when a table has an id twice."""
+    ) -> list[IdsAt]:
+        """Return stretches with their rows; CorruptError when a table has an id twice."""
         for table, pairs in groupby(zip(stretches, orders, strict=True), key=lambda pair: pair[0].table):
             self._tables[table].check_unique(reduce(IdOrder.followed_by, (order for _, order in pairs)))
+        return [ids._replace(rows=order.rows) for ids, order in zip(stretches, orders, strict=True)]
 
     def name_of(self, ids: IdsAt) -> str:
         """Return the name of the table that rows belong to."""

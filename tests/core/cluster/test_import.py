@@ -23,10 +23,10 @@ from edl_ckpt.core import (
     verify_version,
 )
 from edl_ckpt.core.cluster.executor import ClusterExecutor
-from edl_ckpt.core.moving.survey import StretchCountWork
 from edl_ckpt.core.moving.tasks import Move
 from edl_ckpt.core.operations.export import Selection, export_version
 from edl_ckpt.core.operations.importing import plan_arrays
+from edl_ckpt.core.operations.importing.source import ArraysValue
 
 
 def same_import(source: Path, ps_num: int, client: Any, tmp: Path) -> None:
@@ -115,14 +115,14 @@ def test_a_file_that_changes(tmp_path: Path, client: Any, monkeypatch: pytest.Mo
     """Arrays that are replaced while they are counted are an error, and nothing becomes visible."""
     arrays: dict[str, Any] = {"t.ids": np.arange(900), "t.vectors": np.ones((900, 2), np.float32)}
     save_file(arrays, tmp_path / "m.safetensors")
-    real = StretchCountWork.open
+    real = ArraysValue.open
 
-    def replace(self: StretchCountWork) -> Any:
+    def replace(self: ArraysValue) -> Any:
         save_file(arrays, tmp_path / "new")
         os.replace(tmp_path / "new", tmp_path / "m.safetensors")
         return real(self)
 
-    monkeypatch.setattr(StretchCountWork, "open", replace)
+    monkeypatch.setattr(ArraysValue, "open", replace)
     with pytest.raises(LockedError, match="another file"):
         import_arrays(tmp_path / "m.safetensors", tmp_path / "out", 5, 2, executor=client)
     assert not (tmp_path / "out").exists()

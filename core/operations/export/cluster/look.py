@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from edl_ckpt.core.base.job import FunctionWork
 from edl_ckpt.core.base.parallel import RESULT_BYTES, Advance
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.kernel import bulk
@@ -34,30 +36,19 @@ class Look(NamedTuple):
     samples: list[bulk.I64]
 
 
-@dataclass(frozen=True, slots=True)
-class LookWork:
-    """Counting ids, and drawing samples of them; a task is some pieces. `shares` is the part of each table to draw."""
-
-    source: CheckpointValue
-    shares: Mapping[str, float]
-
-    def open(self) -> Checkpoint:
-        """Open the checkpoint in another process."""
-        return self.source.open()
-
-    def do(self, opened: Checkpoint, task: tuple[IdsAt, ...], advance: Advance) -> Look:  # noqa: ARG002
-        """Look at some pieces; a piece has the same sample each time."""
-        found = Look([], [], [])
-        for place in task:
-            piece = place.piece(opened)
-            ids = read_piece(opened, piece).ids
-            share = self.shares.get(piece.entry.name, 0.0)
-            count = min(round(len(ids) * share) + 1, RESULT_BYTES // 8 // len(task)) if share else 0
-            drawn = np.random.default_rng([place.shard, place.table, place.start]).integers(0, len(ids) or 1, count)
-            found.rows.append(len(ids))
-            found.bounds.append((int(ids.min()), int(ids.max())) if len(ids) else (1, 0))
-            found.samples.append(ids[drawn] if len(ids) else ids[:0].copy())
-        return found
+def _look(checkpoint: Checkpoint, task: tuple[IdsAt, ...], _: Advance, *, shares: Mapping[str, float]) -> Look:
+    """Look at some pieces; a piece has the same sample each time. `shares` is the part of each table to draw."""
+    found = Look([], [], [])
+    for place in task:
+        piece = place.piece(checkpoint)
+        ids = read_piece(checkpoint, piece).ids
+        share = shares.get(piece.entry.name, 0.0)
+        count = min(round(len(ids) * share) + 1, RESULT_BYTES // 8 // len(task)) if share else 0
+        drawn = np.random.default_rng([place.shard, place.table, place.start]).integers(0, len(ids) or 1, count)
+        found.rows.append(len(ids))
+        found.bounds.append((int(ids.min()), int(ids.max())) if len(ids) else (1, 0))
+        found.samples.append(ids[drawn] if len(ids) else ids[:0].copy())
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +84,7 @@ def look_on_cluster(checkpoint: Checkpoint, executor: ClusterExecutor, ranges: i
     rows = {name: max(rows_claimed(checkpoint, name), 1) for name in checkpoint.table_names}
     shares = {name: min(_SAMPLES * ranges / rows[name], 1.0) if ranges > 1 else 0.0 for name in rows}
     looks: list[Look] = []
-    work = LookWork(CheckpointValue.of(checkpoint), shares)
+    work = FunctionWork(CheckpointValue.of(checkpoint), partial(_look, shares=shares))
     with closing(executor.run(work, checkpoint, in_tasks(places, task_bytes), lambda _: None)) as results:
         looks += results
     pieces = [place.piece(checkpoint) for place in places]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.parallel import run_parallel
@@ -15,22 +15,20 @@ from edl_ckpt.core.commit.publish.uploads import Sending
 from edl_ckpt.core.operations.export.cluster.look import LookedAt, look_on_cluster
 from edl_ckpt.core.operations.export.cluster.plan import (
     FilesPlan,
-    PartFile,
-    Span,
     cut_tables,
     file_bytes,
     sizes_of,
     with_sums,
 )
-from edl_ckpt.core.operations.export.cluster.work import PartWork, WritePart, digest_of, unsummed
+from edl_ckpt.core.operations.export.cluster.work import PartWork, digest_of, unsummed
 from edl_ckpt.core.operations.export.content.metadata import metadata_of
 from edl_ckpt.core.operations.export.content.reader import ContentReader
 from edl_ckpt.core.operations.export.content.selection import STORED
+from edl_ckpt.core.operations.export.formats.content_format import PartsFormat
 from edl_ckpt.core.operations.export.interface import (
     ExportContent,
     ExportOutcome,
     ExportRequest,
-    FormatTraits,
 )
 from edl_ckpt.core.operations.export.output.target import PartsTarget, open_parts_target
 from edl_ckpt.core.proof.fingerprint import ContentSketch, fingerprint_of
@@ -40,49 +38,9 @@ from edl_ckpt.core.reading.picklable import CheckpointValue
 from edl_ckpt.core.reading.places import PieceAt, dense_at, in_sketched_tasks
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.reading.scan import DensePiece
-from edl_ckpt.core.storage.location import Location
 
 _REQUESTS: Final = 32
 """Uploads that are begun at a time."""
-
-
-class PartsFormat(Protocol):
-    """A format of which each task of a cluster writes a whole file, in a directory."""
-
-    @property
-    def traits(self) -> FormatTraits:
-        """Return its traits."""
-        ...
-
-    @property
-    def request(self) -> ExportRequest:
-        """Return what is exported."""
-        ...
-
-    @property
-    def write_part(self) -> WritePart:
-        """Return what writes a file."""
-        ...
-
-    def check_dtypes(self, checkpoint: Checkpoint) -> None:
-        """Raise UnsupportedError for selected content of a dtype that the format lacks."""
-        ...
-
-    def beside(self, checkpoint: Checkpoint, goal: Location) -> Location | None:
-        """Return the directory that it makes next to its output, if any."""
-        ...
-
-    def part_files(
-        self, content: ExportContent, spans: Mapping[str, Sequence[Span]], path: str, beside: str, size_bytes: int
-    ) -> list[PartFile]:
-        """Return all files, of about a size, in a directory and in that beside."""
-        ...
-
-    def end_parts(
-        self, content: ExportContent, files: Sequence[PartFile], path: str, metadata: Mapping[str, str]
-    ) -> None:
-        """Write the index of a directory."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +76,14 @@ def planned_parts(
         yield ClusterPlan(reader, content, looked, with_sums(checkpoint, files, sizes_of(content)), min(size, total))
 
 
-def export_on_cluster(chosen: PartsFormat, cluster: ClusterExecutor, goal: Location, *, force: bool) -> ExportOutcome:
+def export_on_cluster(chosen: PartsFormat, cluster: ClusterExecutor) -> ExportOutcome:
     """Write the selected content to a directory; nothing becomes visible unless all of it is written."""
     request = chosen.request
     trust = check_trust(request.version, force=not request.use_seal, reporter=request.reporter)
     with open_checkpoint(request.version) as checkpoint:
         chosen.check_dtypes(checkpoint)
-        beside = chosen.beside(checkpoint, goal)
-        with open_parts_target(goal, is_directory=True, force=force, beside=beside) as target:
+        beside = chosen.beside(checkpoint)
+        with open_parts_target(request.goal, is_directory=True, force=request.force, beside=beside) as target:
             meeting = target.meet()
             cluster.share(meeting)
             with planned_parts(chosen, checkpoint, cluster, target.path, target.beside) as plan:

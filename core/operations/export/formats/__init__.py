@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from edl_ckpt.core.base.errors import UnsupportedError, UsageError
 from edl_ckpt.core.base.progress import Reporter
@@ -55,15 +55,6 @@ def guess_format(output: str) -> str:
     return _BY_ENDING[ending]
 
 
-class Requested(NamedTuple):
-    """A request with the names that it had, and the format that fulfils it."""
-
-    goal: Location
-    name: str
-    request: ExportRequest
-    format: ExportFormat
-
-
 def requested(
     version: VersionLike,
     output: LocationLike,
@@ -74,17 +65,30 @@ def requested(
     max_shard_bytes: int | None,
     use_seal: bool,
     executor: ExecutorLike | None,
+    force: bool,
     reporter: Reporter,
     part_bytes: int = PART_BYTES,
-) -> Requested:
-    """Return what a caller asks for; errors as `new_format`, and UnsupportedError for where a cluster cannot write."""
+) -> ExportFormat:
+    """Return the format that fulfils a request.
+
+    Raises UsageError for an unknown name, or a request that the format cannot fulfil; UnsupportedError for where a
+    cluster cannot write, or what.
+    """
     version, goal = as_version(version), Location.of(output)
     name = format_name or guess_format(goal.url)
     cluster = _cluster_of(executor, version, goal, reporter)
+    if name not in FORMATS:
+        raise UsageError(f"no format {name!r}; expected one of {', '.join(FORMATS)}", hint=meant(name, FORMATS))
+    if limit is not None and not FORMATS[name].traits.takes_limit:
+        limited = sorted(each.traits.name for each in _FORMATS if each.traits.takes_limit)
+        raise UsageError(f"--limit is for {', '.join(limited)}")
+    chosen = selection or Selection()
+    if cluster is not None:
+        _check_parts(name, chosen)
     request = ExportRequest(
-        version, selection or Selection(), limit, max_shard_bytes, part_bytes, reporter, use_seal, cluster
+        version, goal, chosen, limit, max_shard_bytes, part_bytes, reporter, use_seal, force, cluster
     )
-    return Requested(goal, name, request, new_format(name, request))
+    return FORMATS[name](request)
 
 
 def _cluster_of(
@@ -102,20 +106,7 @@ def _cluster_of(
     return given
 
 
-def new_format(name: str, request: ExportRequest) -> ExportFormat:
-    """Return a format for a request; UsageError for an unknown name, or a request that the format cannot fulfil."""
-    if name not in FORMATS:
-        raise UsageError(f"no format {name!r}; expected one of {', '.join(FORMATS)}", hint=meant(name, FORMATS))
-    chosen = FORMATS[name]
-    if request.limit is not None and not chosen.traits.takes_limit:
-        limited = sorted(each.traits.name for each in _FORMATS if each.traits.takes_limit)
-        raise UsageError(f"--limit is for {', '.join(limited)}")
-    if request.cluster is not None:
-        _check_parts(name, request)
-    return chosen(request)
-
-
-def _check_parts(name: str, request: ExportRequest) -> None:
+def _check_parts(name: str, selection: Selection) -> None:
     """Raise UnsupportedError unless the workers of a cluster can write an export."""
     if not issubclass(FORMATS[name], PartsFormat):
         in_parts = sorted(each.traits.name for each in _FORMATS if issubclass(each, PartsFormat))
@@ -123,7 +114,7 @@ def _check_parts(name: str, request: ExportRequest) -> None:
             f"a cluster cannot export as {name}",
             hint=f"without --cluster, this machine exports it; a cluster writes {', '.join(in_parts)}",
         )
-    if request.selection.dense_rows is not None:
+    if selection.dense_rows is not None:
         raise UnsupportedError(
             "a cluster writes tables as ids and vectors, and not as a matrix",
             hint="without --cluster, this machine writes a matrix",

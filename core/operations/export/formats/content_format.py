@@ -10,7 +10,6 @@ from typing import ClassVar
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.words import abridged
 from edl_ckpt.core.operations.export.cluster.plan import PartFile, Span
-from edl_ckpt.core.operations.export.cluster.run import export_on_cluster
 from edl_ckpt.core.operations.export.cluster.work import WritePart
 from edl_ckpt.core.operations.export.content.ids import look_at_ids
 from edl_ckpt.core.operations.export.content.metadata import metadata_of
@@ -42,9 +41,9 @@ class ContentFormat(ABC):
         del checkpoint
         return self.traits.is_directory
 
-    def beside(self, checkpoint: Checkpoint, goal: Location) -> Location | None:
+    def beside(self, checkpoint: Checkpoint) -> Location | None:
         """Return the directory that this export makes beside its output; None when it makes none."""
-        del self, checkpoint, goal
+        del self, checkpoint
         return None
 
     @abstractmethod
@@ -56,13 +55,16 @@ class ContentFormat(ABC):
         del self, content, beside
         return {path: None}
 
-    def export(self, goal: Location, *, force: bool) -> ExportOutcome:
+    def export(self) -> ExportOutcome:
         """Write the selected content to a path or URL; nothing becomes visible unless all of it is written."""
-        trust = check_trust(self.request.version, force=not self.request.use_seal, reporter=self.request.reporter)
-        with open_checkpoint(self.request.version) as checkpoint:
+        request = self.request
+        trust = check_trust(request.version, force=not request.use_seal, reporter=request.reporter)
+        with open_checkpoint(request.version) as checkpoint:
             self.check_dtypes(checkpoint)
-            is_directory, beside = self.is_directory(checkpoint), self.beside(checkpoint, goal)
-            with open_target(goal, self.traits, is_directory=is_directory, force=force, beside=beside) as target:
+            is_directory, beside = self.is_directory(checkpoint), self.beside(checkpoint)
+            with open_target(
+                request.goal, self.traits, is_directory=is_directory, force=request.force, beside=beside
+            ) as target:
                 return self._export(checkpoint, target, trust)
 
     def lacked_dtypes(self, *, in_table: bool) -> frozenset[str]:
@@ -144,9 +146,3 @@ class PartsFormat(ContentFormat):
         self, content: ExportContent, files: Sequence[PartFile], path: str, metadata: Mapping[str, str]
     ) -> None:
         """Write the index of a directory."""
-
-    def export(self, goal: Location, *, force: bool) -> ExportOutcome:
-        """Let the workers of a cluster write the content, where there is one."""
-        if self.request.cluster is None:
-            return super().export(goal, force=force)
-        return export_on_cluster(self, self.request.cluster, goal, force=force)

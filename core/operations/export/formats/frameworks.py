@@ -88,11 +88,11 @@ class Parquet(PartsFormat):
         """Return True for several tables; a version without any is a file without rows."""
         return len(self.request.selection.choose_tables(checkpoint.table_names)) > 1
 
-    def beside(self, checkpoint: Checkpoint, goal: Location) -> Location | None:
+    def beside(self, checkpoint: Checkpoint) -> Location | None:
         """Return the directory of the dense variables, if there are any."""
         if not self.request.selection.choose_variables(checkpoint.variable_names):
             return None
-        return goal.with_url(dense_directory(goal.url))
+        return self.request.goal.with_url(dense_directory(self.request.goal.url))
 
     def planned(self, content: ExportContent, path: str, beside: str) -> Mapping[str, int | None]:
         """Return the files of all tables, and that of the dense variables; only the values tell their sizes."""

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from edl_ckpt.core.base.errors import EdlCkptError, UsageError
 from edl_ckpt.core.base.interruption import COMMIT
+from edl_ckpt.core.moving.settings import ReshardSettings
 from edl_ckpt.core.operations.export.content.selection import STORED
 from edl_ckpt.core.operations.export.interface import (
     ContentCounts,
@@ -18,6 +19,7 @@ from edl_ckpt.core.operations.export.interface import (
 )
 from edl_ckpt.core.operations.export.output.target import check_output, open_target
 from edl_ckpt.core.operations.reshard.execute import execute_reshard
+from edl_ckpt.core.operations.reshard.plan import ReshardPlan
 from edl_ckpt.core.operations.reshard.prepare import prepare_reshard
 from edl_ckpt.core.sources.elasticdl.target import ELASTICDL, EMPTY_MODEL
 from edl_ckpt.core.storage.faults import storage_errors
@@ -39,12 +41,12 @@ class MergedCheckpoint:
             raise UsageError("a checkpoint is merged from all shards: no --order stored")
         self.request = request
 
-    def export(self, goal: Location, *, force: bool) -> ExportOutcome:
+    def export(self) -> ExportOutcome:
         """Write the shard; a checkpoint_dir must not have the version yet, whether with `force` or without."""
-        location = self._location(goal)
+        location = self._location()
         if location is not None:
             return self._merge(location)
-        with open_target(goal, self.traits, is_directory=False, force=force) as target:
+        with open_target(self.request.goal, self.traits, is_directory=False, force=self.request.force) as target:
             beside = f"{target.path}.d"
             try:
                 outcome = self._merge(Location(beside))
@@ -58,8 +60,9 @@ class MergedCheckpoint:
                 COMMIT.more()  # that was no result yet
             return replace(outcome, files=target.publish())
 
-    def _location(self, goal: Location) -> Location | None:
+    def _location(self) -> Location | None:
         """Return the checkpoint_dir that an output is, None for a file or a stream."""
+        goal = self.request.goal
         path = goal.local_path
         is_file = path is not None and is_stream(path)
         if is_file or os.path.splitext(goal.url.rstrip("/"))[1].lower() in self.traits.endings:
@@ -68,33 +71,27 @@ class MergedCheckpoint:
             check_target(path)
         return goal.with_url(goal.url.rstrip("/") if path is None else os.path.normpath(path))
 
-    def plan(self, goal: Location, *, force: bool) -> tuple[tuple[ExportedFile, ...], ContentCounts, int]:
+    def plan(self) -> tuple[tuple[ExportedFile, ...], ContentCounts, int]:
         """Return the files that would be written, what they contain, and how many bytes were read for that."""
-        location = self._location(goal)
+        location, goal = self._location(), self.request.goal
         if location is None:
-            check_output(goal, self.traits, is_directory=False, force=force)
-        plan, _ = prepare_reshard(
-            self.request.version,
-            1,
-            output=location or goal.with_url(f"{goal.url}.d"),
-            empty=ELASTICDL,
-            force=not self.request.use_seal,
-            reporter=self.request.reporter,
-        )
+            check_output(goal, self.traits, is_directory=False, force=self.request.force)
+        plan, _ = self._prepare(location or goal.with_url(f"{goal.url}.d"))
         files = tuple(ExportedFile(shard.path if location else goal.url, shard.size_bytes) for shard in plan.shards)
         variables = sum(shard.variables for shard in plan.shards)
         return files, ContentCounts(variables, len(plan.survey.tables), plan.rows), plan.survey.bytes_read
 
+    def _prepare(self, location: Location) -> tuple[ReshardPlan, ReshardSettings]:
+        request = self.request
+        force, reporter = not request.use_seal, request.reporter
+        return prepare_reshard(request.version, 1, output=location, empty=ELASTICDL, force=force, reporter=reporter)
+
     def _merge(self, location: Location) -> ExportOutcome:
         """Write the version for one server to a checkpoint_dir; the reshard proves it."""
-        reporter = self.request.reporter
-        force = not self.request.use_seal
-        plan, settings = prepare_reshard(
-            self.request.version, 1, output=location, empty=ELASTICDL, force=force, reporter=reporter
-        )
+        reporter, (plan, settings) = self.request.reporter, self._prepare(location)
         for warning in (*plan.warnings, *settings.warnings):
             reporter.warn(warning)
-        result = execute_reshard(plan, settings, force=force, reporter=reporter)
+        result = execute_reshard(plan, settings, force=not self.request.use_seal, reporter=reporter)
         variables = sum(shard.variables for shard in result.shards)
         return ExportOutcome(
             files=tuple(ExportedFile(shard.path, shard.size_bytes) for shard in result.shards),

@@ -11,9 +11,9 @@ import os
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple, TypeAlias
 
 from edl_ckpt.core.commit.publish.uploads import Extent, SharedUploads, even_edges
 from edl_ckpt.core.storage.interface import SentPart
@@ -33,27 +33,13 @@ class WrittenFile(NamedTuple):
     sent: tuple[SentPart, ...] = ()
 
 
-class NewPart(Protocol):
-    """A value that tells a task where it writes a file of the output."""
-
-    is_temporary: ClassVar[bool]
-    """True when the file is on the local disk of the worker first."""
-
-    def place(self) -> AbstractContextManager[str]:
-        """Return the path to write to; nothing remains there after an error."""
-        ...
-
-    def deliver(self, path: str, memory: PartMemory) -> WrittenFile:
-        """Hand over what was written there."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class SharedPart:
     """A file in a directory that all processes share, under a name that no other attempt has."""
 
     directory: str
     is_temporary: ClassVar = False
+    """The file is on the local disk of the worker first, or not."""
 
     @contextmanager
     def place(self) -> Iterator[str]:
@@ -94,3 +80,7 @@ class SentUpload:
                 for start in range(0, size, _READ_BYTES):
                     files[0].write(start, reader.read(start, min(_READ_BYTES, size - start)))
         return WrittenFile("", size, tuple(sent.part for sent in files.sent))
+
+
+NewPart: TypeAlias = SharedPart | SentUpload
+"""A value that tells a task where it writes a file of the output; `place` leaves nothing after an error."""

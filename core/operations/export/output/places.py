@@ -11,7 +11,6 @@ import threading
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Final
 
 import numpy as np
@@ -116,9 +115,7 @@ class OutputFile:
             self._users += 1
             return self._file
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._lock:
             self._users -= 1
             if not self._users and self._file is not None:

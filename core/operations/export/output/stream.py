@@ -12,7 +12,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import IO, Any, Final, Self, cast
 
 from edl_ckpt.core.base.errors import RefusedError, UsageError
@@ -59,9 +58,7 @@ class StreamTarget:
             )
         return stream
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._directory.cleanup()
         with _sent(self._name):
             self._stream.close()

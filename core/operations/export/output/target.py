@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from types import TracebackType
-from typing import IO, Final, Protocol, Self
+from typing import IO, Final, Protocol, Self, TypeAlias
 
 from edl_ckpt.core.base.errors import EdlCkptError, RefusedError
 from edl_ckpt.core.base.interruption import COMMIT
@@ -41,7 +41,7 @@ DENSE_FILE: Final = "dense.safetensors"
 """The only file in the directory beside an output."""
 
 
-class ExportTarget(Protocol):
+class ExportTarget(AbstractContextManager["ExportTarget"], Protocol):
     """An output that is being written; a context manager that removes everything unless it was published."""
 
     path: str
@@ -59,28 +59,6 @@ class ExportTarget(Protocol):
 
     def publish(self) -> tuple[ExportedFile, ...]:
         """Make everything visible; return the files under their final names."""
-        ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-
-class PartsTarget(ExportTarget, Protocol):
-    """A target whose files other processes write."""
-
-    def meet(self) -> Meeting:
-        """Return a new place next to the output, which all processes that write its files must reach."""
-        ...
-
-    def part(self, path: str) -> NewPart:
-        """Return where another process writes the file at a path of the output."""
-        ...
-
-    def take(self, path: str, written: WrittenFile) -> None:
-        """Take over what it has written."""
         ...
 
 
@@ -180,15 +158,13 @@ class LocalTarget:
         self.staged.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._work:
             ended = f"{self._work}.ended"  # from now on no late task makes a file there
             with suppress(OSError):
                 os.rename(self._work, ended)
             remove_tree(ended)
-        self.staged.__exit__(kind, error, trace)
+        self.staged.__exit__()
 
 
 class UploadTarget:
@@ -330,6 +306,10 @@ class PairTarget:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._entered.__exit__(kind, error, trace)
+
+
+PartsTarget: TypeAlias = LocalTarget | UploadTarget | PairTarget
+"""A target whose files other processes write."""
 
 
 def _check_beside(place: Location) -> None:

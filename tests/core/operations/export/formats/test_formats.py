@@ -101,7 +101,7 @@ def test_words_of_a_selection() -> None:
 def test_a_checkpoint_is_exported_whole(run: Version) -> None:
     """The checkpoint format refuses a selection before anything is opened."""
     with pytest.raises(UsageError, match="exported whole"):
-        FORMATS["checkpoint"](ExportRequest(run, Selection(tables=("big",))))
+        FORMATS["checkpoint"](ExportRequest(run, Location("out"), Selection(tables=("big",))))
 
 
 def test_remote_targets() -> None:
