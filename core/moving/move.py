@@ -18,10 +18,10 @@ import numpy as np
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError
 from edl_ckpt.core.base.progress import Reporter
-from edl_ckpt.core.commit.publish.part_plan import DenseBytes
 from edl_ckpt.core.kernel import bulk, routing
 from edl_ckpt.core.kernel.routing import Part
 from edl_ckpt.core.moving.direct import LOOK_BYTES, MovedRows, move_directly
+from edl_ckpt.core.moving.part_plan import DenseBytes
 from edl_ckpt.core.moving.settings import ReshardSettings
 from edl_ckpt.core.moving.source import FileRows, Source, read_bytes
 from edl_ckpt.core.moving.sparse import PieceCounts, SparsePair

@@ -15,7 +15,6 @@ from typing import TypeVar
 import numpy as np
 
 from edl_ckpt.core.catalog.target import Target, WritePlan, lay_out
-from edl_ckpt.core.commit.publish.part_plan import Moved
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.moving.sparse import SparsePairs
@@ -60,11 +59,6 @@ class MovePlan(WritePlan):
     def row_bytes(self) -> Mapping[str, int]:
         """Return the bytes of a row of each table."""
         return {table.info.name: table.row_bytes for table in self.survey.tables}
-
-    def moved(self) -> Moved:
-        """Return what moves, for the plan of its parts."""
-        survey = self.survey
-        return Moved(self.layouts, self.row_bytes, survey.variables, survey.counts, survey.small, self.groups)
 
 
 def lay_out_survey(

@@ -8,9 +8,9 @@ from typing import Final
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.parallel import Executor, default_workers
 from edl_ckpt.core.base.words import size
-from edl_ckpt.core.commit.publish.part_plan import PartsPlan, plan_parts
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.moving.order import open_part_bytes
+from edl_ckpt.core.moving.part_plan import PartsPlan, plan_parts
 from edl_ckpt.core.moving.plan import MovePlan
 from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES
 from edl_ckpt.core.reading.scan import PIECE_BYTES
@@ -90,7 +90,7 @@ def settings_on(
     if not executor.is_cluster or not least:
         return settings
     memory = None if max_memory_bytes is None else settings.part_memory_bytes
-    return replace(settings, open_part_bytes=0, parts=plan_parts(plan.moved(), executor, least, memory_bytes=memory))
+    return replace(settings, open_part_bytes=0, parts=plan_parts(plan, executor, least, memory_bytes=memory))
 
 
 def choose_settings(

@@ -1,7 +1,7 @@
 """A move handed out: pieces to the threads of this process, or tasks to other processes.
 
 Threads write files that this process has opened. Other processes write staged files, or send the parts of uploads as
-`commit/part_plan` has planned them. A task names what it reads by itself, because its process has no plan.
+`part_plan` has planned them. A task names what it reads by itself, because its process has no plan.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from itertools import starmap
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -19,13 +20,13 @@ from edl_ckpt.core.base.packing import packed, together
 from edl_ckpt.core.base.parallel import RESULT_BYTES, Advance, Executor, run_all
 from edl_ckpt.core.base.progress import SILENT, Counted
 from edl_ckpt.core.commit.interface import SharedTargets, VersionOutput
-from edl_ckpt.core.commit.publish.part_plan import DenseBytes, PartTask, literals_in, part_tasks, plan_parts
 from edl_ckpt.core.commit.publish.uploads import Extent, Sending, SentFiles, SharedUploads, TargetPart
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
 from edl_ckpt.core.moving.direct import exceeds_page_cache
 from edl_ckpt.core.moving.move import Movable, Mover, MoveTerms, Stretch
 from edl_ckpt.core.moving.order import stretch_order
+from edl_ckpt.core.moving.part_plan import DenseBytes, PartTask, literals_in, part_tasks, plan_parts
 from edl_ckpt.core.moving.plan import MovePlan
 from edl_ckpt.core.moving.settings import ReshardSettings
 from edl_ckpt.core.moving.source import Source, SourceValue
@@ -141,9 +142,8 @@ class Move:
         executor = self._job.executor
         targets, tasks, memory_bytes = output.share(), self.tasks(executor), 0
         if isinstance(targets, SharedUploads):
-            moved = self._plan.moved()
-            parts = self._settings.parts or plan_parts(moved, executor, targets.part_bytes)
-            planned = part_tasks(moved, parts.groups, parts.least_bytes, parts.task_bytes)
+            parts = self._settings.parts or plan_parts(self._plan, executor, targets.part_bytes)
+            planned = part_tasks(self._plan, parts.groups, parts.least_bytes, parts.task_bytes)
             tasks, memory_bytes = map(self._named, planned), parts.memory_bytes
         else:
             executor.share(targets.place)
@@ -158,9 +158,8 @@ class Move:
 
     def _named(self, task: PartTask) -> MoveTask:
         """Return a planned task with its stretches in place of their numbers."""
-        reads = [TaskRead(small.names, counts=small.counts) for small in task.small]
-        reads += (TaskRead(self._stretch(number), values, counts) for number, values, counts in task.stretches)
-        return MoveTask(task.dense, tuple(reads), task.extents)
+        named = ((self._stretch(rows) if isinstance(rows, int) else rows, *how) for rows, *how in task.reads)
+        return MoveTask(task.dense, tuple(starmap(TaskRead, named)), task.extents)
 
     def _write_between(self, files: Sequence[Sink]) -> None:
         """Write what stands between values, but for that among small tables."""

@@ -85,9 +85,9 @@ from edl_ckpt.core import (
 )
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.commit.deletion.removal import Purge
-from edl_ckpt.core.commit.publish.part_plan import PartsPlan
 from edl_ckpt.core.model.listings import Listing
 from edl_ckpt.core.model.versions import State, Version
+from edl_ckpt.core.moving.part_plan import PartsPlan
 from edl_ckpt.core.operations.export import ExportPlan, plan_export
 from edl_ckpt.core.operations.export.dry import PlannedFile
 from edl_ckpt.core.operations.follow.changes import EventKind, Limits, Moment, WatchEvent

@@ -11,9 +11,9 @@ sources have themselves, each further group reads the sources once more.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,9 @@ from edl_ckpt.core.base.words import counted, size
 from edl_ckpt.core.commit.publish.uploads import Extent, even_edges
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
-from edl_ckpt.core.sources.elasticdl.target import PlacedVariable, VersionLayout
+from edl_ckpt.core.moving.plan import MovePlan
+from edl_ckpt.core.moving.sparse import PieceCounts
+from edl_ckpt.core.sources.elasticdl.target import VersionLayout
 from edl_ckpt.core.storage.parts import least_part
 
 WORKER_PART_BYTES: Final = 192 << 20
@@ -37,55 +39,6 @@ _WAIT: Final = 4
 _Flags: TypeAlias = npt.NDArray[np.bool_]
 
 
-class CountedRows(Protocol):
-    """Rows of a table that follow each other in a source: how many go to each target, and the bytes of their ids."""
-
-    @property
-    def table(self) -> str:
-        """Return the name of the table."""
-        ...
-
-    @property
-    def rows(self) -> bulk.I64:
-        """Return the rows of each target: int64 [to_ps]."""
-        ...
-
-    @property
-    def id_bytes(self) -> bulk.I64:
-        """Return the bytes of the ids of each target: int64 [to_ps]."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Moved:
-    """What moves into the shards of a version, as much of it as the parts follow from."""
-
-    layouts: VersionLayout
-    row_bytes: Mapping[str, int]
-    """The bytes of a row of each table."""
-    variables: Sequence[PlacedVariable]
-    stretches: Sequence[CountedRows]
-    """In the order in which each target gets them; tasks know them by their numbers."""
-    small: Sequence[CountedRows] = ()
-    """Tables of which many are read together."""
-    classes: int = 1
-    """How many groups of targets have no source in common: those of one remainder."""
-
-    @property
-    def to_ps(self) -> int:
-        """Return the number of targets."""
-        return len(self.layouts)
-
-    @property
-    def size_bytes(self) -> int:
-        """Return the bytes of all targets."""
-        return int(self.layouts.size_bytes.sum())
-
-    def bytes_of(self, rows: CountedRows) -> int:
-        """Return the bytes of some rows, and of their ids."""
-        return int(rows.rows.sum()) * self.row_bytes[rows.table] + int(rows.id_bytes.sum())
-
-
 class DenseBytes(NamedTuple):
     """Bytes of a dense variable that a task reads."""
 
@@ -94,19 +47,15 @@ class DenseBytes(NamedTuple):
     size: int
 
 
-class SmallTables(NamedTuple):
-    """Small tables that a task reads; one task counts what was read for the fingerprint."""
+class PartRead(NamedTuple):
+    """What a task reads: a stretch by its number in the survey, or small tables by their names.
 
-    names: tuple[str, ...]
-    counts: bool
+    Of a stretch it reads the ids, and with `values` the rows. One task `counts` them for the fingerprint.
+    """
 
-
-class StretchPass(NamedTuple):
-    """A stretch that a task reads, by its number in the survey: its ids, and with `values` its rows."""
-
-    number: int
-    values: bool
-    counts: bool
+    rows: int | tuple[str, ...]
+    values: bool = True
+    counts: bool = True
 
 
 class PartTask(NamedTuple):
@@ -114,8 +63,7 @@ class PartTask(NamedTuple):
 
     extents: tuple[Extent, ...]
     dense: tuple[DenseBytes, ...]
-    small: tuple[SmallTables, ...]
-    stretches: tuple[StretchPass, ...]
+    reads: tuple[PartRead, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,26 +105,29 @@ class PartsPlan:
         )
 
 
-def plan_parts(plan: Moved, executor: Executor, least_bytes: int, *, memory_bytes: int | None = None) -> PartsPlan:
+def plan_parts(plan: MovePlan, executor: Executor, least_bytes: int, *, memory_bytes: int | None = None) -> PartsPlan:
     """Return the cheapest way to send the parts of a plan, counted in bytes that are read and written.
 
     `least_bytes` is the least size of a part for the storage, `memory_bytes` what the open parts of a worker may take.
     """
     memory = WORKER_PART_BYTES if memory_bytes is None else memory_bytes
-    total, task_bytes = _total_bytes(plan), executor.task_bytes(plan.size_bytes)
-    small, classes = sum(map(plan.bytes_of, plan.small)), plan.classes
+    survey, size_bytes, classes, read = plan.survey, plan.size_bytes, plan.groups, _Reads(plan)
+    total, task_bytes = plan.layouts.value_bytes + survey.id_bytes, executor.task_bytes(size_bytes)
+    small = sum(sum(read.sizes(counts)) for counts in survey.small)
     part = least_part(max(plan.layouts.size_bytes.tolist(), default=0), least_bytes)
 
     def open_bytes(groups: int) -> int:
-        return min(executor.threads * -(-plan.to_ps // groups) * part * 3 // 2, plan.size_bytes)
+        return min(executor.threads * -(-plan.to_ps // groups) * part * 3 // 2, size_bytes)
 
     def spilled(groups: int) -> int:
         taken = open_bytes(groups)
-        return plan.size_bytes * (taken - memory) // taken if taken > memory else 0
+        return size_bytes * (taken - memory) // taken if taken > memory else 0
 
     def cost(groups: int) -> tuple[float, int]:
-        read = (total - small) * max(groups // classes, 1) + small * groups
-        return read + 2 * spilled(groups) if has_room(open_bytes(groups) - memory) else float("inf"), open_bytes(groups)
+        if not has_room(open_bytes(groups) - memory):
+            return float("inf"), open_bytes(groups)
+        values_read = (total - small) * max(groups // classes, 1) + small * groups
+        return values_read + 2 * spilled(groups), open_bytes(groups)
 
     rooms: dict[int, bool] = {}
 
@@ -191,7 +142,7 @@ def plan_parts(plan: Moved, executor: Executor, least_bytes: int, *, memory_byte
     strategy = "grouped" if groups > classes else "spilled" if spilled(groups) else "direct"
     tasks = parts = values_read = ids_read = 0
     for task in part_tasks(plan, groups, least_bytes, task_bytes):
-        values, ids = _read_by(plan, task)
+        values, ids = read.by(task)
         tasks, values_read, ids_read = tasks + 1, values_read + values, ids_read + ids
         parts += sum(len(extent.edges) - 1 for extent in task.extents)
     return PartsPlan(
@@ -218,24 +169,27 @@ def _has_room(executor: Executor, needed: int) -> bool:
     return True
 
 
-def _total_bytes(plan: Moved) -> int:
-    ids = sum(int(each.id_bytes.sum()) for some in (plan.stretches, plan.small) for each in some)
-    return plan.layouts.value_bytes + ids
+class _Reads:
+    """What tasks read, in bytes."""
 
+    def __init__(self, plan: MovePlan) -> None:
+        self._row_bytes, self._stretches = plan.row_bytes, plan.survey.counts
+        self._small = {counts.table: counts for counts in plan.survey.small}
 
-def _read_by(plan: Moved, task: PartTask) -> tuple[int, int]:
-    """Return the bytes of values and of ids that a task reads."""
-    row_bytes, small = plan.row_bytes, {each.table: each for each in plan.small}
-    values, ids = sum(each.size for each in task.dense), 0
-    for some in task.small:
-        for name in some.names:
-            values += int(small[name].rows.sum()) * row_bytes[name]
-            ids += int(small[name].id_bytes.sum())
-    for each in task.stretches:
-        found = plan.stretches[each.number]
-        values += int(found.rows.sum()) * row_bytes[found.table] if each.values else 0
-        ids += int(found.id_bytes.sum())
-    return values, ids
+    def sizes(self, counts: PieceCounts) -> tuple[int, int]:
+        """Return the bytes of some rows, and of their ids."""
+        return int(counts.rows.sum()) * self._row_bytes[counts.table], int(counts.id_bytes.sum())
+
+    def by(self, task: PartTask) -> tuple[int, int]:
+        """Return the bytes of values and of ids that a task reads."""
+        values, ids = sum(dense.size for dense in task.dense), 0
+        for read in task.reads:
+            rows = read.rows
+            counts = [self._stretches[rows]] if isinstance(rows, int) else [self._small[name] for name in rows]
+            for own_values, own_ids in map(self.sizes, counts):
+                values += own_values * read.values
+                ids += own_ids
+        return values, ids
 
 
 def literals_in(layouts: VersionLayout, extent: Extent, small: Collection[str] = ()) -> Iterator[tuple[int, bytes]]:
@@ -252,7 +206,7 @@ def literals_in(layouts: VersionLayout, extent: Extent, small: Collection[str] =
             yield from ((at - len(head), head) for head, at in heads if head and at > low and at - len(head) < high)
 
 
-def part_tasks(plan: Moved, groups: int, least_bytes: int, task_bytes: int) -> Iterator[PartTask]:
+def part_tasks(plan: MovePlan, groups: int, least_bytes: int, task_bytes: int) -> Iterator[PartTask]:
     """Yield the tasks of all groups: together they send each byte of each target once, and count each value once."""
     stretches = _in_groups(plan, groups)
     for number in range(groups):
@@ -270,9 +224,9 @@ class _Share(NamedTuple):
     """True in the first group that reads the stretch, which counts its values."""
 
 
-def _in_groups(plan: Moved, groups: int) -> list[dict[str, list[_Share]]]:
+def _in_groups(plan: MovePlan, groups: int) -> list[dict[str, list[_Share]]]:
     found: list[dict[str, list[_Share]]] = [{} for _ in range(groups)]
-    for number, counts in enumerate(plan.stretches):
+    for number, counts in enumerate(plan.survey.counts):
         used = np.unique(np.flatnonzero(counts.id_bytes) % groups).tolist() or [0]
         for group in used:
             share = _Share(number, counts.rows[group::groups], counts.id_bytes[group::groups], group == used[0])
@@ -287,7 +241,7 @@ class _Step(NamedTuple):
     """Where it ends in each target."""
     used: _Flags
     """The targets for which a source must be read."""
-    reads: SmallTables | StretchPass | None
+    reads: PartRead | None
     result_bytes: int = 0
 
 
@@ -296,7 +250,7 @@ class _GroupTasks:
 
     def __init__(
         self,
-        plan: Moved,
+        plan: MovePlan,
         number: int,
         groups: int,
         stretches: dict[str, list[_Share]],
@@ -311,7 +265,7 @@ class _GroupTasks:
         self._edges = np.zeros(len(self._targets), np.int64)
         self._parts = np.zeros(len(self._targets), np.int64)
         self._dense: dict[int, list[tuple[int, int, str]]] = {}
-        for variable in plan.variables:
+        for variable in plan.survey.variables:
             owner, at = plan.layouts.dense_at(variable.name)
             self._dense.setdefault(owner, []).append((at, variable.size_bytes, variable.name))
         for some in self._dense.values():
@@ -356,7 +310,7 @@ class _GroupTasks:
                     at, size_bytes, _ = next(each for each in dense if each[0] + each[1] >= low + step)
                     cut = at + min(-(-max(low + step - at, 0) // bulk.CHUNK_BYTES) * bulk.CHUNK_BYTES, size_bytes)
                 own = self._take(place, cut)
-                yield PartTask((own,), tuple(self._dense_in(target, low, cut)), (), ())
+                yield PartTask((own,), tuple(self._dense_in(target, low, cut)))
 
     def _take(self, place: int, end: int) -> Extent:
         """Return the parts of a target up to an offset, and go on there."""
@@ -383,31 +337,31 @@ class _GroupTasks:
             extents.append(self._take(place, high))
             dense += self._dense_in(int(self._targets[place]), low, high)
         waited = first[whole & (first >= 0)]
-        small: list[SmallTables] = []
-        passes: dict[int, StretchPass] = {}
+        small: list[PartRead] = []
+        passes: dict[int, PartRead] = {}
         for number in range(min(begin, int(waited.min(initial=begin))), len(steps)):
             reads, is_new = steps[number].reads, number >= begin
             if reads is None or not (is_new or (steps[number].used & whole).any()):
                 continue
-            if isinstance(reads, SmallTables):
+            if isinstance(reads.rows, tuple):
                 small.append(reads._replace(counts=reads.counts and is_new))
                 continue
-            known = passes.get(reads.number, StretchPass(reads.number, values=False, counts=False))
+            known = passes.get(reads.rows, PartRead(reads.rows, values=False, counts=False))
             counts = known.counts or (reads.counts and is_new)
-            passes[reads.number] = StretchPass(reads.number, known.values or reads.values, counts)
-        return PartTask(tuple(extents), tuple(dense), tuple(small), tuple(passes.values()))
+            passes[reads.rows] = PartRead(reads.rows, known.values or reads.values, counts)
+        return PartTask(tuple(extents), tuple(dense), (*small, *passes.values()))
 
     def _steps(self) -> Iterator[_Step]:
         """Yield what comes in the targets, from front to back."""
         layouts, row_bytes = self._plan.layouts, self._plan.row_bytes
-        small = {each.table: each for each in self._plan.small}
+        small = {counts.table: sum(_Reads(self._plan).sizes(counts)) for counts in self._plan.survey.small}
         yield _Step(layouts.tables_at[0][self._targets], np.zeros(len(self._targets), np.bool_), None)
         some: list[str] = []
         waiting = 0
         for table in sorted(row_bytes, key=layouts.number):
             if table in small:
                 some.append(table)
-                waiting += self._plan.bytes_of(small[table])
+                waiting += small[table]
                 if waiting < _SMALL_BYTES:
                     continue
             if some:
@@ -421,7 +375,7 @@ class _GroupTasks:
     def _small_step(self, names: list[str], row_bytes: Mapping[str, int]) -> _Step:
         ends = self._plan.layouts.tables_at[self._plan.layouts.number(names[-1]) + 1][self._targets]
         results = sum(4 * sketch_size(row_bytes[name]) for name in names)
-        reads = SmallTables(tuple(names), counts=self._number == 0)
+        reads = PartRead(tuple(names), counts=self._number == 0)
         return _Step(ends, np.ones(len(self._targets), np.bool_), reads, results)
 
     def _table_steps(self, table: str, row_bytes: int) -> Iterator[_Step]:
@@ -431,11 +385,11 @@ class _GroupTasks:
         at = layouts.values_at(table)[self._targets]
         for share in shares if row_bytes else ():
             at = at + share.rows * row_bytes
-            yield _Step(at, share.rows > 0, StretchPass(share.number, values=True, counts=share.is_first), result)
+            yield _Step(at, share.rows > 0, PartRead(share.number, values=True, counts=share.is_first), result)
             result = 0
         at = layouts.ids_at(table)[self._targets]
         for share in shares:
             at = at + share.id_bytes
             counts = share.is_first and not row_bytes
-            yield _Step(at, share.id_bytes > 0, StretchPass(share.number, values=False, counts=counts), result)
+            yield _Step(at, share.id_bytes > 0, PartRead(share.number, values=False, counts=counts), result)
             result = 0
