@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from edl_ckpt.core import list_versions, parse_ref, resolve, save_checkpoint
 from edl_ckpt.core.model.versions import Version
@@ -13,6 +14,7 @@ from edl_ckpt.core.reading.parts import Rows
 from edl_ckpt.core.reading.table import TableView
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage.local import LocalReader
 
 
 def at(location: str | Path, word: int | str = "latest") -> Version:
@@ -119,3 +121,16 @@ def save_large(location: Path) -> None:
         tables={"users": Table(ids, random.standard_normal((len(ids), 16), np.float32))},
     )
     drop_seal(location, 7)
+
+
+def noted_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the size of each read of a local shard from now on, in bytes."""
+    sizes: list[int] = []
+    read_into = LocalReader.read_into
+
+    def noted(self: LocalReader, offset: int, buffer: memoryview) -> None:
+        sizes.append(len(buffer))
+        read_into(self, offset, buffer)
+
+    monkeypatch.setattr(LocalReader, "read_into", noted)
+    return sizes

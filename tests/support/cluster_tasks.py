@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -241,3 +241,15 @@ def without_kernel(gone: bool) -> None:
         bulk.kernel = None
     else:
         bulk.kernel = _KERNEL.pop()
+
+
+def note_tasks(monkeypatch: pytest.MonkeyPatch, kind: Any, note: Callable[[Any, Any, Any], object]) -> None:
+    """Call `note` with the work, the task and the result of each task of a class of work that this process does."""
+    real = kind.do
+
+    def do(self: Any, opened: Any, task: Any, advance: Any) -> Any:
+        result = real(self, opened, task, advance)
+        note(self, task, result)
+        return result
+
+    monkeypatch.setattr(kind, "do", do)

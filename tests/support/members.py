@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-import traceback
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
@@ -19,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.training.elastic import LocalCoordinator, State, sync_from_rank_0
+from forked import fork
 from waiting import wait_until
 
 SECONDS = 300.0
@@ -93,21 +91,14 @@ class Members:
 
     def start(self, name: str, action: Callable[[Callable[[str], None]], None]) -> int:
         """Fork a member that runs an action, and return its process id; the action gets a function to note a line."""
-        with warnings.catch_warnings(action="ignore"):  # of threads, which the child does not use
-            pid = os.fork()
-        if pid:
-            self._running.add(pid)
-            return pid
-        code = 1
-        try:
+
+        def act() -> None:
             with open(self.directory / f"{name}.log", "a", encoding="utf-8", buffering=1) as log:
                 action(lambda line: print(line, file=log))
-            code = 0
-        except BaseException:  # noqa: BLE001 - the child ends here, whatever it was
-            traceback.print_exc()
-            sys.stderr.flush()
-        finally:
-            os._exit(code)
+
+        pid = fork(act)
+        self._running.add(pid)
+        return pid
 
     def kill(self, pid: int) -> None:
         """End a member as `kill -9` does."""

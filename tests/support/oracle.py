@@ -122,6 +122,20 @@ def expected_model(section: Mapping[str, Any]) -> Model:
     return model
 
 
+def add_part(model: Model, part: Any, ps_id: int, ps_num: int) -> None:
+    """Add what a server restores to a model, which has nothing of it yet."""
+    for name, value in part.variables.items():
+        assert name not in model.dense
+        model.dense[name] = (value.dtype.name, value.shape, value.tobytes())
+    for name, (ids, vectors) in part.tables.items():
+        info = part.infos[name]
+        table = model.tables.setdefault(name, Table(info.dim, info.initializer))
+        assert not table.rows.keys() & set(ids.tolist())
+        assert (ids % ps_num == ps_id).all()
+        table.rows |= {int(i): row.tobytes() for i, row in zip(ids, vectors, strict=True)}
+        table.dtype = vectors.dtype.name if len(ids) else table.dtype
+
+
 def combined(model: Model) -> str:
     """Return the digest that `golden/README.md` describes: independent of shards and version."""
     digest = hashlib.sha256()

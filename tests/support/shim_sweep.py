@@ -26,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from errno import (
     EACCES,
@@ -332,9 +332,9 @@ def sweep(names: Sequence[str], sample: int, part: tuple[int, int]) -> Iterator[
             yield {"command": trial.command.name, "points": len(points), "met": met, "calls": calls, "wrong": wrong}
 
 
-def main() -> None:
-    """Run the sweep and print one document a command."""
-    parser = argparse.ArgumentParser(prog="shim_sweep", description="Faults in calls of the C library.")
+def print_sweep(description: str, sweep: Callable[[Sequence[str], int, tuple[int, int]], Iterator[object]]) -> None:
+    """Run the sweep that the command line describes, and print one document a command."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("commands", nargs="*", help="commands by name; all without one")
     parser.add_argument("--sample", type=int, default=0, help="points of each command; 0 for all")
     parser.add_argument("--part", default="0/1", help="I/N: only every N-th point, from the I-th on")
@@ -345,4 +345,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    print_sweep("Faults in calls of the C library.", sweep)

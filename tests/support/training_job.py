@@ -15,7 +15,6 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -41,6 +40,7 @@ from edl_ckpt.core import (
     set_metrics,
 )
 from elasticdl_rules import latest_valid
+from forked import fork
 from waiting import wait_until
 
 SERVERS = 8
@@ -166,19 +166,9 @@ def _refs(lines: Path, event: str) -> str:
 
 def _fork(action: Callable[[], None], children: set[int]) -> int:
     """Run an action in a child process, and return its pid. This process has no threads."""
-    pid = os.fork()
-    if pid:
-        children.add(pid)
-        return pid
-    code = 1
-    try:
-        action()
-        code = 0
-    except BaseException:  # noqa: BLE001 - the child ends here, whatever it was
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
+    pid = fork(action)
+    children.add(pid)
+    return pid
 
 
 def run_job(directory: Path, *, seed: int, steps: int) -> Report:

@@ -14,7 +14,6 @@ Each point is a call of the C library that fails with one error: once, or from t
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
@@ -36,7 +35,7 @@ from edl_ckpt.core.base.errors import RefusedError
 from edl_ckpt.core.operations.annotate import add_tag, set_metadata, set_metrics
 from edl_ckpt.core.storage.faults import Fault
 from fault_sweep import run_here
-from shim_sweep import DONE, ERROR, OFF, Ended, ShimPoint, forked
+from shim_sweep import DONE, ERROR, OFF, Ended, ShimPoint, forked, print_sweep
 from sweep_commands import prepare_arrays, prepare_run
 from sweep_state import EXPORTS, LOCATIONS, snapshot
 
@@ -316,17 +315,5 @@ def sweep(names: Sequence[str], sample: int, part: tuple[int, int]) -> Iterator[
             yield {"command": name, "points": len(points), "met": met, "calls": calls, "wrong": wrong}
 
 
-def main() -> None:
-    """Run the sweep and print one document a command."""
-    parser = argparse.ArgumentParser(prog="truth_sweep", description="A disk that is full, at each call of a command.")
-    parser.add_argument("commands", nargs="*", help="commands by name; all without one")
-    parser.add_argument("--sample", type=int, default=0, help="points of each command; 0 for all")
-    parser.add_argument("--part", default="0/1", help="I/N: only every N-th point, from the I-th on")
-    chosen = parser.parse_args()
-    first, _, step = chosen.part.partition("/")
-    for outcome in sweep(chosen.commands, chosen.sample, (int(first), int(step))):
-        print(json.dumps(outcome), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    print_sweep("A disk that is full, at each call of a command.", sweep)

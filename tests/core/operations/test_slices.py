@@ -13,13 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis.extra import numpy as hnp
 
-from checkpoints import stored_rows
+from checkpoints import noted_reads, stored_rows
 from edl_ckpt.core import open_checkpoint, save_checkpoint, slice_table, slice_variable
 from edl_ckpt.core.base.errors import CorruptError, NotFoundError, UsageError
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.reading.slices import parse_index
-from edl_ckpt.core.storage.local import LocalReader
 from program import PROGRAM, document, edl
 
 CUBE = np.random.default_rng(1).random((30, 20, 10), np.float32)
@@ -108,14 +107,7 @@ def test_wrong_indices(run: Version, name: str, index: str, words: str) -> None:
 
 def test_only_the_slice_is_read(run: Version, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slice reads its bytes, and gaps of less than a page; a column with gaps of 160 KB reads no more than it is."""
-    reads: list[int] = []
-    plain = LocalReader.read_into
-
-    def counted(self: LocalReader, offset: int, buffer: memoryview) -> None:
-        reads.append(len(buffer))
-        plain(self, offset, buffer)
-
-    monkeypatch.setattr(LocalReader, "read_into", counted)
+    reads = noted_reads(monkeypatch)
     slice_variable(run, "none", "0:0")
     headers = sum(reads)
     for index, most in (("2:4, 100:200", 2 * 400), (":, 5", 6 * 4), ("1", 160_000), ("0:1, ::2", 160_000)):

@@ -9,8 +9,7 @@ import pytest
 import elasticdl_rules
 from edl_ckpt.core import Checkpoint, list_versions, open_checkpoint, parse_ref, resolve, verify_version
 from golden_cases import ALL, LEGACY, section_of, shard_files
-from oracle import Model, combined, expected_model, read_model, without_slots
-from oracle import Table as OracleTable
+from oracle import Model, Table, add_part, combined, expected_model, read_model, without_slots
 from places import GOLDEN
 
 
@@ -22,7 +21,7 @@ def engine_model(checkpoint: Checkpoint) -> Model:
         model.dense[name] = (value.dtype.name, value.shape, value.tobytes())
     for name in checkpoint.table_names:
         info, dtype = checkpoint.infos[name], checkpoint.table_dtype(name)
-        table = OracleTable(info.dim, info.initializer, dtype.name if dtype else "")
+        table = Table(info.dim, info.initializer, dtype.name if dtype else "")
         for ids, vectors in checkpoint.table(name, batch_rows=3):
             table.rows |= {int(i): row.tobytes() for i, row in zip(ids, vectors, strict=True)}
         model.tables[name] = table
@@ -88,15 +87,5 @@ def test_restore_part(ps_num: int, expected: Any) -> None:
     model = Model()
     with open_checkpoint(str(GOLDEN / "current" / "ps4")) as checkpoint:
         for ps_id in range(ps_num):
-            part = checkpoint.restore(ps_id, ps_num)
-            for name, value in part.variables.items():
-                assert name not in model.dense
-                model.dense[name] = (value.dtype.name, value.shape, value.tobytes())
-            for name, (ids, vectors) in part.tables.items():
-                info = part.infos[name]
-                table = model.tables.setdefault(name, OracleTable(info.dim, info.initializer))
-                assert not table.rows.keys() & set(ids.tolist())
-                assert (ids % ps_num == ps_id).all()
-                table.rows |= {int(i): row.tobytes() for i, row in zip(ids, vectors, strict=True)}
-                table.dtype = vectors.dtype.name if len(ids) else table.dtype
+            add_part(model, checkpoint.restore(ps_id, ps_num), ps_id, ps_num)
     assert combined(model) == expected["current"]["combined"]

@@ -38,8 +38,7 @@ from edl_ckpt.core.storage.local import LocalReader
 from edl_ckpt.core.storage.location import Location
 from elasticdl_restore import Parameters, restore_params
 from golden_cases import ALL, LEGACY, section_of
-from oracle import Model, combined, expected_model, variable_owner, without_slots
-from oracle import Table as OracleTable
+from oracle import Model, add_part, combined, expected_model, variable_owner, without_slots
 from places import GOLDEN
 from reporters import Recorder
 from s3_fixtures import Bucket
@@ -150,20 +149,6 @@ def test_golden(case: str, expected: Any, either_kernel: str, opened: list[Local
             add_part(model, part, ps_id, new)
         assert combined(without_slots(model)) == section["combined"] == combined(expected_model(section))
     assert reporter.warnings == []
-
-
-def add_part(model: Model, part: Part, ps_id: int, ps_num: int) -> None:
-    """Add the part of a server to the oracle's model, which has nothing of it yet."""
-    for name, value in part.variables.items():
-        assert name not in model.dense
-        model.dense[name] = (value.dtype.name, value.shape, value.tobytes())
-    for name, (ids, vectors) in part.tables.items():
-        info = part.infos[name]
-        table = model.tables.setdefault(name, OracleTable(info.dim, info.initializer))
-        assert not table.rows.keys() & set(ids.tolist())
-        assert (ids % ps_num == ps_id).all()
-        table.rows |= {int(i): row.tobytes() for i, row in zip(ids, vectors, strict=True)}
-        table.dtype = vectors.dtype.name if len(ids) else table.dtype
 
 
 @pytest.mark.parametrize("case", sorted(p.name for p in (GOLDEN / "bad").iterdir()))

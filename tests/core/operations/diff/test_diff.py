@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 
 import elasticdl_rules
 from builders import models, write_checkpoint
-from checkpoints import only
+from checkpoints import noted_reads, only
 from edl_ckpt.core import reshard_version, save_checkpoint
 from edl_ckpt.core.base.errors import CorruptError, IncompleteError
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.diff import HISTOGRAM_EDGES, DiffResult, diff_versions
 from edl_ckpt.core.operations.save import Table
-from edl_ckpt.core.storage.local import LocalReader
 from oracle import Model
 from places import GOLDEN
 
@@ -106,20 +105,12 @@ def test_few_rows_against_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     few = np.concatenate([ids[100 : 100 + shared], np.arange(60)])
     many = save_checkpoint(str(tmp_path / "a"), 1, 3, variables={}, tables={"t": (ids, rows)})
     other = save_checkpoint(str(tmp_path / "b"), 1, 2, variables={}, tables={"t": (few, np.ones((len(few), 8)))})
-    size = 0
-    read = LocalReader.read_into
-
-    def count(self: LocalReader, offset: int, buffer: memoryview) -> None:
-        nonlocal size
-        size += len(buffer)
-        read(self, offset, buffer)
-
-    monkeypatch.setattr(LocalReader, "read_into", count)
+    reads = noted_reads(monkeypatch)
     for a, b in ((many, other), (other, many)):
-        size = 0
+        reads.clear()
         found = diff_versions(a, b, part_bytes=5000)
         if not shared:
-            assert size < rows.nbytes + 5 * 10 * len(ids)
+            assert sum(reads) < rows.nbytes + 5 * 10 * len(ids)
         assert found.tables == tuple(
             replace(t, rows=()) for t in diff_versions(a, b, part_bytes=5000, rows=True).tables
         )

@@ -20,7 +20,7 @@ from safetensors.numpy import load_file
 
 import elasticdl_rules
 from builders import models, write_checkpoint, write_unchecked
-from checkpoints import only
+from checkpoints import noted_reads, only
 from edl_ckpt.core import fingerprint_checkpoint, open_checkpoint, save_checkpoint, verify_version
 from edl_ckpt.core.base.errors import (
     CorruptError,
@@ -39,7 +39,6 @@ from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.sorting.partition import PartitionedTable
 from edl_ckpt.core.sources.elasticdl.initial_rows import initial_rows
 from edl_ckpt.core.storage.files import PreallocatedFile
-from edl_ckpt.core.storage.local import LocalReader
 from edl_ckpt.proto import model_v4_pb2
 from oracle import Model
 from places import GOLDEN
@@ -164,14 +163,7 @@ def test_each_value_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     tables = {"t": Table(ids, np.ones((50_000, 16), np.float32)), "other": Table(ids[:10], np.ones((10, 2)))}
     variables: dict[str, Any] = {f"v{k:04}": np.full(20, k) for k in range(1000)}
     run = save_checkpoint(str(tmp_path / "run"), 7, 3, variables=variables, tables=tables)
-    reads: list[int] = []
-    plain = LocalReader.read_into
-
-    def counted(self: LocalReader, offset: int, buffer: memoryview) -> None:
-        reads.append(len(buffer))
-        plain(self, offset, buffer)
-
-    monkeypatch.setattr(LocalReader, "read_into", counted)
+    reads = noted_reads(monkeypatch)
     chosen = Selection(tables=("t",), variables=("v00*",), order=order)
     export_version(run, str(tmp_path / "m.safetensors"), selection=chosen, part_bytes=200_000)
     id_bytes = 3 * 50_000

@@ -13,7 +13,7 @@ import pytest
 from bucket_parts import killed_midway, nothing_is_left, with_parts, without_upload
 from builders import write_unchecked
 from checkpoints import drop_seal, only, save_mixed, save_varied
-from cluster_tasks import environment, killed_worker, peak_bytes, what_travels
+from cluster_tasks import environment, killed_worker, note_tasks, peak_bytes, what_travels
 from edl_ckpt.core import (
     CorruptError,
     EdlCkptError,
@@ -131,14 +131,8 @@ def test_a_late_task(s3: Bucket, tmp_path: Path, client: Any, monkeypatch: pytes
     """A task that goes on when the export is done finds no upload, and what is visible stays as it is."""
     save_varied(tmp_path / "run", 2)
     late: list[tuple[Any, Any]] = []
-    real = PartWork.do
-
-    def do(self: Any, opened: Any, task: Any, advance: Any) -> Any:
-        late.append((self, task))
-        return real(self, opened, task, advance)
-
     with monkeypatch.context() as patched:
-        patched.setattr(PartWork, "do", do)
+        note_tasks(patched, PartWork, lambda work, task, _: late.append((work, task)))
         same_export(s3, tmp_path / "run", client, tmp_path, "m.safetensors")
     before = s3.objects()
     s3.proxy.fail(Fault(without_upload, operation="upload_part", times=None))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from builders import models, write_checkpoint, write_unchecked
 from checkpoints import only, save_large, save_mixed
-from cluster_tasks import renewed
+from cluster_tasks import note_tasks, renewed
 from edl_ckpt.core import CorruptError, EdlCkptError, Table, UnsupportedError, save_checkpoint
 from edl_ckpt.core.base.parallel import RESULT_BYTES
 from edl_ckpt.core.operations.export import Selection, export_version, plan_export
@@ -213,15 +213,9 @@ def test_refused(tmp_path: Path, client: Any, output: str, options: dict[str, An
 def test_a_late_task(tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that is done again after the commit finds no place, and what is visible stays as it is."""
     save_mixed(tmp_path / "run")
-    late: list[tuple[PartWork, int]] = []
-    real = PartWork.do
-
-    def do(self: PartWork, opened: Any, task: int, advance: Any) -> Any:
-        late.append((self, task))
-        return real(self, opened, task, advance)
-
+    late: list[tuple[Any, Any]] = []
     with monkeypatch.context() as patched:
-        patched.setattr(PartWork, "do", do)
+        note_tasks(patched, PartWork, lambda work, task, _: late.append((work, task)))
         there = same_export(tmp_path / "run", client, tmp_path, "m.safetensors")
     before = {path: path.read_bytes() for path in there.iterdir()}
     work, task = late[-1]
@@ -300,14 +294,7 @@ def test_results_are_small(tmp_path: Path, client: Any, monkeypatch: pytest.Monk
         tables={f"t{k}": Table(np.arange(9), rows) for k in range(40)},
     )
     sizes: list[int] = []
-    real = PartWork.do
-
-    def do(self: PartWork, opened: Any, task: int, advance: Any) -> Any:
-        found = real(self, opened, task, advance)
-        sizes.append(len(pickle.dumps(found)))
-        return found
-
-    monkeypatch.setattr(PartWork, "do", do)
+    note_tasks(monkeypatch, PartWork, lambda _work, _task, result: sizes.append(len(pickle.dumps(result))))
     same_export(tmp_path / "run", client, tmp_path, "m.safetensors", selection=Selection(dtype="float32"))
     assert RESULT_BYTES // 4 < max(sizes) < 64 << 10
 
