@@ -153,7 +153,7 @@ def _trial(where: Location, name: str, grace_seconds: float, now: float | None) 
 
 
 def _mode(trials: Iterable[Trial], metric: str, asked: str | None, *, is_named: bool) -> str | None:
-    """Return the better end of a metric; None when it is unknown, and nobody asked for the metric by name."""
+    """Return the better end of a metric; None when it is unknown, and the metric was not asked for by name."""
     declared: dict[str, str] = {}
     try:
         for trial in trials if asked is None else ():

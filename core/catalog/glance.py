@@ -1,6 +1,6 @@
 """What a directory on this machine's disk seems to hold, at a glance: for a shell that completes a word.
 
-A shell waits for the answer while somebody types. So nothing of storage or numpy is imported, every step has a bound,
+A shell waits for the answer while a person types. So nothing of storage or numpy is imported, every step has a bound,
 and whatever cannot be read at once is left out. The names may be wrong where files are damaged; nothing but a
 suggestion follows from them.
 """

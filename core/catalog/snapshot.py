@@ -35,7 +35,7 @@ from edl_ckpt.core.storage.interface import Entry
 _SURE_SECONDS: Final = 2.0
 """Two writes of a file in so short a time may have the same time and size, so it is read once more after that."""
 _OLD_SECONDS: Final = 60.0
-"""A file that is older than this was written by nobody just now, whatever the clocks of two machines say."""
+"""A file that is older than this was not written just now, whatever the clocks of two machines say."""
 _FULL_EVERY: Final = 6
 """Each so many-th look goes into settled directories too: a shard that is written in place changes no directory."""
 

@@ -1,9 +1,9 @@
 """Versions that another command of ours is replacing at the moment of a listing.
 
 A listing is not one instant, and a replacement is not one step where the storage has no exchange of directories: for a
-moment a version has too few shards, too many, placeholder objects, or no name at all. Its journal says so, and whoever
-writes it holds the lock. So a listing that meets such a version waits for the command, or looks again when the command
-is done, before anybody calls the version incomplete.
+moment a version has too few shards, too many, placeholder objects, or no name at all. Its journal says so, and the
+process that writes it holds the lock. So a listing that meets such a version waits for the command, or is made again
+when the command is done, before the version is called incomplete.
 """
 
 from __future__ import annotations

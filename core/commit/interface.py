@@ -47,7 +47,7 @@ class Written:
 
     version: Version
     staged: bool
-    """True while the version is in our own staging directory, where nobody else changes it."""
+    """True while the version is in our own staging directory, which no other process changes."""
     verified: bool = False
     """True when the storage has reported matching checksums of every byte of every shard, in this run."""
 

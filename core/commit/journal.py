@@ -1,7 +1,7 @@
 """The journal of a commit: a small file in its staging directory that says how to finish it, undo it or resume it.
 
 A commit that replaces a version takes several steps, and so does every commit on storage without rename. Its journal
-lists the old files and the new ones, so that whoever takes the lock next can finish it or roll it back. The journal of
+lists the old files and the new ones, so that the next holder of the lock can finish it or roll it back. The journal of
 a resumable commit (a copy) also names its source and the shards that are finished. There is one format for all of them;
 a local commit needs no uploads, and a remote one no inode.
 """
@@ -73,7 +73,7 @@ class Journal:
 def parse_journal(data: bytes, path: str = JOURNAL) -> Journal:
     """Return a journal from its file; ValueError when it is damaged, UnsupportedError when a newer edl-ckpt wrote it.
 
-    It must name a directory of its version, and files in it: nobody else's journal makes us touch another place.
+    It must name a directory of its version, and files in it: no journal makes us touch another place.
     Journals of local commits once had `target` and `old_names` for `directory` and `old`.
     """
     return _journal(parse_document(data, path, limit=MAX_SUMS_BYTES))

@@ -46,7 +46,7 @@ class StagedTargets:
     kernel: str
     """The kernel of the process that publishes them: what others write there, it flushes itself."""
     begins: bool = False
-    """That process begins to flush while others write. Whoever begins a flush may wait for the disk: no task should."""
+    """That process begins to flush while others write: a flush may wait for the disk, and no task should."""
 
     @property
     def place(self) -> SharedDirectory:

@@ -3,7 +3,7 @@
 A listing of a thousand versions needs the metadata of each and a few facts of each seal. On storage where every file is
 a request, `.edl-ckpt-0/meta-0/index.json` has them all. An entry counts only while the listing shows the mark of the
 file (its size and ETag) that the entry was made from. So an index that is old, from elsewhere or incomplete costs
-requests, and never shows what is not there; one that is damaged or too large is ignored. Whoever holds the lock brings
+requests, and never shows what is not there; one that is damaged or too large is ignored. The holder of the lock brings
 it up to date at the end (`refresh_index`), and a prune, which deletes, reads the files themselves.
 """
 

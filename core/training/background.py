@@ -19,7 +19,7 @@ from edl_ckpt.core.base.errors import EdlCkptError
 LOG: Final = logging.getLogger("edl_ckpt")
 Result = TypeVar("Result")
 _open: Final[set[BackgroundTask[Any]]] = set()
-"""The tasks under way, and those whose error nobody has seen."""
+"""The tasks under way, and those whose error was not raised yet."""
 
 
 class BackgroundTask(Generic[Result]):

@@ -23,7 +23,7 @@ class Places:
     """The places of one server's shards. The layout is chosen at the first save, as every server chooses it.
 
     Without `layout` it is the one that is at the location, else 'design'. So servers that start together in an empty
-    location agree, whoever is first.
+    location agree, in whatever order.
     """
 
     def __init__(

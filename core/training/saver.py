@@ -195,7 +195,7 @@ class CheckpointSaver:
         return PendingSave(task, time.perf_counter() - begin)
 
     def close(self) -> None:
-        """Wait for the save under way and raise its error, if nobody has seen it; no save is possible afterwards.
+        """Wait for the save under way and raise its error unless it was raised before; no save is possible afterwards.
 
         Then it applies `keep_checkpoint_max` once more: slower servers may have completed a version since the save.
         """
@@ -220,7 +220,7 @@ class CheckpointSaver:
             error.add_note(f"a save in the background failed too: {failed}")
 
     def _settle(self) -> None:
-        """Wait for the save under way; raise its error if nobody has seen it."""
+        """Wait for the save under way; raise its error unless it was raised before."""
         if self._closed:
             raise UsageError("the saver is closed", path=self.location.url)
         self._end_task()

@@ -27,14 +27,12 @@ from edl_ckpt.core.storage import Store
 
 @dataclass(frozen=True, slots=True)
 class Sealing:
-    """Whether a version had all its shards after a save, whether it is sealed, and why not."""
+    """Whether a version had all its shards after a save, and whether it is sealed."""
 
     complete: bool
     sealed: bool = False
     by_us: bool = False
     """True for the server that wrote the seal."""
-    why: str = ""
-    """Why a complete version is not sealed; '' when it is."""
 
 
 def seal_if_whole(
@@ -51,11 +49,11 @@ def seal_if_whole(
             return _seal_all(place, own)
     except EdlCkptError as error:
         reporter.warn(f"{place.location}@{place.version} is saved, but not sealed: {error}")
-        return Sealing(complete=True, why=str(error))
+        return Sealing(complete=True)
 
 
 def _seal_all(place: ShardPlace, own: tuple[NoteName, ShardNote]) -> Sealing:
-    """Seal the version, those before it that were left, and remove notes that nobody needs; the caller has the lock."""
+    """Seal the version, those before it that were left, and remove old notes; the caller has the lock."""
     store = place.store
     sealed = sealed_versions(store.names(META_DIR))
     done = Sealing(complete=True, sealed=True)

@@ -167,7 +167,7 @@ def _remove_batch(store: ObjectStore, batch: Sequence[_Doomed], known: Known) ->
         with COMMIT:  # a version without its first file is none, so the others go too
             _remove_begun(store, journal, batch)
     except LostLockError:
-        if not has_begun:  # else whoever has the lock now finishes the deletion
+        if not has_begun:  # else the holder of the lock finishes the deletion
             store.remove(journal)
         raise
 

@@ -345,7 +345,7 @@ def _drop(root: Directory, name: str) -> list[EdlCkptError]:
 
 def _drop_each(top: Directory, name: str) -> None:
     """Remove versions that are on their way out, one by one: between two of them a signal ends the prune."""
-    with suppress(EdlCkptError):  # whoever removes the whole notes why it cannot
+    with suppress(EdlCkptError):  # the removal of the whole says why it cannot
         if top.is_directory(name):
             with top.enter(name) as inside:
                 for each in inside.names():

@@ -186,7 +186,7 @@ class LocalOutput(VersionOutput):
         return StagedTargets(place, names, writers, kernel_id(), begins=self._flusher is not None)
 
     def _end_sharing(self, shard: int | None) -> None:
-        """Let no other process write any more: what one may still have open becomes a file that nobody has."""
+        """Let no other process write any more: what one may still have open becomes a file without a name."""
         writers = self._writers.pop(shard, None)
         if writers is None:
             return

@@ -258,7 +258,7 @@ class RemoteOutput(VersionOutput):
         """Drop what was not decided, as far as the storage answers; `recover` does the rest."""
         try:
             self._place.check()
-        except EdlCkptError:  # another process has the lock, or nobody knows
+        except EdlCkptError:  # another process has the lock, or that is not known
             self._leave()
             return
         kept = [] if self._resumes is None or isinstance(error, CorruptError) else self._to_keep()

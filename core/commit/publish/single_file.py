@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Final, Self, TypeVar
+from typing import Final, Self
 
 from edl_ckpt.core.base.errors import EdlCkptError, RefusedError
 from edl_ckpt.core.base.ids import new_id
@@ -30,7 +30,6 @@ _UPLOADS: Final = 16
 """Small files that are uploaded, and objects that are completed, at a time."""
 _READERS: Final = 2
 """Threads that read a local file to be uploaded."""
-Item = TypeVar("Item")
 _NAME_PART: Final = 100
 """The characters of a target's name that its hidden name repeats: a name has 255 bytes at most."""
 
@@ -72,7 +71,7 @@ class StagedOutput:
     def share(self) -> str:
         """Make a directory for the work of other processes on the output, hidden beside it; return its absolute path.
 
-        It is removed with the context, and by whoever sweeps the outputs of a process that was killed.
+        It is removed with the context, and by the next process that sweeps the outputs of a killed one.
         """
         path = os.path.abspath(f"{self.path}{_WORK}")
         with storage_errors(path):
@@ -310,9 +309,6 @@ def put_files(store: ObjectStore, files: Mapping[str, str], *, replace: bool, ah
                 item.write(0, reader.read(0, reader.size_bytes))
             item.finish()
 
-    def each(function: Callable[[Item], None], items: Iterable[Item]) -> None:
-        run_all(function, items, _UPLOADS)
-
     large = [relative for relative, path in files.items() if os.path.getsize(path) > UPLOAD_BYTES]
     try:
         for item in ahead.others.values():
@@ -320,9 +316,9 @@ def put_files(store: ObjectStore, files: Mapping[str, str], *, replace: bool, ah
             objects.append(item)
         for relative in large:
             send(relative)
-        each(send, sorted(files.keys() - set(large)))
+        run_all(send, sorted(files.keys() - set(large)), _UPLOADS)
         with COMMIT:
-            each(lambda item: item.complete(replace=replace), objects)
+            run_all(lambda item: item.complete(replace=replace), objects, _UPLOADS)
     except BaseException as error:
         with impatient(error):
             for item in objects:

@@ -1,4 +1,4 @@
-"""Notes on shards that nobody needs any more, and their removal; the caller holds the lock of the location."""
+"""Notes on shards that are not needed any more, and their removal; the caller holds the lock of the location."""
 
 from __future__ import annotations
 

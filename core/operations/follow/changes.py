@@ -234,7 +234,7 @@ def standing(seen: SeenVersion, tick: float, limits: Limits) -> str:
 def why_unfinished(seen: SeenVersion) -> str:
     """Return why a version is not complete, in words.
 
-    The words name files of the location, which anybody may have chosen: escape them before a terminal gets them.
+    The words name files of the location, which other people may have chosen: escape them before a terminal gets them.
     """
     version = seen.version
     if seen.check.why:

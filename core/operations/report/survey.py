@@ -113,7 +113,7 @@ def _retention(listing: Listing, policy: Policy | None, problems: list[str]) -> 
 
 
 def _best(listing: Listing) -> dict[str, Version]:
-    """Return the best version by each metric; a metric of which nobody knows whether higher is better has none."""
+    """Return the best version by each metric; a metric whose better end is not known has none."""
     best: dict[str, Version] = {}
     for name in dict.fromkeys(name for version in listing.versions for name in version.metrics):
         with suppress(UsageError):

@@ -55,7 +55,7 @@ class Coordinator(Protocol):
     def should_rendezvous(self, state: object) -> bool:
         """Wait until every member has finished the step; return True on all when they must meet again.
 
-        That is so when somebody waits to join. Raises MembershipError when a member is lost.
+        That is so when a process waits to join. Raises MembershipError when a member is lost.
         """
 
     @abstractmethod

@@ -137,7 +137,7 @@ class LocalCoordinator(Coordinator):
         return np.frombuffer(summed, mine.dtype).reshape(np.shape(as_array(array))).copy()
 
     def should_rendezvous(self, state: object) -> bool:  # noqa: ARG002 - the interface
-        """Wait for all members; True on all when somebody knocked and there is room."""
+        """Wait for all members; True on all when a process knocked and there is room."""
         self._round.gather(b"")
         room = self._max is None or self.world_size < self._max
         return self._round.share(b"again" if self.rank == 0 and room and self._knocks() else b"") != b""
@@ -259,13 +259,13 @@ class LocalCoordinator(Coordinator):
             self._registry.announce(Leader(self._registry.number, port, self._secret))
 
     def _knocks(self, wait_seconds: float = 0.0) -> bool:
-        """Take in who knocked, waiting so long for the first, forget who has gone, and say whether anybody waits."""
+        """Accept new members, waiting so long for the first, drop those that have gone, and say whether any waits."""
         assert self._listener is not None  # noqa: S101 - only the leader asks
         self._listener.settimeout(wait_seconds)
         while True:
             try:
                 peer, _ = self._listener.accept()
-            except OSError:  # nobody, or one that has gone already
+            except OSError:  # none, or one that has gone already
                 break
             number = self._greet(peer)
             if number:

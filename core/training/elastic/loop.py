@@ -1,8 +1,8 @@
 """The training loop: rollback, checkpoints and changes of membership around the train step of a user.
 
 The outer loop begins a round: all members meet, rank 0 loads the latest checkpoint if it has not done so, and all sync.
-The inner loop makes steps until somebody wants to join or is lost. It is the loop of TorchElastic v0.1, with these
-differences. A step counts when all members have finished it, so no member is ever a step ahead after a rollback.
+The inner loop makes steps until a process wants to join or a member is lost. It is the loop of TorchElastic v0.1, with
+these differences. A step counts when all members have finished it, so no member is ever a step ahead after a rollback.
 Without a snapshot, an error in a step ends the job, because nothing says what is left of the state. Errors of loading
 and saving are no errors of the step: they end the job too, and are never retried as such.
 """

@@ -50,7 +50,7 @@ class Registry:
         os.makedirs(self.directory, mode=0o700, exist_ok=True)
         new = os.path.join(self.directory, f"new-{secrets.token_hex(8)}")
         self._fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._fd, fcntl.LOCK_EX)  # before it has its name, so that nobody takes it for dead
+        fcntl.flock(self._fd, fcntl.LOCK_EX)  # before it has its name, so that no process takes it for dead
         with self._counting() as counter:
             self.number = int(os.pread(counter, 32, 0) or b"0") + 1
             os.rename(new, self._member(self.number))

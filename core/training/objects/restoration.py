@@ -61,7 +61,7 @@ class _Usage:
         )
         try:
             warnings.warn(text, UnrestoredWarning, stacklevel=2)
-        except UnrestoredWarning:  # where warnings are errors; nobody could catch one that comes from a destructor
+        except UnrestoredWarning:  # where warnings are errors; no caller could catch one from a destructor
             LOG.warning(text)
 
 
