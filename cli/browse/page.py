@@ -22,6 +22,7 @@ from edl_ckpt.cli.terminal.folding import cell_width, fold, shortened
 from edl_ckpt.core.base.errors import EdlCkptError
 
 if TYPE_CHECKING:
+    from edl_ckpt.cli.browse.source import OpenVersion
     from edl_ckpt.cli.browse.work import BackgroundCheck
     from edl_ckpt.core.model.versions import CheckpointRef, Version
 
@@ -390,6 +391,24 @@ def _folded(head: str, head_style: str, words: str, style: str, width: int) -> l
     first = Text(lines[0], style)
     first.stylize(head_style, 0, len(head))
     return [first, *(Text(line, style) for line in lines[1:])]
+
+
+class TensorPage(BrowserPage):
+    """A screen about a table or a variable of a version that is open; `kind` says which of them."""
+
+    def __init__(self, opened: OpenVersion, kind: str, name: str) -> None:
+        super().__init__()
+        self._source, self._kind, self._tensor = opened, kind, name
+
+    def reference(self) -> str:
+        """Return the reference of the tensor, as `inspect` and `get` take it."""
+        return self._source.reference(self._kind, self._tensor)
+
+    def action_stats(self) -> None:
+        """Show the statistics of the tensor."""
+        from edl_ckpt.cli.browse.stats import StatsPage
+
+        self.app.push_screen(StatsPage(self._source, self._kind, self._tensor))
 
 
 class SearchPage(BrowserPage):

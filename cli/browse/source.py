@@ -162,12 +162,12 @@ def sample(version: Version, table: str, count: int, seed: int) -> Lookup:
     return sample_rows(version, table, count, seed=seed)
 
 
-def stats(source: OpenVersion, name: str, *, is_table: bool, reporter: Reporter) -> TensorStats:
+def stats(source: OpenVersion, kind: str, name: str, *, reporter: Reporter) -> TensorStats:
     """Return the statistics and the histogram of a table or a variable."""
     from edl_ckpt.core.operations.stats import tensor_stats
 
     with source.reading() as checkpoint:
-        chosen: dict[str, Any] = {"variables": () if is_table else (name,), "tables": (name,) if is_table else ()}
+        chosen: dict[str, Any] = {"variables": (), "tables": (), f"{kind}s": (name,)}
         return tensor_stats(checkpoint, **chosen, reporter=reporter)[0]
 
 

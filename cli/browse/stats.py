@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 from edl_ckpt.cli.browse import source
 from edl_ckpt.cli.browse.grid import ItemRows
 from edl_ckpt.cli.browse.keys import ScreenKey
-from edl_ckpt.cli.browse.page import BACK, COPY, HELP, QUIT, REFRESH, BrowserPage
+from edl_ckpt.cli.browse.page import BACK, COPY, HELP, QUIT, REFRESH, TensorPage
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.tables import Bar, Cell, Column
 
 if TYPE_CHECKING:
-    from edl_ckpt.cli.browse.source import OpenVersion
     from edl_ckpt.core.operations.stats import TensorStats
 
 CANCEL = ScreenKey("x", "x", "cancel", "cancel", "stop reading")
@@ -25,32 +24,25 @@ _COLUMNS = (
 _BAR = 60
 
 
-class StatsPage(BrowserPage):
+class StatsPage(TensorPage):
     """Numbers, then a line for each bin of the histogram."""
 
     keys = (HELP, BACK, QUIT, CANCEL, REFRESH, COPY)
     about = "Statistics of the finite values, and how many values lie in each interval."
 
-    def __init__(self, opened: OpenVersion, name: str, *, is_table: bool) -> None:
-        super().__init__()
-        self._source, self._tensor, self._is_table = opened, name, is_table
-        self._found: TensorStats | None = None
+    _found: TensorStats | None = None
 
     def title_parts(self) -> tuple[str, str]:
         """Return the tensor, and how many values were read."""
         elements = f", {text.count(self._found.elements, 'value')}" if self._found else ""
         return f"{self._source.version.ref} > {self._tensor}", f"statistics{elements}"
 
-    def reference(self) -> str:
-        """Return the reference of the tensor, as `inspect` takes it."""
-        return self._source.reference("table" if self._is_table else "variable", self._tensor)
-
     def begin(self) -> None:
         """Read the values."""
         self.grid.show(ItemRows(_COLUMNS, (), list), empty="no statistics yet")
         self.work(
             "reading values",
-            lambda job: source.stats(self._source, self._tensor, is_table=self._is_table, reporter=job),
+            lambda job: source.stats(self._source, self._kind, self._tensor, reporter=job),
             self._show,
         )
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from edl_ckpt.cli.browse import source
 from edl_ckpt.cli.browse.grid import Grid, GridRows, ItemRows, Numbers
 from edl_ckpt.cli.browse.keys import ScreenKey
-from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIT, REFRESH, BrowserPage
+from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIT, REFRESH, TensorPage
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.tables import Cell, Column
 from edl_ckpt.core.base import words
@@ -73,7 +73,7 @@ class WindowRows(GridRows):
         return range(max(seen.start - step, 0), min(seen.stop + step, self._total))
 
 
-class WindowPage(BrowserPage):
+class WindowPage(TensorPage):
     """A screen with a window on many rows."""
 
     step = _WINDOW_ROWS
@@ -146,8 +146,8 @@ class TablePage(WindowPage):
     about = "The rows of a table, shard after shard as they lie there. Only rows that are looked at are read."
 
     def __init__(self, opened: OpenVersion, table: TableSummary) -> None:
-        super().__init__()
-        self._source, self._table = opened, table
+        super().__init__(opened, "table", table.name)
+        self._table = table
         self._pages = source.pages(opened, table.name)
         self._seed: int | None = None
         row_bytes = max(table.size_bytes // max(table.rows, 1), 1)
@@ -165,7 +165,7 @@ class TablePage(WindowPage):
     def reference(self) -> str:
         """Return the reference of the row under the cursor, as `get` takes it."""
         row = self.grid.rows.row(self.grid.cursor) if len(self.grid.rows) else None
-        ref = self._source.reference("table", self._table.name)
+        ref = super().reference()
         return f"{ref} --id {row[0].text}" if row else ref
 
     def begin(self) -> None:
@@ -226,12 +226,6 @@ class TablePage(WindowPage):
         self.begin()
         self.show_title()
         return True
-
-    def action_stats(self) -> None:
-        """Show the statistics of the table."""
-        from edl_ckpt.cli.browse.stats import StatsPage
-
-        self.app.push_screen(StatsPage(self._source, self._table.name, is_table=True))
 
     def on_grid_opened(self, event: Grid.Opened) -> None:
         """Show all values of a row."""
@@ -316,8 +310,8 @@ class VariablePage(LinesPage):
     about = "The values of a dense variable. Only those that are looked at are read."
 
     def __init__(self, opened: OpenVersion, variable: VariableSummary) -> None:
-        super().__init__()
-        self._source, self._variable = opened, variable
+        super().__init__(opened, "variable", variable.name)
+        self._variable = variable
         self.shape = variable.shape
 
     def title_parts(self) -> tuple[str, str]:
@@ -326,10 +320,6 @@ class VariablePage(LinesPage):
         shape = "x".join(map(str, v.shape)) or "scalar"
         known = f"{v.dtype}, {shape}, {words.size(v.size_bytes)}, in shard {v.shard}"
         return f"{self._source.version.ref} > {v.name}", known
-
-    def reference(self) -> str:
-        """Return the reference of the variable, as `get` takes it."""
-        return self._source.reference("variable", self._variable.name)
 
     def read(self, wanted: range, job: BackgroundJob) -> tuple[int, npt.NDArray[np.generic]]:  # noqa: ARG002 - one short read
         """Read the elements of some lines."""
@@ -348,12 +338,6 @@ class VariablePage(LinesPage):
         """Return the line in which a slice begins."""
         return self.line_with(row * math.prod(self.shape[1:]))
 
-    def action_stats(self) -> None:
-        """Show the statistics of the variable."""
-        from edl_ckpt.cli.browse.stats import StatsPage
-
-        self.app.push_screen(StatsPage(self._source, self._variable.name, is_table=False))
-
 
 class RowPage(LinesPage):
     """All values of one row."""
@@ -362,8 +346,8 @@ class RowPage(LinesPage):
     about = "All values of one row."
 
     def __init__(self, opened: OpenVersion, table: str, id_: int, vector: npt.NDArray[np.generic]) -> None:
-        super().__init__()
-        self._source, self._table, self._row_id, self._vector = opened, table, id_, vector
+        super().__init__(opened, "table", table)
+        self._row_id, self._vector = id_, vector
         self.shape = (len(vector),)
 
     def title_parts(self) -> tuple[str, str]:
@@ -374,11 +358,11 @@ class RowPage(LinesPage):
             if len(values):
                 norm = float(np.sqrt((values * values).sum()))
                 known += f", min {values.min():.4g}, max {values.max():.4g}, mean {values.mean():.4g}, L2 {norm:.4g}"
-        return f"{self._source.version.ref} > {self._table} > id {self._row_id}", known
+        return f"{self._source.version.ref} > {self._tensor} > id {self._row_id}", known
 
     def reference(self) -> str:
         """Return the reference of the row, as `get` takes it."""
-        return f"{self._source.reference('table', self._table)} --id {self._row_id}"
+        return f"{super().reference()} --id {self._row_id}"
 
     def read(self, wanted: range, job: BackgroundJob) -> tuple[int, npt.NDArray[np.generic]]:  # noqa: ARG002 - all is there
         """Return the elements, which are there already."""

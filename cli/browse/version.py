@@ -230,7 +230,7 @@ class VersionPage(SearchPage):
         from edl_ckpt.cli.browse.stats import StatsPage
 
         if self._tab < 2 and self.chosen is not None and self._source is not None:
-            self.app.push_screen(StatsPage(self._source, self.chosen.name, is_table=self._tab == 0))
+            self.app.push_screen(StatsPage(self._source, TABS[self._tab][:-1], self.chosen.name))
 
     def action_verify(self) -> None:
         """Verify this version."""

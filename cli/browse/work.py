@@ -8,17 +8,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from edl_ckpt.core.base.errors import EdlCkptError, ReplacedError
+from edl_ckpt.cli.options.common import attempted
+from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.parallel import stop_when
 from edl_ckpt.core.base.words import portion
 
 if TYPE_CHECKING:
     from edl_ckpt.core.model.versions import Version
     from edl_ckpt.core.operations.verify.findings import VerifyResult
-
-_ATTEMPTS: Final = 5
 
 
 class GivenUp(SystemExit):
@@ -90,7 +89,7 @@ class BackgroundJob:
     def _run(self) -> None:
         stop_when(self._stop)
         try:
-            self._attempt()
+            self.result = attempted(lambda: self._work(self), lambda _: self._check())
         except GivenUp:
             return
         except (OSError, MemoryError, RecursionError) as error:  # one of ours may be an OSError too
@@ -102,18 +101,6 @@ class BackgroundJob:
         if not self._stop.is_set():
             self.is_running = False
             self._ended(self)
-
-    def _attempt(self) -> None:
-        """Do the work; again when a version was replaced between its listing and the reading."""
-        for left in reversed(range(_ATTEMPTS)):
-            try:
-                self.result = self._work(self)
-            except ReplacedError:
-                if not left:
-                    raise
-                self._check()
-            else:
-                return
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +15,7 @@ from edl_ckpt.core.base.errors import UsageError
 
 if TYPE_CHECKING:
     from edl_ckpt.core.model.versions import Version
+    from edl_ckpt.core.operations.lookup import Lookup, Neighbours
 
 
 @examples(
@@ -76,11 +78,7 @@ def get_command(
     found = look_up(version, str(table), wanted, everywhere=everywhere)
     close = find_nearest(version, found, nearest) if nearest else ()
     if files.write(found.vectors):
-        out.show(
-            lambda: render_get.document(found, close),
-            lambda: render_get.human(found, close),
-            lambda: render_get.rows(found),
-        )
+        show_rows(out, found, close)
     out.detail(f"read {found.bytes_read} bytes of {version.size_bytes}")
     for warning in render_get.warnings(found):
         out.warn(warning)
@@ -101,17 +99,23 @@ def _show_variable(out: Output, version: Version, name: str, index: str | None, 
         )
 
 
-def _show_slice(out: Output, version: Version, table: str, index: str, files: ValueFiles) -> None:
+def show_rows(out: Output, found: Lookup, close: Sequence[Neighbours] = (), *, name: str = "get") -> None:
+    """Print rows of a table, and those nearest to them, as the command of this name does."""
     from edl_ckpt.cli.render import get as render_get
+
+    out.show(
+        lambda: render_get.document(found, close, name=name),
+        lambda: render_get.human(found, close),
+        lambda: render_get.rows(found),
+    )
+
+
+def _show_slice(out: Output, version: Version, table: str, index: str, files: ValueFiles) -> None:
     from edl_ckpt.core.operations.lookup import slice_table
 
     found = slice_table(version, table, index)
     if files.write(found.vectors):
-        out.show(
-            lambda: render_get.document(found),
-            lambda: render_get.human(found),
-            lambda: render_get.rows(found),
-        )
+        show_rows(out, found)
     out.detail(f"read {found.bytes_read} bytes of {version.size_bytes}")
 
 

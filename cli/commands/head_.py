@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
+from edl_ckpt.cli.commands.get_ import show_rows
 from edl_ckpt.cli.manual.marks import READS, examples, exits
 from edl_ckpt.cli.options.common import Csv, Jsonl, Ref, Rows, Table, resolve_ref, warn_of_seal
 from edl_ckpt.cli.terminal.output import Output
-
-if TYPE_CHECKING:
-    from edl_ckpt.core.model.versions import Version
-    from edl_ckpt.core.operations.lookup import Lookup
 
 
 @examples(
@@ -33,18 +27,6 @@ def head_command(
     """
     from edl_ckpt.core.operations.lookup import first_rows
 
-    show_rows(out, ref, "head", lambda version: first_rows(version, table, rows))
-
-
-def show_rows(out: Output, ref: str | None, name: str, read: Callable[[Version], Lookup]) -> None:
-    """Print rows that are read of a version, by a command of this name."""
-    from edl_ckpt.cli.render import get as render_get
-
     version = resolve_ref(ref, out)
     warn_of_seal(out, version)
-    found = read(version)
-    out.show(
-        lambda: render_get.document(found, name=name),
-        lambda: render_get.human(found),
-        lambda: render_get.rows(found),
-    )
+    show_rows(out, first_rows(version, table, rows), name="head")

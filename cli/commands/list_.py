@@ -102,9 +102,14 @@ def list_command(
     )
     for listing in whole:
         _warn(out, listing, tag or ())
+    _end(whole, failed)
+
+
+def _end(listings: list[Listing], failed: list[EdlCkptError]) -> None:
+    """Raise the worst error, or exit with 3 when a version is there and cannot be read now."""
     if failed:
         raise max(failed, key=lambda error: error.exit_code)
-    if any(listing.unread for listing in whole):
+    if any(listing.unread for listing in listings):
         raise SystemExit(3)
 
 
@@ -135,10 +140,7 @@ def _show_metrics(out: Output, listings: list[Listing], failed: list[EdlCkptErro
     from edl_ckpt.cli.render import prometheus
 
     out.write(prometheus.of_listings(listings, [error.path or "" for error in failed]))
-    if failed:
-        raise max(failed, key=lambda error: error.exit_code)
-    if any(listing.unread for listing in listings):
-        raise SystemExit(3)
+    _end(listings, failed)
 
 
 def _warn(out: Output, listing: Listing, tags: Iterable[str]) -> None:

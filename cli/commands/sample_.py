@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from edl_ckpt.cli.commands.head_ import show_rows
+from edl_ckpt.cli.commands.get_ import show_rows
 from edl_ckpt.cli.manual.marks import READS, examples, exits
-from edl_ckpt.cli.options.common import Csv, Jsonl, Ref, Rows, Table
+from edl_ckpt.cli.options.common import Csv, Jsonl, Ref, Rows, Table, resolve_ref, warn_of_seal
 from edl_ckpt.cli.terminal.output import Output
 
 
@@ -33,4 +33,6 @@ def sample_command(
     """
     from edl_ckpt.core.operations.lookup import sample_rows
 
-    show_rows(out, ref, "sample", lambda version: sample_rows(version, table, rows, seed=seed))
+    version = resolve_ref(ref, out)
+    warn_of_seal(out, version)
+    show_rows(out, sample_rows(version, table, rows, seed=seed), name="sample")

@@ -283,7 +283,7 @@ def with_output(function: Callable[..., None]) -> Callable[..., None]:
             for name, bundle in bundles.items():
                 values[name] = bundle(**{field.name: values.pop(field.name) for field in fields(bundle)})
             try:
-                _run(function, out, values)
+                attempted(lambda: function(out, **values), lambda error: out.detail(f"{error}: looking again"))
             except EdlCkptError as error:
                 add_hint(error, context, given, out)
                 raise
@@ -303,17 +303,17 @@ def with_output(function: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def _run(function: Callable[..., None], out: Output, values: Mapping[str, Any]) -> None:
-    """Run a command; once more, with a new listing, when a version was replaced between the listing and the reading."""
-    for left in reversed(range(_REPLACED_ATTEMPTS)):
+def attempted(work: Callable[[], Value], again: Callable[[ReplacedError], object]) -> Value:
+    """Do some work; once more, with a new listing, when a version was replaced between the listing and the reading.
+
+    `again` gets the error before each new attempt.
+    """
+    for _ in range(_REPLACED_ATTEMPTS - 1):
         try:
-            function(out, **values)
+            return work()
         except ReplacedError as error:
-            if not left:
-                raise
-            out.detail(f"{error}: looking again")
-        else:
-            return
+            again(error)
+    return work()
 
 
 def _defaulted(context: typer.Context, values: Iterable[str]) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli.terminal import text
@@ -37,19 +37,18 @@ def version_document(summary: CheckpointSummary) -> dict[str, Any]:
 
 def rows(usage: LocationUsage) -> list[list[Any]]:
     """Return a header and a row for each part of a location."""
-    return [["what", "name", "size_bytes"], *([what, name, size] for what, name, _, size in _parts(usage))]
+    return _rows(_parts(usage))
 
 
 def version_rows(summary: CheckpointSummary) -> list[list[Any]]:
     """Return a header and a row for each table and variable."""
-    tables = [["table", t.name, t.size_bytes] for t in summary.tables]
-    return [["what", "name", "size_bytes"], *tables, *(["variable", v.name, v.size_bytes] for v in summary.variables)]
+    return _rows(_tensors(summary))
 
 
 def human(usage: LocationUsage) -> Lines:
     """Yield the parts of a location, with what frees those that nobody needs."""
     yield head(usage.location.url, words.size(usage.size_bytes))
-    yield _table([(what, name, size, note) for what, name, note, size in _parts(usage)])
+    yield _table(list(_parts(usage)))
     if usage.trash:
         yield styled("to empty the trash: edl-ckpt prune --purge", "dim")
     if usage.staging:
@@ -59,9 +58,7 @@ def human(usage: LocationUsage) -> Lines:
 def version_human(summary: CheckpointSummary) -> Lines:
     """Yield the tables and variables of a version, the largest first, and what is neither."""
     yield head(summary.ref, words.size(summary.size_bytes))
-    parts = [("table", t.name, t.size_bytes, text.count(t.rows, "row")) for t in summary.tables]
-    parts += [("variable", v.name, v.size_bytes, "") for v in summary.variables]
-    yield _table(sorted(parts, key=lambda part: -part[2]))
+    yield _table(sorted(_tensors(summary), key=lambda part: -part[3]))
 
 
 def _parts(usage: LocationUsage) -> Iterator[tuple[str, str, str, int]]:
@@ -76,13 +73,23 @@ def _parts(usage: LocationUsage) -> Iterator[tuple[str, str, str, int]]:
         yield "other", "", "not of edl-ckpt", usage.other_bytes
 
 
-def _table(parts: Sequence[tuple[str, str, int, str]]) -> Table:
-    largest = max((size for _, _, size, _ in parts), default=0)
+def _tensors(summary: CheckpointSummary) -> Iterator[tuple[str, str, str, int]]:
+    """Yield the same of each table and variable."""
+    yield from (("table", t.name, text.count(t.rows, "row"), t.size_bytes) for t in summary.tables)
+    yield from (("variable", v.name, "", v.size_bytes) for v in summary.variables)
+
+
+def _rows(parts: Iterable[tuple[str, str, str, int]]) -> list[list[Any]]:
+    return [["what", "name", "size_bytes"], *([what, name, size] for what, name, _, size in parts)]
+
+
+def _table(parts: Sequence[tuple[str, str, str, int]]) -> Table:
+    largest = max((size for *_, size in parts), default=0)
     columns = (
         Column("what"), Column("name", "name", worth=9), Column("size", "number", worth=10),
         Column("share", "bar", worth=1, title=""), Column("note", "prose", worth=2, title=""),
     )  # fmt: skip
     return Table.of(
         columns,
-        ([what, name, words.size(size), Bar(size, largest, _BAR_WIDTH), note] for what, name, size, note in parts),
+        ([what, name, words.size(size), Bar(size, largest, _BAR_WIDTH), note] for what, name, note, size in parts),
     )

@@ -8,11 +8,11 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from edl_ckpt.cli.render import watch as render_watch
 from edl_ckpt.cli.terminal.output import Output
-from edl_ckpt.core.base.progress import Reporter, SilentReporter
+from edl_ckpt.core.base.progress import SilentReporter
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -30,16 +30,8 @@ _REFRESHES: Final = 2
 """How often a second the view is drawn: a terminal that was resized is right again after half a second."""
 
 
-class View(Reporter, Protocol):
-    """Shows looks and their events, and warnings."""
-
-    def show(self, look: WatchStep, events: Sequence[WatchEvent]) -> None:
-        """Show a look, and those of its events that were asked for."""
-        ...
-
-
 @contextmanager
-def view(out: Output, location: Location, limits: Limits, *, lines: bool) -> Iterator[View]:
+def view(out: Output, location: Location, limits: Limits, *, lines: bool) -> Iterator[LineView | LiveView]:
     """Yield the view that fits stdout; with `lines`, a terminal gets a line for each event too."""
     is_terminal = sys.stdout.isatty() and not out.json
     if not is_terminal or lines or os.environ.get("TERM", "dumb") in {"dumb", "unknown"}:
