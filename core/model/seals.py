@@ -125,7 +125,7 @@ def describe_change(seal: Seal, version: Version) -> str:
 
 def differing_sizes(seal: Seal, version: Version) -> list[str]:
     """Return how the names and sizes of a version's shards differ from its seal; nothing when they match."""
-    present = {base_name(shard.path): shard.size_bytes for shard in version.shards}
+    present = {base_name(file.path): file.size_bytes for file in version.files}
     sealed = seal.sizes
     faults = [f"{name} is not in the seal" for name in sorted(present.keys() - sealed.keys())]
     faults += [f"{name} is in the seal, but missing" for name in sorted(sealed.keys() - present.keys())]

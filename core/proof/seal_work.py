@@ -9,34 +9,40 @@ from typing import Final, NamedTuple
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.parallel import Advance
 from edl_ckpt.core.model.seals import Chunk, Seal
-from edl_ckpt.core.proof.sealing import CHUNK_BYTES, cut, seal_of_chunks, sums_of
+from edl_ckpt.core.proof.sealing import CHUNK_BYTES, cut, seal_of_chunks, sealed_files, sums_of
 from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue
 from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.storage.interface import RangeReader
 
 MOST_CHUNKS: Final = 1024
 """Chunks of one task: their checksums are a small result."""
 
 
 class _Chunks(NamedTuple):
-    """The chunks [first, last) of a shard, by its number."""
+    """The chunks [first, last) of a file, by its number in the seal."""
 
-    shard: int
+    file: int
     first: int
     last: int
 
 
 class _CutCheckpoint(CheckpointHolder):
-    """An opened checkpoint with the chunks of its shards."""
+    """An opened checkpoint with the chunks of its files."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         super().__init__(checkpoint)
         self._cuts: dict[int, list[Chunk]] = {}
 
+    def reader(self, number: int) -> RangeReader:
+        """Return what reads a file of the seal."""
+        shard, file = sealed_files(self.checkpoint)[number]
+        return self.checkpoint.files[shard.file.files[file].path]
+
     def chunks(self, number: int) -> Sequence[Chunk]:
-        """Return the chunks of a shard, without checksums."""
+        """Return the chunks of a file, without checksums."""
         if number not in self._cuts:
-            shard = self.checkpoint.shards[number]
-            self._cuts[number] = cut(shard, self.checkpoint.reader(shard))
+            shard, file = sealed_files(self.checkpoint)[number]
+            self._cuts[number] = cut(shard, self.reader(number), file)
         return self._cuts[number]
 
 
@@ -48,19 +54,18 @@ class _SealWork:
         return _CutCheckpoint(self.source.open())
 
     def do(self, opened: _CutCheckpoint, task: _Chunks, advance: Advance) -> list[str]:
-        chunks = opened.chunks(task.shard)[task.first : task.last]
-        reader = opened.checkpoint.reader(opened.checkpoint.shards[task.shard])
-        (done,) = sums_of([(reader, chunks)], workers=1)
+        chunks = opened.chunks(task.file)[task.first : task.last]
+        (done,) = sums_of([(opened.reader(task.file), chunks)], workers=1)
         advance(chunks[-1].end - chunks[0].start)
         return [chunk.sum for chunk in done]
 
 
 def make_seal(checkpoint: Checkpoint, fingerprint: str, job: Job) -> Seal:
     """Read every byte of an opened version once and return its seal."""
-    total = sum(shard.file.size_bytes for shard in checkpoint.shards)
+    total = sum(file.size_bytes for shard in checkpoint.shards for file in shard.file.files)
     job.reporter.start("sealing", total)
     opened = _CutCheckpoint(checkpoint)
-    cuts = [opened.chunks(number) for number in range(len(checkpoint.shards))]
+    cuts = [opened.chunks(number) for number in range(len(sealed_files(checkpoint)))]
     tasks = [
         task for number, chunks in enumerate(cuts) for task in _tasks(number, chunks, job.executor.task_bytes(total))
     ]
@@ -68,17 +73,17 @@ def make_seal(checkpoint: Checkpoint, fingerprint: str, job: Job) -> Seal:
     work = _SealWork(CheckpointValue.of(checkpoint))
     with job.run(work, opened, tasks) as results:
         for task, sums in zip(tasks, results, strict=True):
-            own = cuts[task.shard][task.first : task.last]
-            done[task.shard] += [chunk._replace(sum=text) for chunk, text in zip(own, sums, strict=True)]
+            own = cuts[task.file][task.first : task.last]
+            done[task.file] += [chunk._replace(sum=text) for chunk, text in zip(own, sums, strict=True)]
     return seal_of_chunks(checkpoint, fingerprint, done)
 
 
-def _tasks(shard: int, chunks: Sequence[Chunk], task_bytes: int) -> Iterator[_Chunks]:
-    """Yield the chunks of a shard in tasks: small chunks are read together."""
+def _tasks(file: int, chunks: Sequence[Chunk], task_bytes: int) -> Iterator[_Chunks]:
+    """Yield the chunks of a file in tasks: small chunks are read together."""
     first, most = 0, max(task_bytes, CHUNK_BYTES)
     for number, chunk in enumerate(chunks):
         if number > first and (chunk.end - chunks[first].start > most or number - first >= MOST_CHUNKS):
-            yield _Chunks(shard, first, number)
+            yield _Chunks(file, first, number)
             first = number
     if chunks:
-        yield _Chunks(shard, first, len(chunks))
+        yield _Chunks(file, first, len(chunks))

@@ -14,7 +14,7 @@ from edl_ckpt.core.base.parallel import run_parallel
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import base_name
 from edl_ckpt.core.model.seals import Chunk, PackedChunks, Seal, SealedShard, now_text
-from edl_ckpt.core.model.tables import ShardIndex
+from edl_ckpt.core.model.tables import Extent, ShardIndex
 from edl_ckpt.core.state.seal import number_chunks
 from edl_ckpt.core.storage.interface import RangeReader
 
@@ -44,9 +44,14 @@ class Mismatch(NamedTuple):
     chunk: Chunk
 
 
+def sealed_files(checkpoint: Checkpoint) -> list[tuple[ShardIndex, int]]:
+    """Return the files that a seal has, in its order: each as its shard, and its number in that."""
+    return [(shard, number) for shard in checkpoint.shards for number in range(len(shard.file.files))]
+
+
 def seal_of_chunks(checkpoint: Checkpoint, fingerprint: str, chunks: Iterable[Iterable[Chunk]]) -> Seal:
-    """Return the seal of an opened version from the chunks of its shards, with their checksums."""
-    readers = map(checkpoint.reader, checkpoint.shards)
+    """Return the seal of an opened version from the chunks of its files, with their checksums."""
+    readers = (checkpoint.files[shard.file.files[number].path] for shard, number in sealed_files(checkpoint))
     shards = [
         SealedShard(base_name(reader.path), reader.size_bytes, PackedChunks(some))
         for reader, some in zip(readers, chunks, strict=True)
@@ -65,22 +70,17 @@ def chunk_bytes(size_bytes: int) -> int:
     return 1 << (wanted - 1).bit_length()
 
 
-def cut(shard: ShardIndex, reader: RangeReader) -> list[Chunk]:
-    """Return the chunks of a shard, without checksums: each field of the Model message begins one.
+def cut(shard: ShardIndex, reader: RangeReader, file: int = 0) -> list[Chunk]:
+    """Return the chunks of a file of a shard, without checksums: each field of the Model message begins one.
 
-    Whoever has one shard knows how many there are, and takes them for equal. Where chunks are large, ids begin one too:
+    Where a file has no such fields, each extent begins one. One shard alone shows how many there are, and all are taken
+    for equal. Where chunks are large, ids begin one too:
     rows and ids of a table are read one after the other, and neither waits for the other. Where a seal of all shards
     would be too large to be read again, small fields that follow each other are one chunk.
     """
     step = chunk_bytes(reader.size_bytes * max(shard.file.ps_num, 1))
     ids = sorted(run.start for entry in shard.tables for run in entry.ids[:1]) if step > CHUNK_BYTES else []
-    of: dict[int, tuple[str, str]] = {}
-    starts = set(shard.edges)
-    for kind, entries in (("info", shard.infos), ("variable", shard.variables), ("table", shard.tables)):
-        for entry in entries:
-            at = entry.offset
-            of[at if at in starts else shard.edges[bisect_right(shard.edges, at) - 1]] = (kind, entry.name)
-    edges: Sequence[int] = shard.edges
+    edges, of = _edges_of_fields(shard) if shard.edges else _edges_of_extents(shard, file)
     if len(edges) * shard.file.ps_num > MOST_CHUNKS:
         edges = _without_infos(edges, of)
     most = MOST_BYTES // max(shard.file.ps_num, 1)
@@ -98,6 +98,30 @@ def cut(shard: ShardIndex, reader: RangeReader) -> list[Chunk]:
     else:  # names as long as the rest of a seal
         chunks = [Chunk("", "", 0, 0, reader.size_bytes)]
     return list(number_chunks((kind, name, start, end, "") for kind, name, _, start, end, _ in chunks))
+
+
+def _edges_of_fields(shard: ShardIndex) -> tuple[Sequence[int], dict[int, tuple[str, str]]]:
+    """Return where the fields of a shard begin, and the kinds and names of those that are known."""
+    of: dict[int, tuple[str, str]] = {}
+    starts = set(shard.edges)
+    for kind, entries in (("info", shard.infos), ("variable", shard.variables), ("table", shard.tables)):
+        for entry in entries:
+            at = entry.offset
+            of[at if at in starts else shard.edges[bisect_right(shard.edges, at) - 1]] = (kind, entry.name)
+    return shard.edges, of
+
+
+def _edges_of_extents(shard: ShardIndex, file: int) -> tuple[Sequence[int], dict[int, tuple[str, str]]]:
+    """Return the same of the extents in a file; gathered rows count where their columns are."""
+    files = len(shard.file.files)
+    extents: list[tuple[str, str, Extent]] = [("variable", entry.name, entry.values) for entry in shard.variables]
+    for entry in shard.tables:
+        rows = entry.values.file - files
+        values = [entry.values] if rows < 0 else [some.extent for some in shard.gathered[rows].columns]
+        extents += [("table", entry.name, extent) for extent in (*values, *entry.ids)]
+    own = [each for each in extents if each[2].file == file and each[2].size_bytes]
+    of = {extent.start: (kind, name) for kind, name, extent in own}
+    return sorted({0, *of}), of
 
 
 def _chunks(

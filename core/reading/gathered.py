@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from edl_ckpt.core.base.errors import CorruptError
-from edl_ckpt.core.kernel.bulk import I64, U8
-from edl_ckpt.core.model.tables import Columns, GatheredRows
+from edl_ckpt.core.kernel.bulk import I64
+from edl_ckpt.core.model.tables import GatheredRows
 from edl_ckpt.core.reading.blocks import read_runs
 from edl_ckpt.core.storage.interface import RangeReader
 
@@ -32,25 +32,25 @@ class GatheredReader(RangeReader):
         width = self._rows.row_bytes
         first, end = offset // width, -(-(offset + size) // width)
         numbers = self._order(first, end)
-        parts = [self._read_columns(some, numbers) for some in self._rows.columns]
+        parts = [
+            read_runs(self._files[some.extent.file], some.extent.start + numbers * some.row_bytes, some.row_bytes)
+            for some in self._rows.columns
+        ]
         start = offset - first * width
         return np.concatenate(parts, axis=1).reshape(-1)[start : start + size].tobytes()
 
     def _order(self, first: int, end: int) -> I64:
-        """Return the numbers of the rows that rows [first, end) are, int64 [n]."""
-        order = self._rows.order
-        if order is None:
-            return np.arange(first, end, dtype=np.int64)
-        size, at = order.encoding.itemsize, order.start + first * order.encoding.itemsize
-        data = self._files[order.file].read(at, (end - first) * size)
-        numbers: I64 = np.frombuffer(data, order.encoding.value).astype(np.int64) - order.first
-        return numbers
-
-    def _read_columns(self, some: Columns, numbers: I64) -> U8:
-        """Return the bytes of rows, uint8 [n, row_bytes]; CorruptError for a number that no row has."""
-        reader, count = self._files[some.extent.file], some.extent.size_bytes // max(some.row_bytes, 1)
-        outside = numbers[(numbers < 0) | (numbers >= count)]
+        """Return the numbers of the rows that rows [first, end) are, int64 [n]; CorruptError for one that is none."""
+        order, numbers = self._rows.order, np.arange(first, end, dtype=np.int64)
+        reader, at, size = self._files[self._rows.columns[0].extent.file], self._rows.columns[0].extent.start, 0
+        if order is not None:
+            size = order.encoding.itemsize
+            reader, at = self._files[order.file], order.start + first * size
+            data = np.frombuffer(reader.read(at, (end - first) * size), order.encoding.value)
+            numbers = data.astype(np.int64) - order.first
+        count = min(some.extent.size_bytes // some.row_bytes for some in self._rows.columns)
+        outside = np.flatnonzero((numbers < 0) | (numbers >= count))
         if len(outside):
-            message = f"an id leads to row {outside[0]}, and there are {count} rows"
-            raise CorruptError(message, path=reader.path, offset=some.extent.start)
-        return read_runs(reader, some.extent.start + numbers * some.row_bytes, some.row_bytes)
+            message = f"row {first + int(outside[0])} is row {numbers[outside[0]]} of {count}"
+            raise CorruptError(message, path=reader.path, offset=at + int(outside[0]) * size)
+        return numbers

@@ -266,15 +266,19 @@ class ContentCheck:
         checkpoint, is_first = self.checkpoint, self._of_ids is not self.report
         if not is_first:
             self.job.reporter.start("checking values", value_bytes(checkpoint))
-        found = read_values(
-            checkpoint,
-            self._places_passed() if is_first else small.others(checkpoint, self._places),
-            self.job,
-            task_bytes=self._task_bytes,
-            options=replace(_OPTIONS, sketched=certain and self._sound),
-            sums=sums,
-            small=small.tasks(checkpoint, self.job.workers),
-        )
+        try:
+            found = read_values(
+                checkpoint,
+                self._places_passed() if is_first else small.others(checkpoint, self._places),
+                self.job,
+                task_bytes=self._task_bytes,
+                options=replace(_OPTIONS, sketched=certain and self._sound),
+                sums=sums,
+                small=small.tasks(checkpoint, self.job.workers),
+            )
+        except CorruptError as error:  # rows that their file does not have, in the order of a remap
+            self.report.add(error.code, error.message, path=error.path or self.version.path, offset=error.offset)
+            return None
         self._odd = found.odd
         if not certain or not self.sound:
             return None

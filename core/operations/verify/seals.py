@@ -27,6 +27,7 @@ from edl_ckpt.core.proof.sealing import Mismatch, comparable, rereads_correctly,
 from edl_ckpt.core.proof.summing import ChunkSums
 from edl_ckpt.core.proof.trust import check_trust
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint, openings
+from edl_ckpt.core.sources.registry import version_named
 from edl_ckpt.core.state.holder import write_proved
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.paths import seal_file
@@ -67,7 +68,13 @@ def write_seal(version: Version, fingerprint: str, job: Job, *, force: bool, wai
         )
     reporter = job.reporter
     with (
-        location_lock(version.location, "verify --seal", wait_seconds=wait_seconds, reporter=reporter),
+        location_lock(
+            version.location,
+            "verify --seal",
+            wait_seconds=wait_seconds,
+            reporter=reporter,
+            may_be_empty=version_named(base_name(version.path)) is None,  # only its own source knows such names
+        ),
         open_checkpoint(version) as checkpoint,
     ):
         trust = check_trust(version, force=force, reporter=reporter)
@@ -148,8 +155,8 @@ def compare_with_seal(
 
     Returns whether all bytes were read as they are: a network or a disk may damage a single read.
     """
-    shards = {base_name(shard.path): shard for shard in checkpoint.version.shards}
-    indexes = {base_name(shard.file.path): shard for shard in checkpoint.shards}
+    files = {base_name(file.path): file for file in checkpoint.version.files}
+    indexes = {base_name(file.path): shard for shard in checkpoint.shards for file in shard.file.files}
     is_sound = True
     wrong: list[Mismatch] = []
     for shard in comparable(seal, readers):
@@ -166,7 +173,7 @@ def compare_with_seal(
         report.add(
             "checksum-mismatch",
             f"chunk {chunk.number} of {tensors}, bytes {chunk.start} to {chunk.end}, differs from the seal",
-            shard=shards[name],
+            shard=files[name],
             subject=chunk.name,
             offset=chunk.start,
         )

@@ -21,6 +21,7 @@ from edl_ckpt.core import (
     reshard_version,
     save_checkpoint,
     slice_table,
+    verify_and_seal,
     verify_version,
 )
 from edl_ckpt.core.model.layouts import Placement
@@ -186,6 +187,22 @@ def test_without_the_package(tmp_path: Path) -> None:
     listing = list_versions(str(tmp_path / "run"))
     assert not listing.versions
     assert [entry.name for entry in listing.foreign] == ["step_40"]
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("kind", ["raw", "ids"])
+def test_a_seal_covers_all_files(tmp_path: Path, kind: str) -> None:
+    """A seal has the checksums of every file of a shard, and names what a changed byte belongs to."""
+    write(tmp_path / "run")
+    ref = f"{tmp_path}/run@40"
+    assert verify_and_seal(list_versions(str(tmp_path / "run")).versions[0]).sealed
+    assert verify_version(ref, level="deep").ok
+    file = tmp_path / f"run/step_40/rank1of3.{kind}"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    found = [f for f in verify_version(ref, level="deep").findings if f.code == "checksum-mismatch"]
+    assert [(f.path, f.subject) for f in found] == [(str(file), "bias1" if kind == "raw" else "mapped")]
 
 
 @pytest.mark.usefixtures("installed")
