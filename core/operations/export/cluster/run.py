@@ -12,7 +12,6 @@ from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.parallel import run_parallel
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.commit.publish.uploads import Sending
-from edl_ckpt.core.operations.export.cluster.look import LookedAt, look_on_cluster
 from edl_ckpt.core.operations.export.cluster.plan import (
     FilesPlan,
     cut_tables,
@@ -21,6 +20,7 @@ from edl_ckpt.core.operations.export.cluster.plan import (
     with_sums,
 )
 from edl_ckpt.core.operations.export.cluster.work import PartWork, digest_of, unsummed
+from edl_ckpt.core.operations.export.content.ids import LookedAt, look, rows_claimed
 from edl_ckpt.core.operations.export.content.metadata import metadata_of
 from edl_ckpt.core.operations.export.content.reader import ContentReader
 from edl_ckpt.core.operations.export.content.selection import STORED
@@ -38,7 +38,10 @@ from edl_ckpt.core.reading.picklable import CheckpointValue
 from edl_ckpt.core.reading.places import PieceAt, dense_at, in_sketched_tasks
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.reading.scan import DensePiece
+from edl_ckpt.core.sorting.partition import sample_step
 
+PIECE_BYTES: Final = 16 << 20
+"""The most bytes of rows, with their ids, in one piece."""
 _REQUESTS: Final = 32
 """Uploads that are begun at a time."""
 
@@ -65,7 +68,9 @@ def planned_parts(
     metadata["export"] = uuid.uuid4().hex
     version_bytes = request.version.size_bytes
     ranges = -(-version_bytes // file_bytes(cluster, version_bytes, request.max_shard_bytes))
-    looked = look_on_cluster(checkpoint, cluster, ranges)
+    rows = {name: rows_claimed(checkpoint, name) for name in checkpoint.table_names}
+    steps = {name: sample_step(count, ranges) or max(count, 1) for name, count in rows.items()}
+    looked = look(checkpoint, cluster, steps, min(cluster.task_bytes(version_bytes), PIECE_BYTES))
     ids = looked.ids(checkpoint)
     with ContentReader(checkpoint, request.selection, metadata, "", ids, reporter=request.reporter) as reader:
         content = reader.content()

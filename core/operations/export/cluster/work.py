@@ -16,8 +16,8 @@ from edl_ckpt.core.base.parallel import Advance
 from edl_ckpt.core.base.progress import Counted
 from edl_ckpt.core.commit.publish.uploads import Sending
 from edl_ckpt.core.kernel import bulk
-from edl_ckpt.core.operations.export.cluster.look import LookedAt
 from edl_ckpt.core.operations.export.cluster.plan import FilesPlan, Name, Span
+from edl_ckpt.core.operations.export.content.ids import LookedAt
 from edl_ckpt.core.operations.export.content.reader import ContentReader
 from edl_ckpt.core.operations.export.content.selection import Selection
 from edl_ckpt.core.operations.export.content.tables import TableIds

@@ -11,7 +11,7 @@ from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.words import abridged
 from edl_ckpt.core.operations.export.cluster.plan import PartFile, Span
 from edl_ckpt.core.operations.export.cluster.work import WritePart
-from edl_ckpt.core.operations.export.content.ids import look_at_ids
+from edl_ckpt.core.operations.export.content.ids import look_here
 from edl_ckpt.core.operations.export.content.metadata import metadata_of
 from edl_ckpt.core.operations.export.content.reader import ContentReader, estimated_bytes
 from edl_ckpt.core.operations.export.interface import (
@@ -105,7 +105,7 @@ class ContentFormat(ABC):
         self, checkpoint: Checkpoint, folder: str, confirm: Callable[[str], None] | None = None
     ) -> ContentReader:
         """Return what reads the content, with temporary files in a folder."""
-        request, ids = self.request, look_at_ids(checkpoint, self.request.part_bytes)
+        request, ids = self.request, look_here(checkpoint, self.request.part_bytes).ids(checkpoint)
         return ContentReader(
             checkpoint,
             request.selection,
