@@ -107,14 +107,12 @@ def _without_interrupts() -> Iterator[None]:
 
 def _dask() -> Any:
     """Return the library; it must not print on the stream of a command."""
+    quiet = dict.fromkeys(("distributed", "distributed.client", "distributed.gc", "tornado", "asyncio"), "critical")
     try:
         import dask
-    except ImportError:
-        raise UnsupportedError("distributed is not installed", hint=extra_hint("dask")) from None
-    quiet = dict.fromkeys(("distributed", "distributed.client", "distributed.gc", "tornado", "asyncio"), "critical")
-    dask.config.set({"logging": {**quiet, **dask.config.get("logging", {})}})
-    dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 GB"})
-    try:
+
+        dask.config.set({"logging": {**quiet, **dask.config.get("logging", {})}})
+        dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 GB"})
         import distributed
     except ImportError:
         raise UnsupportedError("distributed is not installed", hint=extra_hint("dask")) from None

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
-from edl_ckpt.core.catalog.target import free_target
+from edl_ckpt.core.catalog.target import Target, free_target
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_source, check_target, job_of
 from edl_ckpt.core.moving.settings import ReshardSettings
 from edl_ckpt.core.operations.importing.archives import check_members
@@ -60,8 +60,9 @@ def import_arrays(
     UsageError for arrays that cannot be a table, UnsupportedError for a dtype that a checkpoint cannot contain,
     LockedError when another command holds the lock.
     """
-    planned = _planned(source, location, version, ps_num, names, layout, executor, reporter, writes=True)
-    with planned as (plan, settings, job):
+    check_ps_num(ps_num)
+    target, job = free_target(Location.of(location), version, layout=layout), job_of(executor, [], reporter=reporter)
+    with _planned(source, target, ps_num, names, job, writes=True) as (plan, settings):
         for warning in (*plan.warnings, *settings.warnings):
             reporter.warn(warning)
         return execute_import(plan, settings, job, wait_seconds=wait_seconds)
@@ -79,37 +80,26 @@ def plan_arrays(
     reporter: Reporter = WARNINGS,
 ) -> tuple[ArraysPlan, ReshardSettings]:
     """Return what `import_arrays` would do, from all ids of the source; nothing is written, and no lock is taken."""
-    planned = _planned(source, location, version, ps_num, names, layout, executor, reporter, writes=False)
-    with planned as (plan, settings, _):
-        return plan, settings
+    check_ps_num(ps_num)
+    target, job = free_target(Location.of(location), version, layout=layout), job_of(executor, [], reporter=reporter)
+    with _planned(source, target, ps_num, names, job, writes=False) as planned:
+        return planned
 
 
 @contextmanager
 def _planned(
-    source: LocationLike,
-    location: LocationLike,
-    version: int,
-    ps_num: int,
-    names: NameMap | None,
-    layout: str | None,
-    executor: ExecutorLike | None,
-    reporter: Reporter,
-    *,
-    writes: bool,
-) -> Iterator[tuple[ArraysPlan, ReshardSettings, Job]]:
-    """Yield the plan, its settings, and who does the work, with the source open."""
-    check_ps_num(ps_num)
-    target = free_target(Location.of(location), version, layout=layout)
-    job = job_of(executor, [], reporter=reporter)
+    source: LocationLike, target: Target, ps_num: int, names: NameMap | None, job: Job, *, writes: bool
+) -> Iterator[tuple[ArraysPlan, ReshardSettings]]:
+    """Yield the plan and its settings, with the source open."""
     work = job.executor
     with ArraySource(Location.of(source), shared=work.is_cluster) as opened:
         arrays, read_before = assign_names(opened, names or NameMap()), work.bytes_read()
         for file in arrays.files[:1] if opened.shared else ():
-            check_source(work, file.place, file.path, reporter=reporter)
+            check_source(work, file.place, file.path, reporter=job.reporter)
         if writes:
-            check_target(work, target.location, arrays.size_bytes, reporter=reporter)
+            check_target(work, target.location, arrays.size_bytes, reporter=job.reporter)
         if opened.members:
             check_members(opened.members, opened.value_of(opened.members[0].base), job)
         plan, settings = prepare_import(arrays, target, ps_num, job)
         survey = replace(plan.survey, bytes_read=arrays.bytes_read + work.bytes_read() - read_before)
-        yield replace(plan, survey=survey), settings, job
+        yield replace(plan, survey=survey), settings

@@ -9,7 +9,7 @@ import json
 import os
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import IO, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,8 @@ import numpy.typing as npt
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.operations.export.formats.content_format import ContentFormat
 from edl_ckpt.core.operations.export.interface import ExportContent, FormatTraits, TableRows
-from edl_ckpt.core.operations.export.output.target import ExportTarget
+from edl_ckpt.core.operations.export.output.target import ExportTarget, text_file
 from edl_ckpt.core.state.metadata import json_number
-from edl_ckpt.core.storage.faults import storage_errors
 
 _NOT_FINITE: Final = {text: json.dumps(json_number(float(text))) for text in ("nan", "inf", "-inf")}
 """The JSON texts for the numbers that JSON lacks, by what numpy prints for them."""
@@ -115,12 +114,7 @@ class Projector(RowsFormat):
         """Write the only table; UsageError when there are several, or none."""
         table, path = _only(content), target.path
         files = [os.path.join(path, name) for name in ("vectors.tsv", "metadata.tsv", "projector_config.pbtxt")]
-        with (
-            storage_errors(path),
-            open(files[0], "x") as vectors,
-            open(files[1], "x") as names,
-            open(files[2], "x") as config,
-        ):
+        with text_file(files[0]) as vectors, text_file(files[1]) as names, text_file(files[2]) as config:
             for ids, text in _texts(table, self.row_count(table)):
                 vectors.writelines("\t".join(row) + "\n" for row in text)
                 names.writelines(f"{i}\n" for i in ids.tolist())
@@ -129,8 +123,6 @@ class Projector(RowsFormat):
                 f'embeddings {{\n  tensor_name: "{shown}"\n  tensor_path: "vectors.tsv"\n'
                 '  metadata_path: "metadata.tsv"\n}\n'
             )
-            for file in (vectors, names, config):
-                _flush(file)
 
 
 def _only(content: ExportContent) -> TableRows:
@@ -148,8 +140,3 @@ def _texts(table: TableRows, rows: int) -> Iterator[tuple[npt.NDArray[np.int64],
             return
         yield ids[:remaining], vectors[:remaining].astype(str).tolist()
         remaining -= len(ids)
-
-
-def _flush(file: IO[str]) -> None:
-    file.flush()
-    os.fsync(file.fileno())

@@ -108,7 +108,7 @@ def _place(goal: Location, *, is_directory: bool, force: bool) -> LocalTarget | 
 
 
 @contextmanager
-def _text_file(path: str) -> Iterator[IO[str]]:
+def text_file(path: str) -> Iterator[IO[str]]:
     """Open a new file of text, and flush it to the disk at the end."""
     with storage_errors(path), open(path, "x", encoding="utf-8", newline="\n") as file:
         yield file
@@ -129,7 +129,7 @@ class LocalTarget:
 
     def open_text(self) -> AbstractContextManager[IO[str]]:
         """Return the staged file."""
-        return _text_file(self.path)
+        return text_file(self.path)
 
     def new_file(self, path: str, size_bytes: int) -> OutputFile:
         """Make a file that is flushed to the disk."""
@@ -180,7 +180,7 @@ class UploadTarget:
 
     def open_text(self) -> AbstractContextManager[IO[str]]:
         """Return the file on the local disk."""
-        return _text_file(self.path)
+        return text_file(self.path)
 
     def new_file(self, path: str, size_bytes: int) -> OutputFile:
         """Make a file on the local disk whose parts are uploaded as soon as they are final."""
