@@ -61,6 +61,9 @@ _CONFIG: Final[Mapping[str, Any]] = {
     },
     "range": {"category": [f"var(--series-{k})" for k in range(1, SERIES + 1)]},
 }
+_COLOUR: Final = {"value": "var(--series-1)"}
+"""Of a chart with one series."""
+
 _STATUS: Final = {
     "kept": "var(--series-1)",
     "complete": "var(--series-1)",
@@ -141,7 +144,6 @@ def saves(report: LocationReport) -> str:
     return _drawn("When each version was saved", rows, {"type": "point", "filled": True, "size": 45, "opacity": 1}, {
         "x": {"field": "saved", "type": "temporal", "scale": {"type": "utc", "nice": True}, "axis": axis},
         "y": {"field": "version", "type": "quantitative", "title": "version", "scale": {"zero": False}},
-        "color": {"value": "var(--series-1)"},
     })  # fmt: skip
 
 
@@ -157,7 +159,6 @@ def metric(report: LocationReport, name: str) -> str:
     return _drawn(f"{label(name)} of each version", rows, {"type": "line", "point": {"size": 40}}, {
         "x": _versions(rows),
         "y": {"field": "value", "type": "quantitative", "title": None, "scale": {"zero": False}},
-        "color": {"value": "var(--series-1)"},
     }, small=True)  # fmt: skip
 
 
@@ -177,7 +178,6 @@ def shards(newest: CheckpointSummary) -> str:
     return _drawn("Bytes of each shard; the dashed line is their mean", rows, {"type": "bar"}, {
         "x": {"field": "shard", "type": "ordinal", "title": "shard", "axis": _sparse([s.ps_id for s in newest.shards])},
         "y": {"field": unit, "type": "quantitative", "title": unit},
-        "color": {"value": "var(--series-1)"},
     }, beside=rule)  # fmt: skip
 
 
@@ -242,7 +242,6 @@ def histogram(tensor: SampledTensor) -> str:
         "x": {"field": "from", "bin": "binned", "type": "quantitative", "title": None, "axis": few},
         "x2": {"field": "to"},
         "y": {"field": "count", "type": "quantitative", "title": None, "axis": thousands},
-        "color": {"value": "var(--series-1)"},
     }, small=True)  # fmt: skip
 
 
@@ -288,7 +287,7 @@ def _drawn(
     beside: dict[str, Any] | None = None,
 ) -> str:
     """Return a chart as an element of HTML."""
-    layer = {"mark": mark, "encoding": {**encoding, "description": {"field": _SAYS}}}
+    layer = {"mark": mark, "encoding": {"color": _COLOUR, **encoding, "description": {"field": _SAYS}}}
     spec = {
         "$schema": _SCHEMA,
         "config": _CONFIG,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import Several, failure, picked, rows_of
 from edl_ckpt.cli.terminal.lines import Lines, head, styled
-from edl_ckpt.cli.terminal.tables import Cell, Column, Table
+from edl_ckpt.cli.terminal.tables import Cell, Column, Content, Table
 from edl_ckpt.core.base import words
 from edl_ckpt.core.operations.prune.plan import Action
 
@@ -92,18 +92,16 @@ def _head(location: Location, entries: Sequence[PruneEntry]) -> RenderableType:
 
 
 def _table(entries: Sequence[PruneEntry]) -> RenderableType:
-    table = Table(
+    columns = (
         Column("version", "number", title=""),
         Column("size", "number", worth=3, title=""),
         Column("action", worth=9, title=""),
         Column("why", "prose", worth=8, title=""),
     )
-    for entry in entries:
-        going = entry.action is Action.DELETE
-        table.add(
-            str(entry.version),
-            words.size(entry.size_bytes),
-            Cell(entry.action.value, "red" if going else "green"),
-            Cell("; ".join(entry.reasons), "" if going else "dim"),
-        )
-    return table
+    return Table.of(columns, map(_cells, entries))
+
+
+def _cells(entry: PruneEntry) -> list[Content]:
+    verb, why = ("red", "") if entry.action is Action.DELETE else ("green", "dim")
+    first = str(entry.version), words.size(entry.size_bytes)
+    return [*first, Cell(entry.action.value, verb), Cell("; ".join(entry.reasons), why)]
