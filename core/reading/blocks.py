@@ -15,7 +15,9 @@ from edl_ckpt.core.base.errors import CorruptError, LockedError, UnsupportedErro
 from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.kernel.placement import misplaced
 from edl_ckpt.core.model.dtypes import DType
+from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import Encoding, IdRun, ShardIndex, TableEntry
 from edl_ckpt.core.sources.elasticdl.target import row_owners
 from edl_ckpt.core.storage.interface import RangeReader
@@ -201,11 +203,10 @@ def raise_bad_ids(checkpoint: Checkpoint, shard: ShardIndex, entry: TableEntry) 
 def check_placement(shard: ShardIndex, entry: TableEntry, ids: bulk.I64) -> None:
     """Raise CorruptError when one of some ids of a table, int64 [n], belongs to another shard than theirs."""
     file = shard.file
-    if not bulk.have_owner(ids, file.ps_num, file.ps_id):
-        owner = row_owners(ids, file.ps_num)
-        first = np.flatnonzero(owner != file.ps_id)[0]
+    wrong = ids[misplaced(Placement.MOD, ids, file.ps_num, file.ps_id)[:1]]
+    if len(wrong):
         raise CorruptError(
-            f"table {entry.name!r}: id {ids[first]} belongs to shard {owner[first]}",
+            f"table {entry.name!r}: id {wrong[0]} belongs to shard {row_owners(wrong, file.ps_num)[0]}",
             code="misplaced-row",
             path=file.path,
             offset=entry.offset,

@@ -70,10 +70,13 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         self._closed = False
         self.infos = {info.name: info for shard in reversed(self.shards) for info in shard.infos}
         """Every table's info by name: the first shard's, where they differ."""
+        self._placements: dict[str, Placement] = {}
         self._entries: dict[str, list[tuple[ShardIndex, TableEntry]]] = {name: [] for name in self.infos}
         for shard in self.shards:
             for entry in shard.tables:
                 self._entries.setdefault(entry.name, []).append((shard, entry))
+                if entry.placement is not None:
+                    self._placements[entry.name] = entry.placement
         self._variables: dict[str, tuple[ShardIndex, DenseEntry]] = {}
         for shard in self.shards:
             for variable in shard.variables:
@@ -203,6 +206,8 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
     @property
     def has_near_ids(self) -> bool:
         """Say whether no id needs a request: all are on the local disk."""
+        if not self.reads_blocks:
+            return True
         runs = ((shard, run) for shard in self.shards for table in shard.tables for run in table.ids)
         some = {id(reader): reader for reader in (self.reader(shard, run) for shard, run in runs if run.is_stored)}
         return all(isinstance(reader, KeptReader) or not reader.block_bytes for reader in some.values())
@@ -240,8 +245,7 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
 
     def placement(self, table: str) -> Placement:
         """Return the rule by which rows of a table belong to shards."""
-        own = (entry.placement for _, entry in self.entries(table) if entry.placement)
-        return next(own, self.version.layout.placement)
+        return self._placements.get(table, self.version.layout.placement)
 
     def written_dtype(self, table: str) -> DType:
         """Return the element type that a copy of a table is written with: with rows `table_dtype`, else its info's."""
