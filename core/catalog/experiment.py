@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, UnavailableError, UsageError
+from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, UnavailableError
 from edl_ckpt.core.base.parallel import run_parallel
 from edl_ckpt.core.base.words import counted, describe, escaped, meant
 from edl_ckpt.core.catalog.files import open_location
-from edl_ckpt.core.catalog.listing import GRACE_SECONDS, list_versions, ranked
+from edl_ckpt.core.catalog.listing import GRACE_SECONDS, common_modes, list_versions, ranked
 from edl_ckpt.core.model.listings import Listing
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.sources.registry import number_named
@@ -154,15 +154,9 @@ def _trial(where: Location, name: str, grace_seconds: float, now: float | None) 
 
 def _mode(trials: Iterable[Trial], metric: str, asked: str | None, *, is_named: bool) -> str | None:
     """Return the better end of a metric; None when it is unknown, and the metric was not asked for by name."""
-    declared: dict[str, str] = {}
+    listings = [trial.listing for trial in trials] if asked is None else []
     try:
-        for trial in trials if asked is None else ():
-            if trial.listing.modes_fault is not None:
-                raise trial.listing.modes_fault
-            mode = trial.listing.modes.get(metric)
-            if mode is not None and declared.setdefault(metric, mode) != mode:
-                raise UsageError(f"the trials disagree on the mode of {metric!r}", hint="use --mode max or --mode min")
-        return mode_of(metric, asked, declared)
+        return mode_of(metric, asked, common_modes(listings, metric))
     except EdlCkptError:
         if is_named or asked is not None:
             raise

@@ -388,6 +388,21 @@ def listed_mode(listing: Listing, metric: str, mode: str | None = None) -> str:
     return mode_of(metric, mode, listing.modes)
 
 
+def common_modes(listings: Iterable[Listing], metric: str | None = None, *, needed: bool = True) -> dict[str, str]:
+    """Return the modes that locations declare, perhaps of one metric; UsageError when two declare different ones.
+
+    Modes that are needed and cannot be read are an error: the mode that a name suggests could delete the best version.
+    """
+    modes: dict[str, str] = {}
+    for listing in listings:
+        if needed and listing.modes_fault is not None:
+            raise listing.modes_fault
+        for name, mode in listing.modes.items():
+            if metric in {None, name} and modes.setdefault(name, mode) != mode:
+                raise UsageError(f"the locations disagree on the mode of {name!r}", hint="use --mode max or --mode min")
+    return modes
+
+
 def narrowed(
     listing: Listing,
     *,

@@ -17,7 +17,7 @@ from typing import Final
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.base.notebook import Bytes, card, table
 from edl_ckpt.core.base.words import abridged, command, counted, describe, escaped, meant, neighbours, size
-from edl_ckpt.core.catalog.listing import list_versions
+from edl_ckpt.core.catalog.listing import common_modes, list_versions
 from edl_ckpt.core.model.listings import Listing
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.prune.guards import (
@@ -196,7 +196,7 @@ def plan_listed(
     """Return the plan for locations that are listed already; looks for unreadable versions, and errors, as above."""
     errors: list[EdlCkptError] = []
     versions, unreadable = looked_at((v for listing in listings for v in listing.versions), errors)
-    modes = _common_modes(listings, needed=policy.needs_modes)
+    modes = common_modes(listings, needed=policy.needs_modes)
     plan = judge_versions(versions, _settled(policy, modes, versions), guards=guards, unreadable=unreadable, now=now)
     unread = bool(errors) or any(listing.unread for listing in listings)
     foreign = ((listing.location, sum(1 for v in listing.versions if v.uuid)) for listing in listings)
@@ -213,23 +213,6 @@ def _settled(policy: Policy, modes: Mapping[str, str], versions: Sequence[Versio
     except UsageError as error:
         error.hint = "; ".join(unknown_names(versions, policy)) or error.hint
         raise
-
-
-def _common_modes(listings: Sequence[Listing], *, needed: bool) -> dict[str, str]:
-    """Return the mode of each metric; UsageError when two locations declare different ones.
-
-    Modes that are needed and cannot be read are an error: the mode that a name suggests could delete the best version.
-    """
-    modes: dict[str, str] = {}
-    for listing in listings:
-        if needed and listing.modes_fault is not None:
-            raise listing.modes_fault
-        for metric, mode in listing.modes.items():
-            if modes.setdefault(metric, mode) != mode:
-                raise UsageError(
-                    f"the locations disagree on the mode of {metric!r}", hint="use --mode max or --mode min"
-                )
-    return modes
 
 
 def _common_policy(locations: Sequence[Location]) -> Policy:

@@ -76,7 +76,7 @@ def test_metric(experiment: Path) -> None:
     set_modes(experiment / "trial-2", {"f1": "max"})
     assert list_experiment(experiment, metric="f1").trials[0].name == "trial-2"
     set_modes(experiment / "trial-10", {"f1": "min"})
-    with pytest.raises(UsageError, match="the trials disagree on the mode of 'f1'"):
+    with pytest.raises(UsageError, match="the locations disagree on the mode of 'f1'"):
         list_experiment(experiment, metric="f1")
     assert list_experiment(experiment, metric="f1", mode="max").mode == "max"
     with pytest.raises(NotFoundError, match="no trial has a value of 'auc'"):
