@@ -1,7 +1,9 @@
 """What a source is: a checkpoint system whose files are read where they are.
 
 Nouns have no file format: a source says which entries of a listing are its versions, and where in their files the
-values and ids are. It reads headers only, and no table of names or tags leaves its folder.
+values and ids are. It reads headers only, and no table of names or tags leaves its folder. A shard may have several
+files (`ShardFile.others`), and each extent names its own. Rows that a file has by columns, or in another order than
+their ids, are `GatheredRows`: the rest of the engine reads them like rows of a file.
 """
 
 from __future__ import annotations
