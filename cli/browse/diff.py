@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from edl_ckpt.cli.browse import source
 from edl_ckpt.cli.browse.grid import Grid, ItemRows
 from edl_ckpt.cli.browse.keys import ScreenKey
-from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIT, REFRESH, SEARCH, BrowserPage, SearchPage
-from edl_ckpt.cli.browse.stats import CANCEL
+from edl_ckpt.cli.browse.page import BACK, CANCEL, COPY, HELP, OPEN, QUIT, REFRESH, SEARCH, BrowserPage, SearchPage
 from edl_ckpt.cli.render import diff as render_diff
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.tables import Bar, Cell, Column
@@ -39,6 +38,7 @@ class DiffPage(SearchPage):
         REFRESH,
         COPY,
     )
+    does = "compares"
     about = "What changed from the first version to the second. Enter shows which rows of a table changed most."
 
     def __init__(self, a: Version, b: Version) -> None:
@@ -94,12 +94,6 @@ class DiffPage(SearchPage):
             self.app.push_screen(TableDiffPage(self._a, self._b, event.item))
         else:
             self.notice("a variable has no rows; its measures are in the line")
-
-    def action_cancel(self) -> None:
-        """Stop comparing."""
-        if self.jobs:
-            self.give_up()
-            self.notice("cancelled; r compares again")
 
     def action_all(self) -> None:
         """Show what is equal too, or not."""

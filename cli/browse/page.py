@@ -36,6 +36,7 @@ COPY: Final = ScreenKey(
 REFRESH: Final = ScreenKey("r", "r", "refresh", "refresh", "look at the storage again")
 SEARCH: Final = ScreenKey("slash", "/", "search", "search", "show only rows that contain a text; esc shows all again")
 OPEN: Final = ScreenKey("", "enter", "open", "open_row", "open the row under the cursor; a second click does it too")
+CANCEL: Final = ScreenKey("x", "x", "cancel", "cancel", "stop reading")
 _TICK_SECONDS: Final = 0.2
 _LINES: Final = 6
 """The lines of an error, and those of the row under the cursor."""
@@ -94,6 +95,8 @@ class BrowserPage(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = []
     about = ""
     """A sentence for the page of help."""
+    does = "reads"
+    """What `refresh` does again after it was cancelled."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Bind the keys of a screen."""
@@ -379,6 +382,12 @@ class BrowserPage(Screen[None]):
         """Read again."""
         self.begin()
         self.show_status()
+
+    def action_cancel(self) -> None:
+        """Give up what the screen reads."""
+        if self.jobs:
+            self.give_up()
+            self.notice(f"cancelled; r {self.does} again")
 
     def action_open_row(self) -> None:
         """Open the row under the cursor."""

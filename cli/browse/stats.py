@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli.browse import source
 from edl_ckpt.cli.browse.grid import ItemRows
-from edl_ckpt.cli.browse.keys import ScreenKey
-from edl_ckpt.cli.browse.page import BACK, COPY, HELP, QUIT, REFRESH, TensorPage
+from edl_ckpt.cli.browse.page import BACK, CANCEL, COPY, HELP, QUIT, REFRESH, TensorPage
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.tables import Bar, Cell, Column
 
 if TYPE_CHECKING:
     from edl_ckpt.core.operations.stats import TensorStats
 
-CANCEL = ScreenKey("x", "x", "cancel", "cancel", "stop reading")
 _COLUMNS = (
     Column("what", "word", title=""),
     Column("number", "number", worth=9, title=""),
@@ -50,12 +48,6 @@ class StatsPage(TensorPage):
         self._found = found
         self.grid.show(ItemRows(_COLUMNS, list(_lines(found)), list))
         self.show_title()
-
-    def action_cancel(self) -> None:
-        """Stop reading."""
-        if self.jobs:
-            self.give_up()
-            self.notice("cancelled; r reads again")
 
 
 def _lines(found: TensorStats) -> Iterator[list[Any]]:

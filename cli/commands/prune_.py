@@ -12,7 +12,7 @@ from edl_ckpt.cli.manual.marks import NOTES, examples, exits
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options.hints import stoppable, trials_hint
 from edl_ckpt.cli.options.rules import RuleOptions
-from edl_ckpt.cli.terminal.output import Output
+from edl_ckpt.cli.terminal.output import Output, agreed
 from edl_ckpt.cli.terminal.text import parse_duration
 from edl_ckpt.core.base.errors import (
     AuthError,
@@ -190,9 +190,8 @@ def _confirm(out: Output, plan: PrunePlan, *, trash: bool, listed: str) -> bool:
     steps = [f"move {versions} to the trash" if trash else f"delete {versions}"] if plan.deletions else []
     steps += ["empty the trash"] if purge else []
     question = " and ".join(steps)
-    print(f"{question[0].upper()}{question[1:]}? [y/N] ", end="", file=sys.stderr, flush=True)
     try:
-        return sys.stdin.readline().strip().lower() in {"y", "yes"}
+        return agreed(f"{question[0].upper()}{question[1:]}?")
     except KeyboardInterrupt:
         print("\nNothing was deleted.", file=sys.stderr)
         raise SystemExit(130) from None

@@ -10,7 +10,7 @@ import typer
 
 from edl_ckpt.cli.manual.marks import NOTES, examples, exits
 from edl_ckpt.cli.options import common as o
-from edl_ckpt.cli.terminal.output import Output
+from edl_ckpt.cli.terminal.output import Output, agreed
 from edl_ckpt.cli.terminal.text import escaped
 
 if TYPE_CHECKING:
@@ -48,5 +48,4 @@ def _confirm(holders: Sequence[Holder]) -> bool:
         return False
     for holder in holders:
         print(f"locked by {escaped(format_holder(holder))}", file=sys.stderr)
-    print("Remove this lock? [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+    return agreed("Remove this lock?")

@@ -339,6 +339,12 @@ class Output:
         raise SystemExit(70)
 
 
+def agreed(question: str) -> bool:
+    """Ask on the terminal, and say whether the answer is yes; no without one."""
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
 def print_aside(text: str, *, safe: bool = False) -> None:
     """Print a line on stderr. A stderr that takes nothing, such as a log on a full disk, changes no exit code.
 
