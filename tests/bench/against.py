@@ -96,7 +96,8 @@ def main() -> int:
     asked = parser.parse_intermixed_args()
     asked.work.mkdir(parents=True, exist_ok=True)
     server, worse = Server.named(), 0
-    cases = [disk_cases(asked.work, asked.scale)]
+    is_far_only = asked.names and all(name.startswith("S3") for name in asked.names)
+    cases = [] if is_far_only else [disk_cases(asked.work, asked.scale)]
     cases += [s3_cases(server, asked.work, asked.scale)] if server else []
     for case in chain(*cases):
         if not asked.names or any(name in case.name for name in asked.names):
