@@ -190,10 +190,23 @@ class SentPart(NamedTuple):
     """The checksum that the store keeps of it and wants again at the end, in base64; '' without one."""
 
 
-class ObjectWriter(Protocol):
-    """A new object of known size; several threads write at any offset, and it is visible once completed."""
+class Sink(Protocol):
+    """A file of known size; several threads write to it, at any offset."""
 
     path: str
+
+    def write_between(self, between: Iterable[tuple[int, bytes]]) -> None:
+        """Write the (offset, bytes) that stand between values, at once or with the values beside them."""
+        ...
+
+    def write(self, offset: int, data: memoryview | bytes) -> None:
+        """Write all of `data` at `offset`."""
+        ...
+
+
+class ObjectWriter(Sink, Protocol):
+    """A new object of known size; it is visible once completed. Each byte must be written exactly once."""
+
     size_bytes: int
     bytes_written: int
     completed: bool
@@ -207,14 +220,6 @@ class ObjectWriter(Protocol):
 
     def begin(self) -> str:
         """Begin; return the store's name for the unfinished object, '' when it has none."""
-        ...
-
-    def write(self, offset: int, data: memoryview | bytes) -> None:
-        """Write all of `data` at `offset`. Each byte must be written exactly once."""
-        ...
-
-    def write_between(self, between: Iterable[tuple[int, bytes]]) -> None:
-        """Write the (offset, bytes) that stand between values, at once or with the values beside them."""
         ...
 
     def finish(self) -> None:
@@ -312,19 +317,8 @@ class MarkedStore(ObjectStore, Protocol):
         ...
 
 
-class PartsWriter(Protocol):
+class PartsWriter(Sink, Protocol):
     """Some parts of an unfinished object that another process completes; what belongs to other parts is dropped."""
-
-    path: str
-    bytes_written: int
-
-    def write(self, offset: int, data: memoryview | bytes) -> None:
-        """Write those of the bytes that belong to these parts; each must be written exactly once."""
-        ...
-
-    def write_between(self, between: Iterable[tuple[int, bytes]]) -> None:
-        """Take the (offset, bytes) that stand between values, as `ObjectWriter`."""
-        ...
 
     def sent(self) -> list[SentPart]:
         """Make sure that every byte is safe on the store, and return the parts; EdlCkptError when one is missing."""
@@ -481,17 +475,3 @@ class Sinks(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, number: int, /) -> Sink: ...
-
-
-class Sink(Protocol):
-    """A file of known size; several threads write to it, at any offset."""
-
-    path: str
-
-    def write_between(self, between: Iterable[tuple[int, bytes]]) -> None:
-        """Write the (offset, bytes) that stand between values, at once or with the values beside them."""
-        ...
-
-    def write(self, offset: int, data: memoryview | bytes) -> None:
-        """Write all of `data` at `offset`."""
-        ...

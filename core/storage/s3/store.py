@@ -404,7 +404,7 @@ class S3Store(ObjectStore):
     ) -> Parts:
         """Return a writer of some parts of an upload that another process began."""
         target = self._connection, self._bucket, self._key(relative), self.path(relative)
-        return Parts(*target, size_bytes, upload_id, edges=edges, first=first, memory=memory)
+        return Parts(*target, size_bytes, memory, edges=edges, first=first, upload_id=upload_id)
 
     def open_uploads(self) -> Iterator[OpenUpload]:
         """Yield the uploads below the location that are neither completed nor aborted, if the service lists them."""

@@ -87,18 +87,21 @@ class Upload:
         shown: str,
         size_bytes: int,
         memory: PartMemory | None = None,
+        *,
         edges: Sequence[int] = (),
+        first: int = 0,
+        upload_id: str = "",
     ) -> None:
         self.path = shown
         self.size_bytes = size_bytes
         self._edges = edges or [*range(0, max(size_bytes, 1), part_bytes(size_bytes)), size_bytes]
         """Where each part begins in the object, and where the last one ends."""
-        self._first = 0
+        self._first = first
         """The number of the first of these parts in the upload."""
         self.bytes_written = 0
         self.verified = True
         """False once S3 did not report the checksum of a part. Then the object must be read back."""
-        self.upload_id = ""
+        self.upload_id = upload_id
         self._connection = connection
         self._target = {"Bucket": bucket, "Key": key}
         self.write_id = new_id()
@@ -344,22 +347,6 @@ class Parts(Upload):
 
     Bytes for other parts are dropped: whoever passes over a source writes all of it, and others write the rest.
     """
-
-    def __init__(
-        self,
-        connection: Connection,
-        bucket: str,
-        key: str,
-        shown: str,
-        size_bytes: int,
-        upload_id: str,
-        *,
-        edges: Sequence[int],
-        first: int,
-        memory: PartMemory,
-    ) -> None:
-        super().__init__(connection, bucket, key, shown, size_bytes, memory, edges)
-        self.upload_id, self._first = upload_id, first
 
     def write(self, offset: int, data: memoryview | bytes) -> None:
         """Write those of the bytes that belong to these parts."""
