@@ -9,6 +9,7 @@ from __future__ import annotations
 import select
 import socket
 import ssl
+import struct
 import threading
 import time
 from collections import deque
@@ -26,6 +27,7 @@ from edl_ckpt.core.storage.s3.session import Service
 
 Result = TypeVar("Result")
 _SEND_BYTES: Final = 1 << 20
+_SMALL_BYTES: Final = 16 << 10
 
 
 class _Looking:
@@ -51,7 +53,7 @@ class _Looking:
         while True:
             try:
                 return move(*arguments)
-            except TimeoutError:
+            except (TimeoutError, BlockingIOError):
                 if stop_requested():
                     raise LockedError("stopped") from None
                 if time.monotonic() - since > self.silence_seconds:
@@ -59,7 +61,18 @@ class _Looking:
 
 
 class _Socket(_Looking, socket.socket):
-    pass
+    """One whose timeout is the kernel's, so that a call can wait until a large buffer is full."""
+
+    def settimeout(self, value: float | None) -> None:
+        """Let each call take so many seconds at most."""
+        if value is not None:
+            for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                self.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", 0, int(value * 1e6)))
+
+    def recv_into(self, buffer: Any, *_: int) -> int:
+        """Fill a large buffer, or receive some bytes of a small one."""
+        whole = socket.MSG_WAITALL if len(buffer) > _SMALL_BYTES else 0
+        return self._waited(super(_Looking, self).recv_into, buffer, 0, whole)
 
 
 class _TlsSocket(_Looking, ssl.SSLSocket):
@@ -127,6 +140,7 @@ class Wire:
             connection = HTTPSConnection(self._host, self._port, timeout=self._connect_seconds, context=self._tls)
         connection.connect()
         if self._tls is None:
+            connection.sock.settimeout(None)
             connection.sock = _Socket(fileno=connection.sock.detach())
         opened: Any = connection.sock
         opened.settimeout(LOOK_SECONDS)
