@@ -283,7 +283,7 @@ def disturb(scene: Scene, name: str, *, every: bool) -> Iterator[tuple[int, bool
     """Stop the command at some points, or at every one, with and without its death, and check what must hold."""
     case = CASES[name]
     points = stopping_points(scene, case)
-    some = points[len(points) // 5 :: max(len(points) // 4, 1)]
+    some = points[len(points) // 5 :: max(len(points) // 3, 1)]
     for number, nth in enumerate(points if every else some):
         for dies in (False, True) if every else (number % 2 == 1,):
             error = sleep_at(scene, case, nth, dies=dies)
