@@ -25,6 +25,8 @@ _NO_CODE = {
 _PRIVATE_CLIENT = {"_endpoint", "_get_conn", "_request_signer", "_new_conn", "_put_conn", "_client_config"}
 _PRIVATE_CLIENT |= {"_convert_to_request_dict", "_emit_api_params"}
 """Private names of botocore and urllib3."""
+_WORN = {"found", "at", "place", "each", "some", "own"}
+"""Names that have stood for so many things that they say nothing any more."""
 
 
 def sources(top: Path) -> dict[str, str]:
@@ -84,6 +86,10 @@ def _signs(node: ast.AST) -> Iterator[str]:
         yield "forks by executor"
     if isinstance(node, ast.Attribute) and node.attr in _PRIVATE_CLIENT:
         yield "private names of clients"
+    if (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in _WORN) or (
+        isinstance(node, ast.arg) and node.arg in _WORN
+    ):
+        yield "worn names"
     if isinstance(node, ast.Call):
         called = getattr(node.func, "id", getattr(node.func, "attr", ""))
         if called == "open_store":
