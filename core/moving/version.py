@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TypeVar
 
 from edl_ckpt.core.base.job import Job
@@ -136,7 +136,7 @@ def _prove(
         content,
         job,
         options=ValueOptions(batch_bytes=settings.proof_batch_bytes, piece_bytes=pieces),
-        marks=row_marks(plan),
+        marks=cache(partial(row_marks, plan)),
     )
     source.check_unchanged()
     return seal if source.trust is None else source.trust.sign(seal, purpose)

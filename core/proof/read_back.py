@@ -7,7 +7,7 @@ time, so that memory does not depend on how many there are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -41,13 +41,13 @@ def prove_version(
     job: Job,
     *,
     options: ValueOptions,
-    marks: Mapping[str, RowMarks] | None = None,
+    marks: Callable[[], Mapping[str, RowMarks]] | None = None,
 ) -> Seal:
     """Read back a written version and return its seal; EdlCkptError when it is not what was meant.
 
     `layouts` are those by which it was written. `source` is the fingerprint of the source, or the sketch of its values
-    when the source is not a checkpoint. `marks` are rows whose places are planned, by the names of their tables: other
-    processes look for them there, and count none first.
+    when the source is not a checkpoint. `marks` returns rows whose places are planned, by the names of their tables:
+    other processes look for them there, and count none first.
     """
     proof = _Proof(store, written, layouts, job, replace(options, placed=True), marks)
     job.reporter.start("proving", layouts.value_bytes)
@@ -81,7 +81,7 @@ class _Proof:
     layouts: VersionLayout
     job: Job
     options: ValueOptions
-    marks: Mapping[str, RowMarks] | None
+    marks: Callable[[], Mapping[str, RowMarks]] | None
     sketch: ContentSketch = field(default_factory=ContentSketch)
     forms: Forms = field(default_factory=Forms)
     sealed: list[SealedShard] = field(default_factory=list)

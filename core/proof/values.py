@@ -7,7 +7,7 @@ begins. What that task does not read of it anyway, it reads for the checksum alo
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from typing import Final, NamedTuple
@@ -286,7 +286,7 @@ def read_back(
     options: ValueOptions = _ALL,
     literals: Mapping[str, Literals] | None = None,
     total_bytes: int | None = None,
-    marks: Mapping[str, RowMarks] | None = None,
+    marks: Callable[[], Mapping[str, RowMarks]] | None = None,
 ) -> tuple[ContentSketch, list[list[Chunk]]]:
     """Read every byte of an opened version once; return the sketch of its values, and its chunks with their sums.
 
@@ -375,12 +375,12 @@ def _sketch(
     *,
     options: ValueOptions,
     sums: ChunkSums | None = None,
-    marks: Mapping[str, RowMarks] | None = None,
+    marks: Callable[[], Mapping[str, RowMarks]] | None = None,
 ) -> ContentSketch:
     """Return the sketch of all values; `marks` are as in `read_back`."""
     checkpoint.keep_ids(job)
     if marks is not None and small.task_bytes:
-        places = list(marked_at(checkpoint, marks, small.task_bytes))
+        places = list(marked_at(checkpoint, marks(), small.task_bytes))
     else:
         pieces = options.piece_bytes
         wanted = ids_at(checkpoint, small.task_bytes, values=True, piece_bytes=pieces, above=small.times)
