@@ -14,13 +14,13 @@ PROJECT = tomllib.loads((TOP / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 def test_packages_are_those_on_disk() -> None:
-    """Every folder with an __init__.py under cli, core and proto is named as a package, and no other."""
+    """Every folder with an __init__.py under cli, core and proto is a package, as are the completion scripts."""
     found = {
         ".".join(("edl_ckpt", *path.parent.relative_to(TOP).parts))
         for room in ("cli", "core", "proto")
         for path in (TOP / room).rglob("__init__.py")
     }
-    assert set(PROJECT["tool"]["setuptools"]["packages"]) == found
+    assert set(PROJECT["tool"]["setuptools"]["packages"]) == found | {"edl_ckpt.completions"}
 
 
 def test_version_is_one_literal() -> None:

@@ -188,5 +188,5 @@ def test_the_top_level_is_that_of_the_design() -> None:
     done = subprocess.run(["git", "ls-files"], cwd=TOP, capture_output=True, text=True, timeout=60, check=True)
     hidden = {".ci", ".github", ".gitignore", ".pre-commit-config.yaml", ".src"}
     pages = {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "README.md", "SECURITY.md", "mkdocs.yml"}
-    rooms = {"cli", "core", "docs", "proto", "pyproject.toml", "tests"}
+    rooms = {"cli", "completions", "core", "docs", "proto", "pyproject.toml", "tests"}
     assert {name.partition("/")[0] for name in done.stdout.splitlines()} == hidden | pages | rooms

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+_FOLDER: Final = Path(__file__).parents[2] / "completions"
+"""Next to `cli` in a checkout and where it is installed."""
 SCRIPTS: Final[Mapping[str, Path]] = {
-    shell: Path(__file__).with_name(name)
+    shell: _FOLDER / name
     for shell, name in (("bash", "edl-ckpt.bash"), ("zsh", "_edl-ckpt"), ("fish", "edl-ckpt.fish"))
 }
 PLACES: Final[Mapping[str, str]] = {

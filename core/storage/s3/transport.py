@@ -35,6 +35,8 @@ _PLAIN_ERRORS: Final = frozenset({404, 412, 416, 429, 500, 502, 503, 504})
 _SIGNATURE: Final = "s3v4"
 _SLICE_BYTES: Final = 1 << 20
 """Bytes that are received at a time."""
+_BEGINNING: Final = threading.Lock()
+"""Held for an instant, by the threads of a forked process only."""
 
 
 class DamagedError(Exception):
@@ -59,9 +61,9 @@ class Transport:
 
     def __init__(self, make: Callable[[], Service]) -> None:
         self._make = make
-        self._process = 0
         self.hashes_parts = False
         """True to sign the SHA-256 of parts too. Their checksum is among the signed headers, but a service may ask."""
+        self._begin()
 
     def _begin(self) -> None:
         """Begin with neither a client nor connections: a forked process must not use those of its parent."""
@@ -72,9 +74,17 @@ class Transport:
         self._seen = threading.local()
         self._process = os.getpid()
 
+    def _begin_here(self) -> None:
+        """Begin again in a forked process."""
+        if self._process != os.getpid():
+            with _BEGINNING:
+                if self._process != os.getpid():
+                    self._begin()
+
     @property
     def service(self) -> Service:
         """Return botocore's client, and what belongs to it."""
+        self._begin_here()
         with self._making:
             if self._known is None:
                 self._known = self._make()
@@ -87,8 +97,7 @@ class Transport:
         A body that does not fill its buffer, or is not of its size, is a DamagedError. Raises LockedError when a
         signal stops the command meanwhile.
         """
-        if self._process != os.getpid():
-            self._begin()
+        self._begin_here()
         answer = self._made_here(method, parameters, body)
         if answer is None:
             answer = left_behind(partial(self._made_by_client, method, parameters))
