@@ -48,7 +48,7 @@ _NAMED: Final = 5
 """The number of ids that are named."""
 KEPT_ROWS: Final = 1 << 16
 """Parts of tables of at most so many rows keep their ids until they were searched: there may be thousands of them."""
-_SORTED_ROWS: Final = 1 << 16
+SORTED_ROWS: Final = 1 << 16
 """So few ids are sorted at once: that takes less time than buckets."""
 _NONE: Final = np.zeros(0, np.int64)
 
@@ -121,7 +121,7 @@ class Search:
         is_dense = span <= _BYTES_PER_ID * min(order.rows, self._sorted_at_once)
         if is_dense and _fill_marks(reads, order, span, step):
             return 0, []
-        if order.rows <= min(_SORTED_ROWS, self._sorted_at_once):
+        if order.rows <= min(SORTED_ROWS, self._sorted_at_once):
             return _counted([_repeated_ids(np.concatenate([_NONE, *(read() for read in reads)]))])
         try:
             memory = self._spare.get_nowait()
