@@ -11,9 +11,6 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from edl_ckpt.cli.catalogue import function_of
-from edl_ckpt.cli.manual.page import command_page
-from edl_ckpt.cli.manual.pages import overview
-from edl_ckpt.cli.manual.terminal import draw
 from edl_ckpt.cli.terminal.style import uses_colour
 
 
@@ -25,6 +22,8 @@ class HelpCommand(TyperCommand):
 
     def get_help(self, ctx: Any) -> str:
         """Return the help for the stream that it goes to."""
+        from edl_ckpt.cli.manual.page import command_page  # most commands are not asked for their help
+
         name = command_of(ctx)
         return drawn(command_page(name, self, ctx, function_of(name)))
 
@@ -55,6 +54,8 @@ class HelpGroup(TyperGroup):
 
     def get_help(self, ctx: Any) -> str:
         """Return the help for the stream that it goes to."""
+        from edl_ckpt.cli.manual.pages import overview
+
         return drawn(overview(command_of(ctx)))
 
 
@@ -65,6 +66,8 @@ def command_of(context: Any) -> str:
 
 def drawn(page: Any, stream: TextIO | None = None) -> str:
     """Return a page for a stream, by default stdout: as wide as the window, and in colour if the stream has colours."""
+    from edl_ckpt.cli.manual.terminal import draw
+
     no_color = "--no-color" in sys.argv or bool(os.environ.get("EDL_CKPT_NO_COLOR"))
     width = shutil.get_terminal_size((80, 24)).columns
     return draw(page, width=width, colour=uses_colour(stream or sys.stdout, no_color=no_color))

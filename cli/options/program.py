@@ -11,7 +11,6 @@ import typer.main
 from edl_ckpt.cli import __version__
 from edl_ckpt.cli.catalogue import COMMANDS, GROUPS, SECTIONS, function_of
 from edl_ckpt.cli.manual.help import HelpCommand, HelpGroup, command_of, drawn
-from edl_ckpt.cli.manual.pages import overview, root
 from edl_ckpt.cli.options.config import config_files, error_exit, known_options, named_config, read_config
 from edl_ckpt.cli.options.usage import explained, is_plain_call, is_refusal
 from edl_ckpt.cli.terminal.output import AlreadyReported, Output
@@ -101,11 +100,15 @@ def _refused(error: Any, arguments: list[str], *, json: bool) -> int:
     """Report a refusal of the parser, with the help when only a command is missing; return the exit code."""
     if not is_plain_call(error):
         return error_exit(explained(error), arguments, json=json)
+    from edl_ckpt.cli.manual.pages import overview  # most commands show no page
+
     print(drawn(overview(command_of(error.ctx)), sys.stderr), file=sys.stderr)
     return 2
 
 
 def _show_help() -> NoReturn:
     """Print the help of the program, for which no command needs to be built."""
+    from edl_ckpt.cli.manual.pages import root
+
     print(drawn(root()), flush=True)
     raise SystemExit(0)

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.model.layouts import Layout, ShardName, VersionName
-from edl_ckpt.core.model.tables import Problem, ShardIndex
 from edl_ckpt.core.model.versions import ShardFile, Version
 from edl_ckpt.core.storage.interface import Entry, RangeReader
 from edl_ckpt.core.storage.location import Location
+
+if TYPE_CHECKING:  # a listing needs no index
+    from edl_ckpt.core.model.tables import Problem, ShardIndex
 
 ReadSmall: TypeAlias = Callable[[Entry], bytes]
 """Reads a small file of a listing, at most so many bytes as no header exceeds."""

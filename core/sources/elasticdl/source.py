@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from edl_ckpt.core.model.tables import Problem, ShardIndex
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.sources.elasticdl import claiming, names
 from edl_ckpt.core.sources.interface import OnFault
 from edl_ckpt.core.storage.interface import RangeReader
+
+if TYPE_CHECKING:  # a listing needs no index
+    from edl_ckpt.core.model.tables import Problem, ShardIndex
 
 name, alone = names.SYSTEM, names.FREE_FILE
 endings: Final = (".ckpt", ".chkpt")
