@@ -48,7 +48,7 @@ _NAMED: Final = 5
 """The number of ids that are named."""
 KEPT_ROWS: Final = 1 << 16
 """Parts of tables of at most so many rows keep their ids until they were searched: there may be thousands of them."""
-SORTED_ROWS: Final = 1 << 16
+SORTED_ROWS: Final = 1 << 9
 """So few ids are sorted at once: that takes less time than buckets."""
 _NONE: Final = np.zeros(0, np.int64)
 
