@@ -14,13 +14,13 @@ from textual import events
 from textual.app import App
 from textual.binding import Binding, BindingType
 
-from edl_ckpt.cli.browse import source
 from edl_ckpt.cli.browse.diff import DiffPage
 from edl_ckpt.cli.browse.help import HelpPage
 from edl_ckpt.cli.browse.page import BrowserPage, JobEnded
 from edl_ckpt.cli.browse.verify import VerifyPage
 from edl_ckpt.cli.browse.versions import BeginningPage, ChoicePage
-from edl_ckpt.cli.browse.work import BackgroundCheck, BackgroundJob
+from edl_ckpt.cli.browse.work import BackgroundCheck
+from edl_ckpt.cli.render import verify as render_verify
 
 if TYPE_CHECKING:
     from edl_ckpt.core.model.versions import CheckpointRef, Version
@@ -112,53 +112,41 @@ class BrowseApp(App[None]):
     def start_check(self, version: Version, level: str) -> None:
         """Verify a version in the background; a check of it that runs is given up."""
         self.cancel_check(version)
-        check = BackgroundCheck(version, level)
-        check.job = BackgroundJob(
-            "verifying",
-            lambda job: source.verified(source.again(version), level, job),
-            lambda job: self.post_message(JobEnded(job)),
-        )
-        self.checks[version.path] = check
-        check.job.begin()
+        self.checks[version.path] = BackgroundCheck(version, level, lambda job: self.post_message(JobEnded(job)))
+        self.checks[version.path].begin()
 
     def cancel_check(self, version: Version) -> None:
         """Give up the check of a version."""
-        check = self.checks.get(version.path)
-        if check and check.job:
-            check.job.give_up()
+        if check := self.checks.get(version.path):
+            check.give_up()
 
     def on_job_ended(self, message: JobEnded) -> None:
-        """Keep what a check found, and say so on whichever screen is there."""
-        check = next((check for check in self.checks.values() if check.job is message.job), None)
+        """Show what a check found, or say so on whichever screen is there."""
+        check = next((check for check in self.checks.values() if check is message.job), None)
         if check is None:
             return
-        if message.job.bug is not None:
-            self.end_with(message.job.bug)
-            return
-        check.result, check.error = message.job.result, message.job.error
-        if isinstance(self.page, VerifyPage) and self.page.check is check:
+        if check.bug is not None:
+            self.end_with(check.bug)
+        elif isinstance(self.page, VerifyPage) and self.page.check is check:
             self.page.show_check()
         elif self.page:
             self.page.notice(self._outcome(check))
 
     def _outcome(self, check: BackgroundCheck) -> str:
-        from edl_ckpt.cli.render import verify as render_verify
-
         words = str(check.error) if check.result is None else render_verify.verdict(check.result)
         return f"verified {check.version.ref}: {words}; v shows it"
 
     def background(self, page: BrowserPage) -> Iterable[str]:
         """Yield how far the checks are that run in the background."""
         for check in self.checks.values():
-            if check.is_running and check.job:
+            if check.is_running:
                 here = isinstance(page, VerifyPage) and page.check is check
-                yield f"{'' if here else f'verifying {check.version.ref}, '}{check.job.progress} ..."
+                yield f"{'' if here else f'verifying {check.version.ref}, '}{check.progress} ..."
 
     def stop(self) -> None:
         """Give up all that still runs."""
         for check in self.checks.values():
-            if check.job:
-                check.job.give_up()
+            check.give_up()
 
 
 def browse(ref: CheckpointRef, parse: Callable[[str], CheckpointRef], *, no_color: bool, mouse: bool) -> int:

@@ -5,39 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from edl_ckpt.cli.browse import source
 from edl_ckpt.cli.browse.grid import Grid, ItemRows
 from edl_ckpt.cli.browse.keys import ScreenKey
 from edl_ckpt.cli.browse.page import BACK, CANCEL, COPY, HELP, OPEN, QUIT, REFRESH, SEARCH, BrowserPage, SearchPage
+from edl_ckpt.cli.browse.source import again
 from edl_ckpt.cli.render import diff as render_diff
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.tables import Bar, Cell, Column
-from edl_ckpt.core.operations.diff import HISTOGRAM_EDGES
+from edl_ckpt.core.operations.diff import HISTOGRAM_EDGES, diff_versions
 from edl_ckpt.core.operations.diff.results import TableDiff
 
 if TYPE_CHECKING:
+    from edl_ckpt.core.base.progress import Reporter
     from edl_ckpt.core.model.versions import Version
     from edl_ckpt.core.operations.diff.results import DenseDiff, DiffResult
 
 _COLUMNS = (Column("name", "name"), *render_diff.COLUMNS.values())
 _DETAILS = (Column("what", "word", title=""), Column("number", "number", title="", worth=9), Column("", "bar"))
 _BAR = 60
+_TOP = 20
+"""The rows of each table that changed most."""
+_ALL = ScreenKey("a", "a", "all", "all", "show what is equal too, or only what differs")
 
 
 class DiffPage(SearchPage):
     """What changed from one version to another: those that differ come first."""
 
-    keys = (
-        HELP,
-        BACK,
-        QUIT,
-        OPEN,
-        CANCEL,
-        ScreenKey("a", "a", "all", "all", "show what is equal too, or only what differs"),
-        SEARCH,
-        REFRESH,
-        COPY,
-    )
+    keys = (HELP, BACK, QUIT, OPEN, CANCEL, _ALL, SEARCH, REFRESH, COPY)
     does = "compares"
     about = "What changed from the first version to the second. Enter shows which rows of a table changed most."
 
@@ -71,7 +65,11 @@ class DiffPage(SearchPage):
     def begin(self) -> None:
         """Compare."""
         self.fill()
-        self.work("comparing", lambda job: source.compared(self._a, self._b, job), self._show)
+        self.work("comparing", self._compare, self._show)
+
+    def _compare(self, reporter: Reporter) -> DiffResult:
+        """Compare the versions by value, as they are listed now."""
+        return diff_versions(again(self._a), again(self._b), top=_TOP, reporter=reporter)
 
     def _show(self, result: DiffResult) -> None:
         self._result = result
@@ -98,10 +96,6 @@ class DiffPage(SearchPage):
     def action_all(self) -> None:
         """Show what is equal too, or not."""
         self._all = not self._all
-        self.fill()
-
-    def show_found(self) -> None:
-        """Show the names that contain it."""
         self.fill()
 
 

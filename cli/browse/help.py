@@ -1,22 +1,18 @@
-"""The page of help: the keys of the screen below it."""
+"""Pages of text: the keys of the screen below it; and sentences, such as warnings and what is too long for a line."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from rich.text import Text
 from textual.containers import VerticalScroll
+from textual.widget import Widget
 from textual.widgets import Static
 
 from edl_ckpt.cli.browse.keys import MOVING
 from edl_ckpt.cli.browse.page import BACK, QUIT, BrowserPage
 from edl_ckpt.cli.terminal.folding import fold
 from edl_ckpt.cli.terminal.tables import Cell, Column, Table
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from textual.widget import Widget
 
 
 class TextPage(BrowserPage):
@@ -73,3 +69,17 @@ class HelpPage(TextPage):
             yield Text.assemble(*((self.shown(cell.text), cell.style) for cell in line))
         yield Text("")
         yield Text("The browser reads, and changes nothing.", "dim")
+
+
+class NotesPage(TextPage):
+    """Sentences, one below the other."""
+
+    def __init__(self, title: str, notes: Iterable[str]) -> None:
+        super().__init__(title)
+        self._notes = list(notes)
+
+    def lines(self, width: int) -> Iterable[Text]:
+        """Return the sentences, each folded, with an empty line between them."""
+        for note in self._notes or ["nothing to say"]:
+            yield from (Text(line) for line in fold(self.shown(note), width))
+            yield Text("")

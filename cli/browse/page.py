@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -22,9 +22,7 @@ from edl_ckpt.cli.terminal.folding import cell_width, fold, shortened
 from edl_ckpt.core.base.errors import EdlCkptError
 
 if TYPE_CHECKING:
-    from edl_ckpt.cli.browse.source import OpenVersion
-    from edl_ckpt.cli.browse.work import BackgroundCheck
-    from edl_ckpt.core.model.versions import CheckpointRef, Version
+    from edl_ckpt.cli.browse.app import BrowseApp
 
 HELP: Final = ScreenKey("question_mark", "?", "help", "help", "show the keys of this screen")
 BACK: Final = ScreenKey("escape", "esc", "back", "back", "go back to the screen before; also the left arrow")
@@ -48,22 +46,6 @@ class JobEnded(Message):
     def __init__(self, job: BackgroundJob) -> None:
         super().__init__()
         self.job = job
-
-
-class Browser(Protocol):
-    """What a screen wants of the application."""
-
-    parse: Callable[[str], CheckpointRef]
-    shown: Callable[[str], str] | None
-    now: Callable[[], float]
-    checks: dict[str, BackgroundCheck]
-    show_keys: Callable[[BrowserPage], None]
-    background: Callable[[BrowserPage], Iterable[str]]
-    verify: Callable[[Version], None]
-    diff: Callable[[Version], None]
-    start_check: Callable[[Version, str], None]
-    cancel_check: Callable[[Version], None]
-    end_with: Callable[[BaseException], None]
 
 
 class Prompt(Horizontal):
@@ -114,9 +96,9 @@ class BrowserPage(Screen[None]):
         self._entered: Callable[[str], None] | None = None
 
     @property
-    def browser(self) -> Browser:
+    def browser(self) -> BrowseApp:
         """Return the application."""
-        return cast("Browser", self.app)
+        return cast("BrowseApp", self.app)
 
     # What a screen has.
 
@@ -402,24 +384,6 @@ def _folded(head: str, head_style: str, words: str, style: str, width: int) -> l
     return [first, *(Text(line, style) for line in lines[1:])]
 
 
-class TensorPage(BrowserPage):
-    """A screen about a table or a variable of a version that is open; `kind` says which of them."""
-
-    def __init__(self, opened: OpenVersion, kind: str, name: str) -> None:
-        super().__init__()
-        self._source, self._kind, self._tensor = opened, kind, name
-
-    def reference(self) -> str:
-        """Return the reference of the tensor, as `inspect` and `get` take it."""
-        return self._source.reference(self._kind, self._tensor)
-
-    def action_stats(self) -> None:
-        """Show the statistics of the tensor."""
-        from edl_ckpt.cli.browse.stats import StatsPage
-
-        self.app.push_screen(StatsPage(self._source, self._kind, self._tensor))
-
-
 class SearchPage(BrowserPage):
     """A screen whose rows can be searched for a text."""
 
@@ -432,10 +396,10 @@ class SearchPage(BrowserPage):
     def search(self, wanted: str) -> None:
         """Show the rows that contain a text; all of them for an empty one."""
         self._wanted = wanted
-        self.show_found()
+        self.fill()
 
-    def show_found(self) -> None:
-        """Show the rows again, after another text is searched."""
+    def fill(self) -> None:
+        """Show the rows that contain the text."""
         raise NotImplementedError
 
     def went_back(self) -> bool:

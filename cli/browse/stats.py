@@ -1,25 +1,38 @@
-"""The statistics of a table or a variable, with a histogram: its values are read in the background."""
+"""Screens about a table or a variable; one of them has its statistics, with a histogram, read in the background."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from edl_ckpt.cli.browse import source
 from edl_ckpt.cli.browse.grid import ItemRows
-from edl_ckpt.cli.browse.page import BACK, CANCEL, COPY, HELP, QUIT, REFRESH, TensorPage
+from edl_ckpt.cli.browse.page import BACK, CANCEL, COPY, HELP, QUIT, REFRESH, BrowserPage
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.tables import Bar, Cell, Column
+from edl_ckpt.core.operations.stats import TensorStats, tensor_stats
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.operations.stats import TensorStats
+    from edl_ckpt.cli.browse.source import OpenVersion
+    from edl_ckpt.core.base.progress import Reporter
 
-_COLUMNS = (
-    Column("what", "word", title=""),
-    Column("number", "number", worth=9, title=""),
-    Column("bar", "bar", title=""),
-)
+_COLUMNS = (Column("what", "word", title=""), Column("number", "number", title="", worth=9), Column("", "bar"))
 _BAR = 60
+
+
+class TensorPage(BrowserPage):
+    """A screen about a table or a variable of a version that is open; `kind` says which of them."""
+
+    def __init__(self, opened: OpenVersion, kind: str, name: str) -> None:
+        super().__init__()
+        self._source, self._kind, self._tensor = opened, kind, name
+
+    def reference(self) -> str:
+        """Return the reference of the tensor, as `inspect` and `get` take it."""
+        return self._source.reference(self._kind, self._tensor)
+
+    def action_stats(self) -> None:
+        """Show the statistics of the tensor."""
+        self.app.push_screen(StatsPage(self._source, self._kind, self._tensor))
 
 
 class StatsPage(TensorPage):
@@ -38,11 +51,12 @@ class StatsPage(TensorPage):
     def begin(self) -> None:
         """Read the values."""
         self.grid.show(ItemRows(_COLUMNS, (), list), empty="no statistics yet")
-        self.work(
-            "reading values",
-            lambda job: source.stats(self._source, self._kind, self._tensor, reporter=job),
-            self._show,
-        )
+        self.work("reading values", self._read, self._show)
+
+    def _read(self, reporter: Reporter) -> TensorStats:
+        with self._source.reading() as checkpoint:
+            chosen: dict[str, Any] = {"variables": (), "tables": (), f"{self._kind}s": (self._tensor,)}
+            return tensor_stats(checkpoint, **chosen, reporter=reporter)[0]
 
     def _show(self, found: TensorStats) -> None:
         self._found = found

@@ -9,21 +9,24 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.cli.browse import source
 from edl_ckpt.cli.browse.grid import Grid, GridRows, ItemRows, Numbers
 from edl_ckpt.cli.browse.keys import ScreenKey
-from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIT, REFRESH, TensorPage
+from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIT, REFRESH
+from edl_ckpt.cli.browse.stats import TensorPage
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.tables import Cell, Column
 from edl_ckpt.core.base import words
+from edl_ckpt.core.operations.lookup import Lookup, sample_rows
+from edl_ckpt.core.reading.pages import TablePages, read_elements
 
 if TYPE_CHECKING:
     from edl_ckpt.cli.browse.source import OpenVersion
     from edl_ckpt.cli.browse.work import BackgroundJob
-    from edl_ckpt.core.operations.lookup import Lookup
     from edl_ckpt.core.operations.summary import TableSummary, VariableSummary
     from edl_ckpt.core.reading.pages import Page as RowsRead
 
+GO = ScreenKey("g", "g", "go to id", "go", "go to the row of an id")
+SAMPLE = ScreenKey("m", "m", "sample", "sample", "show 100 rows chosen at random; again: others; esc shows all rows")
 STATS = ScreenKey("s", "s", "statistics", "stats", "read all values: range, mean, norm, zeros, NaN, and a histogram")
 ROW = ScreenKey("colon", ":", "row", "row", "go to a row by its position")
 
@@ -131,24 +134,13 @@ class WindowPage(TensorPage):
 class TablePage(WindowPage):
     """The rows of a table."""
 
-    keys = (
-        HELP,
-        BACK,
-        QUIT,
-        ScreenKey("g", "g", "go to id", "go", "go to the row of an id"),
-        ROW,
-        STATS,
-        ScreenKey("m", "m", "sample", "sample", "show 100 rows chosen at random; again: others; esc shows all rows"),
-        OPEN,
-        COPY,
-        REFRESH,
-    )
+    keys = (HELP, BACK, QUIT, GO, ROW, STATS, SAMPLE, OPEN, COPY, REFRESH)
     about = "The rows of a table, shard after shard as they lie there. Only rows that are looked at are read."
 
     def __init__(self, opened: OpenVersion, table: TableSummary) -> None:
         super().__init__(opened, "table", table.name)
         self._table = table
-        self._pages = source.pages(opened, table.name)
+        self._pages = TablePages(opened.checkpoint, table.name)
         self._seed: int | None = None
         row_bytes = max(table.size_bytes // max(table.rows, 1), 1)
         self.step = max(20, min(_WINDOW_ROWS, _WINDOW_BYTES // row_bytes))
@@ -217,7 +209,7 @@ class TablePage(WindowPage):
             self.show_title()
 
         version, name = self._source.version, self._table.name
-        self.work("choosing rows", lambda _: source.sample(version, name, _SAMPLED, seed), show, kind="sample")
+        self.work("choosing rows", lambda _: sample_rows(version, name, _SAMPLED, seed=seed), show, kind="sample")
 
     def went_back(self) -> bool:
         """Show all rows again."""
@@ -323,8 +315,6 @@ class VariablePage(LinesPage):
 
     def read(self, wanted: range, job: BackgroundJob) -> tuple[int, npt.NDArray[np.generic]]:  # noqa: ARG002 - one short read
         """Read the elements of some lines."""
-        from edl_ckpt.core.reading.pages import read_elements
-
         first, end = self.element(wanted.start), self.element(wanted.stop - 1) + self.per_line
         with self._source.reading() as checkpoint:
             return first, read_elements(checkpoint, self._variable.name, first, end - first)

@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli.browse.grid import Grid, ItemRows
+from edl_ckpt.cli.browse.help import NotesPage
 from edl_ckpt.cli.browse.keys import ScreenKey
 from edl_ckpt.cli.browse.page import BACK, CANCEL, COPY, HELP, QUIT, BrowserPage
 from edl_ckpt.cli.render import verify as render_verify
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
 
 _LEVELS: Final = ("quick", "default", "deep")
 _FLAGS: Final = {"quick": " --quick", "default": "", "deep": " --deep"}
+_STARTS = (
+    ScreenKey("1", "1", "headers", "start(0)", "read names and headers"),
+    ScreenKey("2", "2", "ids", "start(1)", "read every id, too"),
+    ScreenKey("3", "3", "deep", "start(2)", "read every value, too, and compare with the seal"),
+)
+_WHOLE = ScreenKey("", "enter", "whole finding", "open_row", "show the whole finding, with its hint")
 _COLUMNS = (
     Column("code", "name", title="finding"),
     Column("severity", worth=8),
@@ -29,17 +36,7 @@ _COLUMNS = (
 class VerifyPage(BrowserPage):
     """The check of one version, and what it found."""
 
-    keys = (
-        HELP,
-        BACK,
-        QUIT,
-        ScreenKey("1", "1", "headers", "start(0)", "read names and headers"),
-        ScreenKey("2", "2", "ids", "start(1)", "read every id, too"),
-        ScreenKey("3", "3", "deep", "start(2)", "read every value, too, and compare with the seal"),
-        CANCEL,
-        ScreenKey("", "enter", "whole finding", "open_row", "show the whole finding, with its hint"),
-        COPY,
-    )
+    keys = (HELP, BACK, QUIT, *_STARTS, CANCEL, _WHOLE, COPY)
     about = "A check of one version. It goes on in the background when you go back; nothing is changed or sealed."
 
     def __init__(self, version: Version) -> None:
@@ -113,8 +110,6 @@ class VerifyPage(BrowserPage):
 
     def on_grid_opened(self, event: Grid.Opened) -> None:
         """Show a finding with all it says."""
-        from edl_ckpt.cli.browse.notes import NotesPage
-
         event.stop()
         finding: Finding = event.item
         place = f"{finding.path} ({finding.place})" if finding.place else finding.path

@@ -1,4 +1,4 @@
-"""One version: its tables, variables and shards, and what is recorded of it."""
+"""One version: its tables, variables and shards, and what is recorded of it; and one shard: its contents."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from rich.text import Text
 
 from edl_ckpt.cli.browse import source
 from edl_ckpt.cli.browse.grid import Grid, GridRows, ItemRows
+from edl_ckpt.cli.browse.help import NotesPage
 from edl_ckpt.cli.browse.keys import DIFF, VERIFY, ActionLine, ScreenKey
 from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIT, REFRESH, SEARCH, SearchPage
 from edl_ckpt.cli.render import listing as render_list
 from edl_ckpt.cli.render.inspect import TABLE_COLUMNS, VARIABLE_COLUMNS, about, table_cells, variable_cells
 from edl_ckpt.cli.render.shared_tables import SHARD_COLUMNS, shard_cells
 from edl_ckpt.cli.terminal import text
-from edl_ckpt.cli.terminal.tables import Column
+from edl_ckpt.cli.terminal.tables import Cell, Column
 from edl_ckpt.core.base import words
+from edl_ckpt.core.model.tables import DenseEntry
 from edl_ckpt.core.operations.summary import TableSummary, VariableSummary
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
     from edl_ckpt.cli.browse.source import OpenVersion
     from edl_ckpt.core.base.errors import EdlCkptError
+    from edl_ckpt.core.model.tables import TableEntry
     from edl_ckpt.core.model.versions import Version
 
 TABS: Final = ("tables", "variables", "shards", "about")
@@ -39,6 +42,15 @@ _MORE_TABS = (
 )
 
 _SHARDS = (*SHARD_COLUMNS, Column("file", "name", worth=2))
+_ENTRIES = (
+    Column("name", "name"),
+    Column("kind", worth=8),
+    Column("rows", "number", worth=7),
+    Column("dtype", worth=6),
+    Column("shape", worth=6),
+    Column("size", "number", worth=8),
+    Column("offset", "number", worth=2),
+)
 _ABOUT = (Column("key", "name", title=""), Column("value", "name", title=""))
 
 
@@ -208,8 +220,6 @@ class VersionPage(SearchPage):
 
     def on_grid_opened(self, event: Grid.Opened) -> None:
         """Open the rows of a table, the values of a variable, or the contents of a shard."""
-        from edl_ckpt.cli.browse.notes import NotesPage
-        from edl_ckpt.cli.browse.shard import ShardPage
         from edl_ckpt.cli.browse.values import TablePage, VariablePage
 
         event.stop()
@@ -240,7 +250,47 @@ class VersionPage(SearchPage):
         """Compare this version with another one."""
         self.browser.diff(self._version)
 
-    def show_found(self) -> None:
-        """Show the rows that contain it, from the first on."""
+    def search(self, wanted: str) -> None:
+        """Show the rows that contain a text, from the first on."""
         self._cursors = [0] * len(TABS)
+        super().search(wanted)
+
+
+class ShardPage(SearchPage):
+    """One shard, from its header."""
+
+    keys = (HELP, BACK, QUIT, SEARCH, COPY)
+    about = "The contents of one shard, and where they begin in its file."
+
+    def __init__(self, opened: OpenVersion, ps_id: int) -> None:
+        super().__init__()
+        self._source, self._ps_id = opened, ps_id
+        self._shard = next(s for s in opened.checkpoint.shards if s.file.ps_id == ps_id)
+
+    def title_parts(self) -> tuple[str, str]:
+        """Return the shard and its size."""
+        size = words.size(self._shard.file.size_bytes)
+        return f"{self._source.version.ref} > shard {self._ps_id}", f"{size}, {self._shard.generation}"
+
+    def reference(self) -> str:
+        """Return the path of the file."""
+        return self._shard.file.path
+
+    def begin(self) -> None:
+        """Show what the header says."""
         self.fill()
+
+    def fill(self) -> None:
+        """Show the entries that are searched for."""
+        entries: list[TableEntry | DenseEntry] = [*self._shard.tables, *self._shard.variables]
+        shown = [entry for entry in entries if self._has(entry.name)]
+        self.grid.show(ItemRows(_ENTRIES, shown, _entry_cells), empty="nothing" + " contains it" * bool(self._wanted))
+
+
+def _entry_cells(entry: TableEntry | DenseEntry) -> list[Any]:
+    if isinstance(entry, DenseEntry):
+        kind, rows, shape = "variable", "", "x".join(map(str, entry.shape)) or "scalar"
+    else:
+        kind, rows, shape = "table", text.count(entry.rows), str(entry.dim)
+    dtype, size = entry.dtype.name if entry.dtype else "-", words.size(entry.size_bytes)
+    return [Cell(entry.name, "bold"), kind, rows, dtype, shape, size, text.count(entry.offset)]

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from edl_ckpt.cli.browse import source
 from edl_ckpt.cli.browse.grid import Grid, ItemRows
+from edl_ckpt.cli.browse.help import NotesPage
 from edl_ckpt.cli.browse.keys import DIFF, VERIFY, ScreenKey
 from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIT, REFRESH, SEARCH, SearchPage
+from edl_ckpt.cli.browse.version import VersionPage
 from edl_ckpt.cli.render import listing as render_list
 from edl_ckpt.cli.render.metrics import names_of
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.tables import Cell, Column
 from edl_ckpt.core.base import words
+from edl_ckpt.core.catalog.listing import list_versions, resolve
 from edl_ckpt.core.model.versions import State
 
 if TYPE_CHECKING:
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from edl_ckpt.core.model.versions import CheckpointRef, Version
     from edl_ckpt.core.storage.location import Location
 
+COMPARE = ScreenKey("", "enter", "compare", "open_row", "compare with the version under the cursor")
+OTHER = ScreenKey("o", "o", "other", "other", "compare with a version of another location")
 NOTES = ScreenKey("w", "w", "warnings", "warnings", "show the warnings about the location")
 
 
@@ -67,7 +72,7 @@ class VersionsPage(SearchPage):
 
     def begin(self) -> None:
         """List the versions."""
-        self.work("listing", lambda _: source.listed(self._location), self.show_listing)
+        self.work("listing", lambda _: list_versions(self._location), self.show_listing)
 
     def show_listing(self, listing: Listing) -> None:
         """Show a listing, with the cursor where it was, at first on the newest complete version."""
@@ -81,19 +86,19 @@ class VersionsPage(SearchPage):
     def _show_below(self, locations: list[Location]) -> None:
         """Show the locations below a directory that has no version itself."""
         self._below = locations
-        self.fill(None)
+        self.fill()
 
-    def fill(self, chosen: Version | None) -> None:
-        """Show the versions that are searched for."""
+    def fill(self, chosen: Version | None = None) -> None:
+        """Show the versions that are searched for, with the cursor on the chosen one, by default where it was."""
         if self._listing is None:
             return
-        versions = [v for v in self._listing.versions if matches(v, self._wanted)] if self._wanted else None
+        chosen = chosen or self.chosen
         if self._below and not self._listing.versions:
             places = [place for place in self._below if self._has(place.url)]
             column = Column("locations below", "name")
             self.grid.show(ItemRows((column,), places, lambda place: [Cell(place.url, "bold")]))
             return
-        found = list(self._listing.versions) if versions is None else versions
+        found = [v for v in self._listing.versions if not self._wanted or matches(v, self._wanted)]
         cursor = next((i for i, v in enumerate(found) if chosen and v.path == chosen.path), len(found) - 1)
         empty = "no version contains it" if self._wanted else "no checkpoint here"
         self.grid.show(VersionRows(self._listing, found, self.browser.now()), cursor=cursor, empty=empty)
@@ -110,15 +115,9 @@ class VersionsPage(SearchPage):
 
     def on_grid_opened(self, event: Grid.Opened) -> None:
         """Open a version."""
-        from edl_ckpt.cli.browse.version import VersionPage
-
         event.stop()
         is_version = isinstance(event.rows, VersionRows)
         self.app.push_screen(VersionPage(event.item) if is_version else VersionsPage(event.item))
-
-    def show_found(self) -> None:
-        """Show the versions that contain it."""
-        self.fill(self.chosen)
 
     def action_verify(self) -> None:
         """Verify the version under the cursor."""
@@ -132,8 +131,6 @@ class VersionsPage(SearchPage):
 
     def action_warnings(self) -> None:
         """Show the warnings about the location."""
-        from edl_ckpt.cli.browse.notes import NotesPage
-
         listing = self._listing
         if listing is not None:
             self.app.push_screen(NotesPage(f"Warnings about {listing.location.url}", render_list.warnings(listing)))
@@ -142,14 +139,7 @@ class VersionsPage(SearchPage):
 class ChoicePage(VersionsPage, inherit_bindings=False):
     """The versions of a location, to choose the one that another is compared with."""
 
-    keys = (
-        HELP,
-        BACK,
-        QUIT,
-        ScreenKey("", "enter", "compare", "open_row", "compare with the version under the cursor"),
-        ScreenKey("o", "o", "other", "other", "compare with a version of another location"),
-        SEARCH,
-    )
+    keys = (HELP, BACK, QUIT, COMPARE, OTHER, SEARCH)
     about = "Choose the version to compare with."
 
     def __init__(self, version: Version, chosen: Callable[[Version], object]) -> None:
@@ -185,7 +175,7 @@ class ChoicePage(VersionsPage, inherit_bindings=False):
 
     def _other(self, words: str) -> None:
         if words.strip():
-            self.work("listing", lambda job: source.named(self.browser.parse(words.strip()), job), self._take)
+            self.work("listing", lambda job: resolve(self.browser.parse(words.strip()), reporter=job), self._take)
 
 
 class BeginningPage(VersionsPage):
@@ -203,19 +193,18 @@ class BeginningPage(VersionsPage):
         else:
             self.work("listing", lambda job: source.begin(self._ref, job), self._show_beginning)
 
-    def _show_beginning(self, found: source.Beginning) -> None:
-        from edl_ckpt.cli.browse.version import VersionPage
-
+    def _show_beginning(self, found: tuple[Listing | None, Version | None]) -> None:
         self._began = True
-        if found.listing is not None:
-            self._location = found.listing.location
-            self.show_listing(found.listing)
-        elif found.version is not None:
-            self.app.switch_screen(VersionPage(found.version))
+        listing, version = found
+        if listing is not None:
+            self._location = listing.location
+            self.show_listing(listing)
+        elif version is not None:
+            self.app.switch_screen(VersionPage(version))
             return
-        if found.version is not None:
-            self.fill(found.version)
-            self.app.push_screen(VersionPage(found.version))
+        if version is not None:
+            self.fill(version)
+            self.app.push_screen(VersionPage(version))
 
     def failed(self, error: EdlCkptError) -> None:
         """End the program with the error of the reference: nothing could be shown."""

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from edl_ckpt.cli.browse import source
 from edl_ckpt.cli.options.common import attempted
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.parallel import stop_when
 from edl_ckpt.core.base.words import portion
+from edl_ckpt.core.storage.faults import error_of_system
 
 if TYPE_CHECKING:
     from edl_ckpt.core.model.versions import Version
-    from edl_ckpt.core.operations.verify.findings import VerifyResult
 
 
 class GivenUp(SystemExit):
@@ -93,7 +93,7 @@ class BackgroundJob:
         except GivenUp:
             return
         except (OSError, MemoryError, RecursionError) as error:  # one of ours may be an OSError too
-            self.error = error if isinstance(error, EdlCkptError) else _of_system(error)
+            self.error = error_of_system(error)
         except EdlCkptError as error:
             self.error = error
         except BaseException as error:  # noqa: BLE001 - a bug, which the program shows at its end
@@ -103,23 +103,9 @@ class BackgroundJob:
             self._ended(self)
 
 
-@dataclass(slots=True)
-class BackgroundCheck:
-    """A verification that runs, has ended, or was cancelled."""
+class BackgroundCheck(BackgroundJob):
+    """A verification of a version at a level; its result is a `VerifyResult`."""
 
-    version: Version
-    level: str
-    job: BackgroundJob | None = None
-    result: VerifyResult | None = None
-    error: EdlCkptError | None = None
-
-    @property
-    def is_running(self) -> bool:
-        """Return True while it runs."""
-        return self.job is not None and self.job.is_running
-
-
-def _of_system(error: OSError | MemoryError | RecursionError) -> EdlCkptError:
-    from edl_ckpt.core.storage.faults import error_of_system
-
-    return error_of_system(error)
+    def __init__(self, version: Version, level: str, ended: Callable[[BackgroundJob], object]) -> None:
+        super().__init__("verifying", lambda job: source.verified(source.again(version), level, job), ended)
+        self.version, self.level = version, level

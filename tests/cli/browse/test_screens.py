@@ -17,7 +17,7 @@ from edl_ckpt.cli.browse import source
 from edl_ckpt.cli.browse.page import BrowserPage
 from edl_ckpt.cli.browse.values import TablePage
 from edl_ckpt.cli.browse.version import VersionPage
-from edl_ckpt.core import Reporter, Table, list_versions, open_checkpoint, save_checkpoint, set_metrics
+from edl_ckpt.core import Reporter, Table, list_versions, open_checkpoint, sample_rows, save_checkpoint, set_metrics
 from places import GOLDEN
 
 SCROLLBAR = " ▁▂▃▄▅▆▇█"
@@ -103,7 +103,7 @@ def test_rows_by_id_and_position(run: Path) -> None:
 
 def test_a_sample(run: Path) -> None:
     """The sample is that of `sample`, another key press draws others, and esc shows all rows again."""
-    expected = [source.sample(at(run, 200), "user", 100, seed).ids.tolist() for seed in (0, 1)]
+    expected = [sample_rows(at(run, 200), "user", 100, seed=seed).ids.tolist() for seed in (0, 1)]
 
     async def use(screen: Screen) -> None:
         await screen.press("down", "enter")
