@@ -17,19 +17,21 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError
 from edl_ckpt.core.base.ids import kernel_id
+from edl_ckpt.core.commit.publish.uploads import Extent, TargetPart
 from edl_ckpt.core.state.document import parse_document
 from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import PreallocatedFile
 from edl_ckpt.core.storage.interface import Sink, Sinks
 from edl_ckpt.core.storage.meeting import TOKEN, SharedDirectory
+from edl_ckpt.core.storage.parts import PartMemory
 
 WRITERS: Final = "writers"
 _ATTEMPTS: Final = 1000
@@ -58,7 +60,12 @@ class StagedTargets:
         return replace(self, writers=f"{self.writers}-{number}")
 
     @contextmanager
-    def opened(self, numbers: Collection[int]) -> Iterator[Sinks]:
+    def opened(
+        self,
+        numbers: Collection[int],
+        extents: Collection[Extent] = (),  # noqa: ARG002 - as `SharedUploads`
+        memory: PartMemory | None = None,  # noqa: ARG002
+    ) -> Iterator[_Files]:
         """Announce an attempt, and open those of some files that it writes; at the end they are safe and closed.
 
         Raises LockedError when the files are already proved or gone: then the task is not needed any more.
@@ -84,6 +91,9 @@ class StagedTargets:
 
 class _Files(Sinks):
     """Staged files, each opened when it is written first."""
+
+    sent: Sequence[TargetPart] = ()
+    """Nothing: files have no parts."""
 
     def __init__(self, targets: StagedTargets, numbers: Collection[int], record: str) -> None:
         self._targets, self._numbers, self._record = targets, frozenset(numbers), record

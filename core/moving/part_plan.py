@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,7 @@ _WAIT: Final = 4
 """How many times the bytes of a task are read before targets that have no part yet are left to a later task."""
 
 _Flags: TypeAlias = npt.NDArray[np.bool_]
+Rows = TypeVar("Rows")
 
 
 class DenseBytes(NamedTuple):
@@ -47,23 +48,23 @@ class DenseBytes(NamedTuple):
     size: int
 
 
-class PartRead(NamedTuple):
-    """What a task reads: a stretch by its number in the survey, or small tables by their names.
+class TaskRead(NamedTuple, Generic[Rows]):
+    """What a task reads: a stretch, which a plan names by its number in the survey, or small tables by their names.
 
     Of a stretch it reads the ids, and with `values` the rows. One task `counts` them for the fingerprint.
     """
 
-    rows: int | tuple[str, ...]
+    rows: Rows | tuple[str, ...]
     values: bool = True
     counts: bool = True
 
 
-class PartTask(NamedTuple):
-    """What one task sends and reads."""
+class MoveTask(NamedTuple, Generic[Rows]):
+    """What one task reads, and the parts of uploads that it sends."""
 
-    extents: tuple[Extent, ...]
-    dense: tuple[DenseBytes, ...]
-    reads: tuple[PartRead, ...] = ()
+    dense: tuple[DenseBytes, ...] = ()
+    reads: tuple[TaskRead[Rows], ...] = ()
+    extents: tuple[Extent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +181,7 @@ class _Reads:
         """Return the bytes of some rows, and of their ids."""
         return int(counts.rows.sum()) * self._row_bytes[counts.table], int(counts.id_bytes.sum())
 
-    def by(self, task: PartTask) -> tuple[int, int]:
+    def by(self, task: MoveTask[int]) -> tuple[int, int]:
         """Return the bytes of values and of ids that a task reads."""
         values, ids = sum(dense.size for dense in task.dense), 0
         for read in task.reads:
@@ -206,7 +207,7 @@ def literals_in(layouts: VersionLayout, extent: Extent, small: Collection[str] =
             yield from ((at - len(head), head) for head, at in heads if head and at > low and at - len(head) < high)
 
 
-def part_tasks(plan: MovePlan, groups: int, least_bytes: int, task_bytes: int) -> Iterator[PartTask]:
+def part_tasks(plan: MovePlan, groups: int, least_bytes: int, task_bytes: int) -> Iterator[MoveTask[int]]:
     """Yield the tasks of all groups: together they send each byte of each target once, and count each value once."""
     stretches = _in_groups(plan, groups)
     for number in range(groups):
@@ -241,7 +242,7 @@ class _Step(NamedTuple):
     """Where it ends in each target."""
     used: _Flags
     """The targets for which a source must be read."""
-    reads: PartRead | None
+    reads: TaskRead[int] | None
     result_bytes: int = 0
 
 
@@ -271,7 +272,7 @@ class _GroupTasks:
         for some in self._dense.values():
             some.sort()
 
-    def tasks(self) -> Iterator[PartTask]:
+    def tasks(self) -> Iterator[MoveTask[int]]:
         """Yield the tasks in the order of the bytes of each target."""
         yield from self._fronts()
         steps: list[_Step] = []
@@ -297,7 +298,7 @@ class _GroupTasks:
                 first[whole] = -1
                 begin, before, results = len(steps), ends, 0
 
-    def _fronts(self) -> Iterator[PartTask]:
+    def _fronts(self) -> Iterator[MoveTask[int]]:
         """Yield tasks for variables that are parts by themselves; the rest goes with the first table."""
         for place, target in enumerate(self._targets.tolist()):
             dense = self._dense.get(target, [])
@@ -310,7 +311,7 @@ class _GroupTasks:
                     at, size_bytes, _ = next(each for each in dense if each[0] + each[1] >= low + step)
                     cut = at + min(-(-max(low + step - at, 0) // bulk.CHUNK_BYTES) * bulk.CHUNK_BYTES, size_bytes)
                 own = self._take(place, cut)
-                yield PartTask((own,), tuple(self._dense_in(target, low, cut)))
+                yield MoveTask[int](tuple(self._dense_in(target, low, cut)), extents=(own,))
 
     def _take(self, place: int, end: int) -> Extent:
         """Return the parts of a target up to an offset, and go on there."""
@@ -328,7 +329,7 @@ class _GroupTasks:
             if start < end or (not size_bytes and low <= at and (at < high or is_last)):
                 yield DenseBytes(name, start - at, end - start)
 
-    def _close(self, steps: list[_Step], begin: int, first: bulk.I64, ends: bulk.I64, whole: _Flags) -> PartTask:
+    def _close(self, steps: list[_Step], begin: int, first: bulk.I64, ends: bulk.I64, whole: _Flags) -> MoveTask[int]:
         """Return the task that reads the steps from `begin` on, and sends what the `whole` targets wait for."""
         extents: list[Extent] = []
         dense: list[DenseBytes] = []
@@ -337,8 +338,8 @@ class _GroupTasks:
             extents.append(self._take(place, high))
             dense += self._dense_in(int(self._targets[place]), low, high)
         waited = first[whole & (first >= 0)]
-        small: list[PartRead] = []
-        passes: dict[int, PartRead] = {}
+        small: list[TaskRead[int]] = []
+        passes: dict[int, TaskRead[int]] = {}
         for number in range(min(begin, int(waited.min(initial=begin))), len(steps)):
             reads, is_new = steps[number].reads, number >= begin
             if reads is None or not (is_new or (steps[number].used & whole).any()):
@@ -346,10 +347,10 @@ class _GroupTasks:
             if isinstance(reads.rows, tuple):
                 small.append(reads._replace(counts=reads.counts and is_new))
                 continue
-            known = passes.get(reads.rows, PartRead(reads.rows, values=False, counts=False))
+            known = passes.get(reads.rows, TaskRead(reads.rows, values=False, counts=False))
             counts = known.counts or (reads.counts and is_new)
-            passes[reads.rows] = PartRead(reads.rows, known.values or reads.values, counts)
-        return PartTask(tuple(extents), tuple(dense), (*small, *passes.values()))
+            passes[reads.rows] = TaskRead(reads.rows, known.values or reads.values, counts)
+        return MoveTask[int](tuple(dense), (*small, *passes.values()), tuple(extents))
 
     def _steps(self) -> Iterator[_Step]:
         """Yield what comes in the targets, from front to back."""
@@ -375,7 +376,7 @@ class _GroupTasks:
     def _small_step(self, names: list[str], row_bytes: Mapping[str, int]) -> _Step:
         ends = self._plan.layouts.tables_at[self._plan.layouts.number(names[-1]) + 1][self._targets]
         results = sum(4 * sketch_size(row_bytes[name]) for name in names)
-        reads = PartRead(tuple(names), counts=self._number == 0)
+        reads = TaskRead[int](tuple(names), counts=self._number == 0)
         return _Step(ends, np.ones(len(self._targets), np.bool_), reads, results)
 
     def _table_steps(self, table: str, row_bytes: int) -> Iterator[_Step]:
@@ -385,11 +386,11 @@ class _GroupTasks:
         at = layouts.values_at(table)[self._targets]
         for share in shares if row_bytes else ():
             at = at + share.rows * row_bytes
-            yield _Step(at, share.rows > 0, PartRead(share.number, values=True, counts=share.is_first), result)
+            yield _Step(at, share.rows > 0, TaskRead(share.number, values=True, counts=share.is_first), result)
             result = 0
         at = layouts.ids_at(table)[self._targets]
         for share in shares:
             at = at + share.id_bytes
             counts = share.is_first and not row_bytes
-            yield _Step(at, share.id_bytes > 0, PartRead(share.number, values=False, counts=counts), result)
+            yield _Step(at, share.id_bytes > 0, TaskRead(share.number, values=False, counts=counts), result)
             result = 0

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import starmap
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -20,52 +19,26 @@ from edl_ckpt.core.base.packing import packed, together
 from edl_ckpt.core.base.parallel import RESULT_BYTES, Advance, Executor, run_all
 from edl_ckpt.core.base.progress import SILENT, Counted
 from edl_ckpt.core.commit.interface import SharedTargets, VersionOutput
-from edl_ckpt.core.commit.publish.uploads import Extent, Sending, SentFiles, SharedUploads, TargetPart
+from edl_ckpt.core.commit.publish.uploads import Sending, SharedUploads, TargetPart
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
 from edl_ckpt.core.moving.direct import exceeds_page_cache
 from edl_ckpt.core.moving.move import Movable, Mover, MoveTerms, Stretch
 from edl_ckpt.core.moving.order import stretch_order
-from edl_ckpt.core.moving.part_plan import DenseBytes, PartTask, literals_in, part_tasks, plan_parts
+from edl_ckpt.core.moving.part_plan import DenseBytes, MoveTask, TaskRead, literals_in, part_tasks, plan_parts
 from edl_ckpt.core.moving.plan import MovePlan
 from edl_ckpt.core.moving.settings import ReshardSettings
 from edl_ckpt.core.moving.source import Source, SourceValue
 from edl_ckpt.core.moving.sparse import SparsePair
 from edl_ckpt.core.proof.fingerprint import ContentSketch
-from edl_ckpt.core.storage.interface import Sink, Sinks
+from edl_ckpt.core.sources.elasticdl.target import VersionLayout
+from edl_ckpt.core.storage.interface import Sink
 
 _TASK_BYTES: Final = 64 << 10
 """About the most bytes of a task of several stretches, which has these for each target of each:"""
 _TARGET_BYTES: Final = 48
 _VARIABLES_AT_ONCE: Final = 256
 """Small variables that a thread moves together: each alone would cost it more than their bytes."""
-
-MovedRead: TypeAlias = Stretch | tuple[str, ...]
-"""A stretch, or the names of small tables."""
-
-
-class TaskRead(NamedTuple):
-    """Rows that a task reads: their ids, and with `values` the rows; one task `counts` them for the fingerprint."""
-
-    rows: MovedRead
-    values: bool = True
-    counts: bool = True
-
-
-class MoveTask(NamedTuple):
-    """What a task reads, and the parts of uploads that it sends."""
-
-    dense: tuple[DenseBytes, ...] = ()
-    reads: tuple[TaskRead, ...] = ()
-    extents: tuple[Extent, ...] = ()
-
-    def targets(self, terms: MoveTerms) -> set[int]:
-        """Return the numbers of the targets that the task writes."""
-        numbers = {terms.layouts.dense_at(dense.name)[0] for dense in self.dense}
-        for read in self.reads:
-            stretch = read.rows if isinstance(read.rows, Stretch) else None
-            numbers.update(range(len(terms.layouts)) if stretch is None else stretch.counts.targets.tolist())
-        return numbers
 
 
 class MoveDone(NamedTuple):
@@ -91,13 +64,9 @@ class MoveWork:
         """Open the source in another process."""
         return Sending(self.source.open(), self.memory_bytes)
 
-    def do(self, opened: Sending[Source], task: MoveTask, advance: Advance) -> MoveDone:
+    def do(self, opened: Sending[Source], task: MoveTask[Stretch], advance: Advance) -> MoveDone:
         """Move what a task needs; what it reads again is neither summed nor reported."""
-        if isinstance(self.targets, SharedUploads):
-            opens: AbstractContextManager[Sinks] = self.targets.opened(task.extents, opened.memory)
-        else:
-            opens = self.targets.opened(task.targets(self.terms))
-        with opens as files:
+        with self.targets.opened(_targets_of(task, self.terms.layouts), task.extents, opened.memory) as files:
             first = Mover(self.terms, opened.source, files, Counted(advance))
             again = Mover(self.terms, opened.source, files, SILENT)
             for extent in task.extents:
@@ -111,7 +80,15 @@ class MoveWork:
                     mover.move_stretch(rows, values=values)
                 else:
                     mover.move_small(rows)
-        return MoveDone(first.sketch, files.sent if isinstance(files, SentFiles) else ())
+        return MoveDone(first.sketch, files.sent)
+
+
+def _targets_of(task: MoveTask[Stretch], layouts: VersionLayout) -> set[int]:
+    """Return the numbers of the targets that a task writes."""
+    numbers = {layouts.dense_at(dense.name)[0] for dense in task.dense}
+    for read in task.reads:
+        numbers.update(read.rows.counts.targets.tolist() if isinstance(read.rows, Stretch) else range(len(layouts)))
+    return numbers
 
 
 class Move:
@@ -156,10 +133,10 @@ class Move:
                 output.take(done.parts)
         return sketch
 
-    def _named(self, task: PartTask) -> MoveTask:
+    def _named(self, task: MoveTask[int]) -> MoveTask[Stretch]:
         """Return a planned task with its stretches in place of their numbers."""
         named = ((self._stretch(rows) if isinstance(rows, int) else rows, *how) for rows, *how in task.reads)
-        return MoveTask(task.dense, tuple(starmap(TaskRead, named)), task.extents)
+        return MoveTask(task.dense, tuple(starmap(TaskRead[Stretch], named)), task.extents)
 
     def _write_between(self, files: Sequence[Sink]) -> None:
         """Write what stands between values, but for that among small tables."""
@@ -185,7 +162,7 @@ class Move:
                 if self._plan.survey.stretches[number].shard % groups == group:
                     yield from mover.pieces_of(self._stretch(number))
 
-    def tasks(self, executor: Executor) -> Iterator[MoveTask]:
+    def tasks(self, executor: Executor) -> Iterator[MoveTask[Stretch]]:
         """Yield all tasks; a result has the sketches of some variables, or of some tables.
 
         Stretches of one task follow each other: they are of few tables and go to the same targets.
@@ -217,7 +194,7 @@ class Move:
             total = self.terms.variables[dense.name]
             yield dense, size, "", total if total <= bulk.CHUNK_BYTES else 4 * sketch_size(total)
 
-    def _stretches(self) -> Iterator[tuple[TaskRead, int]]:
+    def _stretches(self) -> Iterator[tuple[TaskRead[Stretch], int]]:
         """Yield each stretch as it is sent, in the order in which they move, with the bytes of its ids and rows."""
         row_bytes = self._plan.row_bytes
         for number in stretch_order(self._plan):

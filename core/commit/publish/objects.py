@@ -47,7 +47,6 @@ from edl_ckpt.core.state.owner import describe, format_owner, is_me, is_presumed
 from edl_ckpt.core.state.paths import JOURNAL, STAGE_DIR, resumable_stage, seal_file
 from edl_ckpt.core.state.seal import seal_bytes
 from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter, Sink, has_parts
-from edl_ckpt.core.storage.meeting import SharedPrefix
 from edl_ckpt.core.storage.parts import PART_MEMORY_BYTES, PartMemory
 
 LOG: Final = logging.getLogger("edl_ckpt")
@@ -193,8 +192,7 @@ class RemoteOutput(VersionOutput):
             for i, item in self._objects.items()
             if i not in self.resumed and item.upload_id
         }
-        location, least = self._store.location, self._store.properties.part_bytes
-        return SharedUploads(location, opened, SharedPrefix(location, self._stage), least)
+        return SharedUploads(self._store.location, opened, self._store.properties.part_bytes)
 
     def take(self, parts: Iterable[TargetPart]) -> None:
         """Take the parts of uploads that other processes have sent."""

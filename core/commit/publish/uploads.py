@@ -17,7 +17,6 @@ from edl_ckpt.core.base.parallel import Resource
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import PartsStore, PartsWriter, SentPart, Sink, Sinks, has_parts
 from edl_ckpt.core.storage.location import Location
-from edl_ckpt.core.storage.meeting import SharedPrefix
 from edl_ckpt.core.storage.parts import PartMemory, least_part
 
 Source = TypeVar("Source", bound=Resource)
@@ -64,8 +63,6 @@ class SharedUploads:
 
     location: Location
     uploads: Mapping[int, SharedUpload]
-    place: SharedPrefix
-    """Where processes show that they can write."""
     part_bytes: int
     """The least that the storage takes for each part but the last."""
 
@@ -76,8 +73,17 @@ class SharedUploads:
         """Return how large the parts of a target must be at least, so that there are not too many."""
         return least_part(self.uploads[target].size_bytes, self.part_bytes)
 
+    def only(self, number: int) -> SharedUploads:  # noqa: ARG002 - each upload has an end of its own
+        """Return the same: nothing keeps one upload from being finished while others are sent."""
+        return self
+
     @contextmanager
-    def opened(self, extents: Collection[Extent], memory: PartMemory) -> Iterator[SentFiles]:
+    def opened(
+        self,
+        numbers: Collection[int],  # noqa: ARG002 - as `StagedTargets`
+        extents: Collection[Extent],
+        memory: PartMemory,
+    ) -> Iterator[SentFiles]:
         """Yield writers of the parts of some targets; at the end all parts are sent, and the writers list them.
 
         Raises LockedError when an upload was completed or aborted: then the task is not needed any more.

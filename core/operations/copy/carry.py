@@ -17,8 +17,7 @@ from edl_ckpt.core.base.parallel import Advance
 from edl_ckpt.core.base.progress import Reporter
 from edl_ckpt.core.base.words import escaped
 from edl_ckpt.core.commit.interface import SharedTargets
-from edl_ckpt.core.commit.publish.uploads import Extent, Sending, TargetPart, even_edges
-from edl_ckpt.core.commit.writers import StagedTargets
+from edl_ckpt.core.commit.publish.uploads import Extent, Sending, SharedUploads, TargetPart, even_edges
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.seals import Chunk
 from edl_ckpt.core.model.versions import Version
@@ -29,7 +28,7 @@ from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.paths import FILES_DIR
 from edl_ckpt.core.storage import Store, open_store
-from edl_ckpt.core.storage.interface import RangeReader, Sink, Sinks, lists_marks
+from edl_ckpt.core.storage.interface import RangeReader, Sink, lists_marks
 from edl_ckpt.core.storage.parts import PART_MEMORY_BYTES
 
 _spare = threading.local()
@@ -133,7 +132,7 @@ class Carried(NamedTuple):
     shard: int
     first: int
     chunks: tuple[Chunk, ...]
-    extent: Extent | None = None
+    extents: tuple[Extent, ...] = ()
     """The parts that they are, where the target is an upload."""
 
 
@@ -141,12 +140,12 @@ class CarriedSums(NamedTuple):
     """What a task answers: the checksums of its chunks, and the parts that it has sent."""
 
     chunks: list[str]
-    parts: list[TargetPart]
+    parts: Sequence[TargetPart]
 
 
-def tasks_of(targets: SharedTargets, shard: int, chunks: Sequence[Chunk], task_bytes: int) -> Iterator[Carried]:
-    """Yield the tasks of a shard, each of about `task_bytes`; those of an upload have whole parts."""
-    if isinstance(targets, StagedTargets):
+def tasks_of(targets: SharedTargets | None, shard: int, chunks: Sequence[Chunk], task_bytes: int) -> Iterator[Carried]:
+    """Yield the tasks of a shard, each of about `task_bytes`; those of shared uploads have whole parts."""
+    if not isinstance(targets, SharedUploads):
         first = 0
         for group in batches(chunks, task_bytes, most=MOST_CHUNKS):
             yield Carried(shard, first, tuple(group))
@@ -160,7 +159,7 @@ def tasks_of(targets: SharedTargets, shard: int, chunks: Sequence[Chunk], task_b
             continue
         edges += even_edges(edges[-1], chunk.end, least)
         if chunk.end - at >= task_bytes or last - first >= MOST_CHUNKS or last == len(chunks):
-            yield Carried(shard, first, tuple(chunks[first:last]), Extent(shard, tuple(edges), number))
+            yield Carried(shard, first, tuple(chunks[first:last]), (Extent(shard, tuple(edges), number),))
             number += len(edges) - 1
             at, first, edges = chunk.end, last, [chunk.end]
 
@@ -179,18 +178,10 @@ class CarryWork:
 
     def do(self, opened: Sending[Checkpoint], task: Carried, advance: Advance) -> CarriedSums:
         """Copy the chunks of a task."""
-        if isinstance(self.targets, StagedTargets):
-            with self.targets.only(task.shard).opened([task.shard]) as files:
-                return CarriedSums(self._carry(opened.source, task, files, advance), [])
-        assert task.extent is not None  # noqa: S101 - see `tasks_of`
-        with self.targets.opened([task.extent], opened.memory) as uploads:
-            sums = self._carry(opened.source, task, uploads, advance)
-        return CarriedSums(sums, uploads.sent)
-
-    def _carry(self, opened: Checkpoint, task: Carried, files: Sinks, advance: Advance) -> list[str]:
         sums = []
-        reader = opened.reader(opened.shards[task.shard])
-        for some in batches(task.chunks, self.batch_bytes):
-            sums += carry(reader, some, files[task.shard])
-            advance(some[-1].end - some[0].start)
-        return sums
+        reader = opened.source.reader(opened.source.shards[task.shard])
+        with self.targets.only(task.shard).opened([task.shard], task.extents, opened.memory) as files:
+            for some in batches(task.chunks, self.batch_bytes):
+                sums += carry(reader, some, files[task.shard])
+                advance(some[-1].end - some[0].start)
+        return CarriedSums(sums, files.sent)

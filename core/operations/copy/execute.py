@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -24,7 +24,14 @@ from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import base_name, command, counted, describe, size
 from edl_ckpt.core.catalog.target import check_beside
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, job_of
-from edl_ckpt.core.commit.interface import LockedLocation, NewVersion, Resume, VersionOutput, Written
+from edl_ckpt.core.commit.interface import (
+    LockedLocation,
+    NewVersion,
+    Resume,
+    SharedTargets,
+    VersionOutput,
+    Written,
+)
 from edl_ckpt.core.commit.kinds import kind_of
 from edl_ckpt.core.commit.publish.uploads import Sending
 from edl_ckpt.core.commit.repair.recovery import location_lock
@@ -32,12 +39,12 @@ from edl_ckpt.core.commit.writers import StagedTargets
 from edl_ckpt.core.model.seals import Chunk, Seal, SealedShard, now_text
 from edl_ckpt.core.model.tables import ShardIndex
 from edl_ckpt.core.model.versions import State, Version
-from edl_ckpt.core.operations.copy.carry import CarryWork, carry, carry_other_files, tasks_of
+from edl_ckpt.core.operations.copy.carry import Carried, CarryWork, carry, carry_other_files, tasks_of
 from edl_ckpt.core.operations.copy.plan import CopyEntry, CopyPlan
 from edl_ckpt.core.proof.duplicates import check_unique_ids, near_job
 from edl_ckpt.core.proof.fingerprint import fingerprint_of, value_bytes
 from edl_ckpt.core.proof.seal_work import make_seal
-from edl_ckpt.core.proof.sealing import CHUNK_BYTES, batches, cut, tensors_of
+from edl_ckpt.core.proof.sealing import CHUNK_BYTES, cut, tensors_of
 from edl_ckpt.core.proof.trust import check_trust, hint
 from edl_ckpt.core.proof.values import fingerprint, read_back
 from edl_ckpt.core.reading.picklable import CheckpointValue
@@ -235,7 +242,7 @@ class _Shard:
     content: ShardIndex
     chunks: list[Chunk]
     sums: list[str]
-    open_batches: int = 0
+    open_tasks: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def sealed(self) -> SealedShard:
@@ -254,30 +261,31 @@ class _Copy:
         self.reporter = job.reporter
         self.trust = check_trust(version, force=force, reporter=self.reporter)
         self.seal = self.trust.seal
+        self.shards: list[_Shard] = []
         self.batch_bytes = _FAR_BATCH_BYTES if version.location.is_far else CHUNK_BYTES
 
     def run(self, to: str, describe: Describe) -> CopiedVersion:
         """Read, write, prove, publish."""
         with open_checkpoint(self.version) as source:
             _check_content(source, self.job, sealed=self.seal is not None)
-            shards = self._shards(source)
-            with self._open_output(shards) as output:
-                sinks = output.create([shard.size_bytes for shard in shards])
+            self.shards = self._shards(source)
+            with self._open_output() as output:
+                sinks = output.create([shard.size_bytes for shard in self.shards])
                 for index, sums in output.resumed.items():
-                    shards[index].sums = list(sums)
-                missing = [shard for shard in shards if shard.index not in output.resumed]
+                    self.shards[index].sums = list(sums)
+                missing = [shard for shard in self.shards if shard.index not in output.resumed]
                 self.reporter.start("copying", sum(shard.size_bytes for shard in missing))
-                if self.job.executor.is_cluster:
-                    self._hand_out(missing, output, source)
-                else:
+                if not self.job.executor.is_cluster:
                     self._move_all(missing, output, sinks)
+                elif any(shard.chunks for shard in missing):
+                    self._hand_out(missing, output, source)
                 for shard in missing:
                     if not shard.chunks:
                         output.finish(shard.index, shard.sums)
                 if self.seal is None or self.trust.why:  # else the sums show that the shards are of one moment
                     source.check_unchanged()
-                seal = output.publish(lambda written: self._prove(shards, source, written), describe)
-        resumed = sum(shards[index].size_bytes for index in output.resumed)
+                seal = output.publish(partial(self._prove, source), describe)
+        resumed = sum(self.shards[index].size_bytes for index in output.resumed)
         size, text = self.version.size_bytes, seal.fingerprint
         return CopiedVersion(self.version.ref, to, size, text, False, resumed, self.trust.forced)
 
@@ -292,58 +300,44 @@ class _Copy:
             shards.append(_Shard(index, name, reader.size_bytes, reader, shard, chunks, [""] * len(chunks)))
         return shards
 
-    def _open_output(self, shards: Sequence[_Shard]) -> VersionOutput:
+    def _open_output(self) -> VersionOutput:
         """Open the output; an interrupted copy of the same files, cut into the same chunks, is resumed."""
-        edges = [[(chunk.start, chunk.end) for chunk in shard.chunks] for shard in shards]
+        edges = [[(chunk.start, chunk.end) for chunk in shard.chunks] for shard in self.shards]
         cuts = hashlib.blake2b(repr(edges).encode(), digest_size=16).hexdigest()
-        resume = Resume(f"{self.version.files_digest}-{cuts}", tuple(len(shard.chunks) for shard in shards))
+        resume = Resume(f"{self.version.files_digest}-{cuts}", tuple(len(shard.chunks) for shard in self.shards))
         layout = self.version.layout
         if self.version.uuid:
             (layout,) = copied_layouts(base_name(self.version.path), layout)
         new = NewVersion(layout, self.version.version, "copy", memory_bytes=_PART_MEMORY_BYTES, resumes=resume)
         return kind_of(self.place.store).output(self.place, new)
 
-    def _move_all(self, shards: Sequence[_Shard], output: VersionOutput, sinks: Sinks) -> None:
-        """Copy these shards; each is finished as soon as its last chunk is written."""
+    def _move_all(self, missing: Sequence[_Shard], output: VersionOutput, sinks: Sinks) -> None:
+        """Copy the missing shards; each is finished as soon as its last chunk is written."""
 
-        def move(task: tuple[_Shard, int, list[Chunk]]) -> None:
-            shard, first, group = task
-            self._take(shard, first, carry(shard.reader, group, sinks[shard.index]))
-            self.reporter.advance(group[-1].end - group[0].start)
-            with shard.lock:
-                shard.open_batches -= 1
-                last = shard.open_batches == 0
-            if last:
-                output.finish(shard.index, shard.sums)
+        def move(task: Carried) -> None:
+            sums = carry(self.shards[task.shard].reader, task.chunks, sinks[task.shard])
+            self.reporter.advance(task.chunks[-1].end - task.chunks[0].start)
+            self._take(task, sums, output)
 
-        run_all(move, list(_tasks(shards, self.batch_bytes)), self.job.workers)
+        run_all(move, _tasks(None, missing, self.batch_bytes), self.job.workers)
 
-    def _hand_out(self, shards: Sequence[_Shard], output: VersionOutput, source: Checkpoint) -> None:
+    def _hand_out(self, missing: Sequence[_Shard], output: VersionOutput, source: Checkpoint) -> None:
         """Do the same in other processes; after the fence of its shard no task writes any more."""
-        executor = self.job.executor
-        task_bytes = max(executor.task_bytes(sum(shard.size_bytes for shard in shards)), CHUNK_BYTES)
-        by_number = {shard.index: shard for shard in shards if shard.chunks}
-        if not by_number:
-            return
-        targets = output.share(apart=True)
+        executor, targets = self.job.executor, output.share(apart=True)
         if isinstance(targets, StagedTargets):
-            executor.share(targets.only(min(by_number)).place)
-        tasks = [task for k, shard in by_number.items() for task in tasks_of(targets, k, shard.chunks, task_bytes)]
-        for task in tasks:
-            by_number[task.shard].open_batches += 1
+            executor.share(targets.only(min(shard.index for shard in missing if shard.chunks)).place)
+        task_bytes = max(executor.task_bytes(sum(shard.size_bytes for shard in missing)), CHUNK_BYTES)
+        tasks = _tasks(targets, missing, task_bytes)
         work = CarryWork(CheckpointValue.of(source), targets, self.batch_bytes)
         with self.job.run(work, Sending(source, 0), tasks) as results:
             for task, done in zip(tasks, results, strict=True):
-                shard = by_number[task.shard]
-                self._take(shard, task.first, done.chunks)
                 output.take(done.parts)
-                shard.open_batches -= 1
-                if not shard.open_batches:
-                    output.finish(shard.index, shard.sums)
+                self._take(task, done.chunks, output)
 
-    def _take(self, shard: _Shard, first: int, sums: Sequence[str]) -> None:
-        """Note the checksums of chunks that were copied, from the `first` on; compare them with the seal."""
-        for number, total in enumerate(sums, first):
+    def _take(self, task: Carried, sums: Sequence[str], output: VersionOutput) -> None:
+        """Note the checksums of chunks that were copied, once they match the seal; finish a shard that has all."""
+        shard = self.shards[task.shard]
+        for number, total in enumerate(sums, task.first):
             chunk = shard.chunks[number]
             if self.seal is not None and total != chunk.sum:
                 self.trust.overrule(
@@ -356,13 +350,18 @@ class _Copy:
                     )
                 )
             shard.sums[number] = total
+        with shard.lock:
+            shard.open_tasks -= 1
+            is_whole = shard.open_tasks == 0
+        if is_whole:
+            output.finish(shard.index, shard.sums)
 
-    def _prove(self, shards: Sequence[_Shard], source: Checkpoint, written: Written) -> Seal:
+    def _prove(self, source: Checkpoint, written: Written) -> Seal:
         """Return the seal of the copy, after comparing what was written with what was read.
 
         Where the storage has reported matching checksums of every byte, nothing is read back for that.
         """
-        sealed = tuple(shard.sealed() for shard in shards)
+        sealed = tuple(shard.sealed() for shard in self.shards)
         if not written.verified:
             text = self._read_back(sealed, written)
         elif self.seal is not None and not self.trust.why:
@@ -402,15 +401,14 @@ class _Copy:
         return fingerprint_of(target, sketch).text
 
 
-def _tasks(shards: Iterable[_Shard], batch_bytes: int) -> Iterator[tuple[_Shard, int, list[Chunk]]]:
-    """Yield batches of the chunks of each shard, with the number of the first one."""
+def _tasks(targets: SharedTargets | None, shards: Sequence[_Shard], task_bytes: int) -> list[Carried]:
+    """Return the tasks of all chunks of some shards, and count those of each shard."""
+    tasks: list[Carried] = []
     for shard in shards:
-        groups = list(batches(shard.chunks, batch_bytes))
-        shard.open_batches = len(groups)
-        first = 0
-        for group in groups:
-            yield shard, first, group
-            first += len(group)
+        of_shard = list(tasks_of(targets, shard.index, shard.chunks, task_bytes))
+        shard.open_tasks = len(of_shard)
+        tasks += of_shard
+    return tasks
 
 
 def _differs(path: str | None, offset: int | None, detail: str = "") -> EdlCkptError:

@@ -33,7 +33,6 @@ from edl_ckpt.core.commit.publish.uploads import Extent, SharedUpload, SharedUpl
 from edl_ckpt.core.moving.part_plan import PartsPlan
 from edl_ckpt.core.operations.copy.execute import CopyResult
 from edl_ckpt.core.storage import Location, open_store
-from edl_ckpt.core.storage.meeting import SharedPrefix
 from edl_ckpt.core.storage.parts import PartMemory
 from edl_ckpt.core.storage.s3.store import S3Store
 from reporters import Recorder
@@ -157,8 +156,7 @@ def test_credentials_of_the_command_line(s3: Bucket, tmp_path: Path, client: Any
 
 def a_part(s3: Bucket, upload_id: str, size_bytes: int) -> SharedUploads:
     """Return an upload of the bucket as tasks get it."""
-    place = SharedPrefix(Location(s3.url), ".edl-ckpt-0/stage-0/x")
-    return SharedUploads(Location(s3.url), {0: SharedUpload("object", size_bytes, upload_id)}, place, 5 << 20)
+    return SharedUploads(Location(s3.url), {0: SharedUpload("object", size_bytes, upload_id)}, 5 << 20)
 
 
 @pytest.mark.parametrize("end", ["completed", "aborted"])
@@ -175,7 +173,7 @@ def test_two_writers(s3: Bucket, end: str) -> None:
     uploads = a_part(s3, whole.upload_id, len(data))
     extent = Extent(0, (0, 5 << 20, 12 << 20, len(data)), 0)
     for _ in range(2):
-        with uploads.opened([extent], PartMemory()) as files:
+        with uploads.opened([0], [extent], PartMemory()) as files:
             files[0].write(0, data)
             files[1].write(0, b"of another task")
         whole.take(part for _, part in files.sent)
@@ -185,7 +183,7 @@ def test_two_writers(s3: Bucket, end: str) -> None:
     before: dict[str, int] = {}
 
     def send_late() -> None:
-        with uploads.opened([extent], PartMemory()) as files:
+        with uploads.opened([0], [extent], PartMemory()) as files:
             files[0].write(0, data[: 5 << 20])
             if end == "completed":
                 whole.complete()
@@ -213,7 +211,7 @@ def test_a_part_is_missing(s3: Bucket) -> None:
         edges = (0, 5 << 20, len(data))
         other = 1 - missing
         with a_part(s3, whole.upload_id, len(data)).opened(
-            [Extent(0, edges[other : other + 2], other)], PartMemory()
+            [0], [Extent(0, edges[other : other + 2], other)], PartMemory()
         ) as files:
             files[0].write(0, data)
         whole.take(part for _, part in files.sent)

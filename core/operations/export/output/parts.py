@@ -76,7 +76,7 @@ class SentUpload:
             size = reader.size_bytes
             uploads = replace(self.uploads, uploads={0: self.uploads.uploads[0]._replace(size_bytes=size)})
             least = max(uploads.least_part(0), -(-size // _MOST_PARTS))
-            with uploads.opened([Extent(0, (0, *even_edges(0, size, least)), 0)], memory) as files:
+            with uploads.opened([0], [Extent(0, (0, *even_edges(0, size, least)), 0)], memory) as files:
                 for start in range(0, size, _READ_BYTES):
                     files[0].write(start, reader.read(start, min(_READ_BYTES, size - start)))
         return WrittenFile("", size, tuple(sent.part for sent in files.sent))

@@ -204,7 +204,7 @@ class UploadTarget:
         relative, store = os.path.relpath(path, self._directory.name), self._store
         item = self._ahead.by_others(relative)
         upload = SharedUpload(relative, item.size_bytes, item.begin())
-        return SentUpload(SharedUploads(store.location, {0: upload}, self._prefix, store.properties.part_bytes))
+        return SentUpload(SharedUploads(store.location, {0: upload}, store.properties.part_bytes))
 
     def take(self, path: str, written: WrittenFile) -> None:
         """Note the parts that were sent."""
