@@ -6,7 +6,6 @@ own opening of the same source.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -85,7 +84,7 @@ class SourceValue(Protocol):
         ...
 
 
-class Source(ABC):
+class Source(Protocol):
     """Variables and tables, opened. A source without small tables need not say how they are read."""
 
     ids_encoded: ClassVar[bool]
@@ -94,22 +93,18 @@ class Source(ABC):
     """What is known of the seal of a source that is a version."""
 
     @property
-    @abstractmethod
     def bytes_read(self) -> int:
         """Return how many bytes were read so far."""
 
     @property
-    @abstractmethod
     def round_trips(self) -> bool:
         """Return True where each read takes a request."""
 
     @property
-    @abstractmethod
     def variables(self) -> tuple[PlacedVariable, ...]:
         """Return all dense variables."""
 
     @property
-    @abstractmethod
     def tables(self) -> tuple[SurveyedTable, ...]:
         """Return all tables."""
 
@@ -119,31 +114,25 @@ class Source(ABC):
         return MappingProxyType({})
 
     @property
-    @abstractmethod
     def id_bytes(self) -> int:
         """Return the bytes of all ids, as the source has them."""
 
     @property
-    @abstractmethod
     def value_bytes(self) -> int:
         """Return the bytes of all values."""
 
-    @abstractmethod
     def value(self) -> SourceValue:
         """Return the source as a value, for other processes."""
 
-    @abstractmethod
     def stretches(self, task_bytes: int, *, values: bool) -> Iterator[IdsAt]:
         """Yield the ids of all tables but small ones, in the order of the target, each of about `task_bytes`.
 
         With `values` the rows count too.
         """
 
-    @abstractmethod
     def cut(self, ids: IdsAt, piece_bytes: int) -> Iterator[IdsAt]:
         """Cut a stretch into pieces of about `piece_bytes` of ids."""
 
-    @abstractmethod
     def numbered(self, stretches: Sequence[IdsAt], orders: Sequence[IdOrder], job: Job) -> list[IdsAt]:
         """Return stretches of whole tables with their rows, from the orders of their ids.
 
@@ -151,7 +140,6 @@ class Source(ABC):
         the ids that are sorted for that.
         """
 
-    @abstractmethod
     def name_of(self, ids: IdsAt) -> str:
         """Return the name of the table that ids belong to."""
 
@@ -159,27 +147,21 @@ class Source(ABC):
         """Return the order of the ids of a piece, which are int64 [n]."""
         return order_of(values)
 
-    @abstractmethod
     def bytes_of(self, ids: IdsAt) -> int:
         """Return the bytes of ids, as the source has them."""
 
-    @abstractmethod
     def read_ids(self, ids: IdsAt) -> IdBlock:
         """Return the ids of a piece; its `data` are their varints, or nothing where ids are not encoded."""
 
-    @abstractmethod
     def rows_of(self, ids: IdsAt) -> FileRows:
         """Return where the rows of ids are; the number of the first one is `ids.first_row`."""
 
-    @abstractmethod
     def dense(self, name: str) -> tuple[RangeReader, int]:
         """Return the file of a variable, and the offset of its values there."""
 
-    @abstractmethod
     def check_unchanged(self) -> None:
         """Raise LockedError when a file has changed since it was opened."""
 
-    @abstractmethod
     def close(self) -> None:
         """Close all files."""
 
@@ -192,16 +174,16 @@ class Source(ABC):
 
         Raises CorruptError for ids that cannot be decoded, or that a table has twice.
         """
-        raise NotImplementedError
+        raise LookupError(names, to_ps)
 
     def read_small(self, names: Sequence[str]) -> SmallParts:
         """Read small tables that follow each other in the target."""
-        raise NotImplementedError
+        raise LookupError(*names)
 
     def raise_bad_part(self, names: Sequence[str], number: int) -> None:
         """Raise CorruptError for a part of small tables whose ids cannot be decoded."""
-        raise NotImplementedError
+        raise LookupError(names, number)
 
     def path_of(self, table: str) -> str:
         """Return the file of a table, for an error; of a version, that of its first shard with rows of it."""
-        raise NotImplementedError
+        raise LookupError(table)
