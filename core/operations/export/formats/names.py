@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
+from functools import partial
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -54,17 +55,7 @@ def file_names(names: Iterable[str]) -> dict[str, str]:
     >>> file_names(["a", "A"])["a"], len(file_names(["x" * 500])["x" * 500])
     ('a', 120)
     """
-    files: dict[str, str] = {}
-    taken: set[str] = set()
-    for name in names:
-        written = escaped = escaped_file_name(name)
-        salt = b""
-        while len(written) > _MAX_BYTES or written.casefold() in taken:
-            written = _shortened(escaped, name.encode() + salt)
-            salt += b"~"  # for the next turn: the true name of another tensor may look like this one
-        taken.add(written.casefold())
-        files[name] = written
-    return files
+    return _distinct(names, escaped_file_name, _MAX_BYTES, lambda written: {written.casefold()})
 
 
 def member_names(names: Iterable[str]) -> dict[str, str]:
@@ -79,18 +70,25 @@ def member_names(names: Iterable[str]) -> dict[str, str]:
     ['dense/kernel:0', '%2E./a', 'a', 'a%2Enpy']
     """
     names = list(names)
-    there = set(names)
-    members: dict[str, str] = {}
+    escape = partial(_escaped_member, there=set(names))
+    return _distinct(names, escape, _MAX_MEMBER_BYTES, lambda written: {written, f"{written}.npy"})
+
+
+def _distinct(
+    names: Iterable[str], escape: Callable[[str], str], most_bytes: int, keys: Callable[[str], set[str]]
+) -> dict[str, str]:
+    """Return each name escaped, or shortened where that is too long, or where one before it has one of its keys."""
+    chosen: dict[str, str] = {}
     taken: set[str] = set()
     for name in names:
-        written = escaped = _escaped_member(name, there)
+        written = escaped = escape(name)
         salt = b""
-        while len(written.encode()) > _MAX_MEMBER_BYTES or not taken.isdisjoint({written, f"{written}.npy"}):
+        while len(written.encode()) > most_bytes or not taken.isdisjoint(keys(written)):
             written = _shortened(escaped, name.encode() + salt)
-            salt += b"~"
-        taken |= {written, f"{written}.npy"}
-        members[name] = written
-    return members
+            salt += b"~"  # for the next turn: the true name of another tensor may look like this one
+        taken |= keys(written)
+        chosen[name] = written
+    return chosen
 
 
 def _escaped_member(name: str, there: Container[str]) -> str:

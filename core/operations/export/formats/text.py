@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-from abc import abstractmethod
 from collections.abc import Iterator
 from typing import ClassVar, Final
 
@@ -24,22 +23,15 @@ _NOT_FINITE: Final = {text: json.dumps(json_number(float(text))) for text in ("n
 """The JSON texts for the numbers that JSON lacks, by what numpy prints for them."""
 
 
-class RowsFormat(ContentFormat):
-    """A format of the rows of one table."""
-
-    def row_count(self, table: TableRows) -> int:
-        """Return how many rows of a table are written."""
-        limit = self.request.limit
-        return table.rows if limit is None else min(table.rows, limit)
-
-
-class LinesFormat(RowsFormat):
+class LinesFormat(ContentFormat):
     """A file of lines: `head` makes the first of them, `lines` those of some rows."""
+
+    separator: ClassVar[str]
+    """Stands between the id and the elements of a row."""
 
     def write(self, content: ExportContent, target: ExportTarget) -> None:
         """Write the only table; UsageError when there are several, or none."""
-        table = _only(content)
-        rows = self.row_count(table)
+        table, rows = _only(content), self.counts(content).rows
         with target.open_text() as file:
             file.write(self.head(rows, table.dim))
             for ids, text in _texts(table, rows):
@@ -50,24 +42,22 @@ class LinesFormat(RowsFormat):
         del rows, dim
         return ""
 
-    @abstractmethod
     def lines(self, ids: npt.NDArray[np.int64], text: list[list[str]]) -> Iterator[str]:
         """Yield a line for each row, from its id and its elements as text."""
+        mark = self.separator
+        yield from (f"{i}{mark}{mark.join(row)}\n" for i, row in zip(ids.tolist(), text, strict=True))
 
 
 class Csv(LinesFormat):
-    """A header `id,v0,v1,...`, then a line for each row."""
+    """A header `id,v0,v1,...`, then a line `5,0.25,...` for each row."""
 
+    separator = ","
     traits: ClassVar = FormatTraits("csv", endings=(".csv",), takes_limit=True, is_lossless=False, is_text=True)
 
     def head(self, rows: int, dim: int) -> str:
         """Return the names of the columns."""
         del rows
         return ",".join(["id", *(f"v{k}" for k in range(dim))]) + "\n"
-
-    def lines(self, ids: npt.NDArray[np.int64], text: list[list[str]]) -> Iterator[str]:
-        """Yield `5,0.25,...`."""
-        yield from (f"{i},{','.join(row)}\n" for i, row in zip(ids.tolist(), text, strict=True))
 
 
 class JsonLines(LinesFormat):
@@ -85,6 +75,7 @@ class JsonLines(LinesFormat):
 class Word2Vec(LinesFormat):
     """The text format of word2vec: a line `rows dim`, then `id v0 v1 ...` for each row."""
 
+    separator = " "
     traits: ClassVar = FormatTraits(
         "word2vec",
         endings=(".vec",),
@@ -98,12 +89,8 @@ class Word2Vec(LinesFormat):
         """Return the numbers of rows and of elements."""
         return f"{rows} {dim}\n"
 
-    def lines(self, ids: npt.NDArray[np.int64], text: list[list[str]]) -> Iterator[str]:
-        """Yield `5 0.25 ...`."""
-        yield from (f"{i} {' '.join(row)}\n" for i, row in zip(ids.tolist(), text, strict=True))
 
-
-class Projector(RowsFormat):
+class Projector(ContentFormat):
     """A directory for TensorBoard's embedding projector: `vectors.tsv`, `metadata.tsv` with the ids, and its config."""
 
     traits: ClassVar = FormatTraits(
@@ -115,7 +102,7 @@ class Projector(RowsFormat):
         table, path = _only(content), target.path
         files = [os.path.join(path, name) for name in ("vectors.tsv", "metadata.tsv", "projector_config.pbtxt")]
         with text_file(files[0]) as vectors, text_file(files[1]) as names, text_file(files[2]) as config:
-            for ids, text in _texts(table, self.row_count(table)):
+            for ids, text in _texts(table, self.counts(content).rows):
                 vectors.writelines("\t".join(row) + "\n" for row in text)
                 names.writelines(f"{i}\n" for i in ids.tolist())
             shown = table.name.encode("unicode_escape").decode().replace('"', "'")
