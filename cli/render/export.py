@@ -14,7 +14,7 @@ from edl_ckpt.core.base import words
 
 if TYPE_CHECKING:
     from edl_ckpt.core.operations.export import ExportedFile, ExportPlan, ExportResult
-    from edl_ckpt.core.operations.export.dry import PlannedFile
+    from edl_ckpt.core.operations.export.interface import PlannedFile
 
 _FILES = 12
 

@@ -8,20 +8,17 @@ changes no value.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import replace
 
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
-from edl_ckpt.core.base.words import counted, describe, escaped
-from edl_ckpt.core.catalog.listing import VersionLike
+from edl_ckpt.core.catalog.listing import VersionLike, as_version
 from edl_ckpt.core.cluster.choice import ExecutorLike
-from edl_ckpt.core.operations.export.cluster.run import export_on_cluster
 from edl_ckpt.core.operations.export.content.selection import Selection
-from edl_ckpt.core.operations.export.dry import ExportPlan, plan_export
 from edl_ckpt.core.operations.export.formats import FORMATS, guess_format, requested
-from edl_ckpt.core.operations.export.formats.content_format import PartsFormat
-from edl_ckpt.core.operations.export.interface import ExportedFile
+from edl_ckpt.core.operations.export.interface import ExportedFile, ExportPlan, ExportRequest, ExportResult
 from edl_ckpt.core.sorting.partition import PART_BYTES
 from edl_ckpt.core.storage import LocationLike
+from edl_ckpt.core.storage.location import Location
 
 __all__ = [
     "FORMATS",
@@ -33,35 +30,6 @@ __all__ = [
     "guess_format",
     "plan_export",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class ExportResult:
-    """The written files; `proved` when every value went out unchanged, with the fingerprint of the source."""
-
-    ref: str
-    output: str
-    format: str
-    files: tuple[ExportedFile, ...]
-    variables: int
-    tables: int
-    rows: int
-    fingerprint: str
-    seconds: float
-    overflowed: int
-    proved: bool
-    forced: str | None = None
-    """Why the version did not match its seal, where `use_seal=False` went on; None in every other case."""
-
-    def __repr__(self) -> str:
-        return describe(
-            "ExportResult",
-            escaped(self.ref),
-            f"{self.format} in {escaped(self.output)}",
-            counted(self.variables, "variable"),
-            counted(self.tables, "table"),
-            counted(self.rows, "row"),
-        )
 
 
 def export_version(
@@ -91,35 +59,33 @@ def export_version(
     UnsupportedError for what a cluster cannot write; and the errors of reading.
     """
     begin = time.perf_counter()
-    chosen = requested(
-        version,
-        output,
-        format_name=format_name,
-        selection=selection,
-        limit=limit,
-        max_shard_bytes=max_shard_bytes,
-        use_seal=use_seal,
-        executor=executor,
-        force=force,
-        reporter=reporter,
-        part_bytes=part_bytes,
+    goal, asked = Location.of(output), selection or Selection()
+    request = ExportRequest(
+        as_version(version), goal, asked, limit, max_shard_bytes, part_bytes, reporter, use_seal, force
     )
-    request = chosen.request
-    if request.cluster is not None and isinstance(chosen, PartsFormat):
-        outcome = export_on_cluster(chosen, request.cluster)
-    else:
-        outcome = chosen.export()
-    return ExportResult(
-        ref=request.version.ref,
-        output=request.goal.url,
-        format=chosen.traits.name,
-        files=outcome.files,
-        variables=outcome.counts.variables,
-        tables=outcome.counts.tables,
-        rows=outcome.counts.rows,
-        fingerprint=outcome.fingerprint,
-        seconds=time.perf_counter() - begin,
-        overflowed=outcome.overflowed,
-        proved=outcome.proved,
-        forced=outcome.forced,
+    result = requested(request, format_name, executor).export()
+    return replace(result, seconds=time.perf_counter() - begin)
+
+
+def plan_export(
+    version: VersionLike,
+    output: LocationLike,
+    *,
+    format_name: str | None = None,
+    selection: Selection | None = None,
+    limit: int | None = None,
+    max_shard_bytes: int | None = None,
+    force: bool = False,
+    use_seal: bool = True,
+    executor: ExecutorLike | None = None,
+    reporter: Reporter = WARNINGS,
+) -> ExportPlan:
+    """Return what `export_version` would do; nothing is written, and no value is read.
+
+    Errors are those that it raises before it writes.
+    """
+    goal, asked = Location.of(output), selection or Selection()
+    request = ExportRequest(
+        as_version(version), goal, asked, limit, max_shard_bytes, PART_BYTES, reporter, use_seal, force
     )
+    return requested(request, format_name, executor).plan()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.words import counted, describe, escaped
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.versions import Version
@@ -75,8 +77,7 @@ class TableNote:
     """'' for a table without rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContentCounts:
+class ContentCounts(NamedTuple):
     """The numbers of variables, tables and rows of tables in an export."""
 
     variables: int
@@ -151,26 +152,91 @@ class ExportedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class ExportOutcome:
-    """The files that a format wrote; `proved` as in `ExportResult`."""
+class ExportResult:
+    """The written files; `proved` when every value went out unchanged, with the fingerprint of the source."""
 
+    ref: str
+    output: str
+    format: str
     files: tuple[ExportedFile, ...]
-    counts: ContentCounts
+    variables: int
+    tables: int
+    rows: int
     fingerprint: str
+    seconds: float
+    overflowed: int
     proved: bool
-    overflowed: int = 0
     forced: str | None = None
-    """Why the version did not match its seal, where the export went on all the same."""
+    """Why the version did not match its seal, where `use_seal=False` went on; None in every other case."""
+
+    def __repr__(self) -> str:
+        return describe(
+            "ExportResult",
+            escaped(self.ref),
+            f"{self.format} in {escaped(self.output)}",
+            counted(self.variables, "variable"),
+            counted(self.tables, "table"),
+            counted(self.rows, "row"),
+        )
 
 
-class ExportFormat(Protocol):
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """A file that would be written; `size_bytes` is None where only the values would tell."""
+
+    path: str
+    size_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ExportPlan:
+    """What an export would write."""
+
+    ref: str
+    output: str
+    format: str
+    files: tuple[PlannedFile, ...]
+    variables: int
+    tables: int
+    rows: int
+    value_bytes: int
+    """The bytes of all values that would be written, ids included."""
+    bytes_read: int
+    """The bytes that were read for the plan."""
+
+
+class ExportFormat(ABC):
     """A way to write a version; it is made for one request, and raises UsageError for what it cannot do."""
 
     traits: ClassVar[FormatTraits]
-    request: ExportRequest
 
-    def __init__(self, request: ExportRequest) -> None: ...
+    def __init__(self, request: ExportRequest) -> None:
+        self.request = request
 
-    def export(self) -> ExportOutcome:
-        """Write the output and make it visible, whole or not at all."""
-        ...
+    @abstractmethod
+    def export(self) -> ExportResult:
+        """Write the output and make it visible, whole or not at all; the caller adds the seconds."""
+
+    @abstractmethod
+    def plan(self) -> ExportPlan:
+        """Return what `export` would do, from headers and ids; errors are those that it raises before it writes."""
+
+    def _result(
+        self,
+        files: tuple[ExportedFile, ...],
+        counts: ContentCounts,
+        fingerprint: str,
+        *,
+        proved: bool,
+        overflowed: int = 0,
+        forced: str | None = None,
+    ) -> ExportResult:
+        ref, output, name = self.request.version.ref, self.request.goal.url, self.traits.name
+        return ExportResult(ref, output, name, files, *counts, fingerprint, 0.0, overflowed, proved, forced)
+
+    def _plan(
+        self, sizes: Mapping[str, int | None], counts: ContentCounts, value_bytes: int, bytes_read: int
+    ) -> ExportPlan:
+        ref, output, name = self.request.version.ref, self.request.goal.url, self.traits.name
+        files = tuple(PlannedFile(path, size) for path, size in sizes.items())
+        return ExportPlan(ref, output, name, files, *counts, value_bytes, bytes_read)

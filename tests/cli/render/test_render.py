@@ -89,7 +89,7 @@ from edl_ckpt.core.model.listings import Listing
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.moving.part_plan import PartsPlan
 from edl_ckpt.core.operations.export import ExportPlan, plan_export
-from edl_ckpt.core.operations.export.dry import PlannedFile
+from edl_ckpt.core.operations.export.interface import PlannedFile
 from edl_ckpt.core.operations.follow.changes import EventKind, Limits, Moment, WatchEvent
 from edl_ckpt.core.operations.follow.wait import WaitResult, wait_for_version
 from edl_ckpt.core.operations.follow.watch import watch_steps

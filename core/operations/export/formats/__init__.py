@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from edl_ckpt.core.base.errors import UnsupportedError, UsageError
-from edl_ckpt.core.base.progress import Reporter
 from edl_ckpt.core.base.words import meant
-from edl_ckpt.core.catalog.listing import VersionLike, as_version
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_shared, executor_of
 from edl_ckpt.core.cluster.executor import ClusterExecutor
-from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.operations.export.cluster.run import PartsFormat
 from edl_ckpt.core.operations.export.content.selection import Selection
 from edl_ckpt.core.operations.export.formats.arrays import NpyDirectory, Npz, Safetensors
-from edl_ckpt.core.operations.export.formats.content_format import PartsFormat
 from edl_ckpt.core.operations.export.formats.frameworks import Parquet, TensorFlow, Torch
 from edl_ckpt.core.operations.export.formats.merged import MergedCheckpoint
 from edl_ckpt.core.operations.export.formats.text import Csv, JsonLines, Projector, Word2Vec
 from edl_ckpt.core.operations.export.interface import ExportFormat, ExportRequest
-from edl_ckpt.core.sorting.partition import PART_BYTES
-from edl_ckpt.core.storage import LocationLike
-from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.streams import is_stream
 
 _FORMATS: Final[tuple[type[ExportFormat], ...]] = (
@@ -55,54 +50,34 @@ def guess_format(output: str) -> str:
     return _BY_ENDING[ending]
 
 
-def requested(
-    version: VersionLike,
-    output: LocationLike,
-    *,
-    format_name: str | None,
-    selection: Selection | None,
-    limit: int | None,
-    max_shard_bytes: int | None,
-    use_seal: bool,
-    executor: ExecutorLike | None,
-    force: bool,
-    reporter: Reporter,
-    part_bytes: int = PART_BYTES,
-) -> ExportFormat:
-    """Return the format that fulfils a request.
+def requested(request: ExportRequest, format_name: str | None, executor: ExecutorLike | None) -> ExportFormat:
+    """Return the format that fulfils a request, to which the cluster of an executor is added.
 
     Raises UsageError for an unknown name, or a request that the format cannot fulfil; UnsupportedError for where a
     cluster cannot write, or what.
     """
-    version, goal = as_version(version), Location.of(output)
-    name = format_name or guess_format(goal.url)
-    cluster = _cluster_of(executor, version, goal, reporter)
+    name = format_name or guess_format(request.goal.url)
+    cluster = _cluster_of(executor, request)
     if name not in FORMATS:
         raise UsageError(f"no format {name!r}; expected one of {', '.join(FORMATS)}", hint=meant(name, FORMATS))
-    if limit is not None and not FORMATS[name].traits.takes_limit:
+    if request.limit is not None and not FORMATS[name].traits.takes_limit:
         limited = sorted(each.traits.name for each in _FORMATS if each.traits.takes_limit)
         raise UsageError(f"--limit is for {', '.join(limited)}")
-    chosen = selection or Selection()
     if cluster is not None:
-        _check_parts(name, chosen)
-    request = ExportRequest(
-        version, goal, chosen, limit, max_shard_bytes, part_bytes, reporter, use_seal, force, cluster
-    )
-    return FORMATS[name](request)
+        _check_parts(name, request.selection)
+    return FORMATS[name](replace(request, cluster=cluster))
 
 
-def _cluster_of(
-    executor: ExecutorLike | None, version: Version, goal: Location, reporter: Reporter
-) -> ClusterExecutor | None:
+def _cluster_of(executor: ExecutorLike | None, request: ExportRequest) -> ClusterExecutor | None:
     """Return the cluster whose workers do the work, None for this process; UnsupportedError for where they cannot."""
-    given = None if executor is None else executor_of(executor, [version], reporter=reporter)
+    given = None if executor is None else executor_of(executor, [request.version], reporter=request.reporter)
     if not isinstance(given, ClusterExecutor):
         return None
-    path = goal.local_path
+    path = request.goal.local_path
     if path is not None and is_stream(path):
         hint = "without --cluster, this machine writes into it"
         raise UnsupportedError("a cluster cannot write into a stream", path=path, hint=hint)
-    check_shared(goal)
+    check_shared(request.goal)
     return given
 
 

@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
 
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.words import abridged
-from edl_ckpt.core.operations.export.cluster.plan import PartFile, Span
-from edl_ckpt.core.operations.export.cluster.work import WritePart
+from edl_ckpt.core.model.fingerprint import PREFIX
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export.content.ids import look_here
-from edl_ckpt.core.operations.export.content.metadata import metadata_of
 from edl_ckpt.core.operations.export.content.reader import ContentReader, estimated_bytes
 from edl_ckpt.core.operations.export.interface import (
     ContentCounts,
     ExportContent,
-    ExportOutcome,
-    ExportRequest,
-    FormatTraits,
+    ExportFormat,
+    ExportPlan,
+    ExportResult,
 )
-from edl_ckpt.core.operations.export.output.target import ExportTarget, open_target
+from edl_ckpt.core.operations.export.output.target import ExportTarget, check_output, open_target
 from edl_ckpt.core.proof.trust import Trust, check_trust
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
+from edl_ckpt.core.state.metadata import json_number
 from edl_ckpt.core.storage.files import check_space
 from edl_ckpt.core.storage.location import Location
 
 
-class ContentFormat(ABC):
+class ContentFormat(ExportFormat):
     """A format that writes an `ExportContent`; a subclass declares its traits and how the content is written."""
-
-    traits: ClassVar[FormatTraits]
-
-    def __init__(self, request: ExportRequest) -> None:
-        self.request = request
 
     def is_directory(self, checkpoint: Checkpoint) -> bool:
         """Return True when this export of a checkpoint makes a directory."""
@@ -55,17 +50,56 @@ class ContentFormat(ABC):
         del self, content, beside
         return {path: None}
 
-    def export(self) -> ExportOutcome:
+    def plan(self) -> ExportPlan:
+        """Return the files, where headers and ids tell; no value is read."""
+        request = self.request
+        check_trust(request.version, force=not request.use_seal, reporter=request.reporter)
+        with open_checkpoint(request.version) as checkpoint:
+            self.check_dtypes(checkpoint)
+            is_directory, beside = self._makes_directory(checkpoint), self.beside(checkpoint)
+            check_output(request.goal, self.traits, is_directory=is_directory, force=request.force)
+            aside = "" if beside is None else _shown(beside)
+            sizes, content, read = self.plan_files(checkpoint, _shown(request.goal), aside)
+            value_bytes = sum(tensor.size_bytes for tensor in content.tensors)
+            return self._plan(sizes, self.counts(content), value_bytes, read + checkpoint.bytes_read)
+
+    def plan_files(
+        self, checkpoint: Checkpoint, path: str, beside: str
+    ) -> tuple[Mapping[str, int | None], ExportContent, int]:
+        """Return the files with their sizes, what they contain, and how many bytes other processes read for that."""
+        with self.reader(checkpoint, "") as reader:
+            content = reader.content()
+            return self.planned(content, path, beside), content, 0
+
+    def export(self) -> ExportResult:
         """Write the selected content to a path or URL; nothing becomes visible unless all of it is written."""
         request = self.request
         trust = check_trust(request.version, force=not request.use_seal, reporter=request.reporter)
         with open_checkpoint(request.version) as checkpoint:
             self.check_dtypes(checkpoint)
-            is_directory, beside = self.is_directory(checkpoint), self.beside(checkpoint)
+            is_directory, beside = self._makes_directory(checkpoint), self.beside(checkpoint)
             with open_target(
                 request.goal, self.traits, is_directory=is_directory, force=request.force, beside=beside
             ) as target:
-                return self._export(checkpoint, target, trust)
+                content, fingerprint, overflowed = self.write_all(checkpoint, target, trust)
+                checkpoint.check_unchanged()
+                proved = request.selection.is_lossless and request.limit is None and self.traits.is_lossless
+                files, counts, forced = target.publish(), self.counts(content), trust.forced
+                return self._result(files, counts, fingerprint, proved=proved, overflowed=overflowed, forced=forced)
+
+    def write_all(self, checkpoint: Checkpoint, target: ExportTarget, trust: Trust) -> tuple[ExportContent, str, int]:
+        """Write the output; return the content, the fingerprint of the checkpoint, and how many values overflowed."""
+        request, folder = self.request, os.path.dirname(target.path) or "."
+        with self.reader(checkpoint, folder, trust.confirm) as reader:
+            content = reader.content()
+            spools = self.traits.spools or request.selection.dense_rows is not None
+            check_space(folder, estimated_bytes(content, spools=spools))
+            request.reporter.start("exporting", 2 * sum(t.size_bytes for t in content.tensors))  # read, and written
+            self.write(content, target)
+            return content, content.finish()["fingerprint"], reader.overflowed
+
+    def _makes_directory(self, checkpoint: Checkpoint) -> bool:
+        return self.request.cluster is not None or self.is_directory(checkpoint)
 
     def lacked_dtypes(self, *, in_table: bool) -> frozenset[str]:
         """Return the names of the dtypes that tables, or dense variables, cannot have in this format."""
@@ -86,20 +120,6 @@ class ContentFormat(ABC):
                     f"{abridged(map(repr, wrong), 4)}: the format {self.traits.name} has no {written[wrong[0]]}",
                     hint="nothing was written; choose other names, another format, or for floats --dtype float32",
                 )
-
-    def _export(self, checkpoint: Checkpoint, target: ExportTarget, trust: Trust) -> ExportOutcome:
-        request, folder = self.request, os.path.dirname(target.path) or "."
-        with self.reader(checkpoint, folder, trust.confirm) as reader:
-            content = reader.content()
-            spools = self.traits.spools or request.selection.dense_rows is not None
-            check_space(folder, estimated_bytes(content, spools=spools))
-            request.reporter.start("exporting", 2 * sum(t.size_bytes for t in content.tensors))  # read, and written
-            self.write(content, target)
-            fingerprint = content.finish()["fingerprint"]
-            checkpoint.check_unchanged()
-        proved = request.selection.is_lossless and request.limit is None and self.traits.is_lossless
-        files = target.publish()
-        return ExportOutcome(files, self.counts(content), fingerprint, proved, reader.overflowed, trust.forced)
 
     def reader(
         self, checkpoint: Checkpoint, folder: str, confirm: Callable[[str], None] | None = None
@@ -124,25 +144,21 @@ class ContentFormat(ABC):
         return ContentCounts(counts.variables, counts.tables, rows)
 
 
-class PartsFormat(ContentFormat):
-    """A format of which each task of a cluster writes a whole file, in a directory."""
+def metadata_of(version: Version) -> dict[str, str]:
+    """Return what an export says of a version; a fingerprint of zeros stands for the one that is not known yet."""
+    if version.unread is not None and version.metadata_fault:
+        why = f"its metrics cannot be read now: {version.unread.message}"
+        raise version.unread.kind(why, path=version.ref)
+    metrics = {name: json_number(value) for name, value in version.metrics.items()}
+    return {
+        "schema": "edl-ckpt/export/1",
+        "version": "" if version.number is None else str(version.number),
+        "fingerprint": PREFIX + "0" * 64,
+        "metrics": json.dumps(metrics),
+    }
 
-    index: ClassVar[str]
-    """The name of the file that a directory has besides those of the tasks."""
-    write_part: WritePart
 
-    @abstractmethod
-    def part_bytes(self, content: ExportContent) -> int | None:
-        """Return the size of the file that `write_part` writes, None where only the values tell it."""
-
-    @abstractmethod
-    def part_files(
-        self, content: ExportContent, spans: Mapping[str, Sequence[Span]], path: str, beside: str, size_bytes: int
-    ) -> list[PartFile]:
-        """Return all files, of about a size, in a directory and in that beside."""
-
-    @abstractmethod
-    def end_parts(
-        self, content: ExportContent, files: Sequence[PartFile], path: str, metadata: Mapping[str, str]
-    ) -> None:
-        """Write the index of a directory."""
+def _shown(goal: Location) -> str:
+    """Return the path or URL of an output as people name it."""
+    folder, name = goal.split()
+    return name if folder.local_path is not None and folder.url == "." else os.path.join(folder.url, name)

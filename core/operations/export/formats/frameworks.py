@@ -22,8 +22,9 @@ from edl_ckpt.core.base.libraries import library
 from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.operations.export.cluster.plan import PartFile, Span, numbered, sizes_of
+from edl_ckpt.core.operations.export.cluster.run import PartsFormat
 from edl_ckpt.core.operations.export.formats.arrays import write_json, write_safetensors
-from edl_ckpt.core.operations.export.formats.content_format import ContentFormat, PartsFormat
+from edl_ckpt.core.operations.export.formats.content_format import ContentFormat
 from edl_ckpt.core.operations.export.formats.names import file_names
 from edl_ckpt.core.operations.export.formats.row_groups import RowGroupFile, encode
 from edl_ckpt.core.operations.export.interface import ExportContent, FormatTraits, TableRows, Tensor

@@ -13,8 +13,10 @@ from edl_ckpt.core.operations.export.content.selection import STORED
 from edl_ckpt.core.operations.export.interface import (
     ContentCounts,
     ExportedFile,
-    ExportOutcome,
+    ExportFormat,
+    ExportPlan,
     ExportRequest,
+    ExportResult,
     FormatTraits,
 )
 from edl_ckpt.core.operations.export.output.target import check_output, open_target
@@ -29,7 +31,7 @@ from edl_ckpt.core.storage.streams import is_stream
 from edl_ckpt.core.storage.trees import remove_tree
 
 
-class MergedCheckpoint:
+class MergedCheckpoint(ExportFormat):
     """A reshard to one server: to a stream, a file with the ending of a shard, else to a checkpoint_dir."""
 
     traits: ClassVar = FormatTraits("checkpoint", endings=(".ckpt", ".chkpt"))
@@ -39,9 +41,9 @@ class MergedCheckpoint:
             raise UsageError("a checkpoint is exported whole: no --table, --variable, --dtype or --dense-rows")
         if request.selection.order == STORED:
             raise UsageError("a checkpoint is merged from all shards: no --order stored")
-        self.request = request
+        super().__init__(request)
 
-    def export(self) -> ExportOutcome:
+    def export(self) -> ExportResult:
         """Write the shard; a checkpoint_dir must not have the version yet, whether with `force` or without."""
         location = self._location()
         if location is not None:
@@ -71,35 +73,34 @@ class MergedCheckpoint:
             check_target(path)
         return goal.with_url(goal.url.rstrip("/") if path is None else os.path.normpath(path))
 
-    def plan(self) -> tuple[tuple[ExportedFile, ...], ContentCounts, int]:
-        """Return the files that would be written, what they contain, and how many bytes were read for that."""
+    def plan(self) -> ExportPlan:
+        """Return the files that would be written."""
         location, goal = self._location(), self.request.goal
         if location is None:
             check_output(goal, self.traits, is_directory=False, force=self.request.force)
         plan, _ = self._prepare(location or goal.with_url(f"{goal.url}.d"))
-        files = tuple(ExportedFile(shard.path if location else goal.url, shard.size_bytes) for shard in plan.shards)
-        variables = sum(shard.variables for shard in plan.shards)
-        return files, ContentCounts(variables, len(plan.survey.tables), plan.rows), plan.survey.bytes_read
+        sizes = {shard.path if location else goal.url: shard.size_bytes for shard in plan.shards}
+        return self._plan(sizes, _counts(plan), sum(sizes.values()), plan.survey.bytes_read)
 
     def _prepare(self, location: Location) -> tuple[ReshardPlan, ReshardSettings]:
         request = self.request
         force, reporter = not request.use_seal, request.reporter
         return prepare_reshard(request.version, 1, output=location, empty=ELASTICDL, force=force, reporter=reporter)
 
-    def _merge(self, location: Location) -> ExportOutcome:
+    def _merge(self, location: Location) -> ExportResult:
         """Write the version for one server to a checkpoint_dir; the reshard proves it."""
         reporter, (plan, settings) = self.request.reporter, self._prepare(location)
         for warning in (*plan.warnings, *settings.warnings):
             reporter.warn(warning)
         result = execute_reshard(plan, settings, force=not self.request.use_seal, reporter=reporter)
-        variables = sum(shard.variables for shard in result.shards)
-        return ExportOutcome(
-            files=tuple(ExportedFile(shard.path, shard.size_bytes) for shard in result.shards),
-            counts=ContentCounts(variables, len(plan.survey.tables), result.rows),
-            fingerprint=result.fingerprint,
-            proved=True,
-            forced=result.forced,
-        )
+        files = tuple(ExportedFile(shard.path, shard.size_bytes) for shard in result.shards)
+        counts, fingerprint = _counts(plan), result.fingerprint
+        return self._result(files, counts, fingerprint, proved=True, forced=result.forced)
+
+
+def _counts(plan: ReshardPlan) -> ContentCounts:
+    variables = sum(shard.variables for shard in plan.shards)
+    return ContentCounts(variables, len(plan.survey.tables), plan.rows)
 
 
 def _spell_out(path: str) -> None:

@@ -6,15 +6,18 @@ it.
 
 from __future__ import annotations
 
+import io
 import os
+import shutil
 import stat
 import tempfile
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from types import TracebackType
-from typing import IO, Final, Protocol, Self, TypeAlias
+from typing import IO, Any, Final, Self, TypeAlias, cast
 
-from edl_ckpt.core.base.errors import EdlCkptError, RefusedError
+from edl_ckpt.core.base.errors import EdlCkptError, RefusedError, UsageError
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.parallel import Meeting, impatient
 from edl_ckpt.core.cluster.choice import not_shared
@@ -23,7 +26,6 @@ from edl_ckpt.core.commit.publish.uploads import SharedUpload, SharedUploads
 from edl_ckpt.core.operations.export.interface import ExportedFile, FormatTraits
 from edl_ckpt.core.operations.export.output.parts import NewPart, SentUpload, SharedPart, WrittenFile
 from edl_ckpt.core.operations.export.output.places import OutputFile
-from edl_ckpt.core.operations.export.output.stream import StreamTarget
 from edl_ckpt.core.sources.registry import directory_named, is_version_dir, version_named
 from edl_ckpt.core.storage import open_objects
 from edl_ckpt.core.storage.faults import storage_errors
@@ -32,34 +34,35 @@ from edl_ckpt.core.storage.local import is_there
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.meeting import SharedDirectory, SharedPrefix
 from edl_ckpt.core.storage.regular import check_target
-from edl_ckpt.core.storage.streams import descriptor_of, is_stream
+from edl_ckpt.core.storage.streams import descriptor_of, is_stream, open_stream
 from edl_ckpt.core.storage.trees import remove_tree
 
 NewFile = Callable[[str, int], OutputFile]
 """Makes a file of known size at a path of the output."""
 DENSE_FILE: Final = "dense.safetensors"
 """The only file in the directory beside an output."""
+_CHUNK_BYTES: Final = 1 << 20
 
 
-class ExportTarget(AbstractContextManager["ExportTarget"], Protocol):
+class ExportTarget(AbstractContextManager["ExportTarget"]):
     """An output that is being written; a context manager that removes everything unless it was published."""
 
     path: str
     """The path to write to; a directory exists already."""
-    beside: str
+    beside: str = ""
     """The directory beside it; '' when there is none."""
 
     def open_text(self) -> AbstractContextManager[IO[str]]:
         """Return the output as a new file of text."""
-        ...
+        return text_file(self.path)
 
+    @abstractmethod
     def new_file(self, path: str, size_bytes: int) -> OutputFile:
         """Make a file of known size at a path of the output."""
-        ...
 
+    @abstractmethod
     def publish(self) -> tuple[ExportedFile, ...]:
         """Make everything visible; return the files under their final names."""
-        ...
 
 
 def open_target(
@@ -73,13 +76,6 @@ def open_target(
     path, is_file = goal.local_path, not is_directory and beside is None
     if path is not None and (is_stream(path) if is_file else descriptor_of(path) is not None):
         return StreamTarget(path, traits, is_file=is_file)
-    return open_parts_target(goal, is_directory=is_directory, force=force, beside=beside)
-
-
-def open_parts_target(
-    goal: Location, *, is_directory: bool, force: bool, beside: Location | None = None
-) -> PartsTarget:
-    """Return the target for a path or URL that is no stream; errors as `open_target`."""
     first = _place(goal, is_directory=is_directory, force=force)
     if beside is None:
         return first
@@ -116,20 +112,14 @@ def text_file(path: str) -> Iterator[IO[str]]:
         os.fsync(file.fileno())
 
 
-class LocalTarget:
+class LocalTarget(ExportTarget):
     """A local file or directory, staged under a hidden name beside its place."""
-
-    beside = ""
 
     def __init__(self, target: str, *, is_directory: bool, force: bool) -> None:
         _check_place(target)
         self.staged = StagedOutput(target, is_directory=is_directory, force=force)
         self.path = self.staged.path
         self._work = ""
-
-    def open_text(self) -> AbstractContextManager[IO[str]]:
-        """Return the staged file."""
-        return text_file(self.path)
 
     def new_file(self, path: str, size_bytes: int) -> OutputFile:
         """Make a file that is flushed to the disk."""
@@ -167,20 +157,14 @@ class LocalTarget:
         self.staged.__exit__()
 
 
-class UploadTarget:
+class UploadTarget(ExportTarget):
     """A remote file or directory: written to the local disk, uploaded from there, and made visible at once."""
-
-    beside = ""
 
     def __init__(self, goal: Location, *, is_directory: bool, force: bool) -> None:
         folder, self._name = goal.split()
         self._goal, self._store, self._force = goal, open_objects(folder), force
         self._is_directory = is_directory
         self._check()
-
-    def open_text(self) -> AbstractContextManager[IO[str]]:
-        """Return the file on the local disk."""
-        return text_file(self.path)
 
     def new_file(self, path: str, size_bytes: int) -> OutputFile:
         """Make a file on the local disk whose parts are uploaded as soon as they are final."""
@@ -251,16 +235,12 @@ class UploadTarget:
         self._directory.cleanup()
 
 
-class PairTarget:
+class PairTarget(ExportTarget):
     """Two outputs side by side: a file or directory, and a directory that it refers to."""
 
     def __init__(self, first: LocalTarget | UploadTarget, second: LocalTarget | UploadTarget) -> None:
         self._first, self._second = first, second
         self._entered = ExitStack()
-
-    def open_text(self) -> AbstractContextManager[IO[str]]:
-        """Return the first output."""
-        return self._first.open_text()
 
     def new_file(self, path: str, size_bytes: int) -> OutputFile:
         """Make a file of the first output, or of the one beside it."""
@@ -306,6 +286,108 @@ class PairTarget:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._entered.__exit__(kind, error, trace)
+
+
+class StreamTarget(ExportTarget):
+    """A stream as a target; what was written into it cannot be taken back.
+
+    Text goes out as it is made. Formats of arrays have their fingerprint in front, and are read back for the proof, so
+    they are written to the local disk first. Nothing has to seek in the stream.
+    """
+
+    def __init__(self, name: str, traits: FormatTraits, *, is_file: bool) -> None:
+        if not is_file:
+            raise UsageError(
+                f"this export as {traits.name} is several files; a stream takes one",
+                path=name,
+                hint="give a directory as OUTPUT",
+            )
+        self._name = name
+        self._directory = tempfile.TemporaryDirectory(prefix="edl-ckpt-")
+        self.path = os.path.join(self._directory.name, "output")
+        self._is_text = traits.is_text
+        self._size = 0
+
+    def __enter__(self) -> Self:
+        try:
+            self._stream = self._open()
+        except BaseException:
+            self._directory.cleanup()
+            raise
+        return self
+
+    def _open(self) -> IO[bytes]:
+        stream = open_stream(self._name)
+        if stream.isatty() and not self._is_text:
+            stream.close()
+            raise RefusedError(
+                "is a terminal, and this format is not text", path=self._name, hint="give a file, or a pipe behind it"
+            )
+        return stream
+
+    def __exit__(self, *_: object) -> None:
+        self._directory.cleanup()
+        with _sent(self._name):
+            self._stream.close()
+
+    @contextmanager
+    def open_text(self) -> Iterator[IO[str]]:
+        """Return a file of text whose lines go into the stream."""
+        counted = _Counted(self._name, self._stream)
+        with io.TextIOWrapper(cast("IO[bytes]", counted), encoding="utf-8", newline="\n") as text:
+            yield text
+        self._size = counted.size
+
+    def new_file(self, path: str, size_bytes: int) -> OutputFile:
+        """Make a file on the local disk, which is sent at the end."""
+        return OutputFile(path, size_bytes, durable=False)
+
+    def publish(self) -> tuple[ExportedFile, ...]:
+        """Send what was written to the local disk, if it was; return the stream with its bytes."""
+        if os.path.exists(self.path):
+            counted = _Counted(self._name, self._stream)
+            with open(self.path, "rb") as file:
+                shutil.copyfileobj(file, cast("IO[bytes]", counted), _CHUNK_BYTES)
+            self._size = counted.size
+        with _sent(self._name):
+            self._stream.flush()
+        with COMMIT:  # not around the flush, which may wait for the reader
+            pass
+        return (ExportedFile(self._name, self._size),)
+
+
+class _Counted(io.BufferedIOBase):
+    """Counts the bytes that go into a stream, which it leaves open."""
+
+    def __init__(self, name: str, stream: IO[bytes]) -> None:
+        self._name, self._stream = name, stream
+        self.size = 0
+
+    def writable(self) -> bool:
+        """Return True: `TextIOWrapper` asks."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Write all of some bytes."""
+        with _sent(self._name):
+            done = self._stream.write(data)
+        self.size += done
+        return done
+
+
+@contextmanager
+def _sent(name: str) -> Iterator[None]:
+    """Translate errors of writing into ours; that the reader has gone is none, and ends the program quietly.
+
+    Only of writing: storage that hangs up while it is read is an error.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        with storage_errors(name):
+            raise error from None
 
 
 PartsTarget: TypeAlias = LocalTarget | UploadTarget | PairTarget
