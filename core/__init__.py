@@ -22,7 +22,7 @@ _HOMES: Final = {
     "base.arrays": ("BFLOAT16", "Array", "Ids", "as_array"),
     "catalog.listing": ("VersionLike", "list_versions", "parse_ref", "resolve"),
     "catalog.experiment": ("Experiment", "Trial", "list_experiment", "trial_locations"),
-    "model.fingerprint": ("Fingerprint",),
+    "proof.fingerprint": ("Fingerprint",),
     "proof.values": ("fingerprint_checkpoint",),
     "reading.parts": ("Part", "PartLike", "Rows"),
     "reading.readable": ("latest",),

@@ -34,7 +34,6 @@ from edl_ckpt.core.catalog.target import free_target as free_target
 from edl_ckpt.core.commit.repair.recovery import Recovery as Recovery
 from edl_ckpt.core.commit.repair.recovery import location_lock as location_lock
 from edl_ckpt.core.commit.repair.recovery import recover as recover
-from edl_ckpt.core.model.fingerprint import Fingerprint as Fingerprint
 from edl_ckpt.core.model.listings import Listing as Listing
 from edl_ckpt.core.model.tables import ShardIndex as ShardIndex
 from edl_ckpt.core.model.versions import CheckpointRef as CheckpointRef
@@ -129,6 +128,7 @@ from edl_ckpt.core.operations.verify.seals import seal_version as seal_version
 from edl_ckpt.core.operations.verify.versions import VerifyRun as VerifyRun
 from edl_ckpt.core.operations.verify.versions import verify_and_seal as verify_and_seal
 from edl_ckpt.core.operations.verify.versions import verify_versions as verify_versions
+from edl_ckpt.core.proof.fingerprint import Fingerprint as Fingerprint
 from edl_ckpt.core.proof.values import fingerprint_checkpoint as fingerprint_checkpoint
 from edl_ckpt.core.reading.parts import Part as Part
 from edl_ckpt.core.reading.parts import PartLike as PartLike

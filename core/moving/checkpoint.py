@@ -12,12 +12,11 @@ import numpy as np
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import PART_NUMBERS, Part, tally_parts
-from edl_ckpt.core.model.fingerprint import Fingerprint
 from edl_ckpt.core.model.tables import ShardIndex, TableEntry
 from edl_ckpt.core.moving.source import FileRows, SmallParts, Source, SurveyedTable
 from edl_ckpt.core.moving.sparse import PieceCounts
 from edl_ckpt.core.proof.duplicates import IdOrder, check_unique, order_of
-from edl_ckpt.core.proof.fingerprint import ContentSketch, fingerprint_of, value_bytes
+from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, fingerprint_of, value_bytes
 from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.reading.blocks import IdBlock, raise_bad_ids, read_piece
 from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue

@@ -16,11 +16,10 @@ import numpy as np
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DType
-from edl_ckpt.core.model.fingerprint import Fingerprint
 from edl_ckpt.core.model.tables import TableInfo
 from edl_ckpt.core.moving.sparse import PieceCounts
 from edl_ckpt.core.proof.duplicates import IdOrder, order_of
-from edl_ckpt.core.proof.fingerprint import ContentSketch
+from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint
 from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.reading.blocks import IdBlock
 from edl_ckpt.core.reading.places import IdsAt

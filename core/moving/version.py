@@ -17,14 +17,13 @@ from edl_ckpt.core.catalog.target import check_beside
 from edl_ckpt.core.commit.interface import NewVersion, Written
 from edl_ckpt.core.commit.kinds import kind_of
 from edl_ckpt.core.commit.repair.recovery import location_lock
-from edl_ckpt.core.model.fingerprint import Fingerprint
 from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.moving.plan import MovePlan, row_marks
 from edl_ckpt.core.moving.settings import ReshardSettings
 from edl_ckpt.core.moving.source import Source
 from edl_ckpt.core.moving.tasks import Move
-from edl_ckpt.core.proof.fingerprint import ContentSketch
+from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint
 from edl_ckpt.core.proof.read_back import prove_version
 from edl_ckpt.core.proof.values import ValueOptions
 from edl_ckpt.core.reading.scan import PIECE_BYTES

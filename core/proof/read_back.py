@@ -15,10 +15,9 @@ from edl_ckpt.core.base.errors import CorruptError, EdlCkptError
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.base.words import base_name
-from edl_ckpt.core.model.fingerprint import Fingerprint, Forms
 from edl_ckpt.core.model.seals import PackedChunks, Seal, SealedShard, now_text
 from edl_ckpt.core.model.versions import ShardFile, Version
-from edl_ckpt.core.proof.fingerprint import ContentSketch
+from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, Forms
 from edl_ckpt.core.proof.sealing import cut
 from edl_ckpt.core.proof.values import ValueOptions, read_back
 from edl_ckpt.core.reading.places import RowMarks

@@ -22,10 +22,9 @@ from edl_ckpt.core.base.parallel import Advance
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.kernel import bulk, routing
-from edl_ckpt.core.model.fingerprint import Fingerprint
 from edl_ckpt.core.model.seals import Chunk
 from edl_ckpt.core.model.tables import Extent
-from edl_ckpt.core.proof.fingerprint import ContentSketch, fingerprint_of, value_bytes
+from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, fingerprint_of, value_bytes
 from edl_ckpt.core.proof.odd_values import odd_values
 from edl_ckpt.core.proof.summing import ChunkSums
 from edl_ckpt.core.reading.blocks import (

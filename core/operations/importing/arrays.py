@@ -20,7 +20,6 @@ from typing import Any, Final, Self
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError, UnsupportedError
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.model.dtypes import DTYPES, DType, dtype_named
-from edl_ckpt.core.model.fingerprint import empty_fingerprint
 from edl_ckpt.core.operations.export.formats.arrays import INDEX, SAFETENSORS_DTYPES, SHARDED
 from edl_ckpt.core.operations.export.formats.frameworks import (
     CHECKPOINT_PREFIX,
@@ -50,6 +49,7 @@ from edl_ckpt.core.operations.importing.frameworks import (
     read_torch,
     tensorflow_prefix,
 )
+from edl_ckpt.core.proof.fingerprint import empty_fingerprint
 from edl_ckpt.core.storage import Location, open_objects, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import RangeReader

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.words import abridged
-from edl_ckpt.core.model.fingerprint import PREFIX
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export.content.ids import look_here
 from edl_ckpt.core.operations.export.content.reader import ContentReader, estimated_bytes
@@ -21,6 +20,7 @@ from edl_ckpt.core.operations.export.interface import (
     ExportResult,
 )
 from edl_ckpt.core.operations.export.output.target import ExportTarget, check_output, open_target
+from edl_ckpt.core.proof.fingerprint import PREFIX
 from edl_ckpt.core.proof.trust import Trust, check_trust
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.state.metadata import json_number
