@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
 from edl_ckpt.core.base.parallel import RESULT_BYTES
@@ -30,6 +30,29 @@ def together(sizes: Iterable[tuple[Some, int]], limit: int, *, most: int = sys.m
         total += size
     if some:
         yield some
+
+
+def near(
+    items: Iterable[Some], extent: Callable[[Some], tuple[int, int]], gap: int, most: int = sys.maxsize
+) -> Iterator[tuple[int, int, list[Some]]]:
+    """Yield (start, end, items) of stretches: each item begins at most `gap` behind those before it.
+
+    Items come in the order of their extents, [start, end). A stretch is no longer than `most`, unless it is one item.
+
+    >>> list(near([(0, 2), (3, 5), (9, 10)], lambda item: item, 1))
+    [(0, 5, [(0, 2), (3, 5)]), (9, 10, [(9, 10)])]
+    """
+    some: list[Some] = []
+    start = end = 0
+    for item in items:
+        first, last = extent(item)
+        if some and (first - end > gap or last - start > most):
+            yield start, end, some
+            some = []
+        start, end = (start, max(end, last)) if some else (first, last)
+        some.append(item)
+    if some:
+        yield start, end, some
 
 
 def packed(measured: Iterable[tuple[Some, int, str, int]], task_bytes: int) -> Iterator[tuple[Some, ...]]:

@@ -7,12 +7,13 @@ time, so that memory does not depend on how many there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError
 from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.packing import together
 from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.base.words import base_name
 from edl_ckpt.core.model.seals import PackedChunks, Seal, SealedShard, now_text
@@ -51,24 +52,12 @@ def prove_version(
     proof = _Proof(store, written, layouts, job, replace(options, placed=True), marks)
     job.reporter.start("proving", layouts.value_bytes)
     try:
-        for numbers in _groups(layouts, MOST_ENTRIES * (_CLUSTER_TIMES if job.executor.is_cluster else 1)):
+        most = MOST_ENTRIES * (_CLUSTER_TIMES if job.executor.is_cluster else 1)
+        for numbers in together(enumerate(layouts.entries.tolist()), most):
             proof.read(numbers)
     except CorruptError as error:
         raise _differs(error.message, error.path or written.path, error.offset) from error
     return proof.seal(source)
-
-
-def _groups(layouts: VersionLayout, most: int) -> Iterator[list[int]]:
-    """Yield the numbers of shards that are proved together."""
-    some: list[int] = []
-    entries = 0
-    for number, own in enumerate(layouts.entries.tolist()):
-        if some and entries + own > most:
-            yield some
-            some, entries = [], 0
-        some.append(number)
-        entries += own
-    yield some
 
 
 @dataclass(slots=True)

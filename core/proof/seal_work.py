@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.parallel import Advance
 from edl_ckpt.core.model.seals import Chunk, Seal
-from edl_ckpt.core.proof.sealing import CHUNK_BYTES, cut, seal_of_chunks, sealed_files, sums_of
+from edl_ckpt.core.proof.sealing import CHUNK_BYTES, batches, cut, seal_of_chunks, sealed_files, sums_of
 from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.storage.interface import RangeReader
@@ -55,7 +55,7 @@ class _SealWork:
 
     def do(self, opened: _CutCheckpoint, task: _Chunks, advance: Advance) -> list[str]:
         chunks = opened.chunks(task.file)[task.first : task.last]
-        (done,) = sums_of([(opened.reader(task.file), chunks)], workers=1)
+        done = sums_of(opened.reader(task.file), chunks)
         advance(chunks[-1].end - chunks[0].start)
         return [chunk.sum for chunk in done]
 
@@ -80,10 +80,7 @@ def make_seal(checkpoint: Checkpoint, fingerprint: str, job: Job) -> Seal:
 
 def _tasks(file: int, chunks: Sequence[Chunk], task_bytes: int) -> Iterator[_Chunks]:
     """Yield the chunks of a file in tasks: small chunks are read together."""
-    first, most = 0, max(task_bytes, CHUNK_BYTES)
-    for number, chunk in enumerate(chunks):
-        if number > first and (chunk.end - chunks[first].start > most or number - first >= MOST_CHUNKS):
-            yield _Chunks(file, first, number)
-            first = number
-    if chunks:
-        yield _Chunks(file, first, len(chunks))
+    last = 0
+    for some in batches(chunks, max(task_bytes, CHUNK_BYTES), most=MOST_CHUNKS):
+        first, last = last, last + len(some)
+        yield _Chunks(file, first, last)

@@ -10,8 +10,8 @@ from itertools import chain, pairwise
 from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from edl_ckpt.core.base.packing import near, together
 from edl_ckpt.core.base.parallel import run_parallel
-from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import base_name
 from edl_ckpt.core.model.seals import Chunk, PackedChunks, Seal, SealedShard, now_text
 from edl_ckpt.core.model.tables import Extent, ShardIndex
@@ -185,33 +185,26 @@ def _without_infos(edges: Sequence[int], of: dict[int, tuple[str, str]]) -> list
     return kept
 
 
-def sums_of(
-    files: Sequence[tuple[RangeReader, Sequence[Chunk]]], *, workers: int, reporter: Reporter = WARNINGS
-) -> list[list[Chunk]]:
-    """Return the chunks of each file with the checksums of its present bytes, in their order."""
+def sums_of(reader: RangeReader, chunks: Iterable[Chunk], *, workers: int = 1) -> list[Chunk]:
+    """Return chunks of a file with the checksums of its present bytes, in their order."""
     import numpy as np
 
-    def add(task: tuple[int, list[Chunk]]) -> tuple[int, list[Chunk]]:
-        number, some = task
-        reader, start, end = files[number][0], some[0].start, some[-1].end
-        if end - start > CHUNK_BYTES and len(some) == 1:
-            return number, [_sum_of_large(reader, some[0], reporter)]
+    def add(task: tuple[int, int, list[Chunk]]) -> list[Chunk]:
+        start, end, some = task
+        if end - start > CHUNK_BYTES:
+            return [_sum_of_large(reader, some[0])]
         data = reader.view(start, end - start)
         if data is None:
             buffer = np.empty(end - start, np.uint8)
             reader.read_into(start, buffer.data)
             data = buffer.data
-        reporter.advance(end - start)
-        return number, [chunk._replace(sum=checksum(data[chunk.start - start : chunk.end - start])) for chunk in some]
+        return [chunk._replace(sum=checksum(data[chunk.start - start : chunk.end - start])) for chunk in some]
 
-    done: list[list[Chunk]] = [[] for _ in files]
-    tasks = ((number, some) for number, (_, chunks) in enumerate(files) for some in batches(chunks))
-    for number, some in run_parallel(add, tasks, workers):
-        done[number] += some
-    return done
+    tasks = near(chunks, lambda chunk: (chunk.start, chunk.end), CHUNK_BYTES, CHUNK_BYTES)
+    return list(chain.from_iterable(run_parallel(add, tasks, workers)))
 
 
-def _sum_of_large(reader: RangeReader, chunk: Chunk, reporter: Reporter) -> Chunk:
+def _sum_of_large(reader: RangeReader, chunk: Chunk) -> Chunk:
     """Return a chunk with the checksum of its present bytes, of which a few are read at a time."""
     import numpy as np
     import xxhash
@@ -221,22 +214,14 @@ def _sum_of_large(reader: RangeReader, chunk: Chunk, reporter: Reporter) -> Chun
         some = buffer[: min(CHUNK_BYTES, chunk.end - start)].data
         reader.read_into(start, some)
         total.update(some)
-        reporter.advance(len(some))
     return chunk._replace(sum=total.hexdigest())
 
 
 def batches(
     chunks: Iterable[Chunk], batch_bytes: int = CHUNK_BYTES, *, most: int = sys.maxsize
 ) -> Iterator[list[Chunk]]:
-    """Yield groups of `most` consecutive chunks, each of about `batch_bytes`: small chunks are read together."""
-    some: list[Chunk] = []
-    for chunk in chunks:
-        if some and (chunk.end - some[0].start > batch_bytes or len(some) == most):
-            yield some
-            some = []
-        some.append(chunk)
-    if some:
-        yield some
+    """Return groups of `most` consecutive chunks, each of about `batch_bytes`: small chunks are read together."""
+    return together(((chunk, chunk.end - chunk.start) for chunk in chunks), batch_bytes, most=most)
 
 
 def checksum(data: memoryview | bytes) -> str:
@@ -250,15 +235,13 @@ def checksum(data: memoryview | bytes) -> str:
     return xxhash.xxh3_128_hexdigest(data)
 
 
-def check_chunks(
-    seal: Seal, readers: Mapping[str, RangeReader], *, workers: int, reporter: Reporter = WARNINGS
-) -> Iterator[Mismatch]:
+def check_chunks(seal: Seal, readers: Mapping[str, RangeReader], *, workers: int) -> Iterator[Mismatch]:
     """Yield every chunk of a seal that does not match its shard; `readers` are the shards by file name.
 
     Shards of another size than in the seal are passed over.
     """
     for shard in comparable(seal, readers):
-        (found,) = sums_of([(readers[shard.name], shard.chunks)], workers=workers, reporter=reporter)
+        found = sums_of(readers[shard.name], shard.chunks, workers=workers)
         for chunk, now in zip(shard.chunks, found, strict=True):
             if chunk != now and not rereads_correctly(readers[shard.name], chunk):
                 yield Mismatch(shard.name, chunk)
@@ -271,7 +254,7 @@ def comparable(seal: Seal, readers: Mapping[str, RangeReader]) -> list[SealedSha
 
 def rereads_correctly(reader: RangeReader, chunk: Chunk) -> bool:
     """Read a chunk once more; True when it matches the seal now: a network or a disk may damage a single read."""
-    ((found,),) = sums_of([(reader, [chunk])], workers=1)
+    (found,) = sums_of(reader, [chunk])
     if found == chunk:
         LOG.info(
             "%s: bytes %d to %d were damaged in one read, and correct in the next", reader.path, chunk.start, chunk.end

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.base.parallel import run_all
-from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.model.seals import Chunk
 from edl_ckpt.core.model.tables import ShardIndex
 from edl_ckpt.core.proof.sealing import CHUNK_BYTES, checksum, sums_of
@@ -199,7 +198,7 @@ class ChunkSums:
         places = ((shard, number) for shard in shards for number in range(len(shard.file.files)))
         run_all(add, places, workers)
 
-    def finish(self, path: str, *, workers: int = 1, reporter: Reporter = WARNINGS) -> list[Chunk]:
+    def finish(self, path: str, *, workers: int = 1) -> list[Chunk]:
         """Return the chunks of a file with the checksums of its bytes; what did not come of them is read now."""
         reader, chunks = self._files[path]
         if path in self._literals and self._compared[path] != self._literals[path].size_bytes:
@@ -211,7 +210,7 @@ class ChunkSums:
         done = [Chunk(*chunk[:-1], text) for chunk, text in zip(chunks, found, strict=True)]
         missing = [number for number, chunk in enumerate(done) if not chunk.sum]
         if missing:
-            (again,) = sums_of([(reader, [chunks[n] for n in missing])], workers=workers, reporter=reporter)
+            again = sums_of(reader, [chunks[n] for n in missing], workers=workers)
             for number, chunk in zip(missing, again, strict=True):
                 done[number] = chunk
         return done

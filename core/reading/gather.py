@@ -19,7 +19,7 @@ import numpy.typing as npt
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.memory import check_memory
 from edl_ckpt.core.base.numbers import whole_number
-from edl_ckpt.core.base.packing import together
+from edl_ckpt.core.base.packing import near, together
 from edl_ckpt.core.base.parallel import REMOTE_WORKERS, default_workers, run_parallel
 from edl_ckpt.core.base.progress import Reporter
 from edl_ckpt.core.base.words import counted
@@ -287,12 +287,12 @@ class Gathering:
         """Yield everything that is to be read into the arrays of a part."""
         for shard in self._shards.values():
             own = [(d, part.variables[n]) for n, (of, d) in variables.items() if of is shard and d.size_bytes]
-            for near in _neighbours(own) if self._remote else ([each] for each in own):
-                reader = self._source.reader(shard, near[0][0].values)
-                if len(near) > 1:
-                    yield _Read(sum(dense.size_bytes for dense, _ in near), partial(_read_at_once, reader, near))
+            for some in _neighbours(own) if self._remote else ([dense] for dense in own):
+                reader = self._source.reader(shard, some[0][0].values)
+                if len(some) > 1:
+                    yield _Read(sum(dense.size_bytes for dense, _ in some), partial(_read_at_once, reader, some))
                 else:
-                    yield from self._dense_reads(reader, *near[0])
+                    yield from self._dense_reads(reader, *some[0])
         for name, table in tables.items():
             for span in table.spans:
                 vectors = part.tables[name].vectors[span.at : span.at + span.kept]
@@ -400,25 +400,20 @@ def _last_of_each(ids: bulk.I64) -> npt.NDArray[np.bool_] | None:
 
 def _neighbours(found: Sequence[_Dense]) -> Iterator[list[_Dense]]:
     """Yield small variables that lie near each other in a shard together: one request to remote storage for them."""
-    near: list[_Dense] = []
-    for dense, array in sorted(found, key=lambda each: (each[0].values.file, each[0].values.start)):
-        if near and (
-            dense.values.file != near[0][0].values.file
-            or dense.values.end - near[0][0].values.start > _VALUE_BYTES
-            or dense.values.start - near[-1][0].values.end > _NEAR_BYTES
-        ):
-            yield near
-            near = []
-        near.append((dense, array))
-    if near:
-        yield near
+    for file in sorted({dense.values.file for dense, _ in found}):
+        own = sorted((dense for dense in found if dense[0].values.file == file), key=_dense_extent)
+        yield from (some for _, _, some in near(own, _dense_extent, _NEAR_BYTES, _VALUE_BYTES))
 
 
-def _read_at_once(reader: RangeReader, near: Sequence[_Dense]) -> None:
+def _dense_extent(dense: _Dense) -> tuple[int, int]:
+    return dense[0].values.start, dense[0].values.end
+
+
+def _read_at_once(reader: RangeReader, some: Sequence[_Dense]) -> None:
     """Read variables with what lies between them, and put each into its array."""
-    start = near[0][0].values.start
-    data = np.frombuffer(reader.read(start, near[-1][0].values.end - start), np.uint8)
-    for dense, array in near:
+    start = some[0][0].values.start
+    data = np.frombuffer(reader.read(start, some[-1][0].values.end - start), np.uint8)
+    for dense, array in some:
         own = data[dense.values.start - start : dense.values.end - start]
         array.reshape(-1)[:] = as_dtype(own, dense.dtype)
 

@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 
 from edl_ckpt.core.base.errors import EdlCkptError
+from edl_ckpt.core.base.packing import near
 from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.model.tables import ShardIndex
 from edl_ckpt.core.storage.files import ScratchFile
@@ -130,7 +131,7 @@ def _blocks(
 
 
 def _to_keep(shard: ShardIndex, file: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges [start, end) of a file that are kept, in order: those with small gaps between them as one."""
+    """Return the ranges [start, end) of a file that are kept, in order: those with small gaps between them as one."""
     runs = [(entry, [run for run in entry.ids if run.is_stored and run.file == file]) for entry in shard.tables]
     extents = [(run.start, run.end) for _, own in runs for run in own]
     extents += [
@@ -138,13 +139,4 @@ def _to_keep(shard: ShardIndex, file: int) -> Iterator[tuple[int, int]]:
         for entry, own in runs
         if own and entry.values.file == file and max(run.end for run in own) - entry.offset <= _SMALL_BYTES
     ]
-    open_range: tuple[int, int] | None = None
-    for start, end in sorted(extents):
-        if open_range is not None and start - open_range[1] <= _GAP_BYTES:
-            open_range = (open_range[0], max(open_range[1], end))
-            continue
-        if open_range is not None:
-            yield open_range
-        open_range = (start, end)
-    if open_range is not None:
-        yield open_range
+    return ((start, end) for start, end, _ in near(sorted(extents), lambda extent: extent, _GAP_BYTES))

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from edl_ckpt.core.base.packing import near
 from edl_ckpt.core.base.parallel import Advance
 from edl_ckpt.core.kernel import bulk, routing
 from edl_ckpt.core.model.tables import DenseEntry, Encoding, ShardIndex, TableEntry
@@ -93,17 +94,13 @@ def bundles(checkpoint: Checkpoint, bundle_bytes: int = PIECE_BYTES, *, times: i
     """Yield all small parts of tables, by `is_small`, shard by shard, in bundles of about `bundle_bytes`."""
     for shard in checkpoint.shards:
         wanted = max(bundle_bytes, checkpoint.reader(shard).block_bytes)
-        some: list[TableEntry] = []
-        parts = (entry for entry in shard.tables if is_small(entry, times))
-        for entry in sorted(parts, key=lambda entry: entry.offset):
-            if some:
-                start, end = some[0].offset, some[-1].ids[0].end
-                if entry.ids[0].end - start > wanted or not 0 <= entry.offset - end <= _GAP_BYTES:
-                    yield Bundle(shard, tuple(some), start, end)
-                    some = []
-            some.append(entry)
-        if some:
-            yield Bundle(shard, tuple(some), some[0].offset, some[-1].ids[0].end)
+        parts = sorted((entry for entry in shard.tables if is_small(entry, times)), key=_part_extent)
+        for start, end, entries in near(parts, _part_extent, _GAP_BYTES, wanted):
+            yield Bundle(shard, tuple(entries), start, end)
+
+
+def _part_extent(entry: TableEntry) -> tuple[int, int]:
+    return entry.offset, entry.ids[0].end
 
 
 def read_bundle(checkpoint: Checkpoint, bundle: Bundle, sums: Sums | None = None) -> bulk.U8:

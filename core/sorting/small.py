@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from edl_ckpt.core.base.packing import near
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.tables import Encoding, ShardIndex, TableEntry
@@ -16,7 +17,6 @@ from edl_ckpt.core.proof.duplicates import check_reads, order_of
 from edl_ckpt.core.reading.blocks import check_row_count, id_blocks, read_rows
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sorting.partition import TablePart
-from edl_ckpt.core.storage.interface import RangeReader
 
 _GAP_BYTES: Final = 16 << 10
 """The most bytes between two parts that are read along with them."""
@@ -62,9 +62,11 @@ def read_tables(checkpoint: Checkpoint, names: Collection[str]) -> dict[str, Sma
         for entry in own:
             if not _is_in_first_file(entry):
                 ids[entry.name] += [block for _, block in id_blocks(checkpoint, shard, entry)]
-                data = np.empty((entry.rows, entry.row_bytes), np.uint8)
-                rows[entry.name].append(read_rows(checkpoint, shard, entry, 0, data))
-        for start, data, entries in _near(checkpoint.reader(shard), list(filter(_is_in_first_file, own))):
+                out = np.empty((entry.rows, entry.row_bytes), np.uint8)
+                rows[entry.name].append(read_rows(checkpoint, shard, entry, 0, out))
+        for start, end, entries in near(sorted(filter(_is_in_first_file, own), key=_extent), _extent, _GAP_BYTES):
+            data = np.empty(end - start, np.uint8)
+            checkpoint.reader(shard).read_into(start, data.data)
             for entry in entries:
                 ids[entry.name].append(_ids(checkpoint, shard, entry, start, data))
                 at = entry.values.start - start
@@ -81,29 +83,6 @@ def _extent(entry: TableEntry) -> tuple[int, int]:
     """Return where the values and ids of a table begin and end in a shard."""
     starts = [entry.values.start, *(run.start for run in entry.ids)]
     return min(starts), max([entry.values.end, *(run.end for run in entry.ids)])
-
-
-def _near(reader: RangeReader, entries: Sequence[TableEntry]) -> Iterator[tuple[int, bulk.U8, list[TableEntry]]]:
-    """Yield (offset, bytes, entries) of stretches of a shard that have all of some entries."""
-    some: list[TableEntry] = []
-    start = end = 0
-    for entry in sorted(entries, key=_extent):
-        first, last = _extent(entry)
-        if some and first - end > _GAP_BYTES:
-            yield start, _read(reader, start, end), some
-            some = []
-        if not some:
-            start = end = first
-        some.append(entry)
-        end = max(end, last)
-    if some:
-        yield start, _read(reader, start, end), some
-
-
-def _read(reader: RangeReader, start: int, end: int) -> bulk.U8:
-    data = np.empty(end - start, np.uint8)
-    reader.read_into(start, data.data)
-    return data
 
 
 def _ids(checkpoint: Checkpoint, shard: ShardIndex, entry: TableEntry, start: int, data: bulk.U8) -> bulk.I64:
