@@ -13,7 +13,8 @@ import hashlib
 import logging
 import os
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from edl_ckpt.core.base.errors import (
 )
 from edl_ckpt.core.base.parallel import pause
 from edl_ckpt.core.base.words import extra_hint
+from edl_ckpt.core.storage.interface import OpenUpload
 from edl_ckpt.core.storage.s3.session import Service, settings
 from edl_ckpt.core.storage.s3.transport import DamagedError, Transport
 
@@ -71,144 +73,180 @@ class Connection:
             import botocore.session  # noqa: F401 - to say at once that it is missing
         except ImportError as error:
             raise UnsupportedError(str(error), path=shown, hint=extra_hint("s3")) from error
-        self._transport = Transport(functools.partial(Service, *settings(options, shown)))
+        self.transport = Transport(functools.partial(Service, *settings(options, shown)))
         self.takes_quoted_etags = True
         """False once this service answered 412 to If-Match with the right ETag in quotes (Ceph's gateway)."""
-        self._reports_md5: bool | None = None
+        self.reports_md5: bool | None = None
         """Whether this service's ETags are MD5 sums; None until the first upload."""
-        self._reports_crc32c: bool | None = None
+        self.reports_crc32c: bool | None = None
         """Whether this service reports the CRC-32C of parts; None until it had one."""
 
-    def request(self, method: str, path: str, **parameters: Any) -> dict[str, Any]:
-        """Make one request of S3's interface and return its answer, with its body; `path` is for errors.
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An object, or the beginning of the names of several, in a bucket of a service; `path` is its URL, for errors."""
+
+    connection: Connection
+    bucket: str
+    key: str
+    path: str
+
+    @property
+    def _names(self) -> dict[str, Any]:
+        return {"Bucket": self.bucket, "Key": self.key}
+
+    def request(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Make one request about the object and return its answer, with its body.
 
         Raises what `_meaning` says of S3's codes; UnavailableError after the last attempt.
         """
-        return self._try(lambda: self._transport.call(method, parameters), f"{method} of {path}", path)
+        return self._request(method, self._names | parameters)
 
-    def begin_upload(self, path: str, on_failure: Callable[[], None], **parameters: Any) -> str:
+    def request_many(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Make one request about the bucket and return its answer; errors as `request`."""
+        return self._request(method, {"Bucket": self.bucket, **parameters})
+
+    def read(self, wanted: memoryview | int, **parameters: Any) -> dict[str, Any]:
+        """Make a ranged GET that must fill a buffer of bytes, or return so many; return its answer."""
+        return self._request("get_object", self._names | parameters, wanted)
+
+    def _request(
+        self, method: str, parameters: dict[str, Any], wanted: memoryview | int | None = None
+    ) -> dict[str, Any]:
+        return self._try(lambda: self.connection.transport.call(method, parameters, wanted), method)
+
+    def identity(self) -> tuple[str, str, str]:
+        """Return the address of the service, its region, and where the credentials come from; '' without any."""
+        try:
+            return self.connection.transport.service.identity()
+        except Exception as error:
+            raise _meaning(error, self.path) from error
+
+    def begin_upload(self, on_failure: Callable[[], None], **parameters: Any) -> str:
         """Begin an upload and return its id; errors as `request`.
 
         `on_failure` is called after each attempt that may have begun one without an answer.
         """
-        method = "create_multipart_upload"
 
         def begin(**sums: str) -> dict[str, Any]:
-            make = functools.partial(self._transport.call, method, {**parameters, **sums})
-            return self._try(make, f"{method} of {path}", path, on_failure)
+            named, method = self._names | parameters | sums, "create_multipart_upload"
+            return self._try(lambda: service.transport.call(method, named), method, on_failure)
 
-        if self._reports_crc32c is not False and _crc32c_function() is not None:
-            try:
-                answer = begin(ChecksumAlgorithm="CRC32C")
-            except (LockedError, NoSpaceError, NotFoundError, UnavailableError):
-                raise
-            except EdlCkptError:  # a service may refuse what it does not know, also by a 403
-                answer = begin()
-                self._reports_crc32c = False
-            else:
-                self._reports_crc32c = answer.get("ChecksumAlgorithm") == "CRC32C" or self._reports_crc32c
-            return str(answer["UploadId"])
-        return str(begin()["UploadId"])
-
-    def read(self, path: str, wanted: memoryview | int, **parameters: Any) -> Any:
-        """Make a ranged GET that must fill a buffer of bytes, or return so many; return its answer."""
-        make = functools.partial(self._transport.call, "get_object", parameters, wanted)
-        return self._try(make, f"get_object of {path}", path)
-
-    def identity(self, path: str) -> tuple[str, str, str]:
-        """Return the address of the service, its region, and where the credentials come from; '' without any."""
+        service = self.connection
+        if service.reports_crc32c is False or _crc32c_function() is None:
+            return str(begin()["UploadId"])
         try:
-            return self._transport.service.identity()
-        except Exception as error:
-            raise _meaning(error, path) from error
+            answer = begin(ChecksumAlgorithm="CRC32C")
+        except (LockedError, NoSpaceError, NotFoundError, UnavailableError):
+            raise
+        except EdlCkptError:  # a service may refuse what it does not know, also by a 403
+            answer = begin()
+            service.reports_crc32c = False
+        else:
+            service.reports_crc32c = answer.get("ChecksumAlgorithm") == "CRC32C" or service.reports_crc32c
+        return str(answer["UploadId"])
 
-    def upload(self, method: str, path: str, data: bytes | bytearray, **parameters: Any) -> dict[str, Any]:
+    def abort_upload(self, upload_id: str) -> bool:
+        """Abort an upload and discard its parts; a missing one is no error. False where the service aborts none."""
+        try:
+            self.request("abort_multipart_upload", UploadId=upload_id)
+        except UnsupportedError:
+            return False
+        except (LockedError, NotFoundError):
+            pass
+        return True
+
+    def uploads(self) -> Iterator[OpenUpload]:
+        """Yield the uploads whose keys begin so and that are neither completed nor aborted, by their keys.
+
+        UnsupportedError where the service does not list them.
+        """
+        more: dict[str, str] = {}
+        while True:
+            answer = self.request_many("list_multipart_uploads", Prefix=self.key, **more)
+            now = served_at(answer)
+            for item in answer.get("Uploads", ()):
+                yield OpenUpload(item["Key"], item["UploadId"], (now - item["Initiated"]).total_seconds())
+            if not answer.get("IsTruncated"):
+                return
+            more = {"KeyMarker": answer["NextKeyMarker"], "UploadIdMarker": answer["NextUploadIdMarker"]}
+
+    def upload(self, method: str, data: bytes | bytearray, **parameters: Any) -> dict[str, Any]:
         """PUT data and compare the checksum that S3 reports with that of the data.
 
         A part has a CRC-32C where the service reports it, both that and an MD5 until this is known, and else an MD5.
         Some services report an ETag that is no MD5. That is found out at the first small object, which is read back.
         Then `verified` is False, and whoever needs a proof reads back.
         """
-        crc = _crc32c(data) if method == "upload_part" and self._reports_crc32c is not False else ""
+        service, is_part = self.connection, method == "upload_part"
+        crc = _crc32c(data) if is_part and service.reports_crc32c is not False else ""
 
         def write() -> dict[str, Any]:
-            reports, digest = bool(crc) and self._reports_crc32c, b""
+            reports, digest = bool(crc) and service.reports_crc32c, b""
             sums = {} if reports is False else {"ChecksumAlgorithm": "CRC32C", "ChecksumCRC32C": crc}
             if not reports:
                 digest = hashlib.md5(data, usedforsecurity=False).digest()
                 sums["ContentMD5"] = base64.b64encode(digest).decode()
-            answer = self._send(method, path, {**parameters, **sums, "Body": data})
+            answer = self._send(method, {**self._names, **parameters, **sums, "Body": data})
             reported = answer.get("ChecksumCRC32C") if crc else None
             if reported not in {None, crc}:
                 raise DamagedError("S3 received other bytes than were sent")
-            if crc and not self._reports_crc32c:
-                self._reports_crc32c = reported is not None
-            is_right = reported is not None or bool(digest and self._has_md5(method, parameters, answer, digest, data))
+            if crc and not service.reports_crc32c:
+                service.reports_crc32c = reported is not None
+            is_right = reported is not None or bool(digest and self._has_md5(answer, digest, data, is_part=is_part))
             return {**answer, "verified": is_right}
 
-        return self._try(write, f"{method} of {path}", path)
+        return self._try(write, method)
 
-    def _send(self, method: str, path: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    def _send(self, method: str, parameters: dict[str, Any]) -> dict[str, Any]:
         """Send data; a part once more, signed whole and with an MD5 alone, to a service that refuses it otherwise."""
+        transport = self.connection.transport
         try:
-            return self._transport.call(method, parameters)
+            return transport.call(method, parameters)
         except Exception as error:
             again = UnavailableError, LockedError, NotFoundError, NoSpaceError
-            if method != "upload_part" or isinstance(_meaning(error, path), again):
+            if method != "upload_part" or isinstance(_meaning(error, self.path), again):
                 raise
-        self._transport.hashes_parts = True
+        transport.hashes_parts = True
         if "ContentMD5" in parameters:
             parameters = {name: value for name, value in parameters.items() if not name.startswith("Checksum")}
-        return self._transport.call(method, parameters)
+        return transport.call(method, parameters)
 
-    def _has_md5(
-        self,
-        method: str,
-        parameters: Mapping[str, Any],
-        answer: Mapping[str, Any],
-        digest: bytes,
-        data: bytes | bytearray,
-    ) -> bool:
+    def _has_md5(self, answer: Mapping[str, Any], digest: bytes, data: bytes | bytearray, *, is_part: bool) -> bool:
         """Say whether an answer to an upload has the MD5 of the data; False also where the service reports none."""
-        etag = answer["ETag"].strip('"')
+        etag, service = answer["ETag"].strip('"'), self.connection
         encrypted = answer.get("ServerSideEncryption", "AES256") != "AES256" or answer.get("SSECustomerAlgorithm")
-        if encrypted or not is_md5(etag) or self._reports_md5 is False:
+        if encrypted or not is_md5(etag) or service.reports_md5 is False:
             return False
         if etag == digest.hex():
-            self._reports_md5 = True
+            service.reports_md5 = True
             return True
-        is_part = method == "upload_part"  # which cannot be read back alone
-        if self._reports_md5 or not (is_part or self._rereads(parameters, data)):
+        # A part cannot be read back alone.
+        if service.reports_md5 or not (is_part or self._rereads(data)):
             raise DamagedError("S3 received other bytes than were sent")
-        self._reports_md5 = None if is_part else False
+        service.reports_md5 = None if is_part else False
         return False
 
-    def _rereads(self, parameters: Mapping[str, Any], data: bytes | bytearray) -> bool:
+    def _rereads(self, data: bytes | bytearray) -> bool:
         """Say whether an object that was just written has the bytes that were sent."""
-        answer = self._transport.call("get_object", {name: parameters[name] for name in ("Bucket", "Key")})
-        return bool(answer["Body"] == bytes(data))
+        return bool(self.connection.transport.call("get_object", self._names)["Body"] == bytes(data))
 
     def _try(
-        self,
-        make: Callable[[], dict[str, Any]],
-        what: str,
-        path: str,
-        on_failure: Callable[[], None] | None = None,
+        self, make: Callable[[], dict[str, Any]], method: str, on_failure: Callable[[], None] = lambda: None
     ) -> dict[str, Any]:
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 return make()
             except EdlCkptError:
-                if on_failure is not None:
-                    on_failure()
+                on_failure()
                 raise
             except Exception as error:
-                meaning = _meaning(error, path)
-                if on_failure is not None and isinstance(meaning, UnavailableError):
+                meaning = _meaning(error, self.path)
+                if isinstance(meaning, UnavailableError):
                     on_failure()
                 if attempt == ATTEMPTS or not isinstance(meaning, UnavailableError):
                     raise meaning from error
-                LOG.info("retry %d of %d: %s: %s", attempt, ATTEMPTS - 1, what, meaning.message)
+                LOG.info("retry %d of %d: %s of %s: %s", attempt, ATTEMPTS - 1, method, self.path, meaning.message)
                 pause(0.1 * 2**attempt * (0.5 + random.random()))  # noqa: S311 - spreads retries, hides nothing
         raise AssertionError  # the loop always returns or raises
 

@@ -10,8 +10,7 @@ from typing import Final
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError, UnsupportedError
 from edl_ckpt.core.base.words import rounded_duration
 from edl_ckpt.core.storage.facts import Fact, Verdict
-from edl_ckpt.core.storage.s3.client import Connection
-from edl_ckpt.core.storage.s3.upload import abort_upload
+from edl_ckpt.core.storage.s3.client import Target
 
 _SKEW_SECONDS: Final = 60.0
 _REFUSED_SKEW_SECONDS: Final = 840.0
@@ -28,16 +27,16 @@ _SOURCES: Final = {
 }
 
 
-def told_facts(connection: Connection, bucket: str, prefix: str, url: str) -> Iterator[Fact]:
-    """Yield what can be said without a write: the service, the credentials, the clock and the listing."""
-    address, region, source = connection.identity(url)
+def told_facts(top: Target) -> Iterator[Fact]:
+    """Yield what can be said of a location without a write: the service, the credentials, the clock and the listing."""
+    address, region, source = top.identity()
     yield Fact("service", f"{address}{f', region {region}' if region else ''}")
     if source:
         yield Fact("credentials from", _SOURCES.get(source, source))
     else:
         yield Fact("credentials from", "nowhere", Verdict.WEAKER, "only a public bucket can be read")
     start, before = time.monotonic(), time.time()
-    answer = connection.request("list_objects_v2", url, Bucket=bucket, Prefix=prefix, MaxKeys=1)
+    answer = top.request_many("list_objects_v2", Prefix=top.key, MaxKeys=1)
     seconds = time.monotonic() - start
     slow = Verdict.WEAKER if seconds > _SLOW_SECONDS else Verdict.FINE
     yield Fact(
@@ -45,7 +44,7 @@ def told_facts(connection: Connection, bucket: str, prefix: str, url: str) -> It
     )
     yield _clock(answer, before + seconds / 2)
     with suppress(EdlCkptError):  # few may ask
-        status = connection.request("get_bucket_versioning", url, Bucket=bucket).get("Status", "off")
+        status = top.request_many("get_bucket_versioning").get("Status", "off")
         kept = status == "Enabled"
         why = "deleted versions stay, and cost, until a lifecycle rule removes them"
         yield Fact(
@@ -72,22 +71,21 @@ def _clock(answer: dict[str, object], now: float) -> Fact:
     return Fact("clock", shown, verdict, "S3 refuses requests that are 15 minutes off" * (verdict is Verdict.WEAKER))
 
 
-def tried_facts(connection: Connection, bucket: str, key: str, url: str) -> Iterator[Fact]:
+def tried_facts(target: Target) -> Iterator[Fact]:
     """Yield what the service does with an object of ours, which the caller removes: conditions, and large objects."""
-    yield from _conditions(connection, bucket, key, url)
+    yield from _conditions(target)
     try:
-        upload_id = connection.begin_upload(url, lambda: None, Bucket=bucket, Key=key)
+        upload_id = target.begin_upload(lambda: None)
         try:
-            part = {"UploadId": upload_id, "PartNumber": 1}
-            connection.upload("upload_part", url, b"part", Bucket=bucket, Key=key, **part)
+            target.upload("upload_part", b"part", UploadId=upload_id, PartNumber=1)
         finally:
-            abort_upload(connection, bucket, key, url, upload_id)
+            target.abort_upload(upload_id)
     except EdlCkptError as error:
         yield Fact("multipart uploads", f"no: {error.message}", Verdict.BROKEN, "every shard is one")
     else:
         yield Fact("multipart uploads", "yes")
     try:
-        connection.request("list_multipart_uploads", url, Bucket=bucket, Prefix=key)
+        target.request_many("list_multipart_uploads", Prefix=target.key)
     except EdlCkptError:
         why = "what a killed command was uploading is found by its journal only: let a lifecycle rule abort old uploads"
         yield Fact("list of uploads", "no", Verdict.WEAKER, why)
@@ -95,12 +93,12 @@ def tried_facts(connection: Connection, bucket: str, key: str, url: str) -> Iter
         yield Fact("list of uploads", "yes")
 
 
-def _conditions(connection: Connection, bucket: str, key: str, url: str) -> Iterator[Fact]:
+def _conditions(target: Target) -> Iterator[Fact]:
     """Yield whether a write can depend on what is there. No command of ours needs it, as services differ."""
     note = "no command needs it: the lock is made of listings, and metadata is kept twice after a lock was lost"
     for name, condition in (("If-None-Match", {"IfNoneMatch": "*"}), ("If-Match", {"IfMatch": '"0"'})):
         try:
-            connection.request("put_object", url, Bucket=bucket, Key=key, Body=b"again", **condition)
+            target.request("put_object", Body=b"again", **condition)
         except (LockedError, NotFoundError):
             yield Fact(f"conditional writes ({name})", "yes")
         except UnsupportedError:

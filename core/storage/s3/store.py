@@ -35,9 +35,9 @@ from edl_ckpt.core.storage.interface import (
 )
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.parts import PartMemory
-from edl_ckpt.core.storage.s3.client import Connection, NoBucketError, connect, served_at
+from edl_ckpt.core.storage.s3.client import NoBucketError, Target, connect, served_at
 from edl_ckpt.core.storage.s3.facts import told_facts, tried_facts
-from edl_ckpt.core.storage.s3.upload import MIN_PART_BYTES, WRITE_ID, Parts, Upload, abort_upload, uploads_below
+from edl_ckpt.core.storage.s3.upload import MIN_PART_BYTES, WRITE_ID, Parts, Upload
 from edl_ckpt.core.storage.s3.windows import Windows
 
 _FIRST_READ_BYTES: Final = 256 << 10
@@ -66,21 +66,20 @@ def _is_empty(error: EdlCkptError) -> bool:
 class S3Reader(RemoteReader):
     """An object, read by ranges. All of them come from the generation that was there when it was opened."""
 
-    def __init__(self, connection: Connection, bucket: str, key: str, shown: str) -> None:
-        self.path = shown
+    def __init__(self, target: Target) -> None:
+        self.path = target.path
         self.bytes_read = 0
-        self._connection = connection
-        self._target = {"Bucket": bucket, "Key": key}
+        self._target = target
         head = b""
         try:
             span = f"bytes=0-{_FIRST_READ_BYTES - 1}"
-            answer = connection.request("get_object", shown, **self._target, Range=span)
+            answer = target.request("get_object", Range=span)
             head = answer["Body"]
             self.size_bytes = int(answer.get("ContentRange", f"/{len(head)}").rpartition("/")[2])
         except EdlCkptError as error:
             if not _is_empty(error):
                 raise
-            answer = connection.request("head_object", shown, **self._target)  # an object of no bytes has no range
+            answer = target.request("head_object")  # an object of no bytes has no range
             self.size_bytes = int(answer["ContentLength"])
         self._windows = Windows()
         if len(head) == min(self.size_bytes, _FIRST_READ_BYTES):
@@ -139,18 +138,18 @@ class S3Reader(RemoteReader):
 
     def _pinned(self, offset: int, size: int, wanted: memoryview | int) -> Any:
         """Read a range of the generation that was opened, and return the body; LockedError for any other."""
-        read = functools.partial(self._connection.read, self.path, wanted)
+        read, connection = functools.partial(self._target.read, wanted), self._target.connection
         span = f"bytes={offset}-{offset + size - 1}"
-        condition = {"IfMatch": self.etag} if self._connection.takes_quoted_etags else {}
+        condition = {"IfMatch": self.etag} if connection.takes_quoted_etags else {}
         try:
-            answer = read(**self._target, Range=span, **condition)
+            answer = read(Range=span, **condition)
         except NotFoundError:
             raise self._changed() from None
         except LockedError:
             self.check_unchanged()
             # The object is the same: this service refuses an ETag in quotes. The answer's own ETag says as much.
-            self._connection.takes_quoted_etags = False
-            answer = read(**self._target, Range=span)
+            connection.takes_quoted_etags = False
+            answer = read(Range=span)
         if answer["ETag"] != self.etag:
             raise self._changed()
         return answer["Body"]
@@ -165,7 +164,7 @@ class S3Reader(RemoteReader):
     def check_unchanged(self) -> None:
         """Raise LockedError when the object has been overwritten."""
         try:
-            answer = self._connection.request("head_object", self.path, **self._target)
+            answer = self._target.request("head_object")
         except NotFoundError:
             raise self._changed() from None
         if answer["ETag"] != self.etag:
@@ -197,19 +196,13 @@ class S3Store(ObjectStore):
         if not self._bucket:
             raise UsageError("expected s3://BUCKET/PREFIX, got no bucket", path=location.url)
         self._connection = connect(location.options)
+        self._top = Target(self._connection, self._bucket, self._prefix, self._url)
 
     def _key(self, relative: str) -> str:
         return self._prefix + relative
 
-    def _target(self, relative: str) -> dict[str, str]:
-        return {"Bucket": self._bucket, "Key": self._key(relative)}
-
-    def _ask(self, method: str, relative: str, **parameters: str) -> dict[str, Any]:
-        """Make a request about one object; errors as `Connection.request`."""
-        return self._connection.request(method, self.path(relative), **self._target(relative), **parameters)
-
-    def _put(self, relative: str, data: bytes, **condition: str) -> None:
-        self._connection.upload("put_object", self.path(relative), data, **self._target(relative), **condition)
+    def _target(self, relative: str) -> Target:
+        return Target(self._connection, self._bucket, self._key(relative), self.path(relative))
 
     def _objects(self, prefix: str) -> Iterator[dict[str, Any]]:
         """Yield every object below a prefix; each request returns a thousand."""
@@ -224,7 +217,7 @@ class S3Store(ObjectStore):
 
     def _pages(self, **parameters: str) -> Iterator[dict[str, Any]]:
         while True:
-            answer = self._connection.request("list_objects_v2", self._url, Bucket=self._bucket, **parameters)
+            answer = self._top.request_many("list_objects_v2", **parameters)
             yield answer
             if not answer.get("IsTruncated"):
                 return
@@ -284,14 +277,11 @@ class S3Store(ObjectStore):
 
     def open(self, path: str) -> RangeReader:
         """Open an object for ranged reads."""
-        return S3Reader(self._connection, self._bucket, self._key(self._relative(path)), path)
-
-    def _relative(self, path: str) -> str:
-        return path.removeprefix(f"{self._url}/")
+        return S3Reader(self._target(path.removeprefix(f"{self._url}/")))
 
     def modified(self, relative: str) -> float:
         """Return when an object was last written, in seconds since the epoch."""
-        return float(self._ask("head_object", relative)["LastModified"].timestamp())
+        return float(self._target(relative).request("head_object")["LastModified"].timestamp())
 
     def read_small(self, relative: str) -> bytes | None:
         """Return the whole of a small object below the location; None when there is no such object."""
@@ -302,7 +292,7 @@ class S3Store(ObjectStore):
         """Return the whole of a small object and its mark; None when there is no such object."""
         first = f"bytes=0-{SMALL_BYTES - 1}"  # whoever may write here may have put gigabytes there
         try:
-            answer = self._ask("get_object", relative, Range=first)
+            answer = self._target(relative).request("get_object", Range=first)
         except NoBucketError:
             raise
         except NotFoundError:
@@ -316,7 +306,7 @@ class S3Store(ObjectStore):
 
     def write_small(self, relative: str, data: bytes) -> None:
         """Write a small object. A reader sees the old content or the new, never a mixture."""
-        self._put(relative, data)
+        self._target(relative).upload("put_object", data)
 
     def write_over(self, relative: str, data: bytes, seen: ObjectStat | None) -> None:
         """Write a small object in place of the one that was seen, None for none; LockedError when another one is there.
@@ -327,7 +317,7 @@ class S3Store(ObjectStore):
         conditions = [{"IfMatch": f'"{etag}"'}, {"IfMatch": etag}] if etag else [{"IfNoneMatch": "*"}]
         for condition in conditions if self._connection.takes_quoted_etags else conditions[-1:]:
             try:
-                self._put(relative, data, **condition)
+                self._target(relative).upload("put_object", data, **condition)
             except (UnavailableError, AuthError, NoSpaceError):
                 raise
             except EdlCkptError as error:
@@ -344,7 +334,7 @@ class S3Store(ObjectStore):
     def remove(self, relative: str) -> None:
         """Remove an object; a missing one is no error."""
         with suppress(NotFoundError):
-            self._ask("delete_object", relative)
+            self._target(relative).request("delete_object")
 
     def remove_each(self, relatives: Sequence[str]) -> dict[str, EdlCkptError]:
         """Remove as many of these objects as can be removed, a thousand per request; return the others' errors."""
@@ -358,7 +348,7 @@ class S3Store(ObjectStore):
         """Remove up to a thousand objects; return the errors of those that S3 did not remove."""
         body = {"Objects": [{"Key": self._key(relative)} for relative in relatives], "Quiet": True}
         try:
-            answer = self._connection.request("delete_objects", self._url, Bucket=self._bucket, Delete=body)
+            answer = self._top.request_many("delete_objects", Delete=body)
         except EdlCkptError as error:
             return dict.fromkeys(relatives, error)
         failed: dict[str, EdlCkptError] = {}
@@ -371,16 +361,16 @@ class S3Store(ObjectStore):
 
     def facts(self) -> Iterator[Fact]:
         """Yield what is known of the service without a write."""
-        return told_facts(self._connection, self._bucket, self._prefix, self._url)
+        return told_facts(self._top)
 
     def tried(self, relative: str) -> Iterator[Fact]:
         """Yield what the service does with an object of ours, which the caller removes."""
-        return tried_facts(self._connection, self._bucket, self._key(relative), self.path(relative))
+        return tried_facts(self._target(relative))
 
     def stat(self, relative: str) -> ObjectStat | None:
         """Return an object's size, ETag and age; None when there is no such object."""
         try:
-            answer = self._ask("head_object", relative)
+            answer = self._target(relative).request("head_object")
         except NoBucketError:
             raise
         except NotFoundError:
@@ -390,7 +380,7 @@ class S3Store(ObjectStore):
 
     def new_object(self, relative: str, size_bytes: int, memory: PartMemory | None = None) -> Upload:
         """Begin an object of a known size; nothing is visible until it is completed."""
-        return Upload(self._connection, self._bucket, self._key(relative), self.path(relative), size_bytes, memory)
+        return Upload(self._target(relative), size_bytes, memory)
 
     def parts_of(
         self,
@@ -403,18 +393,17 @@ class S3Store(ObjectStore):
         memory: PartMemory,
     ) -> Parts:
         """Return a writer of some parts of an upload that another process began."""
-        target = self._connection, self._bucket, self._key(relative), self.path(relative)
-        return Parts(*target, size_bytes, memory, edges=edges, first=first, upload_id=upload_id)
+        return Parts(self._target(relative), size_bytes, memory, edges=edges, first=first, upload_id=upload_id)
 
     def open_uploads(self) -> Iterator[OpenUpload]:
         """Yield the uploads below the location that are neither completed nor aborted, if the service lists them."""
         with suppress(UnsupportedError):
-            for found in uploads_below(self._connection, self._bucket, self._prefix, self._url):
-                yield replace(found, relative=found.relative.removeprefix(self._prefix))
+            for upload in self._top.uploads():
+                yield replace(upload, relative=upload.relative.removeprefix(self._prefix))
 
     def abort_upload(self, relative: str, upload_id: str) -> bool:
         """Abort an upload and discard its parts; a missing one is no error. False where the service cannot."""
-        return abort_upload(self._connection, self._bucket, self._key(relative), self.path(relative), upload_id)
+        return self._target(relative).abort_upload(upload_id)
 
     def resume_object(self, relative: str, size_bytes: int, record: Mapping[str, Any]) -> Upload | None:
         """Return an earlier upload that has all its parts; None when it is gone or lacks some.

@@ -6,7 +6,7 @@ import hashlib
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from itertools import islice
@@ -16,42 +16,15 @@ from typing import Any, Final
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError, RefusedError, UnsupportedError
 from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.base.parallel import awaited, patience
-from edl_ckpt.core.storage.interface import OpenUpload, SentPart
+from edl_ckpt.core.storage.interface import SentPart
 from edl_ckpt.core.storage.parts import Part, PartMemory, least_part
-from edl_ckpt.core.storage.s3.client import Connection, is_md5, served_at
+from edl_ckpt.core.storage.s3.client import Target, is_md5
 
 MIN_PART_BYTES: Final = 5 << 20
 """The least that S3 accepts for each part of an upload but the last."""
 WRITE_ID: Final = "edl-ckpt-write-id"
 _LOST_SECONDS: Final = 1.0
 """How long a service may be silent while uploads are looked for whose beginning it did not answer."""
-
-
-def abort_upload(connection: Connection, bucket: str, key: str, shown: str, upload_id: str) -> bool:
-    """Abort an upload and discard its parts; a missing one is no error. False where the service cannot abort any."""
-    try:
-        connection.request("abort_multipart_upload", shown, Bucket=bucket, Key=key, UploadId=upload_id)
-    except UnsupportedError:
-        return False
-    except (LockedError, NotFoundError):
-        pass
-    return True
-
-
-def uploads_below(connection: Connection, bucket: str, prefix: str, shown: str) -> Iterator[OpenUpload]:
-    """Yield the uploads below a prefix that are neither completed nor aborted, by their keys.
-
-    UnsupportedError where the service does not list them.
-    """
-    more: dict[str, str] = {}
-    while True:
-        answer = connection.request("list_multipart_uploads", shown, Bucket=bucket, Prefix=prefix, **more)
-        now = served_at(answer)
-        for item in answer.get("Uploads", ()):
-            yield OpenUpload(item["Key"], item["UploadId"], (now - item["Initiated"]).total_seconds())
-        if not answer.get("IsTruncated"):
-            return
-        more = {"KeyMarker": answer["NextKeyMarker"], "UploadIdMarker": answer["NextUploadIdMarker"]}
 
 
 def _named(part: SentPart) -> dict[str, Any]:
@@ -81,10 +54,7 @@ class Upload:
 
     def __init__(
         self,
-        connection: Connection,
-        bucket: str,
-        key: str,
-        shown: str,
+        target: Target,
         size_bytes: int,
         memory: PartMemory | None = None,
         *,
@@ -92,7 +62,7 @@ class Upload:
         first: int = 0,
         upload_id: str = "",
     ) -> None:
-        self.path = shown
+        self.path = target.path
         self.size_bytes = size_bytes
         self._edges = edges or [*range(0, max(size_bytes, 1), part_bytes(size_bytes)), size_bytes]
         """Where each part begins in the object, and where the last one ends."""
@@ -102,8 +72,7 @@ class Upload:
         self.verified = True
         """False once S3 did not report the checksum of a part. Then the object must be read back."""
         self.upload_id = upload_id
-        self._connection = connection
-        self._target = {"Bucket": bucket, "Key": key}
+        self._target = target
         self.write_id = new_id()
         self._has_own_memory = memory is None
         self._memory = memory or PartMemory()
@@ -122,7 +91,7 @@ class Upload:
             since, lost = time.monotonic(), threading.Event()
             ours = {WRITE_ID: self.write_id}
             try:
-                self.upload_id = self._connection.begin_upload(self.path, lost.set, **self._target, Metadata=ours)
+                self.upload_id = self._target.begin_upload(lost.set, Metadata=ours)
             finally:
                 if lost.is_set():
                     self._abort_lost(since)
@@ -134,12 +103,11 @@ class Upload:
         Whoever begins an upload has its name to itself meanwhile. A service that does not answer, or does not list
         uploads, leaves that to `recover`.
         """
-        bucket, key = self._target["Bucket"], self._target["Key"]
         with suppress(EdlCkptError), patience(_LOST_SECONDS):
-            for found in uploads_below(self._connection, bucket, key, self.path):
-                begun_here = found.age_seconds <= time.monotonic() - since + 1  # services round to seconds
-                if found.relative == key and found.upload_id != self.upload_id and begun_here:
-                    abort_upload(self._connection, bucket, key, self.path, found.upload_id)
+            for other in self._target.uploads():
+                begun_here = other.age_seconds <= time.monotonic() - since + 1  # services round to seconds
+                if other.relative == self._target.key and other.upload_id != self.upload_id and begun_here:
+                    self._target.abort_upload(other.upload_id)
 
     def write_between(self, between: Iterable[tuple[int, bytes]]) -> None:
         """Take the (offset, bytes) that stand between values: each part gets its own when its first byte comes."""
@@ -207,9 +175,7 @@ class Upload:
     def _upload(self, number: int, part: Part, data: bytearray) -> None:
         try:
             name = self._first + number
-            answer = self._connection.upload(
-                "upload_part", self.path, data, **self._target, UploadId=self.upload_id, PartNumber=name + 1
-            )
+            answer = self._target.upload("upload_part", data, UploadId=self.upload_id, PartNumber=name + 1)
         except BaseException as error:
             self._error = error
             raise
@@ -266,7 +232,7 @@ class Upload:
         more: dict[str, Any] = {}
         while True:
             try:
-                answer = self._connection.request("list_parts", self.path, **self._target, UploadId=upload_id, **more)
+                answer = self._target.request("list_parts", UploadId=upload_id, **more)
             except (LockedError, NotFoundError):
                 return False
             for part in answer.get("Parts", ()):
@@ -304,22 +270,16 @@ class Upload:
     def _complete(self, **condition: str) -> None:
         if not self.size_bytes:
             ours = {WRITE_ID: self.write_id}
-            answer = self._connection.upload("put_object", self.path, b"", **self._target, **condition, Metadata=ours)
+            answer = self._target.upload("put_object", b"", **condition, Metadata=ours)
             self.verified = answer["verified"]
             return
         parts = [_named(part) for _, part in sorted(self._sent_parts.items())]
-        self._connection.request(
-            "complete_multipart_upload",
-            self.path,
-            **self._target,
-            UploadId=self.upload_id,
-            MultipartUpload={"Parts": parts},
-            **condition,
-        )
+        whole = {"UploadId": self.upload_id, "MultipartUpload": {"Parts": parts}}
+        self._target.request("complete_multipart_upload", **whole, **condition)
 
     def _found(self) -> dict[str, Any] | None:
         try:
-            return self._connection.request("head_object", self.path, **self._target)
+            return self._target.request("head_object")
         except NotFoundError:
             return None
 
@@ -339,7 +299,7 @@ class Upload:
             self._memory.close()
         self._parts.clear()
         if self.upload_id and not self.completed:
-            abort_upload(self._connection, self._target["Bucket"], self._target["Key"], self.path, self.upload_id)
+            self._target.abort_upload(self.upload_id)
 
 
 class Parts(Upload):
