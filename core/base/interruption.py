@@ -11,62 +11,59 @@ class _Whole:
 
     def __init__(self) -> None:
         self._depth = 0
-        self._kept: BaseException | None = None
+        self.kept: BaseException | None = None
+        """The error of a signal that waits."""
+
+    @property
+    def has_begun(self) -> bool:
+        """True in a block."""
+        return self._depth > 0
 
     def keep(self, error: BaseException) -> bool:
-        """Say whether the error of a signal waits for the end of a block: then its handler does not raise it."""
-        if self._depth:
-            self._kept = error
-        return self._depth > 0
+        """Say whether the error of a signal waits: then its handler does not raise it."""
+        if not self.has_begun:
+            return False
+        self.kept = error
+        return True
+
+    def deliver(self, cause: BaseException | None = None) -> None:
+        """Raise the error of a signal that was kept; do nothing without one."""
+        if self.kept is not None:
+            error, self.kept = self.kept, None
+            raise error from cause
 
     def __enter__(self) -> None:
         if get_ident() == main_thread().ident:
             self._depth += 1
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if get_ident() == main_thread().ident:
             self._depth -= 1
-            if self._kept is not None and not self._depth:
-                error, self._kept = self._kept, None
-                raise error
+            if not self._depth:
+                self.deliver(error)
 
 
-class Commit:
+class Commit(_Whole):
     """The step that makes the result of a command visible, and all that follows it; for the main thread.
 
     A signal in the block or after it is kept: the command runs to its end, as it would have without the signal. It is
     raised after all where the block, or what follows it, fails, and where `more` work follows.
     """
 
-    def __init__(self) -> None:
-        self._depth = 0
-        self._kept: BaseException | None = None
-        self.is_past = False
-        """True after a block that did not fail: the result is there."""
+    is_past = False
+    """True after a block that did not fail: the result is there."""
 
     def __repr__(self) -> str:
-        return f"Commit(is_past={self.is_past}, kept={self._kept!r})"
+        return f"Commit(is_past={self.is_past}, kept={self.kept!r})"
 
     @property
     def has_begun(self) -> bool:
         """True in a block and after it."""
         return self._depth > 0 or self.is_past
 
-    @property
-    def kept(self) -> BaseException | None:
-        """Return the error of a signal that waits."""
-        return self._kept
-
-    def keep(self, error: BaseException) -> bool:
-        """Say whether the error of a signal waits: then its handler does not raise it."""
-        if not self.has_begun:
-            return False
-        self._kept = error
-        return True
-
     def forget(self) -> None:
         """Begin another command."""
-        self._depth, self._kept, self.is_past = 0, None, False
+        self._depth, self.kept, self.is_past = 0, None, False
 
     def more(self) -> None:
         """Begin work after a commit that a signal may end as ever; a signal that was kept ends it here.
@@ -81,16 +78,6 @@ class Commit:
         """Know in a block that the result is there, whatever else fails in it."""
         if get_ident() == main_thread().ident:
             self.is_past = self.has_begun
-
-    def deliver(self, cause: BaseException | None = None) -> None:
-        """Raise the error of a signal that was kept; do nothing without one."""
-        if self._kept is not None:
-            error, self._kept = self._kept, None
-            raise error from cause
-
-    def __enter__(self) -> None:
-        if get_ident() == main_thread().ident:
-            self._depth += 1
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if get_ident() != main_thread().ident:

@@ -330,24 +330,24 @@ class Meeting(Protocol):
 
     is_directory: ClassVar[bool]
     """True for a directory, which has an end; object storage has none."""
+    hint: ClassVar[str]
+    """What to do about a process that does not reach it."""
 
     @property
     def path(self) -> str:
         """Return its name for people."""
         ...
 
-    @property
-    def hint(self) -> str:
-        """Return what to do about a process that does not reach it."""
-        ...
-
     def read(self, name: str) -> bytes:
-        """Return a token; raises the error of the storage when this process sees none."""
+        """Return a token; raises the error of the storage, a FileNotFoundError when this process sees none."""
         ...
 
     def has(self, name: str, token: str) -> bool:
         """Say whether a token is there that a worker wrote, in answer to another one."""
-        ...
+        try:
+            return name.startswith(token) and self.read(name) == name.encode()
+        except FileNotFoundError:
+            return False
 
     def write(self, name: str, data: bytes) -> None:
         """Write a token."""
@@ -424,20 +424,10 @@ class Threads:
     openings: int | None = None
 
     def __init__(self, workers: int) -> None:
-        self._workers = workers
+        self.threads = self.task_threads = workers
 
     def __repr__(self) -> str:
-        return f"Threads({self._workers})"
-
-    @property
-    def threads(self) -> int:
-        """Return the number of threads."""
-        return self._workers
-
-    @property
-    def task_threads(self) -> int:
-        """Return the number of threads."""
-        return self._workers
+        return f"Threads({self.threads})"
 
     def limited(self, workers: int) -> Threads:
         """Return an executor with so many threads."""
@@ -457,7 +447,7 @@ class Threads:
         in_turn: bool = False,
     ) -> Generator[Result, None, None]:
         """Yield the results of all tasks, done in threads with what the operation has opened."""
-        return run_parallel(lambda task: work.do(opened, task, advance), tasks, 1 if in_turn else self._workers)
+        return run_parallel(lambda task: work.do(opened, task, advance), tasks, 1 if in_turn else self.threads)
 
     def share(self, place: Meeting, size_bytes: int = 0) -> None:
         """Do nothing: this process has made it."""

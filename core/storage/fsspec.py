@@ -75,11 +75,7 @@ class FsspecReader(RemoteReader):
         """Return exactly `size` bytes at `offset`."""
         if size == 0:
             return b""
-        try:
-            with client_errors(self.path):
-                data: bytes = self._fs.cat_file(self._path, start=offset, end=offset + size)
-        except NotFoundError:
-            raise self._removed() from None
+        data: bytes = self._ask("cat_file", start=offset, end=offset + size)
         if len(data) == self.size_bytes:  # some HTTP servers ignore ranges
             data = data[offset : offset + size]
         if len(data) != size:
@@ -93,28 +89,21 @@ class FsspecReader(RemoteReader):
 
     def check_unchanged(self) -> None:
         """Raise LockedError when the file's size, ETag or time is not what it was when it was opened."""
-        try:
-            with client_errors(self.path):
-                now = self._fs.info(self._path)
-        except NotFoundError:
-            raise self._removed() from None
-        if _generation(now) != self._opened:
+        if _generation(self._ask("info")) != self._opened:
             raise LockedError("the file changed while it was being read; another process is writing it", path=self.path)
 
-    def _removed(self) -> ReplacedError:
-        return ReplacedError("the file was removed while it was being read", path=self.path)
+    def _ask(self, method: str, **parameters: int) -> Any:
+        try:
+            with client_errors(self.path):
+                return getattr(self._fs, method)(self._path, **parameters)
+        except NotFoundError:
+            raise ReplacedError("the file was removed while it was being read", path=self.path) from None
 
 
 class FsspecStore(ObjectStore):
     """A location on any file system of fsspec."""
 
-    properties = Properties(
-        rename=False,
-        trash=False,
-        whole_listings=False,
-        positional_write=False,
-        round_trips=True,
-    )
+    properties = Properties(whole_listings=False)
 
     def __init__(self, location: Location) -> None:
         import fsspec
@@ -156,11 +145,9 @@ class FsspecStore(ObjectStore):
 
     def _info(self, relative: str) -> Mapping[str, Any] | None:
         """Return what is known of a file; None when there is no such file."""
-        try:
-            with client_errors(self.path(relative)):
-                info: Mapping[str, Any] = self._fs.info(self._inner(relative))
-        except NotFoundError:
-            return None
+        info: Mapping[str, Any] | None = None
+        with suppress(NotFoundError), client_errors(self.path(relative)):
+            info = self._fs.info(self._inner(relative))
         return info
 
     def _found(self, relative: str, inside: Inside) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -212,12 +199,10 @@ class FsspecStore(ObjectStore):
 
     def names(self, relative: str) -> dict[str, str]:
         """Return the paths of a directory's files by name; {} when there is no such directory."""
-        try:
-            with client_errors(self.path(relative)):
-                found: list[str] = self._fs.ls(self._inner(relative).rstrip("/"), detail=False)
-        except NotFoundError:
-            return {}
-        names = (path.rstrip("/").rpartition("/")[2] for path in found)
+        listed: list[str] = []
+        with suppress(NotFoundError), client_errors(self.path(relative)):
+            listed = self._fs.ls(self._inner(relative).rstrip("/"), detail=False)
+        names = (path.rstrip("/").rpartition("/")[2] for path in listed)
         return {name: self.path(f"{relative}/{name}" if relative else name) for name in names}
 
     def tree(self, relative: str) -> list[str]:
@@ -232,13 +217,11 @@ class FsspecStore(ObjectStore):
         """Return the seconds since each file of a directory was written, by its name and by the clock of this host."""
         self._fs.invalidate_cache()  # else some file systems show what they listed before
         top = self._inner(relative)
-        try:
-            with client_errors(self.path(relative)):
-                found = self._fs.ls(top, detail=True)
-        except NotFoundError:
-            return {}
+        listed: list[Mapping[str, Any]] = []
+        with suppress(NotFoundError), client_errors(self.path(relative)):
+            listed = self._fs.ls(top, detail=True)
         now = time.time()
-        stamps = {info["name"].rstrip("/").removeprefix(top).removeprefix("/"): _modified(info) for info in found}
+        stamps = {info["name"].rstrip("/").removeprefix(top).removeprefix("/"): _modified(info) for info in listed}
         return {name: now - stamp if stamp else 0.0 for name, stamp in stamps.items()}
 
     def open(self, path: str) -> RangeReader:
@@ -252,11 +235,9 @@ class FsspecStore(ObjectStore):
 
     def read_small(self, relative: str) -> bytes | None:
         """Return the whole of a small file below the location, None when there is none."""
-        try:
-            with client_errors(self.path(relative)):
-                data: bytes = self._fs.cat_file(self._inner(relative), start=0, end=SMALL_BYTES)
-        except NotFoundError:
-            return None
+        data: bytes | None = None
+        with suppress(NotFoundError), client_errors(self.path(relative)):
+            data = self._fs.cat_file(self._inner(relative), start=0, end=SMALL_BYTES)
         return data
 
     def write_small(self, relative: str, data: bytes) -> None:
@@ -267,11 +248,8 @@ class FsspecStore(ObjectStore):
 
     def remove(self, relative: str) -> None:
         """Remove a file; a missing one is no error."""
-        try:
-            with client_errors(self.path(relative)):
-                self._fs.rm_file(self._inner(relative))
-        except NotFoundError:
-            return
+        with suppress(NotFoundError), client_errors(self.path(relative)):
+            self._fs.rm_file(self._inner(relative))
 
     def remove_each(self, relatives: Sequence[str]) -> dict[str, EdlCkptError]:
         """Remove as many of these files as can be removed; return the error of each other one."""
@@ -291,9 +269,7 @@ class FsspecStore(ObjectStore):
     def stat(self, relative: str) -> ObjectStat | None:
         """Return a file's size and age, None when there is none."""
         info = self._info(relative)
-        if info is None:
-            return None
-        return ObjectStat(int(info.get("size") or 0), "", time.time() - _modified(info))
+        return None if info is None else ObjectStat(int(info.get("size") or 0), "", time.time() - _modified(info))
 
     def new_object(self, relative: str, size_bytes: int, memory: PartMemory | None = None) -> Spool:  # noqa: ARG002
         """Begin a file of a known size. It has no parts, so it needs no memory."""

@@ -28,17 +28,20 @@ SMALL_BYTES: Final = 1 << 26
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """What a store can do. Commands choose how to write, how to lock and how many requests to make by these."""
+    """What a store can do, by default what object storage can.
 
-    rename: bool
+    Commands choose how to write, how to lock and how many requests to make by these.
+    """
+
+    rename: bool = False
     """A file or directory can be renamed, so a version appears or disappears in one step."""
-    trash: bool
+    trash: bool = False
     """Deleted versions can wait in a trash, and be put back."""
-    whole_listings: bool
+    whole_listings: bool = True
     """A listing without an error has everything that is there. Some file systems of fsspec leave out what fails."""
-    positional_write: bool
+    positional_write: bool = False
     """A file can be written in place, at any offset, without memory for open parts."""
-    round_trips: bool
+    round_trips: bool = True
     """Each request takes long, so more requests run at a time, and each asks for more bytes."""
     marks: bool = False
     """Listings and reads show a mark of each file's content, and the store is a `MarkedStore`."""

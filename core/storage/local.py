@@ -147,13 +147,7 @@ class LocalStore:
     Links among the versions of a location are followed. No link is followed in a hidden directory, where our state is.
     """
 
-    properties = Properties(
-        rename=True,
-        trash=True,
-        whole_listings=True,
-        positional_write=True,
-        round_trips=False,
-    )
+    properties = Properties(rename=True, trash=True, positional_write=True, round_trips=False)
 
     def __init__(self, location: Location, root: str) -> None:
         self.location = location

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from edl_ckpt.core.base.errors import NotFoundError
+from edl_ckpt.core.base.parallel import Meeting
 from edl_ckpt.core.storage import ObjectStore, open_objects
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.location import Location
@@ -18,24 +19,17 @@ _TOKEN_BYTES: Final = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class SharedDirectory:
+class SharedDirectory(Meeting):
     """A directory of a file system, by its absolute path."""
 
     path: str
     is_directory: ClassVar[bool] = True
-    hint: str = "mount the volume at the same path on every worker, for a user who may write there"
+    hint: ClassVar[str] = "mount the volume at the same path on every worker, for a user who may write there"
 
     def read(self, name: str) -> bytes:
         """Return a token; OSError when this process sees none."""
         with open(os.path.join(self.path, name), "rb") as file:
             return file.read(_TOKEN_BYTES)
-
-    def has(self, name: str, token: str) -> bool:
-        """Say whether a token is there that a worker wrote, in answer to another one."""
-        try:
-            return name.startswith(token) and self.read(name) == name.encode()
-        except FileNotFoundError:
-            return False
 
     def write(self, name: str, data: bytes) -> None:
         """Write a token."""
@@ -50,13 +44,13 @@ class SharedDirectory:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedPrefix:
+class SharedPrefix(Meeting):
     """A prefix below a location on storage without directories."""
 
     location: Location
     relative: str
     is_directory: ClassVar[bool] = False
-    hint: str = "workers take credentials from their own environment, as AWS_PROFILE or AWS_ACCESS_KEY_ID"
+    hint: ClassVar[str] = "workers take credentials from their own environment, as AWS_PROFILE or AWS_ACCESS_KEY_ID"
 
     @property
     def _store(self) -> ObjectStore:
@@ -73,11 +67,6 @@ class SharedPrefix:
         if data is None:
             raise NotFoundError("no such object", path=f"{self.path}/{name}")
         return data
-
-    def has(self, name: str, token: str) -> bool:
-        """Say whether a token is there that a worker wrote, in answer to another one."""
-        written = self._store.read_small(f"{self.relative}/{name}")
-        return name.startswith(token) and written == name.encode()
 
     def write(self, name: str, data: bytes) -> None:
         """Write a token."""

@@ -83,7 +83,7 @@ class Connection:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class S3Target:
     """An object, or the beginning of the names of several, in a bucket of a service; `path` is its URL, for errors."""
 
     connection: Connection

@@ -10,7 +10,7 @@ from typing import Final
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError, UnsupportedError
 from edl_ckpt.core.base.words import rounded_duration
 from edl_ckpt.core.storage.facts import Fact, Verdict
-from edl_ckpt.core.storage.s3.client import Target
+from edl_ckpt.core.storage.s3.client import S3Target
 
 _SKEW_SECONDS: Final = 60.0
 _REFUSED_SKEW_SECONDS: Final = 840.0
@@ -27,7 +27,7 @@ _SOURCES: Final = {
 }
 
 
-def told_facts(top: Target) -> Iterator[Fact]:
+def told_facts(top: S3Target) -> Iterator[Fact]:
     """Yield what can be said of a location without a write: the service, the credentials, the clock and the listing."""
     address, region, source = top.identity()
     yield Fact("service", f"{address}{f', region {region}' if region else ''}")
@@ -71,7 +71,7 @@ def _clock(answer: dict[str, object], now: float) -> Fact:
     return Fact("clock", shown, verdict, "S3 refuses requests that are 15 minutes off" * (verdict is Verdict.WEAKER))
 
 
-def tried_facts(target: Target) -> Iterator[Fact]:
+def tried_facts(target: S3Target) -> Iterator[Fact]:
     """Yield what the service does with an object of ours, which the caller removes: conditions, and large objects."""
     yield from _conditions(target)
     try:
@@ -93,7 +93,7 @@ def tried_facts(target: Target) -> Iterator[Fact]:
         yield Fact("list of uploads", "yes")
 
 
-def _conditions(target: Target) -> Iterator[Fact]:
+def _conditions(target: S3Target) -> Iterator[Fact]:
     """Yield whether a write can depend on what is there. No command of ours needs it, as services differ."""
     note = "no command needs it: the lock is made of listings, and metadata is kept twice after a lock was lost"
     for name, condition in (("If-None-Match", {"IfNoneMatch": "*"}), ("If-Match", {"IfMatch": '"0"'})):

@@ -35,7 +35,7 @@ from edl_ckpt.core.storage.interface import (
 )
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.parts import PartMemory
-from edl_ckpt.core.storage.s3.client import NoBucketError, Target, connect, served_at
+from edl_ckpt.core.storage.s3.client import NoBucketError, S3Target, connect, served_at
 from edl_ckpt.core.storage.s3.facts import told_facts, tried_facts
 from edl_ckpt.core.storage.s3.upload import MIN_PART_BYTES, WRITE_ID, Parts, Upload
 from edl_ckpt.core.storage.s3.windows import Windows
@@ -66,7 +66,7 @@ def _is_empty(error: EdlCkptError) -> bool:
 class S3Reader(RemoteReader):
     """An object, read by ranges. All of them come from the generation that was there when it was opened."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: S3Target) -> None:
         self.path = target.path
         self.bytes_read = 0
         self._target = target
@@ -178,15 +178,7 @@ class S3Reader(RemoteReader):
 class S3Store(ObjectStore):
     """A location on S3: `s3://bucket/prefix`."""
 
-    properties = Properties(
-        rename=False,
-        trash=False,
-        whole_listings=True,
-        positional_write=False,
-        round_trips=True,
-        marks=True,
-        part_bytes=MIN_PART_BYTES,
-    )
+    properties = Properties(marks=True, part_bytes=MIN_PART_BYTES)
 
     def __init__(self, location: Location) -> None:
         self.location = location
@@ -196,13 +188,13 @@ class S3Store(ObjectStore):
         if not self._bucket:
             raise UsageError("expected s3://BUCKET/PREFIX, got no bucket", path=location.url)
         self._connection = connect(location.options)
-        self._top = Target(self._connection, self._bucket, self._prefix, self._url)
+        self._top = S3Target(self._connection, self._bucket, self._prefix, self._url)
 
     def _key(self, relative: str) -> str:
         return self._prefix + relative
 
-    def _target(self, relative: str) -> Target:
-        return Target(self._connection, self._bucket, self._key(relative), self.path(relative))
+    def _target(self, relative: str) -> S3Target:
+        return S3Target(self._connection, self._bucket, self._key(relative), self.path(relative))
 
     def _objects(self, prefix: str) -> Iterator[dict[str, Any]]:
         """Yield every object below a prefix; each request returns a thousand."""

@@ -18,7 +18,7 @@ from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.base.parallel import awaited, patience
 from edl_ckpt.core.storage.interface import SentPart
 from edl_ckpt.core.storage.parts import Part, PartMemory, least_part
-from edl_ckpt.core.storage.s3.client import Target, is_md5
+from edl_ckpt.core.storage.s3.client import S3Target, is_md5
 
 MIN_PART_BYTES: Final = 5 << 20
 """The least that S3 accepts for each part of an upload but the last."""
@@ -54,7 +54,7 @@ class Upload:
 
     def __init__(
         self,
-        target: Target,
+        target: S3Target,
         size_bytes: int,
         memory: PartMemory | None = None,
         *,
