@@ -267,7 +267,7 @@ def documents(run: Path) -> None:
         stage(run, 300 + number, journal={**journal(20, "version-20"), "old": [directory], "new": {directory: 1}})
         stage(run, 350 + number, journal={"version": 20, "target": directory, "old_names": [], "inode": 1})
     stage(run, 400, journal=journal(1e308, "version-20"))
-    tags = {"tags": [f"tag-{number:06}" for number in range(200_000)]}
+    tags = {"tags": [f"tag-{number:06}" for number in range(20_000)]}
     put(run / META / "10.json", {"schema": "edl-ckpt/meta/1", "version": 10, **tags})
     put(run / META / "10.seal.json", (run / META / "20.seal.json").read_bytes())
     put(run / META / "location.json", nested)

@@ -179,12 +179,17 @@ def test_on_a_disk(
     assert not shards_of(target) or verify_version(only(target), level="deep").sealed
 
 
-@pytest.mark.parametrize(
-    ("made", "way"),
-    [("mixed", "disk to bucket"), ("mixed", "bucket to disk"), ("varied", "bucket to bucket")],
-    indirect=["made"],
-)
-@pytest.mark.parametrize("operation", [name for name in OPERATIONS if not name.startswith("diff --")])
+WAYS: Final = {"disk to bucket": "mixed", "bucket to disk": "mixed", "bucket to bucket": "varied"}
+"""Where an operation reads and writes, and the version for it."""
+WITH_A_BUCKET: Final = [
+    pytest.param(made, way, name, marks=() if row % len(WAYS) == column else pytest.mark.slow)
+    for row, name in enumerate(name for name in OPERATIONS if not name.startswith("diff --"))
+    for column, (way, made) in enumerate(WAYS.items())
+]
+"""All of them; the suite takes one way for each operation, in turn."""
+
+
+@pytest.mark.parametrize(("made", "way", "operation"), WITH_A_BUCKET, indirect=["made"])
 def test_with_a_bucket(
     made: Path, expected: Any, s3: Bucket, tmp_path: Path, client: Any, small_parts: None, way: str, operation: str
 ) -> None:
