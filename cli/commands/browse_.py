@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from edl_ckpt.cli.manual.marks import READS, examples, exits
-from edl_ckpt.cli.options.common import Browsed, parsed_ref
+from edl_ckpt.cli.manual.marks import READS, declared
+from edl_ckpt.cli.options.common import Browsed, flag, parsed_ref
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.errors import UsageError
 
 
-@examples(
-    "browse run",
-    "browse s3://bucket/run@best:auc",
-)
-@exits(READS)
+@declared("browse run", "browse s3://bucket/run@best:auc", exits=READS)
 def browse_command(
     out: Output,
     ref: Browsed = None,
     no_mouse: Annotated[
-        bool, typer.Option("--no-mouse", help="Leave the mouse to the terminal, which selects text with it.")
+        bool, flag("Leave the mouse to the terminal, which selects text with it.", "--no-mouse")
     ] = False,
 ) -> None:
     """Look through a location on the whole terminal.

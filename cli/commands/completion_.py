@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from edl_ckpt.cli.manual.marks import examples, exits
+from edl_ckpt.cli.manual.marks import declared
+from edl_ckpt.cli.options.common import argument
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.words import meant
 
 
-@examples(
-    "completion bash",
-    "completion fish --verbose",
-)
-@exits()
+@declared("completion bash", "completion fish --verbose")
 def completion_command(
     out: Output,
-    shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish", help="The shell: bash, zsh or fish.")],
+    shell: Annotated[str, argument("bash|zsh|fish", "The shell: bash, zsh or fish.")],
 ) -> None:
     """Print the script that completes words in your shell.
 

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from edl_ckpt.cli.manual.marks import examples, exits
-from edl_ckpt.cli.options.common import Csv, Jsonl
+from edl_ckpt.cli.manual.marks import declared
+from edl_ckpt.cli.options.common import flag
 from edl_ckpt.cli.terminal.output import Output
 
 
-@examples(
-    "config show --origin",
-    "config show --all --json",
-)
-@exits(c3="a command would refuse one of the values")
+@declared("config show --origin", "config show --all --json", c3="a command would refuse one of the values", rows=True)
 def config_show_command(
     out: Output,
     origin: Annotated[
-        bool, typer.Option("--origin", help="Show where each comes from: a variable, a line of a file, or the program.")
+        bool, flag("Show where each comes from: a variable, a line of a file, or the program.", "--origin")
     ] = False,
-    every: Annotated[bool, typer.Option("--all", help="Show options that have no value too.")] = False,
-    csv: Csv = False,  # noqa: ARG001
-    jsonl: Jsonl = False,  # noqa: ARG001
+    every: Annotated[bool, flag("Show options that have no value too.", "--all")] = False,
 ) -> None:
     """Show every setting in force.
 

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from edl_ckpt.cli.manual.marks import WRITES, examples, exits
+from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options.cluster import Cluster, cluster_of, workers_of, working
 from edl_ckpt.cli.options.hints import resumable
@@ -21,30 +19,23 @@ if TYPE_CHECKING:
 _AGAIN = "run the same copy again to resume"
 
 
-@examples(
-    "copy run@100 s3://models/run",
-    "copy run backup --all",
-)
-@exits(WRITES)
+@declared("copy run@100 s3://models/run", "copy run backup --all", exits=WRITES, rows=True)
 def copy_command(
     out: Output,
     words: Annotated[
-        list[str],
-        typer.Argument(metavar="[REF] LOCATION", help="The version to copy, and the checkpoint_dir to copy it to."),
+        list[str], o.argument("[REF] LOCATION", "The version to copy, and the checkpoint_dir to copy it to.")
     ],
     every: Annotated[
-        bool, typer.Option("--all", help="Copy every complete version that is not there yet."), o.CommandLineOnly()
+        bool, o.flag("Copy every complete version that is not there yet.", "--all"), o.CommandLineOnly()
     ] = False,
     since: Annotated[
-        int | None, typer.Option(min=0, metavar="VERSION", help="Copy every complete version from this number on.")
+        int | None, o.option("VERSION", "Copy every complete version from this number on.", least=0)
     ] = None,
     dry_run: o.DryRun = False,
     workers: o.Workers = None,
     cluster: Cluster = None,
     force: o.ForceSeal = False,
     lock_wait: o.LockWait = "10s",
-    csv: o.Csv = False,  # noqa: ARG001
-    jsonl: o.Jsonl = False,  # noqa: ARG001
 ) -> None:
     """Copy versions to another location, with proof.
 

@@ -6,10 +6,8 @@ import os
 import shlex
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from edl_ckpt.cli.manual.marks import WRITES, examples, exits
-from edl_ckpt.cli.options.common import Layout
+from edl_ckpt.cli.manual.marks import WRITES, declared
+from edl_ckpt.cli.options.common import Layout, argument
 from edl_ckpt.cli.terminal.output import Output
 
 if TYPE_CHECKING:
@@ -20,14 +18,10 @@ _VERSIONS = (100, 200, 300, 400)
 _FINAL = (70, 129, 130, 141, 143)
 
 
-@examples(
-    "demo",
-    "demo my-checkpoints",
-)
-@exits(WRITES)
+@declared("demo", "demo my-checkpoints", exits=WRITES)
 def demo_command(
     out: Output,
-    directory: Annotated[str, typer.Argument(metavar="[DIR]", help="The directory to make.")] = "edl-ckpt-demo",
+    directory: Annotated[str, argument("[DIR]", "The directory to make.")] = "edl-ckpt-demo",
     layout: Layout = None,
 ) -> None:
     """Make a small checkpoint to try commands on.

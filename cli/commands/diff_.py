@@ -4,38 +4,35 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from edl_ckpt.cli.manual.marks import READS, examples, exits
+from edl_ckpt.cli.manual.marks import READS, declared
+from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options.cluster import Cluster, working
-from edl_ckpt.cli.options.common import CommandLineOnly, Csv, Every, Jsonl, Workers, resolve_ref, warn_of_seal
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.errors import UsageError
 
 
-@examples(
+@declared(
     "diff run@100 @200",
     "diff run@100 run@200 --top 10",
+    exits=READS,
+    c0="the content is equal",
+    c3="the content differs",
+    rows=True,
 )
-@exits(READS, c0="the content is equal", c3="the content differs")
 def diff_command(
     out: Output,
-    a: Annotated[str, typer.Argument(metavar="REF", help="The old version.")],
-    b: Annotated[str, typer.Argument(metavar="REF", help="The new version.")],
-    tolerance: Annotated[
-        float, typer.Option(metavar="X", help="Treat elements that differ by at most X as equal.")
-    ] = 0.0,
-    top: Annotated[int, typer.Option(min=0, metavar="K", help="Name the K rows of each table that changed most.")] = 0,
+    a: Annotated[str, o.argument("REF", "The old version.")],
+    b: Annotated[str, o.argument("REF", "The new version.")],
+    tolerance: Annotated[float, o.option("X", "Treat elements that differ by at most X as equal.")] = 0.0,
+    top: Annotated[int, o.option("K", "Name the K rows of each table that changed most.", least=0)] = 0,
     rows: Annotated[
         bool,
-        typer.Option("--rows", help="Name every row that differs; needs --json, --jsonl or --csv."),
-        CommandLineOnly(),  # EDL_CKPT_ROWS is the number of rows of `head`, `sample` and `ids`
+        o.flag("Name every row that differs; needs --json, --jsonl or --csv.", "--rows"),
+        o.CommandLineOnly(),  # EDL_CKPT_ROWS is the number of rows of `head`, `sample` and `ids`
     ] = False,
-    workers: Workers = None,
+    workers: o.Workers = None,
     cluster: Cluster = None,
-    every: Every = False,
-    csv: Csv = False,  # noqa: ARG001
-    jsonl: Jsonl = False,  # noqa: ARG001
+    every: o.Every = False,
 ) -> None:
     """Compare the content of two versions.
 
@@ -51,9 +48,9 @@ def diff_command(
         raise UsageError("--rows can only be used with --json, --jsonl or --csv")
     if b.startswith("@"):  # in the location of the first
         b = f"{a.rpartition('@')[0] if '@' in a.rpartition('/')[2] else a}{b}"
-    versions = resolve_ref(a, out), resolve_ref(b, out)
+    versions = o.resolve_ref(a, out), o.resolve_ref(b, out)
     for version in versions:
-        warn_of_seal(out, version)
+        o.warn_of_seal(out, version)
     with working(out, cluster, workers) as work:
         result = diff_versions(*versions, tolerance=tolerance, top=top, rows=rows, **work, reporter=out)
     out.show(

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from edl_ckpt.cli.manual.marks import LISTS, examples, exits
+from edl_ckpt.cli.manual.marks import LISTS, declared
+from edl_ckpt.cli.options.common import argument, flag
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import escaped
 
 _PLACE_HELP = "The location whose storage is looked at, on disk or at a URL. Default: none."
 
 
-@examples(
-    "doctor",
-    "doctor run --no-write",
-)
-@exits(LISTS, c3="something is broken: some commands will fail")
+@declared("doctor", "doctor run --no-write", exits=LISTS, c3="something is broken: some commands will fail")
 def doctor_command(
     out: Output,
-    location: Annotated[str | None, typer.Argument(metavar="[LOCATION]", help=_PLACE_HELP)] = None,
-    no_write: Annotated[bool, typer.Option("--no-write", help="Write nothing to the location.")] = False,
+    location: Annotated[str | None, argument("[LOCATION]", _PLACE_HELP)] = None,
+    no_write: Annotated[bool, flag("Write nothing to the location.", "--no-write")] = False,
 ) -> None:
     """Show what would be slower or weaker here, and why.
 

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from edl_ckpt.cli.manual.marks import READS, examples, exits
-from edl_ckpt.cli.options.common import Csv, Jsonl, Ref, parsed_ref, resolve_ref
+from edl_ckpt.cli.manual.marks import READS, declared
+from edl_ckpt.cli.options.common import Ref, parsed_ref, resolve_ref
 from edl_ckpt.cli.terminal.output import Output
 
 
-@examples(
-    "du run",
-    "du run@100 --csv",
-)
-@exits(READS, c3="a part of the location cannot be read now")
+@declared("du run", "du run@100 --csv", exits=READS, c3="a part of the location cannot be read now", rows=True)
 def du_command(
     out: Output,
     ref: Ref = None,
-    csv: Csv = False,  # noqa: ARG001
-    jsonl: Jsonl = False,  # noqa: ARG001
 ) -> None:
     """Show what takes the space of a location or a version.
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from edl_ckpt.cli.manual.marks import WRITES, examples, exits
+from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options.cluster import Cluster, cluster_of, workers_of, working
-from edl_ckpt.cli.options.common import DryRun, looks_like_ref, resolve_ref
+from edl_ckpt.cli.options.common import DryRun, argument, flag, looks_like_ref, option, resolve_ref
 from edl_ckpt.cli.options.hints import resumable
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import escaped, parse_size
@@ -34,58 +32,40 @@ def _again(goal: Location) -> str:
     return "no half-written file is left: run the same export again"
 
 
-@examples(
-    "export run@100 model.safetensors --dry-run",
-    "export run@100 - --format csv --table user_embedding",
+@declared(
+    "export run@100 model.safetensors --dry-run", "export run@100 - --format csv --table user_embedding", exits=WRITES
 )
-@exits(WRITES)
 def export_command(
     out: Output,
     words: Annotated[
-        list[str],
-        typer.Argument(metavar="[REF] OUTPUT", help="The version, and the file or directory to write; - is stdout."),
+        list[str], argument("[REF] OUTPUT", "The version, and the file or directory to write; - is stdout.")
     ],
-    kind: Annotated[
-        str | None,
-        typer.Option("--format", metavar="F", help=_FORMATS),
-    ] = None,
-    table: Annotated[
-        list[str] | None, typer.Option(metavar="GLOB", help="Export only tables with such names; may be repeated.")
-    ] = None,
+    kind: Annotated[str | None, option("F", _FORMATS, "--format")] = None,
+    table: Annotated[list[str] | None, option("GLOB", "Export only tables with such names; may be repeated.")] = None,
     variable: Annotated[
-        list[str] | None,
-        typer.Option(metavar="GLOB", help="Export only dense variables with such names; may be repeated."),
+        list[str] | None, option("GLOB", "Export only dense variables with such names; may be repeated.")
     ] = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(metavar="DTYPE", help="Convert floats to float16, bfloat16 or float32."),
-    ] = None,
+    dtype: Annotated[str | None, option("DTYPE", "Convert floats to float16, bfloat16 or float32.")] = None,
     dense_rows: Annotated[
-        str | None, typer.Option(metavar="N|auto", help="Write a table as a matrix of N rows, with id i in row i.")
+        str | None, option("N|auto", "Write a table as a matrix of N rows, with id i in row i.")
     ] = None,
     fill: Annotated[
-        str, typer.Option(metavar="zeros|initializer", help="With --dense-rows: the content of rows without an id.")
+        str, option("zeros|initializer", "With --dense-rows: the content of rows without an id.")
     ] = "zeros",
-    seed: Annotated[int, typer.Option(metavar="N", help="With --fill initializer: the random seed.")] = 0,
+    seed: Annotated[int, option("N", "With --fill initializer: the random seed.")] = 0,
     order: Annotated[
-        str,
-        typer.Option(
-            metavar="id|stored", help="Sort rows by id, or write them as the shards have them, which is faster."
-        ),
+        str, option("id|stored", "Sort rows by id, or write them as the shards have them, which is faster.")
     ] = "id",
     limit: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Write at most N rows (csv, jsonl, word2vec, projector).")
+        int | None, option("N", "Write at most N rows (csv, jsonl, word2vec, projector).", least=0)
     ] = None,
     max_shard_size: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="safetensors: split into files of at most SIZE, with an index.")
+        str | None, option("SIZE", "safetensors: split into files of at most SIZE, with an index.")
     ] = None,
     dry_run: DryRun = False,
     cluster: Cluster = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing OUTPUT.")] = False,
-    ignore_seal: Annotated[
-        bool,
-        typer.Option("--ignore-seal", help="Go on although the version does not match its seal."),
-    ] = False,
+    force: Annotated[bool, flag("Replace an existing OUTPUT.", "--force")] = False,
+    ignore_seal: Annotated[bool, flag("Go on although the version does not match its seal.", "--ignore-seal")] = False,
 ) -> None:
     """Write a version in a format other tools read.
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from edl_ckpt.cli.manual.marks import WRITES, examples, exits
-from edl_ckpt.cli.options.common import Csv, Jsonl, Ref, resolve_ref, warn_of_seal
+from edl_ckpt.cli.manual.marks import WRITES, declared
+from edl_ckpt.cli.options.common import Ref, flag, option, resolve_ref, warn_of_seal
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.values import ValueFiles
 from edl_ckpt.core.base.errors import UsageError
@@ -18,40 +16,29 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.lookup import Lookup, Neighbours
 
 
-@examples(
+@declared(
     "get run@100 --table user_embedding --id 42",
     "get run@100 --variable dense/kernel:0 --slice 0:10,3 --npy kernel.npy",
+    exits=WRITES,
+    c3="an id is not in the table",
+    rows=True,
 )
-@exits(WRITES, c3="an id is not in the table")
 def get_command(
     out: Output,
     ref: Ref = None,
-    table: Annotated[str | None, typer.Option(metavar="NAME", help="The embedding table to read rows from.")] = None,
-    ids: Annotated[
-        list[int] | None, typer.Option("--id", metavar="ID", help="The id of a row; may be repeated.")
-    ] = None,
+    table: Annotated[str | None, option("NAME", "The embedding table to read rows from.")] = None,
+    ids: Annotated[list[int] | None, option("ID", "The id of a row; may be repeated.", "--id")] = None,
     ids_file: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Read ids from FILE: one per line, or an .npy file of int64.")
+        str | None, option("FILE", "Read ids from FILE: one per line, or an .npy file of int64.")
     ] = None,
-    variable: Annotated[str | None, typer.Option(metavar="NAME", help="The dense variable to print.")] = None,
+    variable: Annotated[str | None, option("NAME", "The dense variable to print.")] = None,
     index: Annotated[
-        str | None,
-        typer.Option("--slice", metavar="SLICE", help="Only a slice, as in numpy: 0:10 or 0:10,3 or :,-1."),
+        str | None, option("SLICE", "Only a slice, as in numpy: 0:10 or 0:10,3 or :,-1.", "--slice")
     ] = None,
-    nearest: Annotated[
-        int | None, typer.Option(min=1, metavar="K", help="Also print the K most similar rows, by cosine.")
-    ] = None,
-    everywhere: Annotated[
-        bool, typer.Option("--everywhere", help="Search all shards, for rows in the wrong one.")
-    ] = False,
-    npy: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Also write the values to an .npy file; - is stdout.")
-    ] = None,
-    raw: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Also write the bytes of the values to a file; - is stdout.")
-    ] = None,
-    csv: Csv = False,  # noqa: ARG001
-    jsonl: Jsonl = False,  # noqa: ARG001
+    nearest: Annotated[int | None, option("K", "Also print the K most similar rows, by cosine.", least=1)] = None,
+    everywhere: Annotated[bool, flag("Search all shards, for rows in the wrong one.", "--everywhere")] = False,
+    npy: Annotated[str | None, option("FILE", "Also write the values to an .npy file; - is stdout.")] = None,
+    raw: Annotated[str | None, option("FILE", "Also write the bytes of the values to a file; - is stdout.")] = None,
 ) -> None:
     """Print rows of a table, a dense variable, or a slice.
 

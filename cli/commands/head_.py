@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from edl_ckpt.cli.commands.get_ import show_rows
-from edl_ckpt.cli.manual.marks import READS, examples, exits
-from edl_ckpt.cli.options.common import Csv, Jsonl, Ref, Rows, Table, resolve_ref, warn_of_seal
+from edl_ckpt.cli.manual.marks import READS, declared
+from edl_ckpt.cli.options.common import Ref, Rows, Table, resolve_ref, warn_of_seal
 from edl_ckpt.cli.terminal.output import Output
 
 
-@examples(
-    "head run@100 --table user_embedding",
-    "head run@100 --table user_embedding -n 1000 --csv",
+@declared(
+    "head run@100 --table user_embedding", "head run@100 --table user_embedding -n 1000 --csv", exits=READS, rows=True
 )
-@exits(READS)
 def head_command(
     out: Output,
     ref: Ref = None,
     table: Table = None,
     rows: Rows = 10,
-    csv: Csv = False,  # noqa: ARG001
-    jsonl: Jsonl = False,  # noqa: ARG001
 ) -> None:
     """Print the first rows of a table.
 

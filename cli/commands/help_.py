@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from edl_ckpt.cli.manual.help import drawn
-from edl_ckpt.cli.manual.marks import examples
+from edl_ckpt.cli.manual.marks import declared
+from edl_ckpt.cli.options.common import argument
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.words import escaped, meant
 
 
-@examples(
-    "help prune",
-    "help exit-codes",
-)
+@declared("help prune", "help exit-codes")
 def help_command(
     out: Output,
     words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[COMMAND|TOPIC]", help="A command such as `prune` or `tag add`, or a topic."),
+        list[str] | None, argument("[COMMAND|TOPIC]", "A command such as `prune` or `tag add`, or a topic.")
     ] = None,
 ) -> None:
     """Show the help of a command, or a topic.

@@ -5,26 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from edl_ckpt.cli.manual.marks import READS, examples, exits
-from edl_ckpt.cli.options.common import Ref, Table, resolve_ref, warn_of_seal
+from edl_ckpt.cli.manual.marks import READS, declared
+from edl_ckpt.cli.options.common import Ref, Table, option, resolve_ref, warn_of_seal
 from edl_ckpt.cli.terminal.output import Output
 
 if TYPE_CHECKING:
     from edl_ckpt.core.kernel.bulk import I64
 
 
-@examples(
-    "ids run@100 --table user_embedding -n 100",
-    "ids run@100 --table user_embedding --json",
-)
-@exits(READS)
+@declared("ids run@100 --table user_embedding -n 100", "ids run@100 --table user_embedding --json", exits=READS)
 def ids_command(
     out: Output,
     ref: Ref = None,
     table: Table = None,
-    rows: Annotated[int | None, typer.Option("--rows", "-n", min=1, metavar="N", help="Print at most N ids.")] = None,
+    rows: Annotated[int | None, option("N", "Print at most N ids.", "--rows", "-n", least=1)] = None,
 ) -> None:
     """Print the ids of a table, one on each line.
 

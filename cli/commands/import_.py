@@ -5,11 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Any, Final
 
-import typer
-
-from edl_ckpt.cli.manual.marks import WRITES, examples, exits
+from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options.cluster import Cluster, cluster_of, workers_of, working
-from edl_ckpt.cli.options.common import DryRun, ForceSeal, Layout, LockWait, asked_layout, parsed_ref
+from edl_ckpt.cli.options.common import DryRun, ForceSeal, Layout, LockWait, argument, asked_layout, option, parsed_ref
 from edl_ckpt.cli.options.hints import half_done, resumable
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import parse_duration
@@ -19,24 +17,20 @@ _OF_ARRAYS: Final = ("plan_arrays", "import_arrays")
 _OF_CHECKPOINTS: Final = ("plan_checkpoint", "import_checkpoint")
 
 
-@examples(
+@declared(
     "import model.safetensors run@500 --ps 4",
     "import arrays.npz run@500 --ps 4 --map names.toml --dry-run",
+    exits=WRITES,
 )
-@exits(WRITES)
 def import_command(
     out: Output,
     source: Annotated[
-        str,
-        typer.Argument(
-            metavar="INPUT", help="A .safetensors or .npz file, a directory of .npy files, or a checkpoint."
-        ),
+        str, argument("INPUT", "A .safetensors or .npz file, a directory of .npy files, or a checkpoint.")
     ],
-    target: Annotated[str, typer.Argument(metavar="LOCATION@VERSION", help="The version to make; it must not exist.")],
-    ps: Annotated[int, typer.Option("--ps", min=1, max=65535, metavar="N", help="The number of parameter servers.")],
+    target: Annotated[str, argument("LOCATION@VERSION", "The version to make; it must not exist.")],
+    ps: Annotated[int, option("N", "The number of parameter servers.", "--ps", least=1, most=65535)],
     names: Annotated[
-        str | None,
-        typer.Option("--map", metavar="FILE", help="A TOML file: [rename] old = 'new'; [tables.NAME] ids, vectors."),
+        str | None, option("FILE", "A TOML file: [rename] old = 'new'; [tables.NAME] ids, vectors.", "--map")
     ] = None,
     layout: Layout = None,
     dry_run: DryRun = False,

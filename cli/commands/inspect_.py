@@ -4,30 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from edl_ckpt.cli.manual.marks import READS, examples, exits
-from edl_ckpt.cli.options.common import Csv, Every, Jsonl, Ref, resolve_ref, warn_of_seal
+from edl_ckpt.cli.manual.marks import READS, declared
+from edl_ckpt.cli.options.common import Every, Ref, flag, option, resolve_ref, warn_of_seal
 from edl_ckpt.cli.terminal.output import Output
 
 
-@examples(
-    "inspect run@100",
-    "inspect run@100 --table user_embedding --stats",
-)
-@exits(READS)
+@declared("inspect run@100", "inspect run@100 --table user_embedding --stats", exits=READS, rows=True)
 def inspect_command(
     out: Output,
     ref: Ref = None,
-    shard: Annotated[int | None, typer.Option(metavar="I", help="Show only this shard.")] = None,
-    table: Annotated[str | None, typer.Option(metavar="NAME", help="Show only this table.")] = None,
-    variable: Annotated[str | None, typer.Option(metavar="NAME", help="Show only this dense variable.")] = None,
-    stats: Annotated[
-        bool, typer.Option("--stats", help="Read the values, and show range, mean, norm, zeros and NaN.")
-    ] = False,
+    shard: Annotated[int | None, option("I", "Show only this shard.")] = None,
+    table: Annotated[str | None, option("NAME", "Show only this table.")] = None,
+    variable: Annotated[str | None, option("NAME", "Show only this dense variable.")] = None,
+    stats: Annotated[bool, flag("Read the values, and show range, mean, norm, zeros and NaN.", "--stats")] = False,
     every: Every = False,
-    csv: Csv = False,  # noqa: ARG001
-    jsonl: Jsonl = False,  # noqa: ARG001
 ) -> None:
     """Show a version's shards, variables and tables.
 

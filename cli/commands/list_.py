@@ -5,20 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from edl_ckpt.cli.manual.marks import LISTS, examples, exits
-from edl_ckpt.cli.options.common import (
-    Csv,
-    Experiment,
-    Grace,
-    Jsonl,
-    Mode,
-    Places,
-    Prometheus,
-    check_prometheus,
-    template_of,
-)
+from edl_ckpt.cli.manual.marks import LISTS, declared
+from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options.hints import trials_hint
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import escaped, parse_duration
@@ -30,40 +18,31 @@ if TYPE_CHECKING:
     from edl_ckpt.core.storage.location import Location
 
 
-@examples(
-    "list run",
-    "list --experiment runs --metric auc",
+@declared(
+    "list run", "list --experiment runs --metric auc", exits=LISTS, c3="a version is there, and cannot be read now"
 )
-@exits(LISTS, c3="a version is there, and cannot be read now")
 def list_command(
     out: Output,
-    locations: Places = None,
-    sort: Annotated[str | None, typer.Option(metavar="METRIC", help="Sort by this metric, the best first.")] = None,
-    best: Annotated[
-        str | None, typer.Option(metavar="METRIC", help="Show only the best version by this metric.")
-    ] = None,
-    tag: Annotated[
-        list[str] | None, typer.Option(metavar="TAG", help="Show only versions with this tag; may be repeated.")
-    ] = None,
-    mode: Mode = None,
+    locations: o.Places = None,
+    sort: Annotated[str | None, o.option("METRIC", "Sort by this metric, the best first.")] = None,
+    best: Annotated[str | None, o.option("METRIC", "Show only the best version by this metric.")] = None,
+    tag: Annotated[list[str] | None, o.option("TAG", "Show only versions with this tag; may be repeated.")] = None,
+    mode: o.Mode = None,
     recursive: Annotated[
-        bool, typer.Option("--recursive", "-r", help="List the locations below each LOCATION too, at any depth.")
+        bool, o.flag("List the locations below each LOCATION too, at any depth.", "--recursive", "-r")
     ] = False,
-    experiment: Experiment = None,
-    metric: Annotated[
-        str | None, typer.Option(metavar="NAME", help="With --experiment: compare the trials by this metric.")
-    ] = None,
-    grace: Grace = "10m",
+    experiment: o.Experiment = None,
+    metric: Annotated[str | None, o.option("NAME", "With --experiment: compare the trials by this metric.")] = None,
+    grace: o.Grace = "10m",
     template: Annotated[
-        str | None,
-        typer.Option("--format", metavar="TEMPLATE", help="Print a line for each version, as '{version} {state}'."),
+        str | None, o.option("TEMPLATE", "Print a line for each version, as '{version} {state}'.", "--format")
     ] = None,
     null: Annotated[
-        bool, typer.Option("--null", "-0", help="End references, or lines, with NUL and not with a new line.")
+        bool, o.flag("End references, or lines, with NUL and not with a new line.", "--null", "-0")
     ] = False,
-    csv: Csv = False,  # noqa: ARG001
-    jsonl: Jsonl = False,  # noqa: ARG001
-    prometheus: Prometheus = False,
+    csv: o.Csv = False,  # noqa: ARG001
+    jsonl: o.Jsonl = False,  # noqa: ARG001
+    prometheus: o.Prometheus = False,
 ) -> None:
     """List versions, with their metrics and tags.
 
@@ -73,8 +52,8 @@ def list_command(
     """
     import time
 
-    check_prometheus(out, prometheus=prometheus)
-    out.template = template_of(out, template, null=null)
+    o.check_prometheus(out, prometheus=prometheus)
+    out.template = o.template_of(out, template, null=null)
     if prometheus and (experiment or sort or best or tag):
         raise UsageError("--prometheus cannot be used with --experiment, --sort, --best or --tag")
     if experiment is not None:

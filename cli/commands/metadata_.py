@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from edl_ckpt.cli.manual.marks import NOTES, examples, exits
+from edl_ckpt.cli.manual.marks import NOTES, declared
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.errors import UsageError
@@ -19,16 +17,10 @@ _AS_TEXT = ("{", "[", '"')
 """What begins like this is meant to be JSON, so it is not taken for a text when it is none."""
 
 
-@examples(
-    "metadata set run@100 lr=0.05 owner=ads",
-    "metadata set run@100 'beta=[0.9, 0.999]'",
-)
-@exits(NOTES)
+@declared("metadata set run@100 lr=0.05 owner=ads", "metadata set run@100 'beta=[0.9, 0.999]'", exits=NOTES)
 def metadata_set_command(
     out: Output,
-    words: Annotated[
-        list[str], typer.Argument(metavar="REF KEY=JSON...", help="The version, and its keys with their values.")
-    ],
+    words: Annotated[list[str], o.argument("REF KEY=JSON...", "The version, and its keys with their values.")],
     lock_wait: o.LockWait = "10s",
 ) -> None:
     """Record values with a version.
@@ -45,12 +37,14 @@ def metadata_set_command(
     _show(out, o.resolve_ref(version.ref, out))
 
 
-@examples(
+@declared(
     "metadata show run@100",
     "metadata show run@best:auc --json",
+    exits=NOTES,
+    c3="some of it cannot be read now",
+    rows=True,
 )
-@exits(NOTES, c3="some of it cannot be read now")
-def metadata_show_command(out: Output, ref: o.Ref = None, csv: o.Csv = False, jsonl: o.Jsonl = False) -> None:  # noqa: ARG001
+def metadata_show_command(out: Output, ref: o.Ref = None) -> None:
     """Show the values that were recorded with a version."""
     version = o.resolve_ref(ref, out)
     _show(out, version)
@@ -60,14 +54,10 @@ def metadata_show_command(out: Output, ref: o.Ref = None, csv: o.Csv = False, js
         raise SystemExit(3)
 
 
-@examples(
-    "metadata remove run@100 owner",
-    "metadata remove run@100 owner lr",
-)
-@exits(NOTES)
+@declared("metadata remove run@100 owner", "metadata remove run@100 owner lr", exits=NOTES)
 def metadata_remove_command(
     out: Output,
-    words: Annotated[list[str], typer.Argument(metavar="REF KEY...", help="The version, and the keys to remove.")],
+    words: Annotated[list[str], o.argument("REF KEY...", "The version, and the keys to remove.")],
     lock_wait: o.LockWait = "10s",
 ) -> None:
     """Remove values from a version."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from edl_ckpt.cli.manual.marks import NOTES, examples, exits
+from edl_ckpt.cli.manual.marks import NOTES, declared
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options.hints import is_named
 from edl_ckpt.cli.terminal.output import Output
@@ -17,24 +15,17 @@ if TYPE_CHECKING:
     from edl_ckpt.core.storage.location import Location
 
 _Format = Annotated[
-    str | None,
-    typer.Option(
-        "--format", metavar="F", help="log, tensorboard, csv or jsonl. Default: recognized by the name of SOURCE."
-    ),
+    str | None, o.option("F", "log, tensorboard, csv or jsonl. Default: recognized by the name of SOURCE.", "--format")
 ]
 
 
-@examples(
-    "metrics set run@100 auc=0.78",
-    "metrics set run@100 loss=0.21 --mode min",
-)
-@exits(NOTES)
+@declared("metrics set run@100 auc=0.78", "metrics set run@100 loss=0.21 --mode min", exits=NOTES)
 def metrics_set_command(
     out: Output,
-    words: Annotated[list[str], typer.Argument(metavar="REF NAME=VALUE...", help="The version, and its metrics.")],
+    words: Annotated[list[str], o.argument("REF NAME=VALUE...", "The version, and its metrics.")],
     mode: Annotated[
         str | None,
-        typer.Option(metavar="max|min", help="Also declare whether higher (max) or lower (min) is better."),
+        o.option("max|min", "Also declare whether higher (max) or lower (min) is better."),
         o.CommandLineOnly(),
     ] = None,
     lock_wait: o.LockWait = "10s",
@@ -51,12 +42,10 @@ def metrics_set_command(
     _show(out, version.location, version.key)
 
 
-@examples(
-    "metrics show run",
-    "metrics show run@best:auc --json",
+@declared(
+    "metrics show run", "metrics show run@best:auc --json", exits=NOTES, c3="some metrics cannot be read now", rows=True
 )
-@exits(NOTES, c3="some metrics cannot be read now")
-def metrics_show_command(out: Output, ref: o.Ref = None, csv: o.Csv = False, jsonl: o.Jsonl = False) -> None:  # noqa: ARG001
+def metrics_show_command(out: Output, ref: o.Ref = None) -> None:
     """Show the metrics of one version, or of all."""
     parsed = o.parsed_ref(ref, out)
     if not is_named(ref, parsed):
@@ -66,25 +55,19 @@ def metrics_show_command(out: Output, ref: o.Ref = None, csv: o.Csv = False, jso
         _show(out, version.location, version.key, changed=False)
 
 
-@examples(
-    "metrics import master.log run",
-    "metrics import metrics.csv run --nearest 50 --dry-run",
+@declared(
+    "metrics import master.log run", "metrics import metrics.csv run --nearest 50 --dry-run", exits=NOTES, rows=True
 )
-@exits(NOTES)
 def metrics_import_command(
     out: Output,
-    source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="A master's log, TensorBoard directory, CSV or JSON lines.")
-    ],
+    source: Annotated[str, o.argument("SOURCE", "A master's log, TensorBoard directory, CSV or JSON lines.")],
     location: o.Place = None,
     nearest: Annotated[
-        int, typer.Option(min=0, metavar="STEPS", help="Match a version with the nearest step, at most STEPS away.")
+        int, o.option("STEPS", "Match a version with the nearest step, at most STEPS away.", least=0)
     ] = 0,
     kind: _Format = None,
     dry_run: o.DryRun = False,
     lock_wait: o.LockWait = "10s",
-    csv: o.Csv = False,  # noqa: ARG001
-    jsonl: o.Jsonl = False,  # noqa: ARG001
 ) -> None:
     """Import the metrics that a job wrote to a log.
 
@@ -109,14 +92,10 @@ def metrics_import_command(
     )
 
 
-@examples(
-    "metrics remove run@100 auc",
-    "metrics remove run@100 auc loss",
-)
-@exits(NOTES)
+@declared("metrics remove run@100 auc", "metrics remove run@100 auc loss", exits=NOTES)
 def metrics_remove_command(
     out: Output,
-    words: Annotated[list[str], typer.Argument(metavar="REF NAME...", help="The version, and the names of metrics.")],
+    words: Annotated[list[str], o.argument("REF NAME...", "The version, and the names of metrics.")],
     lock_wait: o.LockWait = "10s",
 ) -> None:
     """Remove metrics from a version."""
@@ -128,17 +107,10 @@ def metrics_remove_command(
     _show(out, version.location, version.key)
 
 
-@examples(
-    "metrics mode run auc max",
-    "metrics mode run loss min",
-)
-@exits(NOTES)
+@declared("metrics mode run auc max", "metrics mode run loss min", exits=NOTES)
 def metrics_mode_command(
     out: Output,
-    words: Annotated[
-        list[str],
-        typer.Argument(metavar="[LOCATION] NAME max|min", help="The location, the metric, and max or min."),
-    ],
+    words: Annotated[list[str], o.argument("[LOCATION] NAME max|min", "The location, the metric, and max or min.")],
     lock_wait: o.LockWait = "10s",
 ) -> None:
     """Declare whether max or min of a metric is better.

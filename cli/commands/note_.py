@@ -4,26 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from edl_ckpt.cli.manual.marks import NOTES, examples, exits
+from edl_ckpt.cli.manual.marks import NOTES, declared
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import escaped
 from edl_ckpt.core.base.errors import UsageError
 
 
-@examples(
-    'note run@100 "before the new features"',
-    'note run@100 ""',
-)
-@exits(NOTES)
+@declared('note run@100 "before the new features"', 'note run@100 ""', exits=NOTES)
 def note_command(
     out: Output,
-    words: Annotated[
-        list[str],
-        typer.Argument(metavar="REF TEXT", help="The version, and its note; an empty text removes the note."),
-    ],
+    words: Annotated[list[str], o.argument("REF TEXT", "The version, and its note; an empty text removes the note.")],
     lock_wait: o.LockWait = "10s",
 ) -> None:
     """Write a note about a version.

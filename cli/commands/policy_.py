@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edl_ckpt.cli.manual.marks import LISTS, NOTES, examples, exits
+from edl_ckpt.cli.manual.marks import LISTS, NOTES, declared
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options.rules import RuleOptions
 from edl_ckpt.cli.terminal.output import Output
@@ -15,11 +15,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.prune.retention import Policy
 
 
-@examples(
-    "policy show run",
-    "policy show s3://models/run --json",
-)
-@exits(LISTS)
+@declared("policy show run", "policy show s3://models/run --json", exits=LISTS)
 def policy_show_command(out: Output, location: o.Place = None) -> None:
     """Show the retention rules stored with a location."""
     from edl_ckpt.core.catalog.listing import list_versions
@@ -41,11 +37,7 @@ def policy_show_command(out: Output, location: o.Place = None) -> None:
     out.show(lambda: document, lambda: [f"keep {words}" if words else "no policy is stored here"])
 
 
-@examples(
-    "policy set run --keep 5",
-    "policy set run --keep 3 --keep-best 1 --metric auc",
-)
-@exits(NOTES)
+@declared("policy set run --keep 5", "policy set run --keep 3 --keep-best 1 --metric auc", exits=NOTES)
 def policy_set_command(
     out: Output,
     rules: RuleOptions,
@@ -62,11 +54,7 @@ def policy_set_command(
     _store(out, location, policy, lock_wait)
 
 
-@examples(
-    "policy clear run",
-    "policy clear s3://models/run",
-)
-@exits(NOTES)
+@declared("policy clear run", "policy clear s3://models/run", exits=NOTES)
 def policy_clear_command(out: Output, location: o.Place = None, lock_wait: o.LockWait = "10s") -> None:
     """Remove the retention rules of a location."""
     from edl_ckpt.core.operations.prune.retention import Policy

@@ -6,9 +6,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from edl_ckpt.cli.manual.marks import NOTES, examples, exits
+from edl_ckpt.cli.manual.marks import NOTES, declared
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options.hints import stoppable, trials_hint
 from edl_ckpt.cli.options.rules import RuleOptions
@@ -35,57 +33,46 @@ _SAME_CODE = (AuthError, UnavailableError, UnsupportedError)
 """Errors that a script can do something about: when all failures are of one such kind, its exit code is the prune's."""
 
 
-@examples(
+@declared(
     "prune run --keep 5 --dry-run",
     "prune --experiment runs --policy determined --metric auc",
+    exits=NOTES,
+    c3="some files could not be deleted, or a version could not be read",
+    rows=True,
 )
-@exits(NOTES, c3="some files could not be deleted, or a version could not be read")
 def prune_command(
     out: Output,
     rules: RuleOptions,
     locations: o.Places = None,
     experiment: o.Experiment = None,
     incomplete: Annotated[
-        bool, typer.Option("--incomplete", help="Also delete incomplete versions older than the newest complete one.")
+        bool, o.flag("Also delete incomplete versions older than the newest complete one.", "--incomplete")
     ] = False,
     delete: Annotated[
-        list[int] | None,
-        typer.Option(metavar="VERSION", help="Delete this version, even an incomplete or mixed one; may be repeated."),
+        list[int] | None, o.option("VERSION", "Delete this version, even an incomplete or mixed one; may be repeated.")
     ] = None,
-    drop_tag: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TAG", help="Ignore this tag's protection; may be repeated."),
-    ] = None,
+    drop_tag: Annotated[list[str] | None, o.option("TAG", "Ignore this tag's protection; may be repeated.")] = None,
     even_newest: Annotated[
-        bool,
-        typer.Option("--even-newest", help="With a rule or --delete: delete even the newest complete version."),
+        bool, o.flag("With a rule or --delete: delete even the newest complete version.", "--even-newest")
     ] = False,
     allow_empty_rule: Annotated[
-        bool,
-        typer.Option("--allow-empty-rule", help="Go on although no version has the metric or tag of a rule."),
+        bool, o.flag("Go on although no version has the metric or tag of a rule.", "--allow-empty-rule")
     ] = False,
-    max_delete: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Refuse to delete more than N versions.")
-    ] = None,
+    max_delete: Annotated[int | None, o.option("N", "Refuse to delete more than N versions.", least=0)] = None,
     dry_run: o.DryRun = False,
-    listed: Annotated[
-        str, typer.Option("--list", metavar="all|deleted|kept", help="Which versions the plan shows.")
-    ] = "all",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
-    trash: Annotated[bool, typer.Option("--trash", help="Move versions to the trash; `undo` restores them.")] = False,
-    purge: Annotated[bool, typer.Option("--purge", help="Also empty the trash.")] = False,
+    listed: Annotated[str, o.option("all|deleted|kept", "Which versions the plan shows.", "--list")] = "all",
+    yes: Annotated[bool, o.flag("Do not ask for confirmation.", "--yes", "-y")] = False,
+    trash: Annotated[bool, o.flag("Move versions to the trash; `undo` restores them.", "--trash")] = False,
+    purge: Annotated[bool, o.flag("Also empty the trash.", "--purge")] = False,
     older_than: Annotated[
-        str,
-        typer.Option(metavar="DURATION", help="With --purge: only versions that have been in the trash for longer."),
+        str, o.option("DURATION", "With --purge: only versions that have been in the trash for longer.")
     ] = "0s",
     plan_out: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the plan to FILE, for --apply. Deletes only with --yes.")
+        str | None, o.option("FILE", "Write the plan to FILE, for --apply. Deletes only with --yes.")
     ] = None,
-    apply: Annotated[str | None, typer.Option(metavar="FILE", help="Execute a plan.")] = None,
+    apply: Annotated[str | None, o.option("FILE", "Execute a plan.")] = None,
     grace: o.Grace = "10m",
     lock_wait: o.LockWait = "10s",
-    csv: o.Csv = False,  # noqa: ARG001
-    jsonl: o.Jsonl = False,  # noqa: ARG001
 ) -> None:
     """Delete the versions that no rule keeps.
 

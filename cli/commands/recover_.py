@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from edl_ckpt.cli.manual.marks import NOTES, examples, exits
-from edl_ckpt.cli.options.common import LockWait, Place
+from edl_ckpt.cli.manual.marks import NOTES, declared
+from edl_ckpt.cli.options.common import LockWait, Place, flag
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import escaped, parse_duration
 
 
-@examples(
-    "recover run",
-    "recover s3://models/run --drop-copies",
-)
-@exits(NOTES, c3="something could not be settled")
+@declared("recover run", "recover s3://models/run --drop-copies", exits=NOTES, c3="something could not be settled")
 def recover_command(
     out: Output,
     location: Place = None,
-    drop_copies: Annotated[bool, typer.Option("--drop-copies", help="Also discard interrupted copies.")] = False,
+    drop_copies: Annotated[bool, flag("Also discard interrupted copies.", "--drop-copies")] = False,
     lock_wait: LockWait = "10s",
 ) -> None:
     """Finish or undo the work of killed commands.

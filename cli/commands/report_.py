@@ -5,10 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Self
 
-import typer
-
-from edl_ckpt.cli.manual.marks import WRITES, examples, exits
-from edl_ckpt.cli.options.common import Place
+from edl_ckpt.cli.manual.marks import WRITES, declared
+from edl_ckpt.cli.options.common import Place, flag, option
 from edl_ckpt.cli.options.rules import RuleOptions
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.errors import UsageError
@@ -20,25 +18,22 @@ if TYPE_CHECKING:
     from edl_ckpt.core.storage.location import Location
 
 
-@examples(
+@declared(
     "report run -o report.html",
     "report run --keep 5 --json",
+    exits=WRITES,
+    c3="something is there, and could not be read; the page says what",
 )
-@exits(WRITES, c3="something is there, and could not be read; the page says what")
 def report_command(
     out: Output,
     rules: RuleOptions,
     location: Place = None,
-    output: Annotated[
-        str | None, typer.Option("--output", "-o", metavar="FILE", help="Write the page to FILE; - is stdout.")
-    ] = None,
-    last: Annotated[int, typer.Option(min=1, metavar="N", help="Show the newest N versions.")] = 200,
-    headers: Annotated[int, typer.Option(min=1, metavar="N", help="Read the headers of at most N versions.")] = 24,
-    no_values: Annotated[
-        bool, typer.Option("--no-values", help="Read names and headers only: no histograms and no drift.")
-    ] = False,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Another seed samples other values.")] = 0,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing FILE.")] = False,
+    output: Annotated[str | None, option("FILE", "Write the page to FILE; - is stdout.", "--output", "-o")] = None,
+    last: Annotated[int, option("N", "Show the newest N versions.", least=1)] = 200,
+    headers: Annotated[int, option("N", "Read the headers of at most N versions.", least=1)] = 24,
+    no_values: Annotated[bool, flag("Read names and headers only: no histograms and no drift.", "--no-values")] = False,
+    seed: Annotated[int, option("N", "Another seed samples other values.", least=0)] = 0,
+    force: Annotated[bool, flag("Replace an existing FILE.", "--force")] = False,
 ) -> None:
     """Write a page about a location and what its versions hold.
 

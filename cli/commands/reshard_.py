@@ -5,11 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from edl_ckpt.cli.manual.marks import WRITES, examples, exits
+from edl_ckpt.cli.manual.marks import WRITES, declared
+from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options.cluster import Cluster, cluster_of, workers_of, working
-from edl_ckpt.cli.options.common import DryRun, ForceSeal, LockWait, Ref, Workers, asked_layout, locking, resolve_ref
 from edl_ckpt.cli.options.hints import check_place, half_done, resumable
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import parse_size
@@ -18,40 +16,29 @@ if TYPE_CHECKING:
     from edl_ckpt.core.storage.location import Location
 
 
-@examples(
-    "reshard run --ps 8 --dry-run",
-    "reshard run@100 --ps 8 --output s3://models/run",
-)
-@exits(WRITES)
+@declared("reshard run --ps 8 --dry-run", "reshard run@100 --ps 8 --output s3://models/run", exits=WRITES)
 def reshard_command(
     out: Output,
-    ref: Ref = None,
-    ps: Annotated[
-        int, typer.Option("--ps", min=1, max=65535, metavar="N", help="The new number of parameter servers.")
-    ] = ...,  # type: ignore[assignment]
+    ref: o.Ref = None,
+    ps: Annotated[int, o.option("N", "The new number of parameter servers.", "--ps", least=1, most=65535)] = ...,  # type: ignore[assignment]
     output: Annotated[
-        str | None,
-        typer.Option(metavar="LOCATION", help="Write to this location. Default: replace the version in place."),
+        str | None, o.option("LOCATION", "Write to this location. Default: replace the version in place.")
     ] = None,
-    dry_run: DryRun = False,
-    workers: Workers = None,
+    dry_run: o.DryRun = False,
+    workers: o.Workers = None,
     cluster: Cluster = None,
-    max_memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Limit the memory of all batches together.")
-    ] = None,
+    max_memory: Annotated[str | None, o.option("SIZE", "Limit the memory of all batches together.")] = None,
     layout: Annotated[
         str | None,
-        typer.Option(
-            metavar="design|elasticdl",
-            help="Names of directories and files. Default: those at the output, else those of the version.",
+        o.option(
+            "design|elasticdl",
+            "Names of directories and files. Default: those at the output, else those of the version.",
         ),
     ] = None,
-    if_needed: Annotated[
-        bool, typer.Option("--if-needed", help="Do nothing when the version has N shards already.")
-    ] = False,
-    keep_old: Annotated[bool, typer.Option("--keep-old", help="Keep the old shards in the trash.")] = False,
-    force: ForceSeal = False,
-    lock_wait: LockWait = "10s",
+    if_needed: Annotated[bool, o.flag("Do nothing when the version has N shards already.", "--if-needed")] = False,
+    keep_old: Annotated[bool, o.flag("Keep the old shards in the trash.", "--keep-old")] = False,
+    force: o.ForceSeal = False,
+    lock_wait: o.LockWait = "10s",
 ) -> None:
     """Change a version's number of parameter servers.
 
@@ -65,7 +52,7 @@ def reshard_command(
 
     keep_freed_memory()
     where = _where(output, out)
-    version = resolve_ref(ref, out, to_change=output is None, aloud=True)
+    version = o.resolve_ref(ref, out, to_change=output is None, aloud=True)
     if if_needed:
         made = find_resharded(version, ps, output=where, layout=layout, force=force, reporter=out)
         if made is not None:
@@ -78,7 +65,7 @@ def reshard_command(
             version,
             ps,
             output=where,
-            layout=asked_layout(out, layout, where),
+            layout=o.asked_layout(out, layout, where),
             max_memory_bytes=parse_size(max_memory) if max_memory else None,
             force=force,
             reporter=out,
@@ -90,7 +77,7 @@ def reshard_command(
             planned = render_reshard.plan_document(plan, settings, cluster_of(work))
             out.show(lambda: planned, lambda: render_reshard.plan_human(plan, settings, workers_of(work)))
             return
-        how = locking(out, lock_wait)
+        how = o.locking(out, lock_wait)
         result = execute_reshard(plan, settings, executor=work["executor"], keep_old=keep_old, force=force, **how)
     out.show(lambda: render_reshard.document(result), lambda: render_reshard.human(result))
 

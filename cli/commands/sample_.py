@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from edl_ckpt.cli.commands.get_ import show_rows
-from edl_ckpt.cli.manual.marks import READS, examples, exits
-from edl_ckpt.cli.options.common import Csv, Jsonl, Ref, Rows, Table, resolve_ref, warn_of_seal
+from edl_ckpt.cli.manual.marks import READS, declared
+from edl_ckpt.cli.options.common import Ref, Rows, Table, option, resolve_ref, warn_of_seal
 from edl_ckpt.cli.terminal.output import Output
 
 
-@examples(
+@declared(
     "sample run@100 --table user_embedding",
     "sample run@100 --table user_embedding -n 1000 --seed 7 --jsonl",
+    exits=READS,
+    rows=True,
 )
-@exits(READS)
 def sample_command(
     out: Output,
     ref: Ref = None,
     table: Table = None,
     rows: Rows = 10,
-    seed: Annotated[int, typer.Option(metavar="N", help="Another seed chooses other rows.")] = 0,
-    csv: Csv = False,  # noqa: ARG001
-    jsonl: Jsonl = False,  # noqa: ARG001
+    seed: Annotated[int, option("N", "Another seed chooses other rows.")] = 0,
 ) -> None:
     """Print rows of a table that are chosen at random.
 

@@ -5,23 +5,18 @@ from __future__ import annotations
 import json
 from typing import Annotated
 
-import typer
-
-from edl_ckpt.cli.manual.marks import examples, exits
+from edl_ckpt.cli.manual.marks import declared
+from edl_ckpt.cli.options.common import argument
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.errors import NotFoundError
 from edl_ckpt.core.base.words import meant
 
 
-@examples(
-    "schema list",
-    "schema tag add",
-)
-@exits({10})
+@declared("schema list", "schema tag add", exits={10})
 def schema_command(
     out: Output,
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="[COMMAND]", help="A command, or 'error'. Default: all documents.")
+        list[str] | None, argument("[COMMAND]", "A command, or 'error'. Default: all documents.")
     ] = None,
 ) -> None:
     """Print the JSON Schema of a command's --json output.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edl_ckpt.cli.manual.marks import LISTS, NOTES, examples, exits
+from edl_ckpt.cli.manual.marks import LISTS, NOTES, declared
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options.hints import check_second
 from edl_ckpt.cli.terminal.output import Output
@@ -19,22 +19,18 @@ if TYPE_CHECKING:
     from edl_ckpt.core.model.listings import Listing
     from edl_ckpt.core.storage.location import Location
 
-_Words = Annotated[list[str], typer.Argument(metavar="REF TAG", help="The version, and the tag.")]
+_Words = Annotated[list[str], o.argument("REF TAG", "The version, and the tag.")]
 
 
-@examples(
-    "tag add run@100 serving",
-    "tag add run@best:auc candidate --also",
-)
-@exits(NOTES)
+@declared("tag add run@100 serving", "tag add run@best:auc candidate --also", exits=NOTES)
 def tag_add_command(
     out: Output,
     words: _Words,
     also: Annotated[
-        bool, typer.Option("--also", help="Keep the tag on other versions too; `@TAG` then names none of them.")
+        bool, o.flag("Keep the tag on other versions too; `@TAG` then names none of them.", "--also")
     ] = False,
     move: Annotated[bool, typer.Option("--move", hidden=True)] = False,  # noqa: ARG001 - the default by now
-    force: Annotated[bool, typer.Option("--force", help="Tag a version that is not complete, too.")] = False,
+    force: Annotated[bool, o.flag("Tag a version that is not complete, too.", "--force")] = False,
     lock_wait: o.LockWait = "10s",
 ) -> None:
     """Give a version a tag, and take it from others.
@@ -52,11 +48,7 @@ def tag_add_command(
     _show(out, version.location, {"moved_from": list(moved_from)})
 
 
-@examples(
-    "tag remove run@100 serving",
-    "tag remove run@serving serving",
-)
-@exits(NOTES)
+@declared("tag remove run@100 serving", "tag remove run@serving serving", exits=NOTES)
 def tag_remove_command(out: Output, words: _Words, lock_wait: o.LockWait = "10s") -> None:
     """Remove a tag from a version."""
     from edl_ckpt.core.operations.annotate import remove_tag
@@ -67,12 +59,8 @@ def tag_remove_command(out: Output, words: _Words, lock_wait: o.LockWait = "10s"
     _show(out, version.location)
 
 
-@examples(
-    "tag list run",
-    "tag list run --csv",
-)
-@exits(LISTS, c3="some tags cannot be read now")
-def tag_list_command(out: Output, location: o.Place = None, csv: o.Csv = False, jsonl: o.Jsonl = False) -> None:  # noqa: ARG001
+@declared("tag list run", "tag list run --csv", exits=LISTS, c3="some tags cannot be read now", rows=True)
+def tag_list_command(out: Output, location: o.Place = None) -> None:
     """List the tags of a location, and their versions."""
     listing = _show(out, out.location(location))
     for problem in listing.problems:

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from edl_ckpt.cli.manual.marks import NOTES, examples, exits
-from edl_ckpt.cli.options.common import LockWait, parsed_ref
+from edl_ckpt.cli.manual.marks import NOTES, declared
+from edl_ckpt.cli.options.common import LockWait, argument, parsed_ref
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import escaped, parse_duration
 from edl_ckpt.core.base.errors import UsageError
 
 _Deleted = Annotated[
     str | None,
-    typer.Argument(
-        metavar="[REF]",
-        help="LOCATION, @VERSION or both; a version is a number. Default: the whole last deletion in $EDL_CKPT_DIR, "
+    argument(
+        "[REF]",
+        "LOCATION, @VERSION or both; a version is a number. Default: the whole last deletion in $EDL_CKPT_DIR, "
         "the default storage or the current directory.",
     ),
 ]
 
 
-@examples(
-    "undo run",
-    "undo run@50",
-)
-@exits(NOTES)
+@declared("undo run", "undo run@50", exits=NOTES)
 def undo_command(out: Output, ref: _Deleted = None, lock_wait: LockWait = "10s") -> None:
     """Restore what the last `prune --trash` deleted.
 

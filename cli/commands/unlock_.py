@@ -6,9 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from edl_ckpt.cli.manual.marks import NOTES, examples, exits
+from edl_ckpt.cli.manual.marks import NOTES, declared
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.terminal.output import Output, agreed
 from edl_ckpt.cli.terminal.text import escaped
@@ -17,15 +15,18 @@ if TYPE_CHECKING:
     from edl_ckpt.core.state.holder import Holder
 
 
-@examples(
+@declared(
     "unlock run",
     "unlock s3://models/run --yes",
+    exits=NOTES,
+    c0="the lock is gone",
+    c11="the holder is alive",
+    c16="nobody confirmed",
 )
-@exits(NOTES, c0="the lock is gone", c11="the holder is alive", c16="nobody confirmed")
 def unlock_command(
     out: Output,
     location: o.Place = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Annotated[bool, o.flag("Do not ask for confirmation.", "--yes", "-y")] = False,
 ) -> None:
     """Remove the lock of a dead command, after showing its holder.
 

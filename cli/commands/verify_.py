@@ -5,11 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from edl_ckpt.cli.manual.marks import WRITES, examples, exits
+from edl_ckpt.cli.manual.marks import WRITES, declared
+from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options.cluster import Cluster, working
-from edl_ckpt.cli.options.common import LockWait, Prometheus, Ref, Workers, check_prometheus, locking, parsed_ref
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import escaped
 from edl_ckpt.core.base.errors import EdlCkptError, UsageError
@@ -21,34 +19,36 @@ if TYPE_CHECKING:
     from edl_ckpt.core.storage.location import Location
 
 
-@examples(
+@declared(
     "verify run@100 --deep",
     "verify run --all --seal",
+    exits=WRITES,
+    c0="no errors",
+    c3="errors, or with --strict also warnings",
 )
-@exits(WRITES, c0="no errors", c3="errors, or with --strict also warnings")
 def verify_command(
     out: Output,
-    ref: Ref = None,
-    every: Annotated[bool, typer.Option("--all", help="Verify every version of the location.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Read only names and headers.")] = False,
-    deep: Annotated[bool, typer.Option("--deep", help="Also read every value, and compute the fingerprint.")] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
+    ref: o.Ref = None,
+    every: Annotated[bool, o.flag("Verify every version of the location.", "--all")] = False,
+    quick: Annotated[bool, o.flag("Read only names and headers.", "--quick")] = False,
+    deep: Annotated[bool, o.flag("Also read every value, and compute the fingerprint.", "--deep")] = False,
+    strict: Annotated[bool, o.flag("Treat warnings as errors.", "--strict")] = False,
     seal: Annotated[
-        bool, typer.Option("--seal", help="Like --deep, and record checksums for later runs to compare with.")
+        bool, o.flag("Like --deep, and record checksums for later runs to compare with.", "--seal")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="With --seal: replace an existing seal.")] = False,
-    junit: Annotated[str | None, typer.Option(metavar="FILE", help="Write a JUnit report to FILE, for CI.")] = None,
+    force: Annotated[bool, o.flag("With --seal: replace an existing seal.", "--force")] = False,
+    junit: Annotated[str | None, o.option("FILE", "Write a JUnit report to FILE, for CI.")] = None,
     summary: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Append a summary in Markdown to FILE, for the page of a CI job.")
+        str | None, o.option("FILE", "Append a summary in Markdown to FILE, for the page of a CI job.")
     ] = None,
-    prometheus: Prometheus = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Print the findings as CSV.")] = False,  # noqa: ARG001
+    prometheus: o.Prometheus = False,
+    csv: Annotated[bool, o.flag("Print the findings as CSV.", "--csv")] = False,  # noqa: ARG001
     jsonl: Annotated[  # noqa: ARG001
-        bool, typer.Option("--jsonl", help="Print each version's result as a line of JSON, as soon as it is known.")
+        bool, o.flag("Print each version's result as a line of JSON, as soon as it is known.", "--jsonl")
     ] = False,
-    workers: Workers = None,
+    workers: o.Workers = None,
     cluster: Cluster = None,
-    lock_wait: LockWait = "10s",
+    lock_wait: o.LockWait = "10s",
 ) -> None:
     """Check that a version is complete and correct.
 
@@ -61,13 +61,13 @@ def verify_command(
         raise UsageError("--quick cannot be used with --deep or --seal")
     if force and not seal:
         raise UsageError("--force can only be used with --seal")
-    check_prometheus(out, prometheus=prometheus)
+    o.check_prometheus(out, prometheus=prometheus)
     reports = _Reports(out, junit, summary, strict=strict, prometheus=prometheus)
     location, versions = _versions(out, ref, every=every)
     level = "quick" if quick else "deep" if deep else "default"
     with working(out, cluster, workers) as work:
         take = partial(_print_line, out) if out.jsonl else lambda _: None
-        options: dict[str, Any] = {**work, **locking(out, lock_wait), "take": take}
+        options: dict[str, Any] = {**work, **o.locking(out, lock_wait), "take": take}
         run = verify_versions(versions, level=level, seal=seal, use_seal=not force, **options)
     reports.write(run)
     if run.failed and not every:
@@ -134,7 +134,7 @@ def _versions(out: Output, ref: str | None, *, every: bool) -> tuple[Location, t
     """Return the location of a reference, and its version, or with `every` all versions of the location."""
     from edl_ckpt.core.catalog.listing import list_versions, resolve, split_version_dir
 
-    parsed = parsed_ref(ref, out)
+    parsed = o.parsed_ref(ref, out)
     if not every:
         return parsed.location, (resolve(parsed, reporter=out, seals=False),)
     if parsed.version != "latest" or split_version_dir(parsed.location):

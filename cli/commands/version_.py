@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from edl_ckpt.cli import __version__
-from edl_ckpt.cli.manual.marks import examples
+from edl_ckpt.cli.manual.marks import declared
 from edl_ckpt.cli.terminal.output import Output
 
 _LIBRARIES: Final = (
@@ -24,10 +24,7 @@ _LIBRARIES: Final = (
 )
 
 
-@examples(
-    "version",
-    "version --json",
-)
+@declared("version", "version --json")
 def version_command(out: Output) -> None:
     """Print the version, and what it runs with.
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from edl_ckpt.cli.manual.marks import LISTS, examples, exits
-from edl_ckpt.cli.options.common import Interval, Mode, Place, StallAfter, followed_location
+from edl_ckpt.cli.manual.marks import LISTS, declared
+from edl_ckpt.cli.options.common import Interval, Mode, Place, StallAfter, flag, followed_location, option
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import escaped, parse_limit
 from edl_ckpt.core.base.errors import UsageError
@@ -18,27 +16,26 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.follow.wait import WaitResult
 
 
-@examples(
+@declared(
     "wait run --version-ge 300 --timeout 2h",
     "wait s3://models/run --best auc --stall-after 45m",
+    exits=LISTS,
+    c0="the version is there",
+    c3="the time is over, or nothing changes any more",
 )
-@exits(LISTS, c0="the version is there", c3="the time is over, or nothing changes any more")
 def wait_command(
     out: Output,
     location: Place = None,
-    version_ge: Annotated[
-        int | None, typer.Option(min=0, metavar="V", help="Wait for version V or a higher one.")
-    ] = None,
+    version_ge: Annotated[int | None, option("V", "Wait for version V or a higher one.", least=0)] = None,
     complete: Annotated[
-        bool, typer.Option("--complete", help="Wait for a complete version that can be read; this is the default.")
+        bool, flag("Wait for a complete version that can be read; this is the default.", "--complete")
     ] = False,
     best: Annotated[
-        str | None,
-        typer.Option(metavar="METRIC", help="Wait until a version has this metric, and print the best one."),
+        str | None, option("METRIC", "Wait until a version has this metric, and print the best one.")
     ] = None,
     mode: Mode = None,
     timeout: Annotated[
-        str, typer.Option(metavar="DURATION|none", help="Give up after this time; 0 looks once, `none` waits for ever.")
+        str, option("DURATION|none", "Give up after this time; 0 looks once, `none` waits for ever.")
     ] = "30m",
     stall_after: StallAfter = "none",
     interval: Interval = None,

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from edl_ckpt.cli.manual.marks import LISTS, examples, exits
-from edl_ckpt.cli.options.common import Interval, Place, StallAfter, followed_location
+from edl_ckpt.cli.manual.marks import LISTS, declared
+from edl_ckpt.cli.options.common import Interval, Place, StallAfter, flag, followed_location, option
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import parse_limit
 from edl_ckpt.core.base.errors import EdlCkptError, UsageError
@@ -20,31 +18,21 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.follow.watch import WatchStep
 
 
-@examples(
-    "watch run",
-    'watch run --on complete --exec "python evaluate.py"',
+@declared(
+    "watch run", 'watch run --on complete --exec "python evaluate.py"', exits=LISTS, c1="a command of --exec failed"
 )
-@exits(LISTS, c1="a command of --exec failed")
 def watch_command(
     out: Output,
     location: Place = None,
     on: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="EVENT,EVENT", help="Report only these events, such as complete,corrupt; may be repeated."
-        ),
+        list[str] | None, option("EVENT,EVENT", "Report only these events, such as complete,corrupt; may be repeated.")
     ] = None,
     execute: Annotated[
-        str | None,
-        typer.Option("--exec", metavar="CMD", help="Run CMD for each event, with EDL_CKPT_REF in its environment."),
+        str | None, option("CMD", "Run CMD for each event, with EDL_CKPT_REF in its environment.", "--exec")
     ] = None,
-    shell: Annotated[bool, typer.Option("--shell", help="Run CMD of --exec in a shell (sh -c).")] = False,
-    after: Annotated[
-        int | None, typer.Option(min=-1, metavar="V", help="Also report versions above V that are there already.")
-    ] = None,
-    timeout: Annotated[
-        str, typer.Option(metavar="DURATION|none", help="End after this time; 0 looks once, `none` never ends.")
-    ] = "none",
+    shell: Annotated[bool, flag("Run CMD of --exec in a shell (sh -c).", "--shell")] = False,
+    after: Annotated[int | None, option("V", "Also report versions above V that are there already.", least=-1)] = None,
+    timeout: Annotated[str, option("DURATION|none", "End after this time; 0 looks once, `none` never ends.")] = "none",
     stall_after: StallAfter = "10m",
     interval: Interval = None,
 ) -> None:

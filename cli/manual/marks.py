@@ -41,22 +41,19 @@ WRITES: Final = READS | {16}
 Command = TypeVar("Command", bound=Callable[..., None])
 
 
-def examples(*lines: str) -> Callable[[Command], Command]:
-    """Give a command the examples that end its help, each written without the program's name."""
+def declared(
+    *examples: str, exits: Iterable[int] = (), rows: bool = False, **meanings: str
+) -> Callable[[Command], Command]:
+    """Declare a command: the examples that end its help, each without the program's name, and its exit codes.
 
-    def mark(function: Command) -> Command:
-        function.examples = lines  # type: ignore[attr-defined]
-        return function
-
-    return mark
-
-
-def exits(codes: Iterable[int] = (), **meanings: str) -> Callable[[Command], Command]:
-    """Say which exit codes a command has beside `ALWAYS`; `c3="..."` is one with a meaning of its own here."""
+    Its codes are `exits` beside `ALWAYS`; `c3="..."` is one with a meaning of its own here. With `rows`, it has the
+    options --csv and --jsonl.
+    """
     own = {int(name.removeprefix("c")): meaning for name, meaning in meanings.items()}
 
     def mark(function: Command) -> Command:
-        function.exits = {code: own.get(code, "") for code in sorted({*ALWAYS, *codes, *own})}  # type: ignore[attr-defined]
+        function.examples, function.prints_rows = examples, rows  # type: ignore[attr-defined]
+        function.exits = {code: own.get(code, "") for code in sorted({*ALWAYS, *exits, *own})}  # type: ignore[attr-defined]
         return function
 
     return mark
@@ -64,5 +61,5 @@ def exits(codes: Iterable[int] = (), **meanings: str) -> Callable[[Command], Com
 
 def exits_of(function: Callable[..., None]) -> Mapping[int, str]:
     """Return the codes of a command, each with its meaning there, '' for the usual one."""
-    found: Mapping[int, str] = getattr(function, "exits", dict.fromkeys(sorted(ALWAYS), ""))
+    found: Mapping[int, str] = function.exits  # type: ignore[attr-defined]
     return found

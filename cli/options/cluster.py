@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
-import typer
-
+from edl_ckpt.cli.options.common import option
 from edl_ckpt.cli.terminal.documents import as_dict
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import escaped
@@ -18,10 +17,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.storage.location import Location
 
 Cluster = Annotated[
-    str | None,
-    typer.Option(
-        metavar="ADDRESS", help="Work on a Dask cluster: tcp://HOST:PORT, its scheduler file, or local:N processes."
-    ),
+    str | None, option("ADDRESS", "Work on a Dask cluster: tcp://HOST:PORT, its scheduler file, or local:N processes.")
 ]
 
 

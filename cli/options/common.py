@@ -50,6 +50,21 @@ class CommandLineOnly:
     """Marks an option that neither the environment nor a file may set, though one of this name elsewhere may be set."""
 
 
+def argument(metavar: str, text: str) -> Any:
+    """Declare an argument of a command: the words that stand for it, and its help."""
+    return typer.Argument(metavar=metavar, help=text)
+
+
+def option(metavar: str, text: str, *flags: str, least: int | None = None, most: int | None = None) -> Any:
+    """Declare an option with a value: what stands for the value, its help, its flags unless the name gives one."""
+    return typer.Option(*flags, metavar=metavar, help=text, min=least, max=most)
+
+
+def flag(text: str, *flags: str) -> Any:
+    """Declare an option without a value: its help, and its flags."""
+    return typer.Option(*flags, help=text)
+
+
 _DEFAULT_PLACE = "$EDL_CKPT_DIR, the default storage or the current directory"
 _REF_HELP = (
     "LOCATION, @VERSION or both; a version is a number, latest, a tag, best:METRIC or a UUID. Or a single checkpoint "
@@ -60,76 +75,57 @@ _LOCATIONS_HELP = f"Any number of checkpoint_dirs. Default: {_DEFAULT_PLACE}."
 _MODE_HELP = "Whether higher (max) or lower (min) is better."
 _GRACE_HELP = "An incomplete version changed within this time counts as still being written."
 
-Ref = Annotated[
-    str | None, typer.Argument(metavar="[REF]", help=f"{_REF_HELP}the newest complete version in {_DEFAULT_PLACE}.")
-]
-Browsed = Annotated[str | None, typer.Argument(metavar="[REF]", help=f"{_REF_HELP}all versions in {_DEFAULT_PLACE}.")]
-Places = Annotated[list[str] | None, typer.Argument(metavar="[LOCATION...]", help=_LOCATIONS_HELP)]
-Grace = Annotated[str, typer.Option(metavar="DURATION", help=_GRACE_HELP)]
-Csv = Annotated[bool, typer.Option("--csv", help="Print rows as CSV.")]
-Jsonl = Annotated[bool, typer.Option("--jsonl", help="Print rows as JSON, one object on each line.")]
-Table = Annotated[
-    str | None, typer.Option("--table", metavar="NAME", help="The embedding table. Default: the only one there is.")
-]
-Rows = Annotated[int, typer.Option("--rows", "-n", min=1, metavar="N", help="How many rows to print.")]
+Ref = Annotated[str | None, argument("[REF]", f"{_REF_HELP}the newest complete version in {_DEFAULT_PLACE}.")]
+Browsed = Annotated[str | None, argument("[REF]", f"{_REF_HELP}all versions in {_DEFAULT_PLACE}.")]
+Places = Annotated[list[str] | None, argument("[LOCATION...]", _LOCATIONS_HELP)]
+Grace = Annotated[str, option("DURATION", _GRACE_HELP)]
+Csv = Annotated[bool, flag("Print rows as CSV.", "--csv")]
+Jsonl = Annotated[bool, flag("Print rows as JSON, one object on each line.", "--jsonl")]
+Table = Annotated[str | None, option("NAME", "The embedding table. Default: the only one there is.", "--table")]
+Rows = Annotated[int, option("N", "How many rows to print.", "--rows", "-n", least=1)]
 Prometheus = Annotated[
-    bool, typer.Option("--prometheus", help="Print metrics in the text format of Prometheus, for a textfile collector.")
+    bool, flag("Print metrics in the text format of Prometheus, for a textfile collector.", "--prometheus")
 ]
-Every = Annotated[bool, typer.Option("--all", help="Show every row of a long table on a terminal too.")]
-Workers = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Number of threads. Default: the number of cores.")
-]
-Place = Annotated[str | None, typer.Argument(metavar="[LOCATION]", help=_LOCATION_HELP)]
+Every = Annotated[bool, flag("Show every row of a long table on a terminal too.", "--all")]
+Workers = Annotated[int | None, option("N", "Number of threads. Default: the number of cores.", least=1)]
+Place = Annotated[str | None, argument("[LOCATION]", _LOCATION_HELP)]
 Experiment = Annotated[
-    str | None,
-    typer.Option(metavar="DIR", help="Take the trials of an experiment: the directories in DIR that have versions."),
+    str | None, option("DIR", "Take the trials of an experiment: the directories in DIR that have versions.")
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen, and change nothing.")]
-LockWait = Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for the lock.")]
-Mode = Annotated[str | None, typer.Option(metavar="max|min", help=_MODE_HELP)]
+DryRun = Annotated[bool, flag("Show what would happen, and change nothing.", "--dry-run")]
+LockWait = Annotated[str, option("DURATION", "How long to wait for the lock.")]
+Mode = Annotated[str | None, option("max|min", _MODE_HELP)]
 
 StallAfter = Annotated[
-    str,
-    typer.Option(metavar="DURATION|none", help="Call it stalled after so long without a change; 0 or `none`: never."),
+    str, option("DURATION|none", "Call it stalled after so long without a change; 0 or `none`: never.")
 ]
 Interval = Annotated[
     str | None,
-    typer.Option(
-        metavar="DURATION",
-        help="Time between two looks. Default: 1s on a disk, or when the kernel reports a change; 10s elsewhere.",
+    option(
+        "DURATION", "Time between two looks. Default: 1s on a disk, or when the kernel reports a change; 10s elsewhere."
     ),
 ]
 
 Layout = Annotated[
     str | None,
-    typer.Option(
-        metavar="design|elasticdl", help="Names of directories and files. Default: those at the location, else design."
-    ),
+    option("design|elasticdl", "Names of directories and files. Default: those at the location, else design."),
 ]
 
 _COMMON: dict[str, Any] = {
-    "json": Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")],
-    "quiet": Annotated[bool, typer.Option("--quiet", "-q", help="Print no warnings and no progress.")],
-    "verbose": Annotated[bool, typer.Option("--verbose", "-v", help="Print more details on stderr.")],
-    "no_color": Annotated[bool, typer.Option("--no-color", help="Print no colours; NO_COLOR does the same.")],
+    "json": Annotated[bool, flag("Print one JSON document instead of text.", "--json")],
+    "quiet": Annotated[bool, flag("Print no warnings and no progress.", "--quiet", "-q")],
+    "verbose": Annotated[bool, flag("Print more details on stderr.", "--verbose", "-v")],
+    "no_color": Annotated[bool, flag("Print no colours; NO_COLOR does the same.", "--no-color")],
     "progress": Annotated[
-        str,
-        typer.Option(metavar="auto|bar|lines|none", help="Show progress so; auto: a terminal gets a bar, a log lines."),
+        str, option("auto|bar|lines|none", "Show progress so; auto: a terminal gets a bar, a log lines.")
     ],
-    "config": Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Take defaults of options from this file, and from no other."),
-    ],
-    "storage_option": Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="An option for S3 or fsspec; may be repeated."),
-    ],
+    "config": Annotated[str | None, option("FILE", "Take defaults of options from this file, and from no other.")],
+    "storage_option": Annotated[list[str] | None, option("KEY=VALUE", "An option for S3 or fsspec; may be repeated.")],
 }
 
 
 ForceSeal = Annotated[
-    bool,
-    typer.Option("--force", help="Go on although the version does not match its seal; the new seal records it."),
+    bool, flag("Go on although the version does not match its seal; the new seal records it.", "--force")
 ]
 
 
@@ -291,7 +287,8 @@ def with_output(function: Callable[..., None]) -> Callable[..., None]:
     parameters: list[inspect.Parameter] = []
     for p in own:
         parameters += _spread(hints[p.name]) if p.name in bundles else [p.replace(annotation=hints[p.name])]
-    for name, annotation in _COMMON.items():
+    rows = {"csv": Csv, "jsonl": Jsonl} if getattr(function, "prints_rows", False) else {}
+    for name, annotation in (rows | _COMMON).items():
         default = {"config": None, "storage_option": None, "progress": "auto"}.get(name, False)
         parameters.append(inspect.Parameter(name, _KEYWORD_ONLY, default=default, annotation=annotation))
     parameters.append(inspect.Parameter(_CONTEXT, _KEYWORD_ONLY, annotation=typer.Context))

@@ -6,9 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from edl_ckpt.cli.options.common import Mode
+from edl_ckpt.cli.options.common import Mode, option
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import parse_duration, parse_size
 from edl_ckpt.core.base.errors import UsageError
@@ -22,43 +20,32 @@ if TYPE_CHECKING:
 class RuleOptions:
     """The retention rules, as options of every command that takes rules."""
 
-    keep: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Keep the latest N (keep_checkpoint_max); 0 keeps all.")
-    ] = None
-    keep_best: Annotated[int | None, typer.Option(min=0, metavar="N", help="Keep the best N by --metric.")] = None
-    metric: Annotated[str | None, typer.Option(metavar="NAME", help="The metric that ranks versions.")] = None
+    keep: Annotated[int | None, option("N", "Keep the latest N (keep_checkpoint_max); 0 keeps all.", least=0)] = None
+    keep_best: Annotated[int | None, option("N", "Keep the best N by --metric.", least=0)] = None
+    metric: Annotated[str | None, option("NAME", "The metric that ranks versions.")] = None
     mode: Mode = None
     keep_experiment_best: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Keep the best N by --metric across all locations.")
+        int | None, option("N", "Keep the best N by --metric across all locations.", least=0)
     ] = None
-    keep_every: Annotated[
-        int | None, typer.Option(min=1, metavar="STEPS", help="Keep the first version in every STEPS steps.")
-    ] = None
+    keep_every: Annotated[int | None, option("STEPS", "Keep the first version in every STEPS steps.", least=1)] = None
     keep_within: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Keep versions saved within this time before the newest.")
+        str | None, option("DURATION", "Keep versions saved within this time before the newest.")
     ] = None
-    keep_tag: Annotated[
-        list[str] | None, typer.Option(metavar="TAG", help="Keep versions with this tag; may be repeated.")
-    ] = None
+    keep_tag: Annotated[list[str] | None, option("TAG", "Keep versions with this tag; may be repeated.")] = None
     max_size: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Keep more versions, newest first, while all of them fit into SIZE."),
+        str | None, option("SIZE", "Keep more versions, newest first, while all of them fit into SIZE.")
     ] = None
     policy_name: Annotated[
-        str | None,
-        typer.Option("--policy", metavar="determined", help="Use Determined's rules, with the --save options."),
+        str | None, option("determined", "Use Determined's rules, with the --save options.", "--policy")
     ] = None
     save_experiment_best: Annotated[
-        int | None,
-        typer.Option(min=0, metavar="N", help="For --policy determined: best of all locations. Default: 0."),
+        int | None, option("N", "For --policy determined: best of all locations. Default: 0.", least=0)
     ] = None
     save_trial_best: Annotated[
-        int | None,
-        typer.Option(min=0, metavar="N", help="For --policy determined: best of each location. Default: 1."),
+        int | None, option("N", "For --policy determined: best of each location. Default: 1.", least=0)
     ] = None
     save_trial_latest: Annotated[
-        int | None,
-        typer.Option(min=0, metavar="N", help="For --policy determined: latest of each location. Default: 1."),
+        int | None, option("N", "For --policy determined: latest of each location. Default: 1.", least=0)
     ] = None
 
     def policy(self, out: Output, places: Iterable[Location]) -> Policy:
