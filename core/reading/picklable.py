@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -121,6 +122,11 @@ class _LaterReader(RangeReader):
                     )
                 self._inner = inner
             return self._inner
+
+    def __reduce__(self) -> tuple[Callable[[FileValue], RangeReader], tuple[FileValue]]:
+        """Travel as a value, from which another process makes the same reader."""
+        file = _File(self.path, self.size_bytes, self.block_bytes, self.generation)
+        return FileValue.open, (FileValue(self._store.location, file, self._directory),)
 
     def read(self, offset: int, size: int) -> bytes:
         """Return exactly `size` bytes at `offset`."""

@@ -16,6 +16,7 @@ from edl_ckpt.core.catalog.target import Target, free_target
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_source, check_target, job_of
 from edl_ckpt.core.moving.settings import ReshardSettings
 from edl_ckpt.core.operations.importing.archives import check_members
+from edl_ckpt.core.operations.importing.array_data import value_of
 from edl_ckpt.core.operations.importing.arrays import ArraySource
 from edl_ckpt.core.operations.importing.checkpoint import as_checkpoint, import_checkpoint, plan_checkpoint
 from edl_ckpt.core.operations.importing.names import NameMap, assign_names, read_map
@@ -94,12 +95,12 @@ def _planned(
     work = job.executor
     with ArraySource(Location.of(source), shared=work.is_cluster) as opened:
         arrays, read_before = assign_names(opened, names or NameMap()), work.bytes_read()
-        for file in arrays.files[:1] if opened.shared else ():
+        for file in [value_of(opened.location, reader) for reader in arrays.readers[:1] if opened.shared]:
             check_source(work, file.place, file.path, reporter=job.reporter)
         if writes:
             check_target(work, target.location, arrays.size_bytes, reporter=job.reporter)
         if opened.members:
-            check_members(opened.members, opened.value_of(opened.members[0].base), job)
+            check_members(opened.members, value_of(opened.location, opened.members[0].base), job)
         plan, settings = prepare_import(arrays, target, ps_num, job)
         survey = replace(plan.survey, bytes_read=arrays.bytes_read + work.bytes_read() - read_before)
         yield replace(plan, survey=survey), settings

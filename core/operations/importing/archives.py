@@ -25,8 +25,9 @@ from edl_ckpt.core.base.job import FunctionWork, Job
 from edl_ckpt.core.base.packing import packed
 from edl_ckpt.core.base.parallel import Advance
 from edl_ckpt.core.operations.export.output.places import combined_crc32
-from edl_ckpt.core.operations.importing.array_data import AnyFileValue
+from edl_ckpt.core.operations.importing.array_data import FileExtent
 from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES
+from edl_ckpt.core.reading.picklable import FileValue
 from edl_ckpt.core.sources.elasticdl.target import why_impossible
 from edl_ckpt.core.storage.interface import RangeReader
 
@@ -36,18 +37,6 @@ _ENCRYPTED: Final = 1
 _NPY_HEAD_BYTES: Final = 1 << 16
 _ELEMENTS_AT_ONCE: Final = 1 << 18
 """Of an array whose order changes."""
-
-
-class FileExtent(RangeReader):
-    """Bytes of another file `base`, which begin at `begin`."""
-
-    def __init__(self, base: RangeReader, begin: int, size_bytes: int) -> None:
-        self.base, self.begin = base, begin
-        self.path, self.size_bytes, self.bytes_read = base.path, size_bytes, 0
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Return exactly `size` bytes at `offset`."""
-        return self.base.read(self.begin + offset, size)
 
 
 class StoredMember(FileExtent):
@@ -130,7 +119,7 @@ def _checksums(archive: RangeReader, task: tuple[_MemberPiece, ...], advance: Ad
     return found
 
 
-def check_members(members: Sequence[StoredMember], archive: AnyFileValue, job: Job) -> None:
+def check_members(members: Sequence[StoredMember], archive: FileValue, job: Job) -> None:
     """Let other processes read an archive; CorruptError for a member whose bytes have another checksum."""
     total = sum(member.size_bytes for member in members)
     task_bytes = job.executor.task_bytes(total)

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import NamedTuple, Self, TypeAlias, TypeGuard
+from typing import Self, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -48,22 +48,26 @@ class ArrayData:
         return read_bytes(self.reader, self.offset + start, np.empty(size, np.uint8))
 
 
-class Piece(NamedTuple):
-    """Bytes of a file: `size_bytes` of them, from `offset` on."""
+class FileExtent(RangeReader):
+    """Bytes of another file `base`, which begin at `begin`."""
 
-    reader: RangeReader
-    offset: int
-    size_bytes: int
+    def __init__(self, base: RangeReader, begin: int, size_bytes: int) -> None:
+        self.base, self.begin = base, begin
+        self.path, self.size_bytes, self.bytes_read = base.path, size_bytes, 0
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return exactly `size` bytes at `offset`."""
+        return self.base.read(self.begin + offset, size)
 
 
 class Joined(RangeReader):
     """Bytes of several files, one after the other, as those of one file."""
 
-    def __init__(self, pieces: Sequence[Piece]) -> None:
+    def __init__(self, pieces: Sequence[FileExtent]) -> None:
         self.pieces = pieces
         self._starts = list(accumulate((piece.size_bytes for piece in pieces), initial=0))
-        self.path, self.size_bytes = pieces[0].reader.path, self._starts[-1]
-        self.block_bytes, self.bytes_read = pieces[0].reader.block_bytes, 0
+        self.path, self.size_bytes = pieces[0].path, self._starts[-1]
+        self.block_bytes, self.bytes_read = pieces[0].base.block_bytes, 0
 
     def read(self, offset: int, size: int) -> bytes:
         """Return exactly `size` bytes at `offset`."""
@@ -75,54 +79,28 @@ class Joined(RangeReader):
         """Fill the whole buffer from `offset` on."""
         number, done = bisect_right(self._starts, offset) - 1, 0
         while done < len(buffer):
-            reader, begin, size = self.pieces[number]
-            within = offset + done - self._starts[number]
-            count = min(size - within, len(buffer) - done)
-            reader.read_into(begin + within, buffer[done : done + count])
+            piece, within = self.pieces[number], offset + done - self._starts[number]
+            count = min(piece.size_bytes - within, len(buffer) - done)
+            piece.base.read_into(piece.begin + within, buffer[done : done + count])
             done, number = done + count, number + 1
         self.bytes_read += done
 
     def check_unchanged(self) -> None:
         """Raise LockedError when a file has changed since it was opened."""
         for piece in self.pieces:
-            piece.reader.check_unchanged()
+            piece.base.check_unchanged()
 
 
-class JoinedValue(NamedTuple):
-    """What `Joined` is, as a value."""
-
-    files: tuple[FileValue, ...]
-    extents: tuple[tuple[int, int], ...]
-
-    @property
-    def place(self) -> Location:
-        """Return the location of the first file."""
-        return self.files[0].place
-
-    @property
-    def path(self) -> str:
-        """Return the path of the first file."""
-        return self.files[0].path
-
-    def open(self) -> RangeReader:
-        """Open the same files in this process."""
-        return Joined([Piece(file.open(), *extent) for file, extent in zip(self.files, self.extents, strict=True)])
+def value_of(location: Location, reader: RangeReader) -> FileValue:
+    """Return a file that was opened by its path, with the options of a location, as a value; the first of several."""
+    return FileValue.of(location.with_url(reader.path).split()[0], reader)
 
 
-AnyFileValue: TypeAlias = FileValue | JoinedValue
-"""A file of arrays, or several as one, as a value."""
-
-
-def value_of(location: Location, reader: RangeReader) -> AnyFileValue:
-    """Return a file that was opened by its path, with the options of a location, as a value."""
-    if isinstance(reader, Joined):
-        files = tuple(FileValue.of(_folder(location, piece.reader), piece.reader) for piece in reader.pieces)
-        return JoinedValue(files, tuple((piece.offset, piece.size_bytes) for piece in reader.pieces))
-    return FileValue.of(_folder(location, reader), reader)
-
-
-def _folder(location: Location, reader: RangeReader) -> Location:
-    return location.with_url(reader.path).split()[0]
+def for_others(location: Location, reader: RangeReader) -> RangeReader:
+    """Return a reader of the same files that can be pickled: another process opens them at its first read."""
+    if not isinstance(reader, Joined):
+        return value_of(location, reader).open()
+    return Joined([FileExtent(for_others(location, p.base), p.begin, p.size_bytes) for p in reader.pieces])
 
 
 def joined(name: str, parts: Sequence[ArrayData | None], path: str) -> ArrayData:
@@ -133,7 +111,7 @@ def joined(name: str, parts: Sequence[ArrayData | None], path: str) -> ArrayData
         raise CorruptError(f"the notes on the parts of {name!r} are damaged", path=path)
     if len(known) == 1:
         return replace(known[0], name=name)
-    reader = Joined([Piece(part.reader, part.offset, part.size_bytes) for part in known])
+    reader = Joined([FileExtent(part.reader, part.offset, part.size_bytes) for part in known])
     rows = sum(part.shape[0] for part in known)
     return ArrayData(name, known[0].dtype, (rows, *known[0].shape[1:]), reader, 0)
 

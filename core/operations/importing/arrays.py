@@ -30,7 +30,6 @@ from edl_ckpt.core.operations.export.formats.frameworks import (
 from edl_ckpt.core.operations.export.formats.names import NOTES, original_name
 from edl_ckpt.core.operations.export.output.target import DENSE_FILE
 from edl_ckpt.core.operations.importing.archives import (
-    FileExtent,
     StoredMember,
     as_stream,
     check_shape,
@@ -39,7 +38,7 @@ from edl_ckpt.core.operations.importing.archives import (
     npy_header,
     unpacked,
 )
-from edl_ckpt.core.operations.importing.array_data import AnyFileValue, ArrayData, joined, naming, value_of
+from edl_ckpt.core.operations.importing.array_data import ArrayData, FileExtent, joined, naming
 from edl_ckpt.core.operations.importing.frameworks import (
     Found,
     parse_object,
@@ -50,11 +49,11 @@ from edl_ckpt.core.operations.importing.frameworks import (
     tensorflow_prefix,
 )
 from edl_ckpt.core.proof.fingerprint import empty_fingerprint
-from edl_ckpt.core.storage import Location, open_objects, open_store
+from edl_ckpt.core.storage import Location, ObjectStore, open_objects, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.storage.local import SpooledReader
-from edl_ckpt.core.storage.regular import check_input, is_file, open_input
+from edl_ckpt.core.storage.regular import check_input, is_file
 
 _DTYPE_OF: Final = {tag: DTYPES[name] for name, tag in SAFETENSORS_DTYPES.items()}
 _OTHER_DTYPES: Final = ("C64", "F4", "F6_E2M3", "F6_E3M2", "F8_E4M3", "F8_E5M2", "F8_E8M0")
@@ -118,7 +117,9 @@ class ArraySource:
         prefix = tensorflow_prefix(self.path)
         alone = os.path.join(self.path, METADATA_FILE)
         if os.path.exists(alone) and not prefix:
-            self._take_document(read_notes(_load(alone), alone))  # TensorFlow writes no checkpoint without a tensor
+            self._take_document(
+                read_notes(self._load(METADATA_FILE), alone)
+            )  # TensorFlow writes no checkpoint without a tensor
         elif prefix:
             self._spool(read_tensorflow(prefix, self._take_document))
         elif os.path.isdir(self.path):
@@ -129,18 +130,16 @@ class ArraySource:
             self._open_npz()
         elif self.path.lower().endswith(PARQUET):
             self._open_parquet()
-        elif self.path.lower().endswith((".pt", ".pth")):
-            with storage_errors(self.path):
-                os.stat(self.path)
-            self._spool(read_torch(self.path, self._take_document))
         else:
             with storage_errors(self.path):
                 os.stat(self.path)
-            raise UnsupportedError(
-                "unknown kind of file; expected .safetensors, .npz, .pt, .parquet, a directory of .npy or Parquet"
-                " files, a TensorFlow checkpoint, or a checkpoint of ElasticDL",
-                path=self.path,
-            )
+            if not self.path.lower().endswith((".pt", ".pth")):
+                raise UnsupportedError(
+                    "unknown kind of file; expected .safetensors, .npz, .pt, .parquet, a directory of .npy or Parquet"
+                    " files, a TensorFlow checkpoint, or a checkpoint of ElasticDL",
+                    path=self.path,
+                )
+            self._spool(read_torch(self.path, self._take_document))
         self._check_some()
 
     def _check_some(self) -> None:
@@ -161,20 +160,25 @@ class ArraySource:
         if self.location.local_path is not None or not self.shared:
             with storage_errors(self.path):
                 return sorted(os.listdir(self.path))
+        _, name, below = self._listed()
+        return sorted(relative.removeprefix(f"{name}/") for relative in below)
+
+    def _listed(self) -> tuple[ObjectStore, str, list[str]]:
+        """Return the store with a remote source, its name there, and the paths of the files right below it."""
         folder, name = self.location.split()
         store = open_objects(folder)
-        below = [relative.removeprefix(f"{name}/") for relative in store.tree(name)]
+        below = [relative for relative in store.tree(name) if relative.count("/") == 1]
         if not below and store.stat(name) is None:
             raise NotFoundError("no such file or directory", path=self.path)
-        return sorted(relative for relative in below if "/" not in relative)
+        return store, name, below
 
     def _json(self, name: str) -> dict[str, Any]:
         """Return the document in a file of the directory."""
-        path = os.path.join(self.path, name)
-        if self.location.local_path is not None or not self.shared:
-            return parse_object(_load(path), path)
-        reader = self._reader(path)
-        return parse_object(reader.read(0, min(reader.size_bytes, _MAX_HEADER_BYTES)), path)
+        return parse_object(self._load(name), os.path.join(self.path, name))
+
+    def _load(self, name: str) -> bytes:
+        reader = self._reader(os.path.join(self.path, name))
+        return reader.read(0, min(reader.size_bytes, _MAX_HEADER_BYTES))
 
     def _check_inputs(self) -> None:
         """Raise UsageError for a pipe, device or socket among what is read: libraries open files by their names."""
@@ -226,10 +230,6 @@ class ArraySource:
         if self._fingerprint != fingerprint and (self._fingerprint or len(self._exports) > 1):
             raise CorruptError(f"is not of the same export as {self.path}: their fingerprints differ", path=dense)
 
-    def value_of(self, reader: RangeReader) -> AnyFileValue:
-        """Return a file of the source as a value."""
-        return value_of(self.location, reader)
-
     def _check_not_shared(self) -> None:
         if self.shared:
             raise UnsupportedError(
@@ -273,11 +273,7 @@ class ArraySource:
     def _fetch(self) -> str:
         """Bring a remote file, or the files of a remote directory, to the local disk; return where it is."""
         self._check_not_shared()
-        folder, name = self.location.split()
-        store = open_objects(folder)
-        below = [relative for relative in store.tree(name) if relative.count("/") == 1]
-        if not below and store.stat(name) is None:
-            raise NotFoundError("no such file or directory", path=self.path)
+        store, name, below = self._listed()
         wanted = below or [name]
         if any(relative.endswith(PARQUET) for relative in wanted):
             wanted += [each for each in store.tree(dense_directory(name)) if each.endswith(f"/{DENSE_FILE}")]
@@ -482,9 +478,3 @@ def _span(name: str, entry: Any, path: str) -> tuple[int, int]:
         raise CorruptError(f"the entry of {name!r} in the header is damaged", path=path, offset=8)
     check_shape(name, shape or (), path)
     return span[0], span[1]
-
-
-def _load(path: str) -> bytes:
-    with storage_errors(path), open_input(path, "rb") as file:
-        data: bytes = file.read(_MAX_HEADER_BYTES)
-        return data

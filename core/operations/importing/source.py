@@ -7,19 +7,18 @@ source: a stretch is rows [start, end) of it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import groupby
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.kernel import bulk
-from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.tables import TableInfo
 from edl_ckpt.core.moving.source import FileRows, Source, SurveyedTable
-from edl_ckpt.core.operations.importing.array_data import AnyFileValue, ArrayData, value_of
+from edl_ckpt.core.operations.importing.array_data import ArrayData, for_others
 from edl_ckpt.core.proof.duplicates import IdOrder, check_reads
 from edl_ckpt.core.reading.blocks import IdBlock
 from edl_ckpt.core.reading.places import IdsAt
@@ -65,40 +64,15 @@ class ImportedTable:
         check_reads(self.name, reads, order, path=self.ids.reader.path)
 
 
-class _ArrayValue(NamedTuple):
-    """An array in one of the files, by its number."""
-
-    name: str
-    dtype: DType
-    shape: tuple[int, ...]
-    file: int
-    offset: int
-
-
-class _TableValue(NamedTuple):
-    name: str
-    ids: _ArrayValue
-    vectors: _ArrayValue
-    initializer: str
-
-
 @dataclass(frozen=True, slots=True)
 class ArraysValue:
-    """The arrays of an import as a value."""
+    """The arrays of an import as a value: their readers can be pickled."""
 
-    files: Sequence[AnyFileValue]
-    dense: Mapping[str, _ArrayValue]
-    tables: Sequence[_TableValue]
+    arrays: NamedArrays
 
     def open(self) -> NamedArrays:
-        """Open the arrays in another process; each file is opened by its first read."""
-        readers = [file.open() for file in self.files]
-
-        def array(value: _ArrayValue) -> ArrayData:
-            return ArrayData(value.name, value.dtype, value.shape, readers[value.file], value.offset)
-
-        tables = (ImportedTable(t.name, array(t.ids), array(t.vectors), t.initializer) for t in self.tables)
-        return NamedArrays({name: array(value) for name, value in self.dense.items()}, tuple(tables))
+        """Return the arrays in another process; each file is opened by its first read."""
+        return self.arrays
 
 
 class NamedArrays(Source):
@@ -118,17 +92,18 @@ class NamedArrays(Source):
         arrays = [*dense.values(), *(array for table in tables for array in (table.ids, table.vectors))]
         self.size_bytes = sum(array.size_bytes for array in arrays)
         """The bytes of all elements."""
-        self._readers = list({id(array.reader): array.reader for array in arrays}.values())
+        self.readers = list({id(array.reader): array.reader for array in arrays}.values())
+        """The opened files, each once."""
 
     @property
     def bytes_read(self) -> int:
         """Return how many bytes of the files were read so far."""
-        return sum(reader.bytes_read for reader in self._readers)
+        return sum(reader.bytes_read for reader in self.readers)
 
     @property
     def round_trips(self) -> bool:
         """Return True where each read takes a request."""
-        return any(reader.block_bytes for reader in self._readers)
+        return any(reader.block_bytes for reader in self.readers)
 
     @property
     def variables(self) -> tuple[PlacedVariable, ...]:
@@ -151,23 +126,16 @@ class NamedArrays(Source):
         tables = sum(table.vectors.size_bytes for table in self._tables)
         return tables + sum(array.size_bytes for array in self._dense.values())
 
-    @property
-    def files(self) -> list[AnyFileValue]:
-        """Return the files as values; none of arrays in memory."""
-        if self._location is None:
-            return []
-        place = self._location
-        return [value_of(place, reader) for reader in self._readers]
-
     def value(self) -> ArraysValue:
-        """Return the arrays as a value, for other processes."""
-        numbers = {id(reader): number for number, reader in enumerate(self._readers)}
+        """Return the arrays as a value, for other processes; those in memory stay in this one."""
+        place = self._location
+        readers = {id(file): file if place is None else for_others(place, file) for file in self.readers}
 
-        def value(array: ArrayData) -> _ArrayValue:
-            return _ArrayValue(array.name, array.dtype, array.shape, numbers[id(array.reader)], array.offset)
+        def moved(array: ArrayData) -> ArrayData:
+            return replace(array, reader=readers[id(array.reader)])
 
-        tables = [_TableValue(t.name, value(t.ids), value(t.vectors), t.initializer) for t in self._tables]
-        return ArraysValue(self.files, {name: value(array) for name, array in self._dense.items()}, tables)
+        tables = [replace(table, ids=moved(table.ids), vectors=moved(table.vectors)) for table in self._tables]
+        return ArraysValue(NamedArrays({name: moved(array) for name, array in self._dense.items()}, tables))
 
     def stretches(self, task_bytes: int, *, values: bool) -> Iterator[IdsAt]:
         """Yield the rows of all tables, in the order of the source."""
@@ -219,10 +187,10 @@ class NamedArrays(Source):
 
     def check_unchanged(self) -> None:
         """Raise LockedError when a file has changed since it was opened."""
-        for reader in self._readers:
+        for reader in self.readers:
             reader.check_unchanged()
 
     def close(self) -> None:
         """Close all files."""
-        for reader in self._readers:
+        for reader in self.readers:
             reader.close()
