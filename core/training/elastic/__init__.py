@@ -1,22 +1,20 @@
 """Rollback and checkpoints of elastic training in the sense of TorchElastic: a state, a manager, one training loop."""
 
-from edl_ckpt.core.training.elastic.checkpoint import (
-    ElasticCheckpoint as Checkpoint,
-)
-from edl_ckpt.core.training.elastic.checkpoint import (
-    ElasticCheckpointManager as CheckpointManager,
-)
-from edl_ckpt.core.training.elastic.checkpoint import (
+from edl_ckpt.core.training.elastic.file_system import FileSystemCheckpoint, FileSystemCheckpointManager
+from edl_ckpt.core.training.elastic.interface import (
+    Coordinator,
+    MembershipError,
+    StopException,
     get_checkpoint_manager,
     set_checkpoint_manager,
+    sync_from_rank_0,
 )
-from edl_ckpt.core.training.elastic.coordinator import Coordinator, MembershipError, StopException
-from edl_ckpt.core.training.elastic.file_system import FileSystemCheckpoint, FileSystemCheckpointManager
+from edl_ckpt.core.training.elastic.interface import ElasticCheckpoint as Checkpoint
+from edl_ckpt.core.training.elastic.interface import ElasticCheckpointManager as CheckpointManager
+from edl_ckpt.core.training.elastic.interface import ElasticState as State
 from edl_ckpt.core.training.elastic.local import LocalCoordinator
 from edl_ckpt.core.training.elastic.loop import TrainResult, train
 from edl_ckpt.core.training.elastic.snapshots import read_snapshot, write_snapshot
-from edl_ckpt.core.training.elastic.state import ElasticState as State
-from edl_ckpt.core.training.elastic.state import sync_from_rank_0
 
 __all__ = [
     "Checkpoint",

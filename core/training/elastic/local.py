@@ -3,6 +3,10 @@
 The oldest living member leads: it has rank 0, and its socket stays open from round to round. A member that joins knocks
 there, so the leader sees it after the next step. A killed process loses its connections and its lock at once; a stopped
 one is lost after `timeout_seconds`.
+
+The sockets of a round have the form of a star, with rank 0 in the middle. Each message is a frame: one byte for its
+direction, the number of the exchange, the size, and the bytes. A closed connection is a lost member. Rank 0 then closes
+all the others, so that everybody notices.
 """
 
 from __future__ import annotations
@@ -15,6 +19,8 @@ import socket
 import struct
 import time
 import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, Self
 
 import numpy as np
@@ -22,8 +28,7 @@ import numpy.typing as npt
 
 from edl_ckpt.core.base.arrays import Array, as_array
 from edl_ckpt.core.base.errors import UnavailableError, UsageError
-from edl_ckpt.core.training.elastic.coordinator import Coordinator, MembershipError, StopException
-from edl_ckpt.core.training.elastic.group import Round, receive
+from edl_ckpt.core.training.elastic.interface import Coordinator, MembershipError, StopException
 from edl_ckpt.core.training.elastic.registry import Leader, Registry
 
 _HOST: Final = "127.0.0.1"
@@ -32,10 +37,77 @@ _HELLO: Final = struct.Struct(f"<{_SECRET_BYTES}sQ")
 """From a member to the leader: the secret, and the member's number."""
 _WELCOME: Final = struct.Struct("<QQ")
 """The answer: rank and world size."""
+_FRAME: Final = struct.Struct("<cQQ")
+_UP: Final = b"u"
+_DOWN: Final = b"d"
 _HELLO_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 0.02
 _BACKLOG: Final = 128
 _LOG: Final = logging.getLogger("edl_ckpt")
+
+
+class Round:
+    """One round. Rank 0 has the sockets of ranks 1, 2, ... in order; every other rank has the socket of rank 0."""
+
+    def __init__(self, rank: int, sockets: Sequence[socket.socket], *, timeout_seconds: float) -> None:
+        self._rank = rank
+        self._sockets = list(sockets)
+        self._exchange = 0
+        self._closed = False
+        for each in self._sockets:
+            each.settimeout(timeout_seconds)
+
+    def gather(self, data: bytes) -> list[bytes]:
+        """Return the data of every rank, in order, on rank 0, and nothing on the others; returns at once there."""
+        with self._exchanging():
+            if self._rank == 0:
+                return [data, *(self._receive(each, _UP) for each in self._sockets)]
+            self._send(_UP, data)
+        return []
+
+    def share(self, data: bytes = b"") -> bytes:
+        """Return the data of rank 0 on every rank."""
+        with self._exchanging():
+            if self._rank != 0:
+                return self._receive(self._sockets[0], _DOWN)
+            self._send(_DOWN, data)
+        return data
+
+    def close(self) -> None:
+        """Leave the round; the others notice when they next wait for a message."""
+        self._closed = True
+        for each in self._sockets:
+            each.close()
+
+    @contextmanager
+    def _exchanging(self) -> Iterator[None]:
+        """Count an exchange; any failure ends the round for this member, and so for all."""
+        if self._closed:
+            raise MembershipError("this member has left the round")
+        self._exchange += 1
+        try:
+            yield
+        except TimeoutError:
+            self.close()
+            raise MembershipError("a member gave no answer in time") from None
+        except OSError as error:
+            self.close()
+            raise MembershipError(f"a member was lost: {error}") from None
+        except BaseException:
+            self.close()
+            raise
+
+    def _send(self, direction: bytes, data: bytes) -> None:
+        frame = _FRAME.pack(direction, self._exchange, len(data))
+        for each in self._sockets:
+            each.sendall(frame)
+            each.sendall(data)
+
+    def _receive(self, source: socket.socket, expected: bytes) -> bytes:
+        direction, exchange, size = _FRAME.unpack(_received(source, _FRAME.size))
+        if (direction, exchange) != (expected, self._exchange):
+            raise UsageError("the members do not call the same methods of their coordinators in the same order")
+        return _received(source, size)
 
 
 class LocalCoordinator(Coordinator):
@@ -212,7 +284,7 @@ class LocalCoordinator(Coordinator):
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             peer.sendall(_HELLO.pack(leader.secret, self._registry.number))
             peer.settimeout(max(deadline - time.monotonic(), _LOOK_SECONDS))
-            self.rank, self.world_size = _WELCOME.unpack(receive(peer, _WELCOME.size))
+            self.rank, self.world_size = _WELCOME.unpack(_received(peer, _WELCOME.size))
         except OSError:
             peer.close()
             return False
@@ -282,13 +354,25 @@ class LocalCoordinator(Coordinator):
         peer.settimeout(_HELLO_SECONDS)
         try:
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            secret, number = _HELLO.unpack(receive(peer, _HELLO.size))
+            secret, number = _HELLO.unpack(_received(peer, _HELLO.size))
         except OSError:
             secret, number = b"", 0
         if not hmac.compare_digest(secret, self._secret):
             peer.close()
             return 0
         return int(number)
+
+
+def _received(source: socket.socket, size: int) -> bytes:
+    """Return exactly `size` bytes from a socket; ConnectionError when the other side has closed it."""
+    data = bytearray(size)
+    view = memoryview(data)
+    while view:
+        count = source.recv_into(view)
+        if count == 0:
+            raise ConnectionResetError("the connection was closed")
+        view = view[count:]
+    return bytes(data)
 
 
 def _is_closed(peer: socket.socket) -> bool:

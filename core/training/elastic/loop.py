@@ -17,9 +17,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, UsageError
-from edl_ckpt.core.training.elastic.checkpoint import ElasticCheckpointManager, get_checkpoint_manager
-from edl_ckpt.core.training.elastic.coordinator import Coordinator, MembershipError, StopException
-from edl_ckpt.core.training.elastic.state import ElasticState
+from edl_ckpt.core.training.elastic.interface import (
+    Coordinator,
+    ElasticCheckpointManager,
+    ElasticState,
+    MembershipError,
+    StopException,
+    get_checkpoint_manager,
+)
 
 MAX_ROLLBACKS: Final = 100
 """As many failures as TorchElastic allows."""
@@ -79,8 +84,9 @@ def train(
     if max_rollbacks < 0 or max_failed_saves < 0:
         raise UsageError("max_rollbacks and max_failed_saves must be at least 0")
     manager = get_checkpoint_manager() if checkpoint_manager is None else checkpoint_manager
-    limits = _Tolerance(recoverable, max_rollbacks, max_failed_saves, trust_sync)
-    return _TrainingLoop(coordinator, train_step, state, manager, limits).run()
+    return _TrainingLoop(
+        coordinator, train_step, state, manager, recoverable, max_rollbacks, max_failed_saves, trust_sync
+    ).run()
 
 
 def _check(value: object, what: str, names: tuple[str, ...]) -> None:
@@ -104,42 +110,32 @@ def _parted(result: object) -> tuple[Any, object]:
     return result  # type: ignore[return-value]
 
 
-@dataclass(frozen=True, slots=True)
-class _Tolerance:
-    """What `train` goes on after."""
+@dataclass(slots=True)
+class _TrainingLoop:
+    """One call of `train`: what that is given, and what it counts."""
 
+    coordinator: Coordinator
+    train_step: Callable[[Any], object]
+    state: ElasticState
+    manager: ElasticCheckpointManager | None
     recoverable: tuple[type[Exception], ...]
     max_rollbacks: int
     max_failed_saves: int
     trust_sync: bool
-
-
-class _TrainingLoop:
-    """One call of `train`."""
-
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        train_step: Callable[[Any], object],
-        state: ElasticState,
-        manager: ElasticCheckpointManager | None,
-        limits: _Tolerance,
-    ) -> None:
-        self._coordinator = coordinator
-        self._train_step = train_step
-        self._state = state
-        self._manager = manager
-        self._limits = limits
-        self._recoverable = limits.recoverable
-        self._failed_saves = 0
-        self._ready = _READY.get(id(state)) is state
-        """True when the state was loaded or synced in this process, and is not in doubt since."""
-        self._steps = self._rounds = self._rollbacks = self._failures = self._checkpoints = 0
+    is_ready: bool = False
+    """True when the state was loaded or synced in this process, and is not in doubt since."""
+    failed_saves: int = 0
+    steps: int = 0
+    rounds: int = 0
+    rollbacks: int = 0
+    failures: int = 0
+    checkpoints: int = 0
 
     def run(self) -> TrainResult:
         """Run the outer loop; a state that an error leaves behind is in doubt."""
+        self.is_ready = _READY.get(id(self.state)) is self.state
         try:
-            while not self._coordinator.should_stop_training():
+            while not self.coordinator.should_stop_training():
                 if self._begin_round():
                     self._make_steps()
         except StopException:
@@ -147,25 +143,25 @@ class _TrainingLoop:
         except BaseException as error:
             self._set_ready(ready=False)
             if isinstance(error, Exception):
-                self._coordinator.on_error(error)
+                self.coordinator.on_error(error)
             raise
-        return TrainResult(self._state, self._steps, self._rounds, self._rollbacks, self._failures, self._checkpoints)
+        return TrainResult(self.state, self.steps, self.rounds, self.rollbacks, self.failures, self.checkpoints)
 
     def _begin_round(self) -> bool:
         """Meet, load and sync; False when a member was lost on the way."""
-        snapshot = self._state.snapshot()
+        snapshot = self.state.snapshot()
         try:
-            self._coordinator.rendezvous_barrier()
-        except self._recoverable as error:
+            self.coordinator.rendezvous_barrier()
+        except self.recoverable as error:
             self._note(error)
             return False
-        self._rounds += 1
-        if self._manager is not None and self._coordinator.rank == 0 and not self._ready:
-            self._load(self._manager)
+        self.rounds += 1
+        if self.manager is not None and self.coordinator.rank == 0 and not self.is_ready:
+            self._load(self.manager)
         try:
-            self._state.sync()
-            self._coordinator.barrier()
-        except self._recoverable as error:
+            self.state.sync()
+            self.coordinator.barrier()
+        except self.recoverable as error:
             self._note(error)
             self._leave_sync(error, snapshot)
             return False
@@ -176,45 +172,45 @@ class _TrainingLoop:
         checkpoint = manager.get_latest_checkpoint()
         if checkpoint is not None:
             with checkpoint.open_input_stream() as stream:
-                self._state.load(stream)
+                self.state.load(stream)
 
     def _leave_sync(self, error: Exception, snapshot: Any) -> None:
         """Make good for a sync that was interrupted: the state may be half of one member and half of another."""
         if snapshot is not None:
             self._apply(snapshot)
-        elif self._coordinator.rank != 0 and self._ready and not self._limits.trust_sync:
-            if self._manager is None:
+        elif self.coordinator.rank != 0 and self.is_ready and not self.trust_sync:
+            if self.manager is None:
                 raise error
             self._set_ready(ready=False)  # should it be rank 0 next, it loads the latest checkpoint
 
     def _make_steps(self) -> None:
         """Run the inner loop until the members must meet again or the run has ended."""
-        while not self._coordinator.should_stop_training():
-            snapshot = self._state.snapshot()
+        while not self.coordinator.should_stop_training():
+            snapshot = self.state.snapshot()
             try:
-                result = self._train_step(self._state)
+                result = self.train_step(self.state)
             except StopIteration:
-                self._coordinator.signal_training_done()
+                self.coordinator.signal_training_done()
                 return
-            except self._recoverable as error:
-                if snapshot is None and not self._limits.trust_sync:
+            except self.recoverable as error:
+                if snapshot is None and not self.trust_sync:
                     raise
                 self._roll_back(error, snapshot)
                 return
             new, worker_stats = _parted(result)
             if new is not None:
                 self._set_ready(ready=False)
-                self._state = new
+                self.state = new
                 self._set_ready(ready=True)
-            self._coordinator.monitor_progress(self._state, worker_stats)
+            self.coordinator.monitor_progress(self.state, worker_stats)
             try:
-                again = self._coordinator.should_rendezvous(self._state)
-            except self._recoverable as error:
+                again = self.coordinator.should_rendezvous(self.state)
+            except self.recoverable as error:
                 self._roll_back(error, snapshot)  # without a snapshot, this state is whole, and the step counts here
                 return
-            self._steps += 1
+            self.steps += 1
             self._save_if_due()
-            self._coordinator.report_progress(self._state)
+            self.coordinator.report_progress(self.state)
             if again:
                 return
 
@@ -224,49 +220,49 @@ class _TrainingLoop:
             self._apply(snapshot)
 
     def _apply(self, snapshot: Any) -> None:
-        self._state.apply(snapshot)
-        self._rollbacks += 1
+        self.state.apply(snapshot)
+        self.rollbacks += 1
 
     def _note(self, error: Exception) -> None:
         """Count an error and tell the coordinator; raise it when it is a mistake. Lost members do not count."""
         if isinstance(error, NotImplementedError | RecursionError):
             raise error
         if not isinstance(error, MembershipError):
-            self._failures += 1
-            if self._failures > self._limits.max_rollbacks:
-                raise EdlCkptError(f"{self._failures} recoverable errors, the last: {error}") from error
-        self._coordinator.on_error(error)
+            self.failures += 1
+            if self.failures > self.max_rollbacks:
+                raise EdlCkptError(f"{self.failures} recoverable errors, the last: {error}") from error
+        self.coordinator.on_error(error)
 
     def _save_if_due(self) -> None:
-        if self._manager is None or self._coordinator.rank != 0:
+        if self.manager is None or self.coordinator.rank != 0:
             return
-        if not (self._coordinator.should_save_checkpoint() or self._state.should_save_checkpoint()):
+        if not (self.coordinator.should_save_checkpoint() or self.state.should_save_checkpoint()):
             return
         try:
-            self._save(self._manager)
+            self._save(self.manager)
         except Exception as error:
-            self._failed_saves += 1
-            if self._failed_saves > self._limits.max_failed_saves:
+            self.failed_saves += 1
+            if self.failed_saves > self.max_failed_saves:
                 raise
-            _LOG.warning("a checkpoint was not saved (%d in a row): %s", self._failed_saves, error)
+            _LOG.warning("a checkpoint was not saved (%d in a row): %s", self.failed_saves, error)
         else:
-            self._failed_saves = 0
-            self._checkpoints += 1
+            self.failed_saves = 0
+            self.checkpoints += 1
 
     def _save(self, manager: ElasticCheckpointManager) -> None:
         checkpoint = manager.create_checkpoint()
         try:
             with checkpoint.open_output_stream() as stream:
-                self._state.save(stream)
+                self.state.save(stream)
             checkpoint.commit()
         except BaseException:
             checkpoint.discard()
             raise
 
     def _set_ready(self, *, ready: bool) -> None:
-        self._ready = ready
+        self.is_ready = ready
         with suppress(TypeError):  # of a state that allows no weak reference; another call of `train` loads again
             if ready:
-                _READY[id(self._state)] = self._state
+                _READY[id(self.state)] = self.state
             else:
-                _READY.pop(id(self._state), None)
+                _READY.pop(id(self.state), None)
