@@ -117,7 +117,8 @@ _HOMES: Final = {
     "training.objects.checkpoint": ("ObjectCheckpoint", "list_variables", "load_variable"),
     "training.content": ("TableBatches",),
     "training.partition": ("ServerPart", "partition"),
-    "training.saver": ("CheckpointSaver", "PendingSave", "SavedShard"),
+    "training.background": ("PendingSave", "SavedShard"),
+    "training.saver": ("CheckpointSaver",),
 }
 """Every public name, by the module below `edl_ckpt.core` that defines it."""
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}

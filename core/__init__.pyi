@@ -145,6 +145,8 @@ from edl_ckpt.core.sources.elasticdl.placement import variable_owner as variable
 from edl_ckpt.core.storage.determined import CheckpointStorage as CheckpointStorage
 from edl_ckpt.core.storage.location import Location as Location
 from edl_ckpt.core.storage.location import LocationLike as LocationLike
+from edl_ckpt.core.training.background import PendingSave as PendingSave
+from edl_ckpt.core.training.background import SavedShard as SavedShard
 from edl_ckpt.core.training.content import TableBatches as TableBatches
 from edl_ckpt.core.training.objects.checkpoint import ObjectCheckpoint as ObjectCheckpoint
 from edl_ckpt.core.training.objects.checkpoint import list_variables as list_variables
@@ -152,8 +154,6 @@ from edl_ckpt.core.training.objects.checkpoint import load_variable as load_vari
 from edl_ckpt.core.training.partition import ServerPart as ServerPart
 from edl_ckpt.core.training.partition import partition as partition
 from edl_ckpt.core.training.saver import CheckpointSaver as CheckpointSaver
-from edl_ckpt.core.training.saver import PendingSave as PendingSave
-from edl_ckpt.core.training.saver import SavedShard as SavedShard
 
 __all__ = [
     "BFLOAT16",

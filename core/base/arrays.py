@@ -61,6 +61,16 @@ def dtype_name(array: npt.NDArray[Any] | np.dtype[Any]) -> str:
     return "bfloat16" if dtype == BFLOAT16 else str(dtype.name)
 
 
+def as_bytes(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Return the bytes of an array as uint8 [size], C order, little-endian; no copy where they are so already.
+
+    >>> as_bytes(np.array([1, 258], ">u2")).tolist()
+    [1, 0, 2, 1]
+    """
+    little = array.dtype if array.dtype.names else array.dtype.newbyteorder("<")
+    return np.ascontiguousarray(array, little).reshape(-1).view(np.uint8)
+
+
 _ID_BITS: Final = 63
 """An id is an int64: so many bits, and a sign."""
 

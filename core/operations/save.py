@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.base.arrays import Array, as_array, as_ids, dtype_name
+from edl_ckpt.core.base.arrays import Array, as_array, as_bytes, as_ids, dtype_name
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.numbers import whole_number
@@ -138,9 +138,8 @@ class _MemoryReader(RangeReader):
     path = ""
 
     def __init__(self, values: npt.NDArray[np.generic]) -> None:
-        ordered = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
-        self._data = ordered.reshape(-1).view(np.uint8).data
-        self.size_bytes = ordered.nbytes
+        self._data = as_bytes(values).data
+        self.size_bytes = values.nbytes
         self.bytes_read = 0
 
     def read(self, offset: int, size: int) -> bytes:

@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Self, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from edl_ckpt.core.base.arrays import Array, as_array, as_ids, dtype_name
+from edl_ckpt.core.base.arrays import Array, as_array, as_bytes, as_ids, dtype_name
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.kernel import bulk
@@ -32,8 +31,6 @@ from edl_ckpt.core.storage.files import ScratchFile
 ID_BLOCK: Final = 1 << 16
 """Ids that are encoded at a time."""
 _HINT: Final = "partition(dense, tables, ps_num) gives each server what it must save"
-_LEAST: Final = -(1 << 63)
-_MOST: Final = (1 << 63) - 1
 
 Batch: TypeAlias = tuple[Array, Array]
 """Rows of a table: int64 [n] ids and their [n, dim] vectors."""
@@ -92,10 +89,15 @@ class TableContent:
         """Return the ids of rows [start, stop)."""
         raise NotImplementedError
 
+    def block(self, number: int) -> bulk.I64:
+        """Return the ids of a block of ID_BLOCK rows; the last has fewer."""
+        return self.ids(number * ID_BLOCK, min((number + 1) * ID_BLOCK, self.rows))
+
     def check(self, ps_id: int, ps_num: int) -> None:
         """Count the ids, and remember their order for `check_unique`; UsageError for one of another server."""
         sizes: list[int] = []
-        for ids in self._id_blocks():
+        for number in range(-(-self.rows // ID_BLOCK)):
+            ids = self.block(number)
             sizes.append(int(bulk.varint_lengths(ids).sum(dtype=np.int64)))
             self._check_owner(ids, ps_id, ps_num)
             self._order = self._order.followed_by(order_of(ids))
@@ -104,13 +106,8 @@ class TableContent:
 
     def check_unique(self) -> None:
         """Raise CorruptError when an id occurs twice; ids that ascend need no search."""
-        starts = range(0, self.rows, ID_BLOCK)
-        reads = [partial(self.ids, start, min(start + ID_BLOCK, self.rows)) for start in starts]
+        reads = [partial(self.block, number) for number in range(len(self.block_bytes))]
         check_reads(self.info.name, reads, self._order, step=self._ps_num)
-
-    def _id_blocks(self) -> Iterator[bulk.I64]:
-        for start in range(0, self.rows, ID_BLOCK):
-            yield self.ids(start, min(start + ID_BLOCK, self.rows))
 
     def _check_owner(self, ids: bulk.I64, ps_id: int, ps_num: int) -> None:
         if ps_num == 1:
@@ -142,43 +139,20 @@ class MemoryTable(TableContent):
 
 
 class StreamedTable(TableContent):
-    """Rows of a table that come in batches, with their ids in a temporary file; a context manager."""
+    """Rows of a table that come in batches, with their ids in a temporary file, which `stack` closes."""
 
-    def __init__(self, name: str, table: TableBatches) -> None:
+    def __init__(self, name: str, table: TableBatches, stack: ExitStack) -> None:
+        """Take all batches: count and spool the ids, and the values too where they come only once."""
         dim = whole_number(f"dim of table {name!r}", table.dim, least=0)
         super().__init__(TableInfo(name, dim, table.initializer), dtype_named(name, str(table.dtype)))
         self._batches = table.batches
-        self._stack = ExitStack()
-        self._id_file: ScratchFile | None = None
-        self._value_file: ScratchFile | None = None
-
-    def __enter__(self) -> Self:
-        try:
-            self._take()
-        except BaseException:
-            self._stack.close()
-            raise
-        return self
-
-    def _take(self) -> None:
-        """Take all batches: count and spool the ids, and the values too where they come only once."""
-        self._id_file = self._spool()
-        if not callable(self._batches):
-            self._value_file = self._spool()
-        first = self._batches() if callable(self._batches) else self._batches
-        for ids, values in self._checked(first):
-            self._id_file.write(8 * self.rows, ids.astype("<i8", copy=False).view(np.uint8).data)
+        self._id_file = _spool(stack)
+        self._value_file = None if callable(table.batches) else _spool(stack)
+        for ids, values in self._checked(table.batches() if callable(table.batches) else table.batches):
+            self._id_file.write(8 * self.rows, as_bytes(ids).data)
             if self._value_file is not None and values.size:
                 self._value_file.write(self.row_bytes * self.rows, values.reshape(-1).data)
             self.rows += len(ids)
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def _spool(self) -> ScratchFile:
-        file = ScratchFile(0)
-        self._stack.callback(file.close)
-        return file
 
     def _checked(self, batches: Iterable[Batch]) -> Iterator[tuple[bulk.I64, bulk.U8]]:
         name = self.info.name
@@ -196,7 +170,6 @@ class StreamedTable(TableContent):
 
     def ids(self, start: int, stop: int) -> bulk.I64:
         """Return the ids of rows [start, stop) as the first pass found them."""
-        assert self._id_file is not None  # noqa: S101 - made when the context was entered
         data = self._id_file.read(8 * start, 8 * (stop - start))
         return np.frombuffer(data, "<i8").astype(np.int64, copy=False)
 
@@ -222,6 +195,12 @@ class StreamedTable(TableContent):
 
     def _changed(self) -> UsageError:
         return UsageError(f"table {self.info.name!r}: its batches had other ids when they were taken the second time")
+
+
+def _spool(stack: ExitStack) -> ScratchFile:
+    file = ScratchFile()
+    stack.callback(file.close)
+    return file
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -257,7 +236,7 @@ def check_content(
                 f"variable {variable.placed.name!r} belongs to server {owner} of {ps_num}, not {ps_id}", hint=_HINT
             )
     contents = [
-        stack.enter_context(StreamedTable(name, table)) if isinstance(table, TableBatches) else MemoryTable(name, table)
+        StreamedTable(name, table, stack) if isinstance(table, TableBatches) else MemoryTable(name, table)
         for name, table in known.items()
     ]
     for content in contents:
@@ -288,9 +267,3 @@ def check_names(dense: object, tables: object) -> None:
     for what, given in (("dense", dense), ("tables", tables)):
         if not isinstance(given, Mapping):
             raise UsageError(f"{what} must be a mapping of names, got {type(given).__name__}")
-
-
-def as_bytes(array: npt.NDArray[Any]) -> bulk.U8:
-    """Return the bytes of an array as uint8 [size], C order, little-endian; no copy where they are so already."""
-    little = array.dtype if array.dtype.names else array.dtype.newbyteorder("<")
-    return np.ascontiguousarray(array, little).reshape(-1).view(np.uint8)

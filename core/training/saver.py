@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from types import TracebackType
 from typing import Final, Self
@@ -22,9 +22,7 @@ from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.commit.kinds import kind_of
 from edl_ckpt.core.commit.repair.notes import note_names_now
-from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.commit.shard import SHARD_PURPOSE, SavedPlace, ShardPlace
-from edl_ckpt.core.model.versions import ShardFile
 from edl_ckpt.core.operations.prune.execute import prune
 from edl_ckpt.core.operations.prune.guards import IN_A_JOB
 from edl_ckpt.core.operations.prune.own_shard import doomed_shards, remove_own_shard
@@ -33,57 +31,14 @@ from edl_ckpt.core.operations.prune.stored_policy import read_policy
 from edl_ckpt.core.sources.elasticdl.target import ShardLayout, check_ps_num, check_version, restore_warnings
 from edl_ckpt.core.state.shard_note import ShardNote
 from edl_ckpt.core.storage import Location, LocationLike, Store, open_store
-from edl_ckpt.core.training.background import BackgroundTask
+from edl_ckpt.core.training.background import PendingSave, SavedShard
 from edl_ckpt.core.training.content import AnyTable, ShardContent, check_content
-from edl_ckpt.core.training.place import Places
-from edl_ckpt.core.training.sealing import seal_if_whole
+from edl_ckpt.core.training.server import ShardServer, seal_if_whole
 from edl_ckpt.core.training.shard_writer import lay_out, write_shard
 from edl_ckpt.core.training.snapshot import SnapshotBuffers
 
 SAVE_WAIT_SECONDS: Final = 60.0
 """How long a server waits for the lock of the location, when it replaces a shard or seals the version."""
-
-
-@dataclass(frozen=True, slots=True)
-class SavedShard:
-    """A shard that is visible, whole, and what its save found out about the version."""
-
-    version: int
-    path: str
-    size_bytes: int
-    variables: int
-    rows: int
-    seconds: float
-    replaced: bool
-    """True when it took the place of a shard that an earlier run had saved."""
-    complete: bool
-    """True when all shards of the version were there after this one: the server may have been the last."""
-    sealed: bool
-    """True when the version is sealed."""
-    removed: tuple[str, ...] = ()
-    """The files and directories, or the references of versions, that retention removed."""
-    blocked_seconds: float = 0.0
-    """How long the training loop waited: for the whole save, or for the snapshot of `save_async`."""
-
-
-class PendingSave:
-    """A save under way in the background; `blocked_seconds` is how long the training loop waited for its snapshot."""
-
-    def __init__(self, task: BackgroundTask[SavedShard], blocked_seconds: float) -> None:
-        self._task = task
-        self.blocked_seconds = blocked_seconds
-
-    @property
-    def is_done(self) -> bool:
-        """Return True when the save has ended; `result` says how."""
-        return self._task.is_done
-
-    def result(self) -> SavedShard:
-        """Wait for the save and return its result, or raise its error; then nothing raises the error again."""
-        return replace(self._task.result(), blocked_seconds=self.blocked_seconds)
-
-    def __repr__(self) -> str:
-        return f"<PendingSave {'done' if self.is_done else 'under way'}>"
 
 
 class CheckpointSaver:
@@ -133,11 +88,18 @@ class CheckpointSaver:
         if not isinstance(run, str):
             raise UsageError(f"run must be a text, got {run!r}")
         self.run = run
-        self._wait_seconds = wait_seconds
         self._reporter = _Once(reporter)
-        self._places = Places(self.location, layout, self.ps_id, self.ps_num, wait_seconds, self._reporter)
+        self._server = ShardServer(self.location, layout, self.ps_id, self.ps_num, wait_seconds, self._reporter)
+        self._remove_own = partial(
+            remove_own_shard,
+            self.location,
+            self.ps_id,
+            self.ps_num,
+            wait_seconds=wait_seconds,
+            reporter=self._reporter,
+        )
         self._snapshots = SnapshotBuffers()
-        self._task: BackgroundTask[SavedShard] | None = None
+        self._pending: PendingSave | None = None
         self._last: tuple[ShardPlace, bool] | None = None
         """The place of the last save, and whether it completed the version."""
         self._closed = False
@@ -191,8 +153,8 @@ class CheckpointSaver:
         if copy:
             dense, tables = self._snapshots.take(dense, tables)
         work = partial(self._save, number, dense, tables)
-        self._task = task = BackgroundTask(work, f"saving {self.location}@{number}")
-        return PendingSave(task, time.perf_counter() - begin)
+        self._pending = pending = PendingSave(work, f"saving {self.location}@{number}", begin)
+        return pending
 
     def close(self) -> None:
         """Wait for the save under way and raise its error unless it was raised before; no save is possible afterwards.
@@ -227,11 +189,12 @@ class CheckpointSaver:
 
     def _end_task(self) -> None:
         """Wait for the save under way, and forget it only then: a signal may interrupt the wait."""
-        if self._task is None:
+        if self._pending is None:
             return
-        self._task.wait()
-        task, self._task = self._task, None
-        task.raise_unseen()
+        self._pending.wait()
+        pending, self._pending = self._pending, None
+        if pending.unseen_error is not None:
+            pending.result()
 
     def _save(self, number: int, dense: Mapping[str, Array], tables: Mapping[str, AnyTable]) -> SavedShard:
         begin = time.perf_counter()
@@ -239,7 +202,7 @@ class CheckpointSaver:
             content = check_content(dense, tables, self.ps_id, self.ps_num, stack)
             layout = lay_out(number, content)
             self._warn(content, layout.size_bytes)
-            place = self._places.of(number)
+            place = self._server.place(number)
             freed = tuple[str, ...]()
             while True:
                 try:
@@ -247,7 +210,7 @@ class CheckpointSaver:
                     break
                 except NoSpaceError as error:
                     freed += self._make_room(error)
-        sealing = seal_if_whole(place, (published.note, note), wait_seconds=self._wait_seconds, reporter=self._reporter)
+        sealing = seal_if_whole(self._server, place, (published.note, note))
         self._last = place, sealing.complete
         return SavedShard(
             number,
@@ -264,27 +227,10 @@ class CheckpointSaver:
 
     def _write(self, place: ShardPlace, content: ShardContent, layout: ShardLayout) -> tuple[SavedPlace, ShardNote]:
         """Write a shard and make it visible; return the note on it."""
-        hold = partial(
-            location_lock,
-            self.location,
-            SHARD_PURPOSE,
-            create=True,
-            wait_seconds=self._wait_seconds,
-            reporter=self._reporter,
-        )
+        hold = partial(self._server.lock, SHARD_PURPOSE, create=True)
         with kind_of(place.store).shard(place, hold, self._reporter) as output:
             sink = output.create(layout.size_bytes)
-            file = ShardFile(self.ps_id, self.ps_num, place.path, layout.size_bytes, 0.0)
-            note = write_shard(
-                content,
-                layout,
-                sink,
-                file,
-                place.version,
-                run=self.run,
-                written=output.written,
-                reporter=self._reporter,
-            )
+            note = write_shard(content, layout, sink, place, self.run, output.written, self._reporter)
             note = replace(note, older=self._older_notes(place.store, place.version))
             # The only server is the last one, and seals from what it has in memory.
             return output.publish(note if self.ps_num > 1 else ShardNote(self.run, has_sums=False)), note
@@ -309,17 +255,6 @@ class CheckpointSaver:
         message = f"{error.message}; {oldest} could go first"
         hint = "nothing was saved; CheckpointSaver(free_first=True) removes that version before the save"
         raise NoSpaceError(message, path=error.path, hint=hint) from None
-
-    def _remove_own(self, keep: int, *, leftovers: bool = False) -> tuple[str, ...]:
-        return remove_own_shard(
-            self.location,
-            self.ps_id,
-            self.ps_num,
-            keep,
-            leftovers=leftovers,
-            wait_seconds=self._wait_seconds,
-            reporter=self._reporter,
-        )
 
     def _warn(self, content: ShardContent, size_bytes: int) -> None:
         """Warn of everything that ElasticDL cannot read or does not use; it is written all the same."""
@@ -348,7 +283,9 @@ class CheckpointSaver:
     def _prune(self, policy: Policy) -> tuple[str, ...]:
         if self.keep_checkpoint_max:
             self._reporter.warn(f"{self.location}: the stored policy replaces keep_checkpoint_max")
-        done = prune([self.location], policy, guards=IN_A_JOB, wait_seconds=self._wait_seconds, reporter=self._reporter)
+        done = prune(
+            [self.location], policy, guards=IN_A_JOB, wait_seconds=self._server.wait_seconds, reporter=self._reporter
+        )
         for text in (*done.plan.unknown, *(f"retention failed: {error}" for error in done.errors)):
             self._reporter.warn(f"{self.location}: {text}")
         return done.deleted

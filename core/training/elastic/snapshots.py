@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.base.arrays import BFLOAT16, as_array, dtype_name, is_array
+from edl_ckpt.core.base.arrays import BFLOAT16, as_array, as_bytes, dtype_name, is_array
 from edl_ckpt.core.base.errors import CorruptError, UsageError
 from edl_ckpt.core.base.memory import check_memory
 
@@ -51,8 +51,7 @@ def write_snapshot(stream: BinaryIO, snapshot: Any) -> None:
     stream.write(len(data).to_bytes(8, "little"))
     stream.write(data)
     for array in arrays:
-        ordered = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-        view = ordered.reshape(-1).view(np.uint8).data
+        view = as_bytes(array).data
         stream.writelines(view[start : start + _PIECE_BYTES] for start in range(0, len(view), _PIECE_BYTES))
 
 

@@ -18,7 +18,7 @@ import pytest
 from checkpoints import numbers, only
 from edl_ckpt.core import CheckpointSaver, EdlCkptError, Table, TableBatches, open_checkpoint, verify_version
 from edl_ckpt.core.base.errors import UsageError
-from edl_ckpt.core.training.background import BackgroundTask
+from edl_ckpt.core.training.background import PendingSave
 from reporters import Recorder
 
 
@@ -48,13 +48,13 @@ def gate() -> Iterator[Gate]:
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Return an event that is set when the loop begins to wait for a save under way."""
-    begun, real = threading.Event(), BackgroundTask.wait
+    begun, real = threading.Event(), PendingSave.wait
 
-    def wait(task: BackgroundTask[Any], timeout: float | None = None) -> bool:
+    def wait(pending: PendingSave) -> None:
         begun.set()
-        return real(task, timeout)
+        real(pending)
 
-    monkeypatch.setattr(BackgroundTask, "wait", wait)
+    monkeypatch.setattr(PendingSave, "wait", wait)
     return begun
 
 

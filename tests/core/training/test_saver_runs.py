@@ -33,8 +33,7 @@ from edl_ckpt.core.state.paths import notes_dir, seal_file
 from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.training import saver as saver_module
-from edl_ckpt.core.training import sealing as sealing_module
-from edl_ckpt.core.training.sealing import Sealing
+from edl_ckpt.core.training.server import Sealing, seal_if_whole
 from edl_ckpt.core.training.shard_writer import write_shard
 from forked import run_forked
 from reporters import Recorder
@@ -151,10 +150,9 @@ def test_other_writers_have_no_runs(tmp_path: Path) -> None:
 def test_several_last_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When all servers publish before the first of them looks, all think that they are last; the result is the same."""
     waiting: list[Callable[[], Any]] = []
-    seal = sealing_module.seal_if_whole
 
     def later(*args: Any, **more: Any) -> Any:
-        waiting.append(lambda: seal(*args, **more))
+        waiting.append(lambda: seal_if_whole(*args, **more))
         return Sealing(complete=False)
 
     monkeypatch.setattr(saver_module, "seal_if_whole", later)
