@@ -23,6 +23,15 @@ from s3_server import Server
 from shapes import Shape, make
 
 WORSE = 1.03
+RESTORE = "import sys; from edl_ckpt.core import restore; restore(sys.argv[1] + '@1', 1, 3)"
+SAVE = """
+import sys
+from edl_ckpt.core import open_checkpoint, save_checkpoint
+with open_checkpoint(sys.argv[1] + "@1") as opened:
+    rows = {name: table.to_numpy() for name, table in opened.tables.items()}
+    tables = {name: (table.ids, table.vectors) for name, table in rows.items()}
+    save_checkpoint(sys.argv[2], 1, 4, variables=dict(opened), tables=tables)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +40,13 @@ class Case:
 
     name: str
     words: list[str]
+    """Those of the program, or what Python itself takes: `-c` and a script of the library."""
     clean: Callable[[], None] = nothing
+
+    def argv(self, python: str) -> list[str]:
+        """Return the command by an interpreter; {} in it is another word each time."""
+        words = self.words if self.words[0] == "-c" else [*EDL[1:], *self.words]
+        return [python, *(word.replace("{}", uuid4().hex) for word in words)]
 
 
 def disk_cases(work: Path, scale: float) -> Iterator[Case]:
@@ -56,6 +71,8 @@ def disk_cases(work: Path, scale: float) -> Iterator[Case]:
     yield Case("diff with itself", ["diff", str(one), str(one)])
     yield Case("inspect", ["inspect", str(one)])
     yield Case("list", ["list", str(one)])
+    yield Case("restore of 1 of 3", ["-c", RESTORE, str(one)])
+    yield Case("save", ["-c", SAVE, str(one), str(out)], clean)
     arrays.unlink()
     for name, (shape, ps_num) in shapes.items():
         source = make(work / "other", shape)
@@ -111,7 +128,7 @@ def compare(case: Case, other: str, pairs: int, work: Path) -> bool:
     for _ in range(pairs + 1):
         for python in (sys.executable, other):
             case.clean()
-            walls.append(run([python, *EDL[1:], *(word.replace("{}", uuid4().hex) for word in case.words)], work).wall)
+            walls.append(run(case.argv(python), work).wall)
     case.clean()
     ours, others = walls[2::2], walls[3::2]  # the first pair warms the caches
     ratios = [mine / its for mine, its in zip(ours, others, strict=True)]
