@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Final
 
 from edl_ckpt.cli.manual.marks import declared
 from edl_ckpt.cli.options.common import argument
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.words import meant
+
+_FOLDER: Final = Path(__file__).parents[2] / "completions"
+"""Next to `cli` in a checkout and where it is installed."""
+SCRIPTS: Final[Mapping[str, Path]] = {
+    shell: _FOLDER / name
+    for shell, name in (("bash", "edl-ckpt.bash"), ("zsh", "_edl-ckpt"), ("fish", "edl-ckpt.fish"))
+}
+PLACES: Final[Mapping[str, str]] = {
+    "bash": "~/.local/share/bash-completion/completions/edl-ckpt",
+    "zsh": "_edl-ckpt in a directory of $fpath, such as ~/.zfunc",
+    "fish": "~/.config/fish/completions/edl-ckpt.fish",
+}
 
 
 @declared("completion bash", "completion fish --verbose")
@@ -21,8 +35,6 @@ def completion_command(
     The script says where to put it; the wheel installs it below share/ too. Completed are commands, options, values,
     and the versions, tags, metrics, tables and variables of the location on the line or of the default one.
     """
-    from edl_ckpt.cli.completion.scripts import PLACES, SCRIPTS
-
     if shell not in SCRIPTS:
         hint = meant(shell, SCRIPTS)
         raise UsageError(f"no completion for {shell!r}; expected {', '.join(SCRIPTS)}", hint=hint)

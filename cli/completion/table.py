@@ -67,7 +67,8 @@ def make(program: Any) -> str:
             command = command.commands[word]
         commands[name] = _command(name, command, command.make_context(name, [], resilient_parsing=True))
     groups = {name: {"help": summary, "members": members} for name, (summary, members) in GROUPS.items()}
-    return json.dumps({"commands": commands, "groups": groups, "topics": dict(TOPICS)}, indent=1) + "\n"
+    topics = {name: page.summary for name, page in TOPICS.items()}
+    return json.dumps({"commands": commands, "groups": groups, "topics": topics}, indent=1) + "\n"
 
 
 def _command(name: str, command: Any, context: Any) -> dict[str, Any]:
@@ -120,40 +121,25 @@ def _options(name: str, options: Iterable[Any], context: Any) -> Iterator[tuple[
 def _taken(name: str, option: Any, context: Any) -> str:
     """Return what an option takes: a kind of names, words behind '=', or nothing that can be listed."""
     metavar = str(option.make_metavar(context))
-    listed = {
-        ("export", "--format"): _export_formats,
-        ("metrics import", "--format"): _metric_formats,
-        ("export", "--dtype"): _dtypes,
-        ("watch", "--on"): _events,
-    }.get((name, option.opts[0]))
-    if listed:
-        return f"={'|'.join(listed())}"
-    words = [word for word in metavar.split("|") if re.fullmatch("[a-z][a-z-]*", word)]
+    words = _listed().get((name, option.opts[0])) or [
+        word for word in metavar.split("|") if re.fullmatch("[a-z][a-z-]*", word)
+    ]
     return f"={'|'.join(words)}" if words else _OF_OPTION.get(option.opts[0]) or _OF_WORD.get(metavar, "")
 
 
-def _export_formats() -> Iterable[str]:
-    from edl_ckpt.core.operations.export.formats import FORMATS
-
-    return FORMATS
-
-
-def _metric_formats() -> Iterable[str]:
-    from edl_ckpt.core.operations.metric_sources import FORMATS
-
-    return FORMATS
-
-
-def _dtypes() -> Iterable[str]:
+def _listed() -> dict[tuple[str, str], Iterable[str]]:
+    """Return the values of options whose metavar does not list them, by command and option."""
+    from edl_ckpt.core.operations import metric_sources
     from edl_ckpt.core.operations.export.content.selection import CASTS
-
-    return CASTS
-
-
-def _events() -> Iterable[str]:
+    from edl_ckpt.core.operations.export.formats import FORMATS
     from edl_ckpt.core.operations.follow.changes import EventKind
 
-    return [kind.value for kind in EventKind]
+    return {
+        ("export", "--format"): FORMATS,
+        ("metrics import", "--format"): metric_sources.FORMATS,
+        ("export", "--dtype"): CASTS,
+        ("watch", "--on"): [kind.value for kind in EventKind],
+    }
 
 
 def _first_sentence(text: str) -> str:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -73,12 +73,6 @@ def command_page(name: str, command: Any, context: Any, function: Callable[..., 
         Block("Examples", lines=lines),
     )
     return ManualPage(name, summary, usage_line(name, parameters, context), description, _filled(blocks))
-
-
-def group_page(name: str, summary: str, commands: Sequence[Row], lines: Iterable[str]) -> ManualPage:
-    """Return the page of a group: its commands, and examples as whole command lines."""
-    blocks = (Block("Commands", rows=tuple(commands)), Block("Examples", lines=tuple(lines)))
-    return ManualPage(name, summary, f"{PROGRAM} {name} COMMAND [OPTIONS]", (), blocks)
 
 
 def usage_line(name: str, parameters: Iterable[Any], context: Any) -> str:

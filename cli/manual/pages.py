@@ -6,17 +6,15 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from edl_ckpt.cli.catalogue import COMMANDS, GROUPS, SECTIONS, function_of
-from edl_ckpt.cli.manual.page import PROGRAM, Block, ManualPage, Row, command_page, group_page
-from edl_ckpt.cli.manual.topics import TOPICS, topic
+from edl_ckpt.cli.manual.page import PROGRAM, Block, ManualPage, Row, command_page
+from edl_ckpt.cli.manual.topics import TOPICS
 
 Parser = Callable[[str], Any]
 """Returns the program as its parser sees it, with the command of this name."""
 _SUMMARY: Final = "Look at, check, change and prune the checkpoints of ElasticDL's parameter servers."
 _DESCRIPTION: Final = (
-    (
-        "`edl-ckpt COMMAND --help` shows the options of a command, with examples. The same is in the man pages, as in "
-        "`man edl-ckpt-prune`."
-    ),
+    "`edl-ckpt COMMAND --help` shows the options of a command, with examples. The same is in the man pages, as in "
+    "`man edl-ckpt-prune`."
 )
 _EXAMPLES: Final = ("demo", "list s3://models/run", "verify run@100 --deep", "prune run --keep 5 --dry-run")
 
@@ -26,7 +24,7 @@ def root() -> ManualPage:
     sections = [
         Block(heading, rows=tuple(Row(name, _summary(name)) for name in names)) for heading, names in SECTIONS.items()
     ]
-    topics = tuple(Row(f"help {name}", summary) for name, summary in TOPICS.items())
+    topics = tuple(Row(f"help {name}", about.summary) for name, about in TOPICS.items())
     options = (
         Row("-h, --help", "Show this help, or that of a command."),
         Row("-V, --version", "Print the version."),
@@ -39,16 +37,18 @@ def root() -> ManualPage:
         Block("Exit codes", (codes,)),
         Block("Examples", lines=lines),
     )
-    return ManualPage("", _SUMMARY, f"{PROGRAM} COMMAND [ARGUMENTS] [OPTIONS]", _DESCRIPTION, (*sections, *rest))
+    return ManualPage("", _SUMMARY, f"{PROGRAM} COMMAND [ARGUMENTS] [OPTIONS]", (_DESCRIPTION,), (*sections, *rest))
 
 
 def group(name: str) -> ManualPage:
     """Return the page of a group of commands, such as `tag`."""
     summary, members = GROUPS[name]
     commands = [f"{name} {member}" for member in members]
-    rows = [Row(member, _summary(command)) for member, command in zip(members, commands, strict=True)]
+    rows = tuple(Row(member, _summary(command)) for member, command in zip(members, commands, strict=True))
     firsts = [getattr(function_of(command), "examples", ())[:1] for command in commands[:2]]
-    return group_page(name, summary, rows, (f"{PROGRAM} {line}" for lines in firsts for line in lines))
+    lines = tuple(f"{PROGRAM} {line}" for lines in firsts for line in lines)
+    blocks = (Block("Commands", rows=rows), Block("Examples", lines=lines))
+    return ManualPage(name, summary, f"{PROGRAM} {name} COMMAND [OPTIONS]", (), blocks)
 
 
 def overview(name: str) -> ManualPage:
@@ -63,7 +63,7 @@ def page(name: str, parser: Parser) -> ManualPage:
     """
     if name in COMMANDS:
         return _command(name, parser)
-    return topic(name) if name in TOPICS else overview(name)
+    return TOPICS[name] if name in TOPICS else overview(name)
 
 
 def every(parser: Parser) -> Iterator[ManualPage]:
@@ -74,7 +74,7 @@ def every(parser: Parser) -> Iterator[ManualPage]:
             if name in GROUPS:
                 yield group(name)
             yield from (_command(command, parser) for command in COMMANDS if command.partition(" ")[0] == name)
-    yield from map(topic, TOPICS)
+    yield from TOPICS.values()
 
 
 def _command(name: str, parser: Parser) -> ManualPage:

@@ -1,6 +1,7 @@
-"""The charts of a report, drawn as SVG by Vega-Lite when the report is made; colours are variables of the page's CSS.
+"""The charts of a report, and its numbers and times as charts and tables have them.
 
-Each mark has its values as a title, which a browser shows under the pointer.
+Vega-Lite draws SVG when the report is made; colours are variables of the page's CSS. Each mark has its values as a
+title, which a browser shows under the pointer.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ import hashlib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 from xml.etree import ElementTree as ET
 
-from edl_ckpt.cli.page.figures import number, when
 from edl_ckpt.cli.terminal.text import count, escaped
 from edl_ckpt.core.base import words
 from edl_ckpt.core.base.libraries import library
@@ -70,6 +71,24 @@ _STATUS: Final = {
     "prune would delete it": "var(--idle)",
     "not complete": "var(--bad)",
 }
+
+
+def when(seconds: float) -> str:
+    """Return a time in UTC, to the minute; '' for an unknown one.
+
+    >>> when(0.0), when(1_790_000_000.5)
+    ('', '2026-09-21 14:13')
+    """
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M") if seconds else ""
+
+
+def number(value: float | None) -> str:
+    """Return a number to read.
+
+    >>> number(0.123456789), number(None), number(float("nan")), number(1e-9)
+    ('0.123457', '', 'NaN', '1e-09')
+    """
+    return "" if value is None else "NaN" if math.isnan(value) else f"{value:.6g}"
 
 
 def label(name: str) -> str:

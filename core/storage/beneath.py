@@ -17,7 +17,7 @@ from typing import Final, Self
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.storage.faults import Fault, storage_errors
-from edl_ckpt.core.storage.files import NEW, PreallocatedFile, exchange_names, rename_name
+from edl_ckpt.core.storage.files import NEW, PreallocatedFile, exchange_names, rename_new
 
 _TOP: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _DIRECTORY: Final = _TOP | os.O_NOFOLLOW
@@ -261,11 +261,7 @@ class Directory:
 
     def rename_new(self, name: str, to: Directory, new: str) -> None:
         """Rename to a name that must be free; RefusedError when it is taken."""
-        with storage_errors(to.join(new)):
-            try:
-                rename_name(_single(name), _single(new), self.fd, to.fd)
-            except FileExistsError:
-                raise RefusedError("already exists; nothing was changed", path=to.join(new)) from None
+        rename_new(_single(name), _single(new), self.fd, to.fd, shown=to.join(new))
 
     def exchange(self, name: str, to: Directory, other: str) -> bool:
         """Let two names change places in one step; False, and nothing is done, where the kernel cannot."""

@@ -207,13 +207,16 @@ def check_space(directory: str | int, size_bytes: int, *, shown: str | None = No
         )
 
 
-def rename_new(old: str, new: str) -> None:
-    """Rename to a name that must be free; raise RefusedError when it is taken."""
-    with storage_errors(new):
+def rename_new(
+    old: str, new: str, old_in: int = _AT_FDCWD, new_in: int = _AT_FDCWD, *, shown: str | None = None
+) -> None:
+    """Rename, also between open directories, to a name that must be free; raise RefusedError when it is taken."""
+    path = shown or new
+    with storage_errors(path):
         try:
-            rename_name(old, new)
+            _rename(old, new, _RENAME_NOREPLACE, old_in, new_in)
         except FileExistsError:
-            raise RefusedError("already exists; nothing was changed", path=new) from None
+            raise RefusedError("already exists; nothing was changed", path=path) from None
 
 
 def begin_flush(file: int, offset: int, size_bytes: int) -> None:
@@ -242,11 +245,6 @@ def exchange_names(one: str, other: str, one_in: int = _AT_FDCWD, other_in: int 
             raise
         return False
     return True
-
-
-def rename_name(old: str, new: str, old_in: int = _AT_FDCWD, new_in: int = _AT_FDCWD) -> None:
-    """Rename between open directories to a name that must be free; FileExistsError when it is taken."""
-    _rename(old, new, _RENAME_NOREPLACE, old_in, new_in)
 
 
 def renameat2() -> Callable[..., int] | None:

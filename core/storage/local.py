@@ -13,11 +13,11 @@ from typing import IO, Final
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.storage.beneath import Directory, ForeignError, kind_of
-from edl_ckpt.core.storage.disk_facts import disk_facts
 from edl_ckpt.core.storage.facts import Fact
 from edl_ckpt.core.storage.faults import Fault, storage_errors
 from edl_ckpt.core.storage.interface import SMALL_BYTES, Entry, Inside, ObjectStat, OnDisk, Properties, RangeReader
 from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.storage.mounts import disk_facts
 
 _ATTEMPTS: Final = 3
 """How often something is read that another process may be replacing."""
@@ -104,12 +104,9 @@ class SpooledReader(LocalReader):
 def is_gone(path: str) -> bool:
     """Say whether nothing has a name: only that is absent, whatever other error there is."""
     try:
-        os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return True
-    except OSError:
+        return not is_there(path)
+    except EdlCkptError:
         return False
-    return False
 
 
 def _is_private(relative: str) -> bool:

@@ -85,7 +85,7 @@ def test_each_way_to_the_help() -> None:
         assert {each.returncode for each in done} == {0}
         assert len({each.stdout for each in done}) == 1
     for name in TOPICS:
-        assert edl("help", name).stdout.startswith(TOPICS[name])
+        assert edl("help", name).stdout.startswith(TOPICS[name].summary)
     refused = edl("help", "prun")
     assert (refused.returncode, refused.stderr) == (2, "error: no help on prun\n  did you mean prune?\n")
 
