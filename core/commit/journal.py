@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
+from edl_ckpt.core.base.errors import RefusedError
 from edl_ckpt.core.commit.interface import Note
 from edl_ckpt.core.sources.registry import directory_named
 from edl_ckpt.core.state.document import MAX_SUMS_BYTES, parse_document
@@ -136,6 +137,34 @@ def parse_journals(data: bytes, path: str = JOURNAL) -> list[Journal]:
 def has_interrupted_copy(store: Store, version: int) -> bool:
     """Say whether an interrupted copy of a version can be resumed in a location."""
     return store.read_small(f"{resumable_stage(version)}/{JOURNAL}") is not None
+
+
+LOOK: Final = "what it describes is not known: look at the versions with `edl-ckpt verify --all`"
+
+
+@dataclass(slots=True)
+class Settled:
+    """What became of all journals of a location, in words, and by which terms they are settled."""
+
+    exclusive: bool
+    """No other process can be at work there."""
+    drop_copies: bool = False
+    """Interrupted copies are discarded."""
+    done: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+
+    def keeps(self, journal: Journal) -> bool:
+        """Say whether a journal stays, because an interrupted copy can go on."""
+        stays = bool(journal.source) and not self.drop_copies
+        if stays:
+            copy = f"an interrupted copy of version {journal.version}"
+            self.kept.append(f"{copy} resumes when the same copy is run again")
+        return stays
+
+    def leave(self, error: RefusedError) -> None:
+        """Note what cannot be settled, and what a person can do about it."""
+        self.left.append(f"{error}; {error.hint}" if error.hint else str(error))
 
 
 def discarded_copy(version: int) -> str:

@@ -7,15 +7,15 @@ import stat
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, RefusedError
 from edl_ckpt.core.catalog.files import check_is_no_file
 from edl_ckpt.core.commit.deletion.records import RECORD, damaged_records
 from edl_ckpt.core.commit.deletion.trash import Trash
-from edl_ckpt.core.commit.journal import Journal, discarded_copy
+from edl_ckpt.core.commit.journal import LOOK, Journal, Settled, discarded_copy
 from edl_ckpt.core.commit.publish.disk import read_journal, settle_stage
 from edl_ckpt.core.commit.publish.staging import remove_empty, remove_stage
-from edl_ckpt.core.commit.repair.settled import LOOK, MOVE, Settled, resumes, unsettled
 from edl_ckpt.core.state.aside import make_way, set_aside
 from edl_ckpt.core.state.owner import (
     OWNER_FILE,
@@ -31,6 +31,8 @@ from edl_ckpt.core.storage import LocalStore
 from edl_ckpt.core.storage.beneath import Directory, kind_of
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import NEW
+
+_MOVE: Final = "look at it, and move it away"
 
 
 class DiskRepair:
@@ -59,18 +61,16 @@ class DiskRepair:
         root = self._store.root
         return any(_has_journal(root, stage) and is_abandoned(root, stage) for stage in stages)
 
-    def settle(self, *, exclusive: bool, drop_copies: bool = False) -> Settled:
+    def settle(self, settled: Settled) -> None:
         """Finish, roll back or keep what dead commands left; finish deletions."""
-        settled = Settled()
         with Directory.open(self._store.root) as root:
             state = root.find(STATE_DIR)
             if state is not None:
                 with state:
-                    _OpenState(root, state, settled, exclusive, drop_copies).settle()
+                    _OpenState(root, state, settled).settle()
         settled.done += map(str, Trash(self._store).sweep())
-        return settled
 
-    def sweep(self, settled: Settled, *, exclusive: bool) -> None:
+    def sweep(self, settled: Settled) -> None:
         """Do nothing: on a disk everything that a dead command left is in our state."""
 
 
@@ -90,12 +90,10 @@ class _OpenState:
     root: Directory
     state: Directory
     settled: Settled
-    exclusive: bool
-    drop_copies: bool
 
     def settle(self) -> None:
         """Settle the staging directories and the trash; see to it that both can be used."""
-        if self.exclusive:
+        if self.settled.exclusive:
             for path in (STAGE_DIR, TRASH_DIR):
                 self.settled.done += filter(None, [make_way(self.state, os.path.basename(path))])
         stages = self.root.find(STAGE_DIR)
@@ -113,7 +111,7 @@ class _OpenState:
 
     def _check_trash(self, trash: Directory) -> None:
         self.settled.left += [_strange(trash, name) for name in trash.names() if not trash.is_directory(name)]
-        for name, why in list(damaged_records(trash)) if self.exclusive else ():
+        for name, why in list(damaged_records(trash)) if self.settled.exclusive else ():
             with trash.enter(name) as entry:
                 self.settled.done.append(set_aside(self.state, entry, RECORD, f"cannot be used ({why})"))
 
@@ -124,7 +122,7 @@ class _OpenState:
                 self.settled.left.append(_strange(stages, name))
         elif not is_stage_name(name):
             if not stages.rmdir(name):  # if it was empty, no process was at work in it
-                self.settled.left.append(f"{stages.join(name)} is not ours; it is left alone; {MOVE}")
+                self.settled.left.append(f"{stages.join(name)} is not ours; it is left alone; {_MOVE}")
         else:
             with stages.enter(name) as stage, if_abandoned(stage) as dead:
                 self._settle_ours(stages, stage, name, dead=dead)
@@ -138,11 +136,11 @@ class _OpenState:
             if dead or not owner_in(name):
                 stages.rmdir(name)
         elif not self._freed(stages, name, f"has no {OWNER_FILE} of ours"):
-            self.settled.left.append(f"{stage.path} has no {OWNER_FILE} of ours; it is left alone; {MOVE}")
+            self.settled.left.append(f"{stage.path} has no {OWNER_FILE} of ours; it is left alone; {_MOVE}")
 
     def _freed(self, stages: Directory, name: str, why: str) -> bool:
         """Set something aside if we need its name; say whether that was done."""
-        if not is_resumable(name) or not self.exclusive:
+        if not is_resumable(name) or not self.settled.exclusive:
             return False
         self.settled.done.append(set_aside(self.state, stages, name, why))
         return True
@@ -156,20 +154,18 @@ class _OpenState:
             aside = set_aside(self.state, stages, name, f"has a {JOURNAL} that cannot be used ({error})")
             settled.left.append(f"{aside}; {LOOK}")
             return
-        if journal is not None and journal.source:
-            if not self.drop_copies:
-                settled.kept.append(resumes(journal.version))
-                return
-            settled.done.append(discarded_copy(journal.version))
-        elif journal is not None:
-            try:
-                done = settle_stage(self.root, stage)
-            except RefusedError as error:
-                settled.left.append(unsettled(error))
-                return
-            settled.done += [done] if done else []
-        else:
+        if journal is not None and settled.keeps(journal):
+            return
+        if journal is None:
             settled.done.append(f"removed the abandoned staging directory {name}")
+        elif journal.source:
+            settled.done.append(discarded_copy(journal.version))
+        else:
+            try:
+                settled.done += filter(None, [settle_stage(self.root, stage)])
+            except RefusedError as error:
+                settled.leave(error)
+                return
         remove_stage(self.root, stage)
 
 
@@ -184,7 +180,7 @@ def _journal_of(stage: Directory) -> Journal | None:
 def _strange(directory: Directory, name: str) -> str:
     found = directory.stat(name)
     kind = "gone" if found is None else kind_of(found.st_mode)
-    return f"{directory.join(name)} is {kind}, which is not ours; it is left alone; {MOVE}"
+    return f"{directory.join(name)} is {kind}, which is not ours; it is left alone; {_MOVE}"
 
 
 def _sweep_replacements(root: Directory) -> None:

@@ -17,6 +17,7 @@ from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import describe, escaped
 from edl_ckpt.core.commit.interface import LockedLocation
+from edl_ckpt.core.commit.journal import Settled
 from edl_ckpt.core.commit.kinds import kind_of
 from edl_ckpt.core.commit.repair.disk import DiskRepair
 from edl_ckpt.core.commit.repair.notes import sweep_notes
@@ -78,7 +79,8 @@ def location_lock(
         lock = open_lock(store, purpose, reporter)
         try:
             with holding(lock, where, wait_seconds=wait_seconds):
-                settled = repair.settle(exclusive=lock.is_exclusive)
+                settled = Settled(lock.is_exclusive)
+                repair.settle(settled)
                 for text in (*settled.done, *settled.left):
                     reporter.warn(f"{where}: {text}")
                 yield LockedLocation(store, lock.is_exclusive, lock.check)
@@ -108,9 +110,10 @@ def recover(
         raise _no_location(where)
     lock = open_lock(store, "recover", reporter)
     with holding(lock, where, wait_seconds=wait_seconds):
-        settled = repair.settle(exclusive=lock.is_exclusive, drop_copies=drop_copies)
+        settled = Settled(lock.is_exclusive, drop_copies)
+        repair.settle(settled)
         refresh_index(store, whole=True)
-        repair.sweep(settled, exclusive=lock.is_exclusive)
+        repair.sweep(settled)
         with COMMIT, suppress(ForeignError):  # no directory of ours
             settled.done += sweep_notes(store)
     return Recovery(where, tuple(settled.done), tuple(settled.kept), tuple(settled.left))
