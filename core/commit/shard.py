@@ -18,7 +18,6 @@ from typing import Final, Self
 
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError
 from edl_ckpt.core.base.progress import Reporter
-from edl_ckpt.core.commit.publish.access import inherit_access
 from edl_ckpt.core.commit.publish.staging import Staging
 from edl_ckpt.core.model.layouts import Layout
 from edl_ckpt.core.sources.registry import number_named, shard_named
@@ -248,7 +247,7 @@ class DiskShard(ShardOutput):
 
     def create(self, size_bytes: int) -> Sink:
         """Begin the shard in the staging directory, in a directory with the name of the version."""
-        inherit_access(self._staging.root, self._staging.place)
+        self._staging.inherit_access()
         self._staging.check_space(size_bytes)
         with self._staging.place.enter(self._place.directory, make=True) as inside:
             self._file = inside.create(self._place.name, size_bytes)

@@ -22,8 +22,7 @@ from edl_ckpt.core.commit.interface import SharedTargets, VersionOutput
 from edl_ckpt.core.commit.publish.uploads import Sending, SharedUploads, TargetPart
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
-from edl_ckpt.core.moving.direct import exceeds_page_cache
-from edl_ckpt.core.moving.move import Movable, Mover, MoveTerms, Stretch
+from edl_ckpt.core.moving.move import Movable, Mover, MoveTerms, Stretch, exceeds_page_cache
 from edl_ckpt.core.moving.order import stretch_order
 from edl_ckpt.core.moving.part_plan import DenseBytes, MoveTask, TaskRead, literals_in, part_tasks, plan_parts
 from edl_ckpt.core.moving.plan import MovePlan

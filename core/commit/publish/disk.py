@@ -20,6 +20,7 @@ from typing import Final, Self
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, RefusedError, UnsupportedError
 from edl_ckpt.core.base.ids import kernel_id
 from edl_ckpt.core.base.interruption import COMMIT
+from edl_ckpt.core.base.progress import Reporter
 from edl_ckpt.core.base.words import base_name, command
 from edl_ckpt.core.commit.deletion.records import META, write_record
 from edl_ckpt.core.commit.interface import (
@@ -33,17 +34,19 @@ from edl_ckpt.core.commit.interface import (
     written_version,
 )
 from edl_ckpt.core.commit.journal import Journal, parse_journal
-from edl_ckpt.core.commit.publish.access import OldAccess, inherit_access
 from edl_ckpt.core.commit.publish.staging import Staging
 from edl_ckpt.core.commit.repair.notes import forget_notes
 from edl_ckpt.core.commit.writers import WRITERS, StagedTargets, Writers
 from edl_ckpt.core.model.seals import Seal
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.state.annotate import Describe
 from edl_ckpt.core.state.document import MAX_SUMS_BYTES
 from edl_ckpt.core.state.metadata import Drafts
 from edl_ckpt.core.state.paths import JOURNAL, META_DIR, TRASH_DIR, is_document, resumable_stage, seal_file
 from edl_ckpt.core.state.seal import seal_bytes
+from edl_ckpt.core.storage.access import Access
 from edl_ckpt.core.storage.beneath import Directory
+from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import NEW, Flusher, PreallocatedFile
 from edl_ckpt.core.storage.interface import Sink
 from edl_ckpt.core.storage.local import LocalStore
@@ -54,6 +57,39 @@ _OLD_SEAL: Final = "old-seal.json"
 _LACKS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
 _DRAFTS: Final = "meta"
 """The directory of the metadata that comes with a version; an empty file stands for a document that goes."""
+
+
+class OldAccess:
+    """The access of a version that is replaced, for the one that takes its place; warns once of what is lost."""
+
+    def __init__(self, old: Version, reporter: Reporter) -> None:
+        self._old = old
+        self._reporter = reporter
+        self._warned = False
+        self._shards: list[Access] = []
+        for shard in old.shards:
+            with storage_errors(shard.path):
+                self._shards.append(Access.of(shard.path))
+        with storage_errors(old.path):
+            self._directory = Access.of(old.path)
+
+    def give_file(self, shard: int, file: PreallocatedFile) -> None:
+        """Give a new shard the access of the old one with its number; more shards than before get the first one's."""
+        if self._shards:
+            self._warn(file.give(self._shards[shard if shard < len(self._shards) else 0]))
+
+    def give_directory(self, directory: Directory) -> None:
+        """Give the new directory the access of the old one, once all files are in it."""
+        with storage_errors(directory.path):
+            self._warn(self._directory.give(directory.fd))
+
+    def _warn(self, lost: Sequence[str]) -> None:
+        if lost and not self._warned:
+            self._warned = True
+            self._reporter.warn(
+                f"{self._old.path}: this user cannot keep the {' and '.join(lost)} of the replaced files;"
+                " the new files have those of this process"
+            )
 
 
 class LocalOutput(VersionOutput):
@@ -117,7 +153,7 @@ class LocalOutput(VersionOutput):
                 Writers(self._stage, name, make=False).end()
         if not self.resumed:
             self._staging.clear()
-            inherit_access(self._root, self._stage)
+            self._staging.inherit_access()
         inside = self._stack.enter_context(self._stage.enter(self._name, make=True))
         self._staging.check_space(sum(size for i, size in enumerate(sizes) if i not in self.resumed))
         for i, name in enumerate(names):

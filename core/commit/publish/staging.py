@@ -17,6 +17,7 @@ from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError
 from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.state.owner import NO_LOCKS, OWNER_FILE, Signature, format_owner, read_owner
 from edl_ckpt.core.state.paths import JOURNAL, META_DIR, NOTES_DIR, STAGE_DIR, STATE_DIR, TRASH_DIR
+from edl_ckpt.core.storage.access import inherit_as
 from edl_ckpt.core.storage.beneath import Directory, close_read
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import check_space
@@ -98,6 +99,11 @@ class Staging:
                 self.place.remove(name, problems.append)
         if problems:
             raise problems[0]
+
+    def inherit_access(self) -> None:
+        """Let new files inherit what they would inherit in the location itself."""
+        with storage_errors(self.place.path):
+            inherit_as(self.root.fd, self.place.fd)
 
     def check_space(self, size_bytes: int) -> None:
         """Raise NoSpaceError when the filesystem has no room for this many bytes more."""

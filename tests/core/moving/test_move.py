@@ -29,7 +29,7 @@ from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.model.tables import Extent, IdRun, ShardIndex, TableEntry, TableInfo
 from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.moving import checkpoint as versions
-from edl_ckpt.core.moving import direct, move, survey
+from edl_ckpt.core.moving import move, survey
 from edl_ckpt.core.moving.checkpoint import VersionSource
 from edl_ckpt.core.moving.move import Turns
 from edl_ckpt.core.moving.settings import ReshardSettings
@@ -84,8 +84,8 @@ def test_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, either_
         (0, 200, 100, 5, 0),
         (900, 7, 50, 3, 10),
     ):
-        monkeypatch.setattr(direct, "DIRECT_BYTES", least)
-        monkeypatch.setattr(direct, "CALL_BYTES", least)
+        monkeypatch.setattr(move, "DIRECT_BYTES", least)
+        monkeypatch.setattr(move, "CALL_BYTES", least)
         monkeypatch.setattr(versions, "SMALL_TABLE_BYTES", small)
         monkeypatch.setattr(survey, "LEAST_STRETCH_BYTES", 50)
         monkeypatch.setattr(survey, "MAX_STRETCHES", 11)
@@ -194,7 +194,7 @@ def test_a_file_that_cannot_be_moved(tmp_path: Path, monkeypatch: pytest.MonkeyP
     if not routing.can_move_file_rows():
         pytest.skip("the compiled kernel was not built here: no C compiler at installation")
     monkeypatch.setattr(versions, "SMALL_TABLE_BYTES", -1)
-    monkeypatch.setattr(direct, "DIRECT_BYTES", 0)
+    monkeypatch.setattr(move, "DIRECT_BYTES", 0)
     model = Model(7, {}, {"t": Table(2, "zeros", "float32", {i: bytes(8) for i in range(300)})})
     write_checkpoint(tmp_path / "a", model, 2)
     seen: list[str] = []
@@ -216,7 +216,7 @@ def test_a_file_that_cannot_be_moved(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_source_that_becomes_shorter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, either_kernel: str) -> None:
     """However many bytes are read at a time, the error names the file and the first byte that is missing."""
     monkeypatch.setattr(versions, "SMALL_TABLE_BYTES", -1)
-    monkeypatch.setattr(direct, "DIRECT_BYTES", 0)
+    monkeypatch.setattr(move, "DIRECT_BYTES", 0)
     model = Model(7, {}, {"t": Table(2, "zeros", "float32", {i: bytes(8) for i in range(300)})})
     write_checkpoint(tmp_path / "a", model, 2)
     source = only(tmp_path / "a")
@@ -244,8 +244,8 @@ def test_a_version_beyond_the_page_cache(tmp_path: Path, monkeypatch: pytest.Mon
     if not routing.can_move_file_rows():
         pytest.skip("the compiled kernel was not built here: no C compiler at installation")
     monkeypatch.setattr(versions, "SMALL_TABLE_BYTES", -1)
-    monkeypatch.setattr(direct, "DIRECT_BYTES", 0)
-    monkeypatch.setattr(direct, "page_cache_bytes", lambda: present)
+    monkeypatch.setattr(move, "DIRECT_BYTES", 0)
+    monkeypatch.setattr(move, "page_cache_bytes", lambda: present)
     model = Model(7, {}, {"t": Table(16, "zeros", "float32", {i: bytes(64) for i in range(300)})})
     write_checkpoint(tmp_path / "a", model, 2)
     left: list[tuple[str, int, int]] = []
