@@ -106,11 +106,11 @@ from edl_ckpt.core.operations.reshard.execute import ReshardResult as ReshardRes
 from edl_ckpt.core.operations.reshard.execute import execute_reshard as execute_reshard
 from edl_ckpt.core.operations.reshard.needed import find_resharded as find_resharded
 from edl_ckpt.core.operations.reshard.plan import ReshardPlan as ReshardPlan
+from edl_ckpt.core.operations.reshard.plan import Survey as Survey
 from edl_ckpt.core.operations.reshard.plan import plan_reshard as plan_reshard
+from edl_ckpt.core.operations.reshard.plan import survey_ids as survey_ids
 from edl_ckpt.core.operations.reshard.prepare import prepare_reshard as prepare_reshard
 from edl_ckpt.core.operations.reshard.prepare import reshard_version as reshard_version
-from edl_ckpt.core.operations.reshard.survey import Survey as Survey
-from edl_ckpt.core.operations.reshard.survey import survey_ids as survey_ids
 from edl_ckpt.core.operations.save import Table as Table
 from edl_ckpt.core.operations.save import save_checkpoint as save_checkpoint
 from edl_ckpt.core.operations.stats import TensorStats as TensorStats

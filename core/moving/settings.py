@@ -65,8 +65,17 @@ class ReshardSettings:
         return (f"{parts}, {room}: the others wait on the local disk ($TMPDIR); a larger --max-memory avoids that",)
 
 
-def settings_for(plan: MovePlan, *, workers: int | None = None, max_memory_bytes: int | None = None) -> ReshardSettings:
-    """Return the settings for a plan; `max_memory_bytes` bounds the batches of all workers together."""
+def settings_for(
+    plan: MovePlan,
+    *,
+    workers: int | None = None,
+    max_memory_bytes: int | None = None,
+    executor: Executor | None = None,
+) -> ReshardSettings:
+    """Return the settings for a plan; `max_memory_bytes` bounds the batches of all workers together.
+
+    The processes of a cluster, an `executor`, send the parts of uploads as `plan_parts` says.
+    """
     target = plan.target.store.properties
     chosen = choose_settings(
         plan.survey.widest_row_bytes,
@@ -78,19 +87,10 @@ def settings_for(plan: MovePlan, *, workers: int | None = None, max_memory_bytes
     )
     if not target.part_bytes:
         return chosen
-    return replace(chosen, open_part_bytes=open_part_bytes(plan, target.part_bytes))
-
-
-def settings_on(
-    plan: MovePlan, executor: Executor, *, workers: int | None = None, max_memory_bytes: int | None = None
-) -> ReshardSettings:
-    """Return the same for an executor, whose processes send the parts of uploads as `plan_parts` says."""
-    settings = settings_for(plan, workers=workers, max_memory_bytes=max_memory_bytes)
-    least = plan.target.store.properties.part_bytes
-    if not executor.is_cluster or not least:
-        return settings
-    memory = None if max_memory_bytes is None else settings.part_memory_bytes
-    return replace(settings, open_part_bytes=0, parts=plan_parts(plan, executor, least, memory_bytes=memory))
+    if executor is None or not executor.is_cluster:
+        return replace(chosen, open_part_bytes=open_part_bytes(plan, target.part_bytes))
+    memory = None if max_memory_bytes is None else chosen.part_memory_bytes
+    return replace(chosen, parts=plan_parts(plan, executor, target.part_bytes, memory_bytes=memory))
 
 
 def choose_settings(

@@ -9,7 +9,7 @@ from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.words import counted, describe, escaped, size
 from edl_ckpt.core.catalog.target import Target
 from edl_ckpt.core.moving.plan import MovePlan, lay_out_survey
-from edl_ckpt.core.moving.settings import ReshardSettings, settings_on
+from edl_ckpt.core.moving.settings import ReshardSettings, settings_for
 from edl_ckpt.core.moving.survey import SourceSurvey, survey_source
 from edl_ckpt.core.moving.version import WriteResult, write_version
 from edl_ckpt.core.operations.importing.source import NamedArrays
@@ -57,7 +57,7 @@ def prepare_import(
     """
     survey = survey_source(arrays, ps_num, number=target.number, job=job)
     plan = plan_import(survey, arrays, target)
-    return plan, settings_on(plan, job.executor)
+    return plan, settings_for(plan, executor=job.executor)
 
 
 def execute_import(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edl_ckpt.core.base.errors import RefusedError, UsageError
+from edl_ckpt.core.base.errors import EdlCkptError, RefusedError, UsageError
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.catalog.listing import VersionLike, as_version
 from edl_ckpt.core.catalog.target import Target, free_target
@@ -11,10 +11,9 @@ from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, executor_of
 from edl_ckpt.core.commit.publish.disk import replaces_link
 from edl_ckpt.core.model.layouts import Layout
 from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.moving.settings import ReshardSettings, choose_settings, settings_on
+from edl_ckpt.core.moving.settings import ReshardSettings, choose_settings, settings_for
 from edl_ckpt.core.operations.reshard.execute import ReshardResult, execute_reshard
-from edl_ckpt.core.operations.reshard.plan import ReshardPlan, plan_reshard
-from edl_ckpt.core.operations.reshard.survey import survey_ids
+from edl_ckpt.core.operations.reshard.plan import ReshardPlan, plan_reshard, survey_ids
 from edl_ckpt.core.proof.trust import check_trust
 from edl_ckpt.core.reading.reader import open_checkpoint
 from edl_ckpt.core.sources.elasticdl.target import DESIGN, check_ps_num, writable_layout
@@ -97,7 +96,7 @@ def prepare_reshard(
     version = as_version(version)
     check_ps_num(ps_num)
     where = None if output is None else Location.of(output)
-    target = reshard_target(version, output=where, layout=layout, empty=empty, number=number)
+    target = _target_of(version, where, layout, empty, number)
     check_trust(version, force=force, reporter=reporter)
     chosen = executor_of(executor, [version], workers=workers, target=target.location, reporter=reporter)
     workers = chosen.threads
@@ -120,16 +119,11 @@ def prepare_reshard(
         )
     renumber = number is not None or version.is_alone or bool(version.uuid)
     plan = plan_reshard(survey, target, renumber=renumber)
-    return plan, settings_on(plan, chosen, workers=workers, max_memory_bytes=max_memory_bytes)
+    return plan, settings_for(plan, workers=workers, max_memory_bytes=max_memory_bytes, executor=chosen)
 
 
-def reshard_target(
-    version: Version,
-    *,
-    output: Location | None = None,
-    layout: str | None = None,
-    empty: Layout | None = None,
-    number: int | None = None,
+def _target_of(
+    version: Version, output: Location | None, layout: str | None, empty: Layout | None, number: int | None
 ) -> Target:
     """Return where a reshard of a version goes: in the version's own place without an output.
 
@@ -142,26 +136,18 @@ def reshard_target(
             raise has_no_number(version, output)
         own = version.layout if is_directory else DESIGN
         return free_target(output, wanted, layout=layout, empty=empty or own)
+
+    def refused(kind: type[EdlCkptError], why: str) -> EdlCkptError:
+        return kind(why, path=version.path, hint="try: --output LOCATION")
+
     if layout is not None and writable_layout(layout) != version.layout:
-        raise UsageError(
-            f"the version has the {version.layout.name} layout, and keeps it in place",
-            path=version.path,
-            hint="try: --output LOCATION",
-        )
+        raise refused(UsageError, f"the version has the {version.layout.name} layout, and keeps it in place")
     if version.uuid:
-        raise RefusedError(
-            "a directory named by a UUID belongs to Determined, and is not replaced",
-            path=version.path,
-            hint="try: --output LOCATION",
-        )
+        raise refused(RefusedError, "a directory named by a UUID belongs to Determined, and is not replaced")
     if version.linked:
         raise replaces_link(version.path)
     if not is_directory:
-        raise RefusedError(
-            "one file without shards cannot be resharded in place",
-            path=version.path,
-            hint="try: --output LOCATION",
-        )
+        raise refused(RefusedError, "one file without shards cannot be resharded in place")
     if version.extra:
         raise RefusedError(
             f"the version's directory contains more than its shards ({version.extra[0]!r}), which would be lost",

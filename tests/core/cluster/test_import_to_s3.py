@@ -25,7 +25,7 @@ from edl_ckpt.core import (
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.commit.publish.objects import RemoteOutput
 from edl_ckpt.core.moving.part_plan import PartsPlan
-from edl_ckpt.core.moving.settings import settings_on
+from edl_ckpt.core.moving.settings import settings_for
 from edl_ckpt.core.operations.export import Selection, export_version
 from edl_ckpt.core.operations.importing import plan, plan_arrays
 from edl_ckpt.core.storage.location import Location
@@ -37,14 +37,14 @@ from s3_proxy import Fault, status
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[PartsPlan]:
     """The plans of parts that imports carry out, which have stretches of a few thousand ids."""
     found: list[PartsPlan] = []
-    real = settings_on
+    real = settings_for
 
     def noted(*arguments: Any, **options: Any) -> Any:
         chosen = real(*arguments, **options)
         found.extend([chosen.parts] if chosen.parts else [])
         return chosen
 
-    monkeypatch.setattr(plan, "settings_on", noted)
+    monkeypatch.setattr(plan, "settings_for", noted)
     monkeypatch.setattr("edl_ckpt.core.operations.importing.source.IDS_AT_ONCE", 1 << 11)
     return found
 

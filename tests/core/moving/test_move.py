@@ -36,8 +36,7 @@ from edl_ckpt.core.moving.settings import ReshardSettings
 from edl_ckpt.core.moving.source import SurveyedTable
 from edl_ckpt.core.moving.sparse import PieceCounts, SparsePairs
 from edl_ckpt.core.moving.tasks import Move
-from edl_ckpt.core.operations.reshard.plan import plan_reshard
-from edl_ckpt.core.operations.reshard.survey import Survey
+from edl_ckpt.core.operations.reshard.plan import Survey, plan_reshard
 from edl_ckpt.core.reading.blocks import IdBlock, IdPiece, read_piece
 from edl_ckpt.core.reading.places import IdsAt
 from edl_ckpt.core.reading.reader import Checkpoint

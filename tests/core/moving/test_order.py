@@ -14,8 +14,7 @@ from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.moving.order import open_part_bytes, stretch_order
 from edl_ckpt.core.moving.source import SurveyedTable
 from edl_ckpt.core.moving.sparse import PieceCounts
-from edl_ckpt.core.operations.reshard.plan import ReshardPlan, plan_reshard
-from edl_ckpt.core.operations.reshard.survey import Survey
+from edl_ckpt.core.operations.reshard.plan import ReshardPlan, Survey, plan_reshard
 from edl_ckpt.core.reading.places import IdsAt
 from edl_ckpt.core.sources.elasticdl.names import DESIGN
 from edl_ckpt.core.storage import Location, open_store
