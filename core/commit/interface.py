@@ -92,6 +92,20 @@ class NewVersion:
     reporter: Reporter = WARNINGS
     """Is warned when a replaced version's owner, group or ACL cannot be kept."""
 
+    @property
+    def name(self) -> str:
+        """Return the name of the version's directory."""
+        return base_name(self.replaces.path) if self.replaces else self.layout.version_dir(self.number)
+
+    @property
+    def old_names(self) -> tuple[str, ...]:
+        """Return the names of the shards that it replaces, in order."""
+        return tuple(sorted(base_name(shard.path) for shard in self.replaces.shards)) if self.replaces else ()
+
+    def names(self, ps_num: int) -> list[str]:
+        """Return the names of its shards."""
+        return [self.layout.shard_file(ps_id, ps_num) for ps_id in range(ps_num)]
+
 
 SharedTargets: TypeAlias = StagedTargets | SharedUploads
 """Shards that other processes write: files at any offset, uploads part by part."""
@@ -105,12 +119,8 @@ class VersionOutput(AbstractContextManager["VersionOutput", None]):
 
     def __init__(self, place: LockedLocation, new: NewVersion) -> None:
         self._place = place
-        self._layout = new.layout
-        self._number = new.number
-        self._replaces = new.replaces
-        self._resumes = new.resumes
-        self._name = base_name(new.replaces.path) if new.replaces else new.layout.version_dir(new.number)
-        """The name of the version's directory."""
+        self._new = new
+        self._name = new.name
         self._lock = threading.Lock()
         self.resumed: dict[int, Note] = {}
         """The notes of the shards that an interrupted run had finished: they are not written again."""

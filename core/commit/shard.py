@@ -24,14 +24,7 @@ from edl_ckpt.core.sources.registry import number_named, shard_named
 from edl_ckpt.core.state.document import check_schema, schema_at_head
 from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.paths import notes_dir, seal_file
-from edl_ckpt.core.state.shard_note import (
-    EARLIER,
-    NoteName,
-    ShardNote,
-    note_bytes,
-    note_names,
-    run_digest,
-)
+from edl_ckpt.core.state.shard_note import EARLIER, NoteName, ShardNote, note_bytes, note_names, run_digest
 from edl_ckpt.core.storage import LocalStore, ObjectStore
 from edl_ckpt.core.storage.access import Access
 from edl_ckpt.core.storage.beneath import Directory
@@ -120,70 +113,21 @@ class SavedPlace:
     replaced: bool
 
 
-class _Notes:
-    """The note on a shard, which is there before the shard, and the seal, which goes before a shard is replaced."""
-
-    def __init__(self, place: ShardPlace) -> None:
-        self._place = place
-        self._store = place.store
-        self._name: NoteName | None = None
-
-    def write(self, note: ShardNote, mark: str) -> None:
-        """Write the note on a file with this mark."""
-        self._name = NoteName(self._place.ps_id, self._place.ps_num, run_digest(note.run, note.older), mark)
-        self._store.write_small(self._path(str(self._name)), note_bytes(note))
-
-    def keep(self, *, replaced: bool) -> SavedPlace:
-        """Remove all other notes on the shard: they are about files that it replaced, or that never became visible."""
-        name, self._name = self._name, None
-        assert name is not None  # noqa: S101 - it was written before the shard became visible
-        for other in note_names(self._store, self._place.version):
-            if (other.ps_id, other.ps_num) == (self._place.ps_id, self._place.ps_num) and other != name:
-                self._store.remove(self._path(str(other)))
-        return SavedPlace(name, replaced)
-
-    def drop(self, visible: Callable[[], str]) -> None:
-        """Remove the note, unless the visible shard, of which `visible` gives the mark, is the one that it is about.
-
-        A rename or a request that failed may have taken effect all the same.
-        """
-        name, self._name = self._name, None
-        if name is not None:
-            with suppress(EdlCkptError):
-                if visible() != name.mark:
-                    self._store.remove(self._path(str(name)))
-
-    def retire_seal(self) -> None:
-        """Take the seal of the version away; it stays among the notes, because it names the run of the other shards."""
-        seal = seal_file(self._place.version)
-        data = self._store.read_small(seal)
-        if data is not None:
-            check_schema(schema_at_head(data), self._store.path(seal))
-            if self._store.read_small(self._path(EARLIER)) is None:
-                self._store.write_small(self._path(EARLIER), data)
-            prove_lock(self._place.location)
-            self._store.remove(seal)
-
-    def has_seal(self) -> bool:
-        """Say whether the version has a seal."""
-        return self._store.stat(seal_file(self._place.version)) is not None
-
-    def _path(self, name: str) -> str:
-        return f"{notes_dir(self._place.version)}/{name}"
-
-
 Hold = Callable[[], AbstractContextManager[object]]
 """Takes the lock of the location while a shard is replaced."""
 
 
 class ShardOutput(AbstractContextManager["ShardOutput", None]):
-    """A shard being written; a context manager that leaves nothing of a shard that was not published."""
+    """A shard being written; a context manager that leaves nothing of a shard that was not published.
+
+    The note on the shard is there before the shard. The seal goes before a shard is replaced.
+    """
 
     def __init__(self, place: ShardPlace, hold: Hold, reporter: Reporter) -> None:
         self._place = place
         self._hold = hold
         self._reporter = reporter
-        self._notes = _Notes(place)
+        self._note: NoteName | None = None
 
     def create(self, size_bytes: int) -> Sink:
         """Begin the shard, of this size; NoSpaceError when there is no room for it."""
@@ -195,16 +139,58 @@ class ShardOutput(AbstractContextManager["ShardOutput", None]):
     def publish(self, note: ShardNote) -> SavedPlace:
         """Make the shard visible, whole, with its note; only the replacement of a shard takes the lock."""
         mark = self._finish()
-        is_taken = self._notes.has_seal() or self._visible_mark() != ""  # the present files may have that seal
-        if not is_taken and self._publish_new(note, mark):
-            return self._notes.keep(replaced=False)
+        has_seal = self._place.store.stat(seal_file(self._place.version)) is not None
+        if not has_seal and self._visible_mark() == "":  # present files may have that seal
+            self._write_note(note, mark)
+            if self._publish_new():
+                return self._keep_note(replaced=False)
+            self._drop_note()
         with self._hold():
             self._place.check_alone()
-            self._notes.retire_seal()
-            self._notes.write(note, mark)
+            self._retire_seal()
+            self._write_note(note, mark)
             prove_lock(self._place.location)
             self._replace()
-            return self._notes.keep(replaced=True)
+            return self._keep_note(replaced=True)
+
+    def _write_note(self, note: ShardNote, mark: str) -> None:
+        """Write the note on a file with this mark."""
+        self._note = NoteName(self._place.ps_id, self._place.ps_num, run_digest(note.run, note.older), mark)
+        self._place.store.write_small(self._path_of(str(self._note)), note_bytes(note))
+
+    def _keep_note(self, *, replaced: bool) -> SavedPlace:
+        """Remove all other notes on the shard: they are about files that it replaced, or that never became visible."""
+        name, self._note = self._note, None
+        assert name is not None  # noqa: S101 - it was written before the shard became visible
+        for other in note_names(self._place.store, self._place.version):
+            if (other.ps_id, other.ps_num) == (self._place.ps_id, self._place.ps_num) and other != name:
+                self._place.store.remove(self._path_of(str(other)))
+        return SavedPlace(name, replaced)
+
+    def _drop_note(self) -> None:
+        """Remove the note, unless the visible shard is the one that it is about.
+
+        A rename or a request that failed may have taken effect all the same.
+        """
+        name, self._note = self._note, None
+        if name is not None:
+            with suppress(EdlCkptError):
+                if self._visible_mark() != name.mark:
+                    self._place.store.remove(self._path_of(str(name)))
+
+    def _retire_seal(self) -> None:
+        """Take the seal of the version away; it stays among the notes, because it names the run of the other shards."""
+        store, seal = self._place.store, seal_file(self._place.version)
+        data = store.read_small(seal)
+        if data is not None:
+            check_schema(schema_at_head(data), store.path(seal))
+            if store.read_small(self._path_of(EARLIER)) is None:
+                store.write_small(self._path_of(EARLIER), data)
+            prove_lock(self._place.location)
+            store.remove(seal)
+
+    def _path_of(self, name: str) -> str:
+        return f"{notes_dir(self._place.version)}/{name}"
 
     def _finish(self) -> str:
         """Make every byte safe; return the mark of the file."""
@@ -214,7 +200,7 @@ class ShardOutput(AbstractContextManager["ShardOutput", None]):
         """Return the mark of the file that has the shard's name now, '' when there is none."""
         raise NotImplementedError
 
-    def _publish_new(self, note: ShardNote, mark: str) -> bool:
+    def _publish_new(self) -> bool:
         """Give the shard a name that must be free; False when another process took it a moment ago."""
         raise NotImplementedError
 
@@ -229,15 +215,15 @@ class DiskShard(ShardOutput):
     def __init__(self, store: LocalStore, place: ShardPlace, hold: Hold, reporter: Reporter) -> None:
         super().__init__(place, hold, reporter)
         self._root = store.root
-        self._staging = Staging(store.root, SHARD_PURPOSE)
         self._stack = ExitStack()
+        self._staging = Staging(store.root, SHARD_PURPOSE)
         self._file: PreallocatedFile | None = None
         self._flusher: Flusher | None = None
 
     def __enter__(self) -> Self:
         self._stack.enter_context(made_directory(self._root))
         self._stack.enter_context(self._staging)
-        self._stack.callback(self._notes.drop, self._visible_mark)
+        self._stack.callback(self._drop_note)
         return self
 
     def __exit__(
@@ -279,8 +265,7 @@ class DiskShard(ShardOutput):
             found = directory.stat(self._place.name)
         return "" if found is None else file_mark(found)
 
-    def _publish_new(self, note: ShardNote, mark: str) -> bool:
-        self._notes.write(note, mark)
+    def _publish_new(self) -> bool:
         root, stage, name = self._staging.root, self._staging.place, self._place.directory
         for _ in range(_ATTEMPTS):
             self._place.check_alone()
@@ -298,7 +283,6 @@ class DiskShard(ShardOutput):
                 continue
             except RefusedError:
                 break
-        self._notes.drop(self._visible_mark)
         return False
 
     def _replace(self) -> None:
@@ -338,7 +322,7 @@ class ObjectShard(ShardOutput):
         if self._object is not None and not self._object.completed:
             with suppress(EdlCkptError):
                 self._object.abort()
-        self._notes.drop(self._visible_mark)
+        self._drop_note()
 
     def create(self, size_bytes: int) -> Sink:
         """Begin the upload."""
@@ -355,14 +339,12 @@ class ObjectShard(ShardOutput):
         found = self._store.stat(self._place.relative)
         return "" if found is None else found.mark
 
-    def _publish_new(self, note: ShardNote, mark: str) -> bool:
+    def _publish_new(self) -> bool:
         assert self._object is not None  # noqa: S101 - as above
-        self._notes.write(note, mark)
         self._place.check_alone()
         try:
             self._object.complete()
         except RefusedError:  # another process took the name a moment ago
-            self._notes.drop(self._visible_mark)
             return False
         return True
 

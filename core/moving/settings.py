@@ -66,11 +66,7 @@ class ReshardSettings:
 
 
 def settings_for(
-    plan: MovePlan,
-    *,
-    workers: int | None = None,
-    max_memory_bytes: int | None = None,
-    executor: Executor | None = None,
+    plan: MovePlan, *, workers: int | None = None, max_memory_bytes: int | None = None, executor: Executor | None = None
 ) -> ReshardSettings:
     """Return the settings for a plan; `max_memory_bytes` bounds the batches of all workers together.
 

@@ -61,12 +61,7 @@ class SourceSurvey:
 
 
 def survey_source(
-    source: Source,
-    ps_num: int,
-    *,
-    number: int,
-    job: Job,
-    piece_bytes: int | None = None,
+    source: Source, ps_num: int, *, number: int, job: Job, piece_bytes: int | None = None
 ) -> SourceSurvey:
     """Read all ids of a source and count those of each of `ps_num` servers; no value is read.
 

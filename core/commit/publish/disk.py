@@ -21,7 +21,7 @@ from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, RefusedError, 
 from edl_ckpt.core.base.ids import kernel_id
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.progress import Reporter
-from edl_ckpt.core.base.words import base_name, command
+from edl_ckpt.core.base.words import command
 from edl_ckpt.core.commit.deletion.records import META, write_record
 from edl_ckpt.core.commit.interface import (
     FinishedSink,
@@ -98,7 +98,6 @@ class LocalOutput(VersionOutput):
     def __init__(self, store: LocalStore, place: LockedLocation, new: NewVersion) -> None:
         super().__init__(place, new)
         self._store = store
-        self._keep_old = new.keep_old
         self._access = OldAccess(new.replaces, new.reporter) if new.replaces else None
         stage = os.path.basename(resumable_stage(new.number)) if new.resumes else ""
         self._staging = Staging(store.root, new.purpose, name=stage)
@@ -130,25 +129,23 @@ class LocalOutput(VersionOutput):
     ) -> None:
         self._stack.__exit__(kind, error, trace)
 
-    def _leave(
-        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    def _leave(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         """Finish or roll back a commit that ended half-way; decide whether a later run can resume."""
         with suppress(EdlCkptError, ValueError):  # then the journal stays, and `publish` has said so
             settle_stage(self._root, self._stage)
         # What was read, or what was written, is damaged, or the name is taken: a later run must begin again.
         useless = isinstance(error, CorruptError | RefusedError) or (self._proving and isinstance(error, EdlCkptError))
-        if useless and self._resumes is not None:
+        if useless and self._new.resumes is not None:
             self._stage.unlink(JOURNAL)
 
     def create(self, sizes: Sequence[int]) -> Sequence[Sink]:
         """Begin all shards, of these sizes; those that an interrupted run had finished stay as they are."""
         self._check_target()
         self._sizes = sizes
-        names = [self._layout.shard_file(i, len(sizes)) for i in range(len(sizes))]
+        names = self._new.names(len(sizes))
         self.resumed = self._find_finished(names)
         self._finished = {names[i]: note for i, note in self.resumed.items()}
-        for name in self._stage.names() if self._resumes is not None else ():
+        for name in self._stage.names() if self._new.resumes is not None else ():
             if name.startswith(WRITERS):  # of an interrupted run, whose tasks may go on: none opens a file from here on
                 Writers(self._stage, name, make=False).end()
         if not self.resumed:
@@ -163,7 +160,7 @@ class LocalOutput(VersionOutput):
                 self._stack.callback(file.close)
                 if self._access is not None:  # before there is anything to read in it
                     self._access.give_file(i, file)
-        if self._resumes is None:
+        if self._new.resumes is None:
             # Not beside `finish`: of two flushes of one file, the kernel tells only the first that the disk failed.
             self._flusher = self._stack.enter_context(Flusher(list(self._files.values())))
         return [self._files[i] if i in self._files else FinishedSink(inside.join(name)) for i, name in enumerate(names)]
@@ -171,39 +168,39 @@ class LocalOutput(VersionOutput):
     def _check_target(self) -> None:
         """Raise RefusedError when the name of a new version is taken, or the version to be replaced is a link."""
         found = self._root.stat(self._name)
-        if self._replaces is None and found is not None:
+        if self._new.replaces is None and found is not None:
             raise RefusedError("already exists; nothing was changed", path=self._store.path(self._name))
-        if self._replaces is not None and found is not None and stat.S_ISLNK(found.st_mode):
+        if self._new.replaces is not None and found is not None and stat.S_ISLNK(found.st_mode):
             raise replaces_link(self._store.path(self._name))
 
     def _find_finished(self, names: Sequence[str]) -> dict[int, Note]:
         """Return the notes of the shards that an interrupted run of the same work had finished."""
-        if self._resumes is None:
+        if self._new.resumes is None:
             return {}
         try:
             journal = read_journal(self._stage)
         except ValueError:
             return {}
-        if journal is None or journal.source != self._resumes.source or not self._stage.is_directory(self._name):
+        if journal is None or journal.source != self._new.resumes.source or not self._stage.is_directory(self._name):
             return {}
         found: dict[int, Note] = {}
         with self._stage.enter(self._name) as inside:
             for i, name in enumerate(names):
                 note, there = journal.finished.get(name), inside.stat(name)
                 is_whole = there is not None and stat.S_ISREG(there.st_mode) and there.st_size == self._sizes[i]
-                if note is not None and self._resumes.accepts(i, note) and is_whole:
+                if note is not None and self._new.resumes.accepts(i, note) and is_whole:
                     found[i] = note
         return found
 
     def finish(self, shard: int, note: Note) -> None:
         """Flush a shard to the disk, then note in the journal that it is there."""
-        assert self._resumes is not None  # noqa: S101 - only a resumable output has a journal of this kind
+        assert self._new.resumes is not None  # noqa: S101 - only a resumable output has a journal of this kind
         self._end_sharing(shard)
         file = self._files[shard]
         file.flush()
         with self._lock:
             self._finished[os.path.basename(file.path)] = note
-            journal = Journal(self._number, self._name, source=self._resumes.source, finished=self._finished)
+            journal = Journal(self._new.number, self._name, source=self._new.resumes.source, finished=self._finished)
             self._stage.replace(JOURNAL, journal.to_bytes())
 
     def share(self, *, apart: bool = False) -> StagedTargets:
@@ -214,7 +211,7 @@ class LocalOutput(VersionOutput):
             self._writers = {i: Writers(self._stage, f"{records}-{i}") for i in self._files}
         else:
             self._writers = {None: Writers(self._stage)}
-        names = tuple(self._layout.shard_file(i, len(self._sizes)) for i in range(len(self._sizes)))
+        names = tuple(self._new.names(len(self._sizes)))
         stage = os.path.abspath(self._staging.path)
         if self._flusher is not None:
             self._flusher.others_write()
@@ -244,7 +241,8 @@ class LocalOutput(VersionOutput):
             self._end_sharing(shard)
         if self._flusher is not None:
             self._flusher.all_written()
-        version = written_version(self._store.location, self._directory, self._layout, self._number, self._sizes)
+        new = self._new
+        version = written_version(self._store.location, self._directory, new.layout, new.number, self._sizes)
         self._proving = True
         seal = prove(Written(version, staged=True))
         data = seal_bytes(seal)
@@ -263,9 +261,8 @@ class LocalOutput(VersionOutput):
             self._stage_metadata(describe)
             self._check_target()
             self._root.enter(META_DIR, make=True).close()  # now, not later: then only renames are left
-            replaces, keep_old = self._replaces is not None, self._keep_old
-            names = tuple(sorted(base_name(shard.path) for shard in self._replaces.shards)) if self._replaces else ()
-            journal = Journal(self._number, self._name, replaces=replaces, old=names, inode=inode, keep_old=keep_old)
+            replaces, old = new.replaces is not None, new.old_names
+            journal = Journal(new.number, new.name, replaces=replaces, old=old, inode=inode, keep_old=new.keep_old)
             self._place.check()
             try:
                 self._stage.replace(JOURNAL, journal.to_bytes())
@@ -273,7 +270,7 @@ class LocalOutput(VersionOutput):
             except EdlCkptError as error:
                 _settle_after(self._root, self._stage, journal, self._store.location, error)
             if replaces:
-                forget_notes(self._store, [self._number])
+                forget_notes(self._store, [new.number])
         return seal
 
     def _stage_metadata(self, describe: Describe | None) -> None:

@@ -19,14 +19,13 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from types import TracebackType
 from typing import Final, Protocol
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, LockedError, RefusedError, UnsupportedError
 from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.parallel import impatient, run_all
-from edl_ckpt.core.base.words import base_name, counted, size
+from edl_ckpt.core.base.words import counted, size
 from edl_ckpt.core.commit.interface import (
     FinishedSink,
     LockedLocation,
@@ -66,7 +65,6 @@ class RemoteOutput(VersionOutput):
     def __init__(self, store: ObjectStore, place: LockedLocation, new: NewVersion) -> None:
         super().__init__(place, new)
         self._store = store
-        self._purpose = new.purpose
         self._memory = PartMemory(PART_MEMORY_BYTES if new.memory_bytes is None else new.memory_bytes)
         self._stage = resumable_stage(new.number) if new.resumes else f"{STAGE_DIR}/{new_id()}"
         self._names: list[str] = []
@@ -79,8 +77,7 @@ class RemoteOutput(VersionOutput):
 
     def create(self, sizes: Sequence[int]) -> Sequence[Sink]:
         """Begin all uploads, or take over those that an interrupted run had finished; list them in the journal."""
-        self._names = [self._layout.shard_file(i, len(sizes)) for i in range(len(sizes))]
-        old = [base_name(shard.path) for shard in self._replaces.shards] if self._replaces else []
+        self._names, old = self._new.names(len(sizes)), self._new.old_names
         if set(self._names) & set(old):
             raise RefusedError(
                 "storage without rename cannot replace a version with one of the same shard count",
@@ -98,15 +95,15 @@ class RemoteOutput(VersionOutput):
             self._objects[i] = self._store.new_object(self._relative(i), sizes[i], self._memory)
         run_all(lambda i: self._objects[i].begin(), fresh, _COMPLETIONS)
         self._journal = Journal(
-            self._number,
+            self._new.number,
             self._name,
-            owner=describe(self._purpose),
+            owner=describe(self._new.purpose),
             sizes=wanted,
-            source=self._resumes.source if self._resumes else "",
+            source=self._new.resumes.source if self._new.resumes else "",
             finished={self._names[i]: note for i, note in self.resumed.items()},
             uploads={self._names[i]: item.upload_id for i, item in self._objects.items() if item.upload_id},
             write_ids=write_ids | {self._names[i]: item.write_id for i, item in self._objects.items()},
-            old=tuple(old),
+            old=old,
             markers=tuple(marker_names(len(old), len(sizes), secrets.token_hex(4)) if old else ()),
         )
         self._write_journal()
@@ -128,7 +125,7 @@ class RemoteOutput(VersionOutput):
 
     def _earlier_journal(self, wanted: Mapping[str, int]) -> Journal | None:
         """Return the journal of an interrupted run of the same work; what another work left is dropped."""
-        if self._resumes is None:
+        if self._new.resumes is None:
             return None
         data = self._store.read_small(f"{self._stage}/{JOURNAL}")
         try:
@@ -143,19 +140,19 @@ class RemoteOutput(VersionOutput):
             if not is_me(journal.owner) and not is_presumed_dead(journal.owner, age):
                 raise LockedError(f"{format_owner(journal.owner)} is writing there", path=self._store.path(self._name))
         same = (journal.directory, journal.sizes) == (self._name, wanted)
-        if same and journal.source == self._resumes.source:
+        if same and journal.source == self._new.resumes.source:
             return journal
         settle_remote(self._store, self._stage, journal)
         return None
 
     def _take_over(self, earlier: Journal) -> dict[str, str]:
         """Take over the finished shards of an interrupted run, and drop its other uploads; return their write ids."""
-        assert self._resumes is not None  # noqa: S101 - or there is no earlier journal
+        assert self._new.resumes is not None  # noqa: S101 - or there is no earlier journal
         write_ids: dict[str, str] = {}
         for i, name in enumerate(self._names):
             note, upload_id = earlier.finished.get(name), earlier.uploads.get(name, "")
             write_id = earlier.write_ids.get(name, "")
-            if note is not None and self._resumes.accepts(i, note):
+            if note is not None and self._new.resumes.accepts(i, note):
                 item = None
                 visible = is_visible(self._store, self._relative(i), write_id)
                 if not visible and upload_id:
@@ -211,11 +208,11 @@ class RemoteOutput(VersionOutput):
                 size(self._memory.spooled_bytes),
                 size(self._memory.limit_bytes),
             )
-        if self._resumes and any(item.size_bytes < NOTED_BYTES for item in self._objects.values()):
+        if self._new.resumes and any(item.size_bytes < NOTED_BYTES for item in self._objects.values()):
             self._write_journal()  # so that a later run knows the small shards when they are visible
         self._place.check()  # who has the lock now would have aborted our uploads: then nothing below takes effect
-        old_seal = seal_file(self._number)
-        if not self._replaces and self._store.stat(old_seal) is not None:  # of another version that had this number
+        old_seal = seal_file(self._new.number)
+        if not self._new.replaces and self._store.stat(old_seal) is not None:  # of another version that had this number
             self._store.remove(old_seal)
         for name in self._journal.markers:
             self._store.write_small(f"{self._name}/{name}", b"")
@@ -225,11 +222,11 @@ class RemoteOutput(VersionOutput):
         self._journal = replace(self._journal, seal=json.loads(seal_bytes(seal)))
         with COMMIT:
             self._decided = True  # from here on the journal on the storage decides, here or in `recover`
-            if self._replaces:
+            if self._new.replaces:
                 self._write_journal()
             settle_remote(self._store, self._stage, self._journal)
-            if self._replaces:
-                forget_notes(self._store, [self._number])
+            if self._new.replaces:
+                forget_notes(self._store, [self._new.number])
         if describe is not None:
             describe(None)
         return seal
@@ -237,16 +234,14 @@ class RemoteOutput(VersionOutput):
     def _written(self) -> Written:
         assert self._journal is not None  # noqa: S101 - made by `create`
         directory, sizes = self._store.path(self._name), list(self._journal.sizes.values())
-        version = written_version(self._store.location, directory, self._layout, self._number, sizes)
+        version = written_version(self._store.location, directory, self._new.layout, self._new.number, sizes)
         # Objects completed by an earlier run have not been verified in this one.
         is_ours = len(self._objects) == len(sizes)
         return Written(
             version, staged=False, verified=is_ours and all(item.verified for item in self._objects.values())
         )
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self._memory.close()
         if not self._decided:
             with impatient(error):
@@ -259,7 +254,7 @@ class RemoteOutput(VersionOutput):
         except EdlCkptError:  # another process has the lock, or that is not known
             self._leave()
             return
-        kept = [] if self._resumes is None or isinstance(error, CorruptError) else self._to_keep()
+        kept = [] if self._new.resumes is None or isinstance(error, CorruptError) else self._to_keep()
         dropped = [item for i, item in self._objects.items() if i not in kept]
         run_all(self._drop, dropped, _COMPLETIONS)
         if self._journal is None:
@@ -305,10 +300,10 @@ class RemoteOutput(VersionOutput):
         The new holder has settled what our journal lists, or will. A copy's uploads may be resumed by it, and a version
         all of whose shards are visible stays, as after a kill.
         """
-        if self._is_listed and (self._resumes is not None or not all(o.write_id for o in self._objects.values())):
+        if self._is_listed and (self._new.resumes is not None or not all(o.write_id for o in self._objects.values())):
             return
         with suppress(EdlCkptError):  # then the journal stays, and `recover` goes on
-            whole = self._journal is not None and not self._replaces and _all_visible(self._store, self._journal)
+            whole = self._journal is not None and not self._new.replaces and _all_visible(self._store, self._journal)
             for item in () if whole else self._objects.values():
                 self._discard(item)
             if self._journal is not None:

@@ -24,14 +24,7 @@ from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import base_name, command, counted, describe, size
 from edl_ckpt.core.catalog.target import check_beside
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, job_of
-from edl_ckpt.core.commit.interface import (
-    LockedLocation,
-    NewVersion,
-    Resume,
-    SharedTargets,
-    VersionOutput,
-    Written,
-)
+from edl_ckpt.core.commit.interface import LockedLocation, NewVersion, Resume, SharedTargets, VersionOutput, Written
 from edl_ckpt.core.commit.kinds import kind_of
 from edl_ckpt.core.commit.publish.uploads import Sending
 from edl_ckpt.core.commit.repair.recovery import location_lock

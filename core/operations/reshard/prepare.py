@@ -61,13 +61,7 @@ def reshard_version(
     for warning in (*plan.warnings, *settings.warnings):
         reporter.warn(warning)
     return execute_reshard(
-        plan,
-        settings,
-        executor=executor,
-        keep_old=keep_old,
-        force=force,
-        wait_seconds=wait_seconds,
-        reporter=reporter,
+        plan, settings, executor=executor, keep_old=keep_old, force=force, wait_seconds=wait_seconds, reporter=reporter
     )
 
 

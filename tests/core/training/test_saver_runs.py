@@ -248,7 +248,7 @@ def test_a_slow_server_that_comes_too_late(place: str, monkeypatch: pytest.Monke
     assert [only(place), has_seal(place, 7), notes(place, 7)] == before
 
 
-STOPS = ("write", "retire_seal", "keep", "_replace")
+STOPS = ("_write_note", "_retire_seal", "_keep_note", "_replace")
 
 
 @pytest.mark.parametrize("stop", STOPS)
@@ -273,7 +273,7 @@ def test_killed_while_replacing(tmp_path: Path, stop: str, after: bool) -> None:
 
 def _killed(place: Path, stop: str, *, after: bool) -> None:
     """Save a shard of a second run, and die before or after a step."""
-    owner: Any = commit_shard.DiskShard if stop == "_replace" else commit_shard._Notes
+    owner: Any = commit_shard.DiskShard if stop == "_replace" else commit_shard.ShardOutput
     real = getattr(owner, stop)
 
     def dying(*args: Any, **more: Any) -> Any:
