@@ -27,7 +27,10 @@ def document(report: LocationReport) -> dict[str, Any]:
         versions=[keys_of(version) | _kept(report, version) for version in report.versions],
         best={name: version.ref for name, version in report.best.items()},
         retention=picked(report.retention, "rules stored deletions deleted_bytes") if report.retention else None,
-        opened=[picked(each, opened, ref=each.version.ref) for each in report.opened],
+        opened=[
+            picked(each, opened, ref=each.version.ref, tables=[picked(t, "name rows size_bytes") for t in each.tables])
+            for each in report.opened
+        ],
         tensors=[as_dict(each.stats) | {"of_elements": each.of_elements} for each in report.tensors],
     )
 

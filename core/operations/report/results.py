@@ -9,7 +9,7 @@ from edl_ckpt.core.base.words import counted, describe, escaped, size
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.prune.plan import PruneEntry
 from edl_ckpt.core.operations.stats import TensorStats
-from edl_ckpt.core.operations.summary import CheckpointSummary
+from edl_ckpt.core.operations.summary import CheckpointSummary, TableSummary
 from edl_ckpt.core.operations.verify.findings import Finding
 from edl_ckpt.core.storage.location import Location
 
@@ -44,21 +44,12 @@ class ReportLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class TableGrowth:
-    """A table in one version."""
-
-    name: str
-    rows: int
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class OpenedVersion:
     """A version whose headers were read: its tables, and what verify finds at the level `quick`."""
 
     version: Version
     parameters: int
-    tables: tuple[TableGrowth, ...]
+    tables: tuple[TableSummary, ...]
     findings: tuple[Finding, ...]
     bytes_read: int
     fault: str = ""

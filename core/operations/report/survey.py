@@ -22,15 +22,9 @@ from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.prune.plan import Action, plan_listed
 from edl_ckpt.core.operations.prune.retention import Policy
 from edl_ckpt.core.operations.prune.stored_policy import read_policy
-from edl_ckpt.core.operations.report.results import (
-    LocationReport,
-    OpenedVersion,
-    ReportLimits,
-    Retention,
-    TableGrowth,
-)
-from edl_ckpt.core.operations.report.values import Samples, chosen_tensors, compare_versions, histograms
-from edl_ckpt.core.operations.summary import CheckpointSummary, TableSummary, VariableSummary, summarize
+from edl_ckpt.core.operations.report.results import LocationReport, OpenedVersion, ReportLimits, Retention
+from edl_ckpt.core.operations.report.values import Samples, largest
+from edl_ckpt.core.operations.summary import CheckpointSummary, summarize
 from edl_ckpt.core.operations.verify.check import verify_indexed, verify_job
 from edl_ckpt.core.state.metadata import mode_of
 from edl_ckpt.core.storage.location import Location, LocationLike
@@ -38,7 +32,6 @@ from edl_ckpt.core.storage.location import Location, LocationLike
 LIMITS: Final = ReportLimits()
 _NEWEST: Final = 8
 """So many of the newest versions are always among those whose headers are read."""
-_NOTHING: Final = Samples()
 
 
 def report_location(
@@ -61,11 +54,16 @@ def report_location(
     best = _best(listing)
     shown = _shown(listing, retention, best, limits)
     opened, newest, notes = _opened(shown, limits, reporter)
-    sampled = _NOTHING
+    sampled = Samples(limits, seed, reporter)
     if newest is not None and values:
-        sampled = _values(opened, newest, limits, seed, reporter)
+        whole = [each.version for each in opened if each.ok and each.version.state is State.COMPLETE]
+        sampled.take(newest, whole)
     names = [name for name, _ in Counter(n for v in shown for n in v.metrics).most_common()]
-    notes = [*_named(listing, shown, opened, newest, names, limits, values=values), *notes, *sampled.left_out]
+    notes = [
+        *_named(listing, shown, opened, newest, names, limits, values=values),
+        *notes,
+        *dict.fromkeys(sampled.left_out),
+    ]
     return LocationReport(
         location=listing.location,
         made=time.time(),
@@ -79,10 +77,10 @@ def report_location(
         metrics=tuple(names[: limits.metrics]),
         best={name: version for name, version in best.items() if name in names[: limits.metrics]},
         retention=retention,
-        opened=tuple(replace(each, tables=_largest(each.tables, limits.tensors)) for each in opened),
+        opened=tuple(replace(each, tables=largest(each.tables, limits.tensors)) for each in opened),
         newest=None if newest is None else _bounded(newest, limits),
-        tensors=sampled.tensors,
-        drift=sampled.drift,
+        tensors=tuple(sampled.tensors),
+        drift=tuple(sampled.drift),
         problems=tuple(problems),
         left_out=tuple(notes),
         bytes_read=sum(each.bytes_read for each in opened) + sampled.bytes_read,
@@ -184,42 +182,15 @@ def _open(version: Version, *, beside: bool) -> tuple[OpenedVersion, CheckpointS
     except EdlCkptError as error:
         return OpenedVersion(version, 0, (), (), 0, str(error)), None
     summary = summarize(version, shards)
-    tables = tuple(TableGrowth(table.name, table.rows, table.size_bytes) for table in summary.tables)
-    return OpenedVersion(version, summary.parameters, tables, result.findings, result.bytes_read), summary
-
-
-Sized = TypeVar("Sized", TableGrowth, TableSummary, VariableSummary)
-
-
-def _largest(sized: Sequence[Sized], most: int) -> tuple[Sized, ...]:
-    """Return the largest tables or variables, by name where sizes are equal."""
-    return tuple(sorted(sized, key=lambda each: (-each.size_bytes, each.name))[:most])
+    return OpenedVersion(version, summary.parameters, summary.tables, result.findings, result.bytes_read), summary
 
 
 def _bounded(summary: CheckpointSummary, limits: ReportLimits) -> CheckpointSummary:
     return replace(
         summary,
         shards=summary.shards[: limits.shards],
-        tables=_largest(summary.tables, limits.names),
-        variables=_largest(summary.variables, limits.names),
-    )
-
-
-def _values(
-    opened: Sequence[OpenedVersion], newest: CheckpointSummary, limits: ReportLimits, seed: int, reporter: Reporter
-) -> Samples:
-    """Return histograms of the newest version that is whole, and the drift up to it."""
-    whole = [each.version for each in opened if each.ok and each.version.state is State.COMPLETE]
-    tensors = chosen_tensors(newest, limits.tensors)
-    shown = histograms(whole[-1], tensors, limits=limits, seed=seed, reporter=reporter)
-    last = _last(whole, limits.compared)
-    compared = compare_versions(last, tensors, limits=limits, seed=seed, reporter=reporter)
-    return replace(
-        compared,
-        tensors=shown.tensors,
-        left_out=(*shown.left_out, *compared.left_out),
-        bytes_read=shown.bytes_read + compared.bytes_read,
-        unread=shown.unread or compared.unread,
+        tables=largest(summary.tables, limits.names),
+        variables=largest(summary.variables, limits.names),
     )
 
 

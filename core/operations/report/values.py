@@ -5,9 +5,10 @@ All of them are samples by a seed. So memory and reads are bounded, and the same
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,18 +19,11 @@ from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.diff.measures import Sums, compare
 from edl_ckpt.core.operations.report.results import Drift, ReportLimits, SampledTensor
 from edl_ckpt.core.operations.stats import Moments
-from edl_ckpt.core.operations.summary import CheckpointSummary
+from edl_ckpt.core.operations.summary import CheckpointSummary, TableSummary, VariableSummary
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.reading.sampling import RowSample, sample_table, sample_values, sample_variable
 
-
-class Tensors(NamedTuple):
-    """The names of the tables and variables whose values are read."""
-
-    tables: tuple[str, ...]
-    variables: tuple[str, ...]
-
-
+Sized = TypeVar("Sized", TableSummary, VariableSummary)
 Elements = list[npt.NDArray[np.generic]]
 
 
@@ -42,107 +36,96 @@ class _Sample(NamedTuple):
     """By name the shape, and the elements at the chosen places."""
 
 
-def chosen_tensors(newest: CheckpointSummary, most: int) -> Tensors:
-    """Return the largest tables and variables of a version, at most so many of each."""
-    tables = sorted((t for t in newest.tables if t.rows), key=lambda t: (-t.size_bytes, t.name))
-    variables = sorted((v for v in newest.variables if v.size_bytes), key=lambda v: (-v.size_bytes, v.name))
-    return Tensors(tuple(t.name for t in tables[:most]), tuple(v.name for v in variables[:most]))
+def largest(sized: Iterable[Sized], most: int) -> tuple[Sized, ...]:
+    """Return the largest tables or variables, by name where sizes are equal."""
+    return tuple(sorted(sized, key=lambda each: (-each.size_bytes, each.name))[:most])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Samples:
     """What samples show: statistics of tensors, and the drift between versions.
 
     `left_out` says what is not compared or not shown; `unread` is True when some of it could not be read.
     """
 
-    tensors: tuple[SampledTensor, ...] = ()
-    drift: tuple[Drift, ...] = ()
-    left_out: tuple[str, ...] = ()
+    limits: ReportLimits
+    seed: int
+    reporter: Reporter
+    tensors: list[SampledTensor] = field(default_factory=list)
+    drift: list[Drift] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
     bytes_read: int = 0
     unread: bool = False
 
+    def take(self, newest: CheckpointSummary, versions: Sequence[Version]) -> None:
+        """Sample the newest of some versions, which has this summary, and compare the versions up to it.
 
-def histograms(version: Version, tensors: Tensors, *, limits: ReportLimits, seed: int, reporter: Reporter) -> Samples:
-    """Return statistics of samples of some tensors; what cannot be read is left out, by name."""
-    found: list[SampledTensor] = []
-    bytes_read = 0
-    reporter.start("sampling values", limits.sample_bytes * (len(tensors.tables) + len(tensors.variables)))
-    try:
-        with open_checkpoint(version) as checkpoint:
-            for name in tensors.tables:
+        These are the largest tables and variables of the newest one. What cannot be read is left out, by name.
+        """
+        most, size = self.limits.tensors, self.limits.sample_bytes
+        tables = [t.name for t in largest((t for t in newest.tables if t.rows), most)]
+        variables = [v.name for v in largest((v for v in newest.variables if v.size_bytes), most)]
+        self.reporter.start("sampling values", size * (len(tables) + len(variables)))
+        with self._opened(versions[-1], "values of {}") as checkpoint:
+            for name in tables:
                 view = checkpoint.table(name)
-                batches = sample_values(checkpoint, name, limits.sample_bytes, seed=seed)
-                found.append(_measured(name, "table", batches, view.rows * view.dim))
-                reporter.advance(limits.sample_bytes)
-            for name in tensors.variables:
-                batches = sample_variable(checkpoint, name, limits.sample_bytes, seed=seed)
-                found.append(_measured(name, "variable", batches, checkpoint.find_variable(name)[1].elements))
-                reporter.advance(limits.sample_bytes)
-            bytes_read = checkpoint.bytes_read
-    except UnavailableError:
-        raise
-    except EdlCkptError as error:
-        return Samples(tuple(found), left_out=(f"values of {version.ref}: {error}",), unread=True)
-    return Samples(tuple(found), bytes_read=bytes_read)
+                batches = sample_values(checkpoint, name, size, seed=self.seed)
+                self._measure(name, "table", batches, view.rows * view.dim)
+            for name in variables:
+                batches = sample_variable(checkpoint, name, size, seed=self.seed)
+                self._measure(name, "variable", batches, checkpoint.find_variable(name)[1].elements)
+        compared = versions[max(len(versions) - self.limits.compared, 0) :]
+        self.reporter.start("comparing samples", len(compared))
+        before: _Sample | None = None
+        for version in compared:
+            with self._opened(version, "{} is not compared") as checkpoint:
+                sample = self._sample(checkpoint, tables, variables)
+                self.drift += _drifts(before, sample) if before else ()
+                before = sample
+            self.reporter.advance(1)
 
-
-def _measured(name: str, kind: str, batches: Iterator[npt.NDArray[np.generic]], elements: int) -> SampledTensor:
-    moments = Moments()
-    for batch in batches:
-        moments.add(batch)
-    return SampledTensor(moments.result(name, kind), elements)
-
-
-def compare_versions(
-    versions: Sequence[Version], tensors: Tensors, *, limits: ReportLimits, seed: int, reporter: Reporter
-) -> Samples:
-    """Compare samples of each version with those of the one before it; one that cannot be read is left out, by name."""
-    before: _Sample | None = None
-    drift: list[Drift] = []
-    left_out: list[str] = []
-    bytes_read, unread = 0, False
-    reporter.start("comparing samples", len(versions))
-    for version in versions:
+    @contextmanager
+    def _opened(self, version: Version, fault: str) -> Iterator[Checkpoint]:
+        """Open a version; an error of reading it ends the block, and says why something of it is left out."""
         try:
             with open_checkpoint(version) as checkpoint:
-                sample = _sample(checkpoint, tensors, limits, seed, left_out)
-                bytes_read += checkpoint.bytes_read
+                yield checkpoint
+                self.bytes_read += checkpoint.bytes_read
         except UnavailableError:
             raise
         except EdlCkptError as error:
-            unread = True
-            left_out.append(f"{version.ref} is not compared: {error}")
-            continue
-        finally:
-            reporter.advance(1)
-        if before is not None:
-            drift += _drifts(before, sample)
-        before = sample
-    left = tuple(dict.fromkeys(left_out))
-    return Samples(drift=tuple(drift), left_out=left, bytes_read=bytes_read, unread=unread)
+            self.unread = True
+            self.left_out.append(f"{fault.format(version.ref)}: {error}")
 
+    def _measure(self, name: str, kind: str, batches: Iterable[npt.NDArray[np.generic]], elements: int) -> None:
+        moments = Moments()
+        for batch in batches:
+            moments.add(batch)
+        self.tensors.append(SampledTensor(moments.result(name, kind), elements))
+        self.reporter.advance(self.limits.sample_bytes)
 
-def _sample(checkpoint: Checkpoint, tensors: Tensors, limits: ReportLimits, seed: int, left_out: list[str]) -> _Sample:
-    count = limits.remote_rows if checkpoint.is_far else limits.rows
-    tables = {}
-    for name in filter(checkpoint.has_table, tensors.tables):
-        sample = sample_table(
-            checkpoint, name, count, seed=seed, id_bytes=limits.id_bytes, most_bytes=limits.sample_bytes
-        )
-        if sample is None:
-            left_out.append(f"table {name} is not compared: a shard has more than {limits.id_bytes} bytes of its ids")
-        else:
-            tables[name] = sample
-    variables = {
-        name: (
-            checkpoint.find_variable(name)[1].shape,
-            list(sample_variable(checkpoint, name, limits.sample_bytes, seed=seed)),
-        )
-        for name in tensors.variables
-        if name in checkpoint
-    }
-    return _Sample(checkpoint.version.ref, tables, variables)
+    def _sample(self, checkpoint: Checkpoint, names: Sequence[str], variable_names: Sequence[str]) -> _Sample:
+        limits, seed = self.limits, self.seed
+        count = limits.remote_rows if checkpoint.is_far else limits.rows
+        tables = {}
+        for name in filter(checkpoint.has_table, names):
+            sample = sample_table(
+                checkpoint, name, count, seed=seed, id_bytes=limits.id_bytes, most_bytes=limits.sample_bytes
+            )
+            if sample is None:
+                why = f"a shard has more than {limits.id_bytes} bytes of its ids"
+                self.left_out.append(f"table {name} is not compared: {why}")
+            else:
+                tables[name] = sample
+        variables = {
+            name: (
+                checkpoint.find_variable(name)[1].shape,
+                list(sample_variable(checkpoint, name, limits.sample_bytes, seed=seed)),
+            )
+            for name in variable_names
+            if name in checkpoint
+        }
+        return _Sample(checkpoint.version.ref, tables, variables)
 
 
 def _drifts(before: _Sample, after: _Sample) -> Iterator[Drift]:
