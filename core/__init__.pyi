@@ -121,13 +121,13 @@ from edl_ckpt.core.operations.undo import undo as undo
 from edl_ckpt.core.operations.unlock import unlock as unlock
 from edl_ckpt.core.operations.usage import LocationUsage as LocationUsage
 from edl_ckpt.core.operations.usage import measure_usage as measure_usage
+from edl_ckpt.core.operations.verify.check import VerifyRun as VerifyRun
+from edl_ckpt.core.operations.verify.check import verify_and_seal as verify_and_seal
 from edl_ckpt.core.operations.verify.check import verify_version as verify_version
+from edl_ckpt.core.operations.verify.check import verify_versions as verify_versions
 from edl_ckpt.core.operations.verify.findings import Finding as Finding
 from edl_ckpt.core.operations.verify.findings import VerifyResult as VerifyResult
 from edl_ckpt.core.operations.verify.seals import seal_version as seal_version
-from edl_ckpt.core.operations.verify.versions import VerifyRun as VerifyRun
-from edl_ckpt.core.operations.verify.versions import verify_and_seal as verify_and_seal
-from edl_ckpt.core.operations.verify.versions import verify_versions as verify_versions
 from edl_ckpt.core.proof.fingerprint import Fingerprint as Fingerprint
 from edl_ckpt.core.proof.values import fingerprint_checkpoint as fingerprint_checkpoint
 from edl_ckpt.core.reading.parts import Part as Part

@@ -14,8 +14,8 @@ from edl_ckpt.core.base.errors import EdlCkptError, UsageError
 
 if TYPE_CHECKING:
     from edl_ckpt.core.model.versions import Version
+    from edl_ckpt.core.operations.verify.check import VerifyRun
     from edl_ckpt.core.operations.verify.findings import VerifyResult
-    from edl_ckpt.core.operations.verify.versions import VerifyRun
     from edl_ckpt.core.storage.location import Location
 
 
@@ -55,7 +55,7 @@ def verify_command(
     By default the command reads names, headers and ids. Exit code 3 means that it found errors.
     """
     from edl_ckpt.cli.render import verify as render_verify
-    from edl_ckpt.core.operations.verify.versions import verify_versions
+    from edl_ckpt.core.operations.verify.check import verify_versions
 
     if quick and (deep or seal):
         raise UsageError("--quick cannot be used with --deep or --seal")

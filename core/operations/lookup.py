@@ -107,7 +107,8 @@ def _unique(ids: Ids) -> I64:
     return asked[np.sort(first)]
 
 
-def _open_some(version: Version, owners: set[int] | None) -> Checkpoint:
+@contextmanager
+def _open_some(version: Version, owners: set[int] | None) -> Iterator[Checkpoint]:
     """Open only some shards of a version, None for all; IncompleteError when one of them is missing."""
     missing = list(version.missing_ranges)
     if owners is not None:
@@ -117,17 +118,14 @@ def _open_some(version: Version, owners: set[int] | None) -> Checkpoint:
     if missing:
         raise IncompleteError(missing_shards(missing, version.ps_num), path=version.path)
     some = tuple(shard for shard in version.shards if owners is None or shard.ps_id in owners)
-    checkpoint = open_checkpoint(replace(version, shards=some), partial=True)
-    try:
+    with open_checkpoint(replace(version, shards=some), partial=True) as checkpoint:
         raise_problems(version, checkpoint.shards)
-    except BaseException:
-        checkpoint.close()
-        raise
-    return checkpoint
+        yield checkpoint
 
 
-def _open_with(version: Version, name: str) -> tuple[Checkpoint, str]:
-    """Open the shard that a dense variable belongs to, else all shards; return them with its own name there.
+@contextmanager
+def _open_with(version: Version, name: str) -> Iterator[tuple[Checkpoint, str]]:
+    """Open the shard that a dense variable belongs to, else all shards; yield them with its own name there.
 
     Raises NameNotFoundError for a name that is neither that of a variable nor an alias.
     """
@@ -137,16 +135,12 @@ def _open_with(version: Version, name: str) -> tuple[Checkpoint, str]:
     owner = {variable_owner(name, ps_num)} if is_known else set()
     present = {shard.ps_id for shard in version.shards}
     for chosen in (owner & present, present):
-        checkpoint = _open_some(version, chosen)
-        try:
+        with _open_some(version, chosen) as checkpoint:
             own = own_name(checkpoint, name)
-        except BaseException:
-            checkpoint.close()
-            raise
-        if own in checkpoint:
-            return checkpoint, own
-        known = checkpoint.variable_names
-        checkpoint.close()
+            if own in checkpoint:
+                yield checkpoint, own
+                return
+            known = checkpoint.variable_names
     raise NameNotFoundError(f"no variable {name!r}", path=version.ref, hint=meant(name, known, "variables"))
 
 
@@ -159,8 +153,7 @@ def slice_variable(version: VersionLike, name: str, index: Index | str = ...) ->
     for an unknown name, UsageError for an index that the shape does not allow.
     """
     wanted = parse_index(index) if isinstance(index, str) else index
-    opened, own = _open_with(as_version(version), name)
-    with opened as checkpoint:
+    with _open_with(as_version(version), name) as (checkpoint, own):
         shard, entry = checkpoint.find_variable(own)
         axes = choose(wanted, entry.shape)
         shape = result_shape(axes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -151,31 +151,20 @@ def tensor_stats(
     """
     names = checkpoint.variable_names if variables is None else list(variables)
     table_names = checkpoint.table_names if tables is None else list(tables)
-    wanted = set(names)
-    reporter.start("reading values", _total(checkpoint, wanted, set(table_names)))
+    wanted, among = set(names), set(table_names)
+    total = sum(v.size_bytes for shard in checkpoint.shards for v in shard.variables if v.name in wanted)
+    total += sum(t.values.size_bytes for shard in checkpoint.shards for t in shard.tables if t.name in among)
+    reporter.start("reading values", total)
     moments = {name: Moments() for name in names}
     for piece in (place.piece(checkpoint) for place in dense_at(checkpoint, 0)):
         if piece.entry.name in wanted:
             moments[piece.entry.name].add(as_dtype(read_dense(checkpoint, piece), piece.entry.dtype))
             reporter.advance(piece.size)
     results = [moments[name].result(name, "variable") for name in names]
-    results += [_table_stats(checkpoint, name, reporter) for name in table_names]
+    for name in table_names:
+        rows = Moments()
+        for batch in checkpoint.table(name, batch_rows=16_384):
+            rows.add(batch.vectors)
+            reporter.advance(batch.vectors.nbytes)
+        results.append(rows.result(name, "table"))
     return tuple(results)
-
-
-def _total(checkpoint: Checkpoint, variables: set[str], tables: set[str]) -> int:
-    return sum(size for name, size in _sizes(checkpoint) if name in variables or name in tables)
-
-
-def _sizes(checkpoint: Checkpoint) -> Iterator[tuple[str, int]]:
-    for shard in checkpoint.shards:
-        yield from ((v.name, v.size_bytes) for v in shard.variables)
-        yield from ((t.name, t.values.size_bytes) for t in shard.tables)
-
-
-def _table_stats(checkpoint: Checkpoint, name: str, reporter: Reporter) -> TensorStats:
-    moments = Moments()
-    for batch in checkpoint.table(name, batch_rows=16_384):
-        moments.add(batch.vectors)
-        reporter.advance(batch.vectors.nbytes)
-    return moments.result(name, "table")

@@ -6,13 +6,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from threading import Lock
 from typing import Final
 
-from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.base.notebook import card, table
 from edl_ckpt.core.base.words import counted, describe, escaped
-from edl_ckpt.core.model.tables import Problem, ShardIndex
 from edl_ckpt.core.model.versions import ShardFile
 
 LEVELS: Final = ("quick", "default", "deep")
@@ -137,10 +134,9 @@ HINTS: Final = {
 
 @dataclass(slots=True)
 class Report:
-    """Collects findings from several threads."""
+    """Collects findings; several threads may add some, since a list appends at once."""
 
     findings: list[Finding] = field(default_factory=list)
-    lock: Lock = field(default_factory=Lock)
     check: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -157,8 +153,7 @@ class Report:
 
     def take(self, other: Report) -> None:
         """Add what other checks found, and their times."""
-        with self.lock:
-            self.findings += other.findings
+        self.findings += other.findings
         for check, seconds in other.seconds.items():
             self.seconds[check] = self.seconds.get(check, 0.0) + seconds
 
@@ -179,25 +174,6 @@ class Report:
     ) -> None:
         """Add a finding. Its code gives its hint, and its severity unless `warning` is set."""
         severity = "warning" if warning or code in WARNINGS else "error"
-        found = Finding(
-            severity,
-            code,
-            shard.ps_id if shard else None,
-            shard.path if shard else path,
-            subject,
-            offset,
-            message,
-            HINTS.get(code, ""),
-            self.check,
-        )
-        with self.lock:
-            self.findings.append(found)
-
-    def add_problem(self, shard: ShardIndex | None, problem: Problem, *, path: str) -> None:
-        """Add a problem from the index of a shard, or from the comparison of shards; without a shard, of the path."""
-        file, name, at = shard.file if shard else None, problem.subject, problem.offset
-        self.add(problem.code, problem.message, shard=file, path=path, subject=name, offset=at, warning=problem.warning)
-
-    def add_error(self, error: CorruptError, shard: ShardFile) -> None:
-        """Add the error that ended the reading of a shard."""
-        self.add(error.code, error.message, shard=shard, offset=error.offset)
+        ps_id, place = (shard.ps_id, shard.path) if shard else (None, path)
+        hint = HINTS.get(code, "")
+        self.findings.append(Finding(severity, code, ps_id, place, subject, offset, message, hint, self.check))

@@ -6,6 +6,7 @@ import os
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError
@@ -23,7 +24,19 @@ from edl_ckpt.core.storage.interface import RangeReader
 _COUNTS: Final = 20
 
 
-def check_listing(version: Version, report: Report) -> None:
+def check_names(store: Store, version: Version, *, beside: bool) -> Report:
+    """Report what names show: those of the shards, of the notes on them, and of what is `beside` the version."""
+    report = Report()
+    with report.checking("names"):
+        _check_listing(version, report)
+        if why := mixture(store, version):
+            report.add("mixed-runs", why, path=version.path)
+        if beside and not version.is_alone:  # ElasticDL scans nothing where a file is alone
+            _check_location(store, version, report)
+    return report
+
+
+def _check_listing(version: Version, report: Report) -> None:
     """Report the faults that names alone show."""
     for name in version.extra:
         report.add("extra-file", f"{name!r} is not a shard of this version", path=version.path, subject=name)
@@ -48,13 +61,6 @@ def check_listing(version: Version, report: Report) -> None:
         )  # fmt: skip
 
 
-def check_runs(store: Store, version: Version, report: Report) -> None:
-    """Report a version whose shards are of two runs of a job, as far as the savers left notes."""
-    why = mixture(store, version)
-    if why:
-        report.add("mixed-runs", why, path=version.path)
-
-
 def _missing(version: Version) -> Iterable[range]:
     """Return the missing shards one by one; those of a version that lacks very many, by the gaps between its files."""
     if version.missing_count > MISSING_LISTED:
@@ -62,10 +68,8 @@ def _missing(version: Version) -> Iterable[range]:
     return [range(ps_id, ps_id + 1) for ps_id in version.missing]
 
 
-def check_location(store: Store, version: Version, report: Report) -> None:
+def _check_location(store: Store, version: Version, report: Report) -> None:
     """Report the names on which ElasticDL's scan of the whole location raises an exception, whatever the version is."""
-    if version.is_alone:
-        return  # ElasticDL scans nothing there
     name = base_name(version.path)
 
     def inside(entry: str) -> Collection[str] | None:
@@ -99,7 +103,7 @@ def open_readable_shards(
     def lost(file: ShardFile, error: EdlCkptError) -> None:
         readers.pop(file.path, None)
         if isinstance(error, CorruptError):
-            report.add_error(error, file)
+            report.add(error.code, error.message, shard=file, offset=error.offset)
         else:
             report.add("missing-shard", f"the shard cannot be opened: {error.message}", shard=file)
 
@@ -132,9 +136,10 @@ def _one_set(version: Version) -> Sequence[ShardFile]:
 
 def check_headers(version: Version, checkpoint: Checkpoint, report: Report) -> None:
     """Report the faults that headers show: contradictions, misplaced variables, sizes, generation, unknown fields."""
-    for shard in checkpoint.shards:
-        for problem in shard.problems:
-            report.add_problem(shard, problem, path=version.path)
-    for of, problem in source_of(version).check(version, checkpoint.shards):
-        if problem.code != "lost-info":
-            report.add_problem(of, problem, path=version.path)
+    own = ((shard, problem) for shard in checkpoint.shards for problem in shard.problems)
+    across = (found for found in source_of(version).check(version, checkpoint.shards) if found[1].code != "lost-info")
+    for shard, fault in chain(own, across):
+        file, name, offset = shard.file if shard else None, fault.subject, fault.offset
+        report.add(
+            fault.code, fault.message, shard=file, path=version.path, subject=name, offset=offset, warning=fault.warning
+        )

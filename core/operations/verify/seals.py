@@ -103,28 +103,32 @@ def _other_bytes(version: Version) -> CorruptError:
     )
 
 
-def find_seal(store: Store, version: Version, report: Report) -> Seal | None:
-    """Return the version's seal; report a seal that cannot be read, and each shard whose size differs from it.
+def find_seal(store: Store, version: Version, *, use_seal: bool) -> tuple[Seal | None, Report]:
+    """Return the version's seal, and a report of one that cannot be read, or of each shard of another size.
 
-    Raises UnsupportedError for a seal that is newer than this program, and UnavailableError and AuthError.
+    Without `use_seal` there is none. Raises UnsupportedError for a seal that is newer than this program, and
+    UnavailableError and AuthError.
     """
-    if version.is_alone or version.uuid:
-        return None  # the seals beside it are of others
-    try:
-        seal = read_seal(store, version.version)
-    except (UnsupportedError, UnavailableError, AuthError):
-        raise
-    except EdlCkptError as error:
-        where = error.path or version.path
-        report.add("checksum-mismatch", f"the seal cannot be read: {error.message}", path=where)
-        return None
+    report = Report()
+    if not use_seal or version.is_alone or version.uuid:  # the seals beside such a version are of others
+        return None, report
+    with report.checking("seal"):
+        try:
+            seal = read_seal(store, version.version)
+        except (UnsupportedError, UnavailableError, AuthError):
+            raise
+        except EdlCkptError as error:
+            where = error.path or version.path
+            report.add("checksum-mismatch", f"the seal cannot be read: {error.message}", path=where)
+            return None, report
+        for fault in differing_sizes(seal, version) if seal else ():
+            report.add("checksum-mismatch", fault, path=version.path, subject=fault.partition(" ")[0])
+        if seal is not None and not seal.has_digest:
+            why = "the seal has no digest, so damage of the seal itself may not show"
+            report.add("old-seal", why, path=version.path)
     if seal is None:
-        return None
-    for fault in differing_sizes(seal, version):
-        report.add("checksum-mismatch", fault, path=version.path, subject=fault.partition(" ")[0])
-    if not seal.has_digest:
-        report.add("old-seal", "the seal has no digest, so damage of the seal itself may not show", path=version.path)
-    return seal
+        del report.seconds["seal"]  # there was nothing to compare with
+    return seal, report
 
 
 def sums_of_seal(

@@ -271,10 +271,10 @@ def test_the_seal_of_the_next_shards(tmp_path: Path, monkeypatch: pytest.MonkeyP
     old = resolve(parse_ref(f"{run}@7"))
     real = find_seal
 
-    def replaced_meanwhile(store: Store, version: Version, report: Report) -> Seal | None:
+    def replaced_meanwhile(store: Store, version: Version, *, use_seal: bool) -> tuple[Seal | None, Report]:
         monkeypatch.setattr(check, "find_seal", real)
         reshard_version(old, ps_num)
-        return real(store, version, report)
+        return real(store, version, use_seal=use_seal)
 
     monkeypatch.setattr(check, "find_seal", replaced_meanwhile)
     assert verify_version(old, level="deep").findings == ()
