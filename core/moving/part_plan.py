@@ -197,14 +197,11 @@ def literals_in(layouts: VersionLayout, extent: Extent, small: Collection[str] =
     """Yield the (offset, bytes) of what stands between values in an extent, but for that among `small` tables."""
     begins, target, low, high = layouts.tables_at[:, extent.target], extent.target, extent.edges[0], extent.edges[-1]
     if low < begins[0]:
-        yield from ((at, data) for at, data in layouts.front(target).between if at < high and at + len(data) > low)
+        yield from ((at, data) for at, data in layouts.front(target) if at < high and at + len(data) > low)
     first = max(int(np.searchsorted(begins, low, "right")) - 1, 0)
     last = min(int(np.searchsorted(begins, high, "left")), len(begins) - 1)
-    for table in layouts.names[first:last]:
-        if table not in small:
-            places = int(layouts.values_at(table)[target]), int(layouts.ids_at(table)[target])
-            heads = zip(layouts.head(table, target), places, strict=True)
-            yield from ((at - len(head), head) for head, at in heads if head and at > low and at - len(head) < high)
+    large = (table for table in layouts.names[first:last] if table not in small)
+    yield from ((at, head) for at, head in layouts.heads(target, large) if at < high and at + len(head) > low)
 
 
 def part_tasks(plan: MovePlan, groups: int, least_bytes: int, task_bytes: int) -> Iterator[MoveTask[int]]:

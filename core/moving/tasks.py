@@ -141,14 +141,8 @@ class Move:
         """Write what stands between values, but for that among small tables."""
         layouts = self.terms.layouts
         large = [name for name in layouts.names if name not in self.terms.small]
-        places = [zip(layouts.values_at(n).tolist(), layouts.ids_at(n).tolist(), strict=True) for n in large]
-        heads = [zip(layouts.heads(name), at, strict=True) for name, at in zip(large, places, strict=True)]
         for ps_id, file in enumerate(files):
-            of_shard = [next(each) for each in heads]
-            tables = [
-                (at - len(head), head) for pair, ats in of_shard for head, at in zip(pair, ats, strict=True) if head
-            ]
-            file.write_between([*layouts.front(ps_id).between, *sorted(tables)])
+            file.write_between([*layouts.front(ps_id), *layouts.heads(ps_id, large)])
 
     def _pieces(self, mover: Mover) -> Iterator[Movable]:
         """Yield small tables, then each target from front to back, few targets at a time: few parts are open."""

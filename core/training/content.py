@@ -25,7 +25,7 @@ from edl_ckpt.core.model.dtypes import DType, dtype_named
 from edl_ckpt.core.model.tables import TableInfo
 from edl_ckpt.core.operations.save import Table, rows_of, vectors_of
 from edl_ckpt.core.proof.duplicates import NO_IDS, check_reads, order_of
-from edl_ckpt.core.sources.elasticdl.target import PlacedTable, PlacedVariable, check_texts, row_owners, variable_owner
+from edl_ckpt.core.sources.elasticdl.target import CountedTable, PlacedVariable, check_texts, row_owners, variable_owner
 from edl_ckpt.core.storage.files import ScratchFile
 
 ID_BLOCK: Final = 1 << 16
@@ -81,9 +81,9 @@ class TableContent:
         return self.info.dim * self.dtype.itemsize
 
     @property
-    def placed(self) -> PlacedTable:
+    def counted(self) -> CountedTable:
         """Return the table as a layout takes it; its dtype counts without rows too."""
-        return PlacedTable(self.info.name, self.dtype, self.info.dim, self.rows, int(self.block_bytes.sum()))
+        return CountedTable(self.info, self.dtype, np.array([self.rows]), self.block_bytes.sum(keepdims=True))
 
     def ids(self, start: int, stop: int) -> bulk.I64:
         """Return the ids of rows [start, stop)."""

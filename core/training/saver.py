@@ -28,7 +28,7 @@ from edl_ckpt.core.operations.prune.guards import IN_A_JOB
 from edl_ckpt.core.operations.prune.own_shard import doomed_shards, remove_own_shard
 from edl_ckpt.core.operations.prune.retention import Policy
 from edl_ckpt.core.operations.prune.stored_policy import read_policy
-from edl_ckpt.core.sources.elasticdl.target import ShardLayout, check_ps_num, check_version, restore_warnings
+from edl_ckpt.core.sources.elasticdl.target import VersionLayout, check_ps_num, check_version, restore_warnings
 from edl_ckpt.core.state.shard_note import ShardNote
 from edl_ckpt.core.storage import Location, LocationLike, Store, open_store
 from edl_ckpt.core.training.background import PendingSave, SavedShard
@@ -201,7 +201,8 @@ class CheckpointSaver:
         with ExitStack() as stack:
             content = check_content(dense, tables, self.ps_id, self.ps_num, stack)
             layout = lay_out(number, content)
-            self._warn(content, layout.size_bytes)
+            size_bytes = int(layout.size_bytes[0])
+            self._warn(content, size_bytes)
             place = self._server.place(number)
             freed = tuple[str, ...]()
             while True:
@@ -215,7 +216,7 @@ class CheckpointSaver:
         return SavedShard(
             number,
             place.path,
-            layout.size_bytes,
+            size_bytes,
             len(content.variables),
             content.rows,
             time.perf_counter() - begin,
@@ -225,11 +226,11 @@ class CheckpointSaver:
             freed + self._retain(place, leftovers=sealing.complete, by_policy=sealing.by_us),
         )
 
-    def _write(self, place: ShardPlace, content: ShardContent, layout: ShardLayout) -> tuple[SavedPlace, ShardNote]:
+    def _write(self, place: ShardPlace, content: ShardContent, layout: VersionLayout) -> tuple[SavedPlace, ShardNote]:
         """Write a shard and make it visible; return the note on it."""
         hold = partial(self._server.lock, SHARD_PURPOSE, create=True)
         with kind_of(place.store).shard(place, hold, self._reporter) as output:
-            sink = output.create(layout.size_bytes)
+            sink = output.create(int(layout.size_bytes[0]))
             note = write_shard(content, layout, sink, place, self.run, output.written, self._reporter)
             note = replace(note, older=self._older_notes(place.store, place.version))
             # The only server is the last one, and seals from what it has in memory.

@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import starmap
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -26,7 +27,13 @@ from edl_ckpt.core.model.versions import ShardFile
 from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.proof.sealing import batches, cut
 from edl_ckpt.core.reading.scan import PIECE_BYTES
-from edl_ckpt.core.sources.elasticdl.target import Literals, PlannedReader, ShardLayout, lay_out_shard, planned_shards
+from edl_ckpt.core.sources.elasticdl.target import (
+    Literals,
+    PlannedReader,
+    VersionLayout,
+    lay_out_shards,
+    planned_shards,
+)
 from edl_ckpt.core.state.shard_note import ShardNote
 from edl_ckpt.core.storage.interface import Sink
 from edl_ckpt.core.training.content import (
@@ -55,19 +62,15 @@ class _Region(NamedTuple):
     in_batches: bool = False
 
 
-def lay_out(version: int, content: ShardContent) -> ShardLayout:
-    """Return the layout of the shard with this content."""
-    return lay_out_shard(
-        version,
-        [table.info for table in content.tables],
-        [variable.placed for variable in content.variables],
-        [table.placed for table in content.tables],
-    )
+def lay_out(version: int, content: ShardContent) -> VersionLayout:
+    """Return the layout of the shard with this content, as that of a version of one shard."""
+    variables, tables = (each.placed for each in content.variables), (each.counted for each in content.tables)
+    return lay_out_shards(version, variables, tables, 1)
 
 
 def write_shard(
     content: ShardContent,
-    layout: ShardLayout,
+    layout: VersionLayout,
     sink: Sink,
     place: ShardPlace,
     run: str,
@@ -80,11 +83,14 @@ def write_shard(
     it instead.
     Raises CorruptError for an id that a table has twice, and UsageError for batches that were not the same twice.
     """
-    work = _Write(content, layout, sink, reporter)
+    file = ShardFile(place.ps_id, place.ps_num, place.path, int(layout.size_bytes[0]), 0.0)
+    literals = layout.literals(0)
+    work = _Write(content, layout, literals, sink, reporter)
     workers = min(default_workers(), _STREAM_WORKERS if work.streams else MOST_WORKERS)
-    chunks = _cut(layout, place)
+    (index,) = planned_shards([file], [literals], place.version)
+    chunks = cut(index, PlannedReader(file, literals))  # as a reader of the finished file cuts them
     most = max(_WAITING_BYTES // max((chunk.end - chunk.start for chunk in chunks), default=1), 1)
-    reporter.start("saving", layout.size_bytes)
+    reporter.start("saving", file.size_bytes)
     pieces = work.pieces(chunks)
     done = [chunk for some in run_parallel(work.write, pieces, workers, most=min(most, 3 * workers)) for chunk in some]
     for stream in work.streams:
@@ -98,14 +104,6 @@ def write_shard(
         {name: as_bytes(sums).data for name, sums in work.sketch.variable_sums(names)},
         {name: as_bytes(sums).data for name, sums in work.sketch.tables.items()},
     )
-
-
-def _cut(layout: ShardLayout, place: ShardPlace) -> list[Chunk]:
-    """Return the chunks of the shard as a reader of the finished file cuts them."""
-    planned = ShardFile(place.ps_id, place.ps_num, place.path, layout.size_bytes, 0.0)
-    literals = Literals.of(layout.between)
-    (index,) = planned_shards([planned], [literals], place.version)
-    return cut(index, PlannedReader(planned, literals))
 
 
 class _ChunkRun(NamedTuple):
@@ -155,30 +153,31 @@ def _sketch_rows(sketch: ContentSketch, table: TableContent, ids: bulk.I64, valu
 class _Write:
     """One pass over the content of a shard."""
 
-    def __init__(self, content: ShardContent, layout: ShardLayout, sink: Sink, reporter: Reporter) -> None:
+    def __init__(
+        self, content: ShardContent, layout: VersionLayout, literals: Literals, sink: Sink, reporter: Reporter
+    ) -> None:
         self.sketch = ContentSketch()
         self._content = content
         self._sink = sink
         self._reporter = reporter
         self.streams: list[_RowStream] = []
         """The tables that come in batches; what is left of each must be taken at the end."""
-        self._regions = sorted((r for r in self._all_regions(layout) if r.start < r.end), key=lambda r: r.start)
+        regions = [*starmap(_memory_region, literals), *self._all_regions(layout)]
+        self._regions = sorted((r for r in regions if r.start < r.end), key=lambda r: r.start)
         self._starts = [region.start for region in self._regions]
 
-    def _all_regions(self, layout: ShardLayout) -> Iterator[_Region]:
-        for offset, data in layout.between:
-            yield _memory_region(offset, memoryview(data))
+    def _all_regions(self, layout: VersionLayout) -> Iterator[_Region]:
         for variable in self._content.variables:
-            yield _memory_region(layout.dense_at[variable.placed.name], variable.data.data)
+            yield _memory_region(layout.dense_at(variable.placed.name)[1], variable.data.data)
         for table in self._content.tables:
-            start = layout.values_at[table.info.name]
+            start = int(layout.values_at(table.info.name)[0])
             if isinstance(table, MemoryTable):
                 yield _memory_region(start, table.values.reshape(-1).data)
             elif isinstance(table, StreamedTable):
                 stream = _RowStream(table, self.sketch)
                 self.streams.append(stream)
                 yield _Region(start, start + table.rows * table.row_bytes, stream.read, in_batches=True)
-            yield _id_region(layout.ids_at[table.info.name], table)
+            yield _id_region(int(layout.ids_at(table.info.name)[0]), table)
 
     def pieces(self, chunks: Sequence[Chunk]) -> Iterator[_ChunkRun]:
         """Yield the shard in pieces, from the first byte to the last."""

@@ -17,7 +17,7 @@ from edl_ckpt.core.model.tables import TableInfo
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.sources.elasticdl.names import ELASTICDL
 from edl_ckpt.core.sources.elasticdl.placement import variable_owner
-from edl_ckpt.core.sources.elasticdl.shard_layout import PlacedTable, PlacedVariable, lay_out_shard
+from edl_ckpt.core.sources.elasticdl.shard_layout import CountedTable, PlacedVariable, VersionLayout, lay_out_shards
 from edl_ckpt.core.state.seal import read_seal, seal_bytes
 from edl_ckpt.core.storage import Location, open_store
 from edl_ckpt.core.storage.files import PreallocatedFile
@@ -59,7 +59,7 @@ def write(location: Path, shape: Shape) -> None:
     for ps_id in range(shape.ps_num):
         ids = [_ids(random, rows // shape.ps_num, shape, ps_id) for rows, _ in shape.tables]
         parts = [
-            PlacedTable(info.name, F32, info.dim, drawn[1], len(drawn[0]))
+            CountedTable(info, F32, np.array([drawn[1]]), np.array([len(drawn[0])]))
             for info, drawn in zip(infos, ids, strict=True)
         ]
         mine = [
@@ -67,15 +67,16 @@ def write(location: Path, shape: Shape) -> None:
             for name, owner in zip(names, owners, strict=True)
             if owner == ps_id
         ]
-        layout = lay_out_shard(1, infos, mine, parts)
-        file = PreallocatedFile(str(directory / ELASTICDL.shard_file(ps_id, shape.ps_num)), layout.size_bytes)
-        for offset, data in layout.between:
+        layout = VersionLayout(1, [mine], parts)
+        path = directory / ELASTICDL.shard_file(ps_id, shape.ps_num)
+        file = PreallocatedFile(str(path), int(layout.size_bytes[0]))
+        for offset, data in layout.literals(0):
             file.write(offset, data)
-        for part, (varints, _) in zip(parts, ids, strict=True):
-            file.write(layout.ids_at[part.name], varints.data)
-            _fill(file, layout.values_at[part.name], part.rows * part.dim, random)
+        for info, (varints, rows) in zip(infos, ids, strict=True):
+            file.write(int(layout.ids_at(info.name)[0]), varints.data)
+            _fill(file, int(layout.values_at(info.name)[0]), rows * info.dim, random)
         for dense in mine:
-            _fill(file, layout.dense_at[dense.name], values, random)
+            _fill(file, layout.dense_at(dense.name)[1], values, random)
         file.close()
 
 
@@ -97,12 +98,13 @@ def write_holes(location: Path, rows: int) -> None:
     """Write a version of one shard with so many rows of dim 16, all of them holes of the file."""
     directory = location / ELASTICDL.version_dir(1)
     directory.mkdir(parents=True)
-    layout = lay_out_shard(1, [TableInfo("t", 16, "zeros")], [], [PlacedTable("t", F32, 16, rows, rows)])
+    table = CountedTable(TableInfo("t", 16, "zeros"), F32, np.array([rows]), np.array([rows]))
+    layout = lay_out_shards(1, [], [table], 1)
     with (directory / ELASTICDL.shard_file(0, 1)).open("wb") as file:
-        for offset, data in layout.between:
+        for offset, data in layout.literals(0):
             file.seek(offset)
             file.write(data)
-        file.truncate(layout.size_bytes)
+        file.truncate(int(layout.size_bytes[0]))
 
 
 def write_versions(location: Path, count: int, seal_size: int) -> None:

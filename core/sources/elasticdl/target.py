@@ -10,11 +10,8 @@ from edl_ckpt.core.sources.elasticdl.planned import PlannedReader, planned_shard
 from edl_ckpt.core.sources.elasticdl.shard_layout import (
     EMPTY_MODEL,
     CountedTable,
-    PlacedTable,
     PlacedVariable,
-    ShardLayout,
     VersionLayout,
-    lay_out_shard,
     lay_out_shards,
     layout_warnings,
     table_dtype,

@@ -55,7 +55,7 @@ def open_at_most(made: ReshardPlan, part_bytes: int) -> int:
         counts, route = made.survey.counts[number], made.routes[number]
         touched = {}
         for target in np.flatnonzero(counts.rows).tolist():
-            size = made.layouts[target].size_bytes
+            size = int(made.layouts.size_bytes[target])
             values, ids = int(route.values_at[target]), int(route.ids_at[target])
             ends = values + int(counts.rows[target]) * ROW_BYTES, ids + int(counts.id_bytes[target])
             for start, end in zip((values, ids), ends, strict=True):

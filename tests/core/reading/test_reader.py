@@ -15,19 +15,20 @@ def test_index_skips_values(tmp_path: Path) -> None:
     """Opening a shard of holes of 3 GiB, for which no memory is, reads a few kilobytes."""
     from edl_ckpt.core.model.dtypes import DTYPES
     from edl_ckpt.core.model.tables import TableInfo
-    from edl_ckpt.core.sources.elasticdl.shard_layout import PlacedTable, PlacedVariable, lay_out_shard
+    from edl_ckpt.core.sources.elasticdl.shard_layout import CountedTable, PlacedVariable, lay_out_shards
 
     f32 = DTYPES["float32"]
     rows = 40_000_000
     dense = [PlacedVariable(f"v{i}", f32, (1 << 20,), 4 << 20) for i in range(100)]
-    layout = lay_out_shard(7, [TableInfo("t", 16, "zeros")], dense, [PlacedTable("t", f32, 16, rows, rows)])
+    table = CountedTable(TableInfo("t", 16, "zeros"), f32, np.array([rows]), np.array([rows]))
+    layout = lay_out_shards(7, dense, [table], 1)
     directory = tmp_path / "version_7"
     directory.mkdir()
     with (directory / "variables-0-of-1.chkpt").open("wb") as file:
-        for offset, data in layout.between:
+        for offset, data in layout.literals(0):
             file.seek(offset)
             file.write(data)
-        file.truncate(layout.size_bytes)
+        file.truncate(int(layout.size_bytes[0]))
     with open_checkpoint(str(tmp_path)) as checkpoint:
         assert checkpoint.shards[0].tables[0].rows == rows
         assert len(checkpoint.variable_names) == 100

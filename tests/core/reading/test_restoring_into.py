@@ -16,7 +16,7 @@ from edl_ckpt.core import Part, Rows, UsageError, restore
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.model.tables import TableInfo
-from edl_ckpt.core.sources.elasticdl.shard_layout import PlacedTable, lay_out_shard
+from edl_ckpt.core.sources.elasticdl.shard_layout import CountedTable, lay_out_shards
 
 
 def test_fills_arrays_that_are_there(tmp_path: Path) -> None:
@@ -115,10 +115,11 @@ def save_holes(location: Path, rows: int, dim: int, dtype: str, ps_num: int) -> 
     for ps_id in range(ps_num):
         ids = np.arange(ps_id, rows * ps_num, ps_num)
         packed = bulk.encode_varints(ids)
-        layout = lay_out_shard(1, [info], [], [PlacedTable("t", DTYPES[dtype], dim, rows, len(packed))])
+        table = CountedTable(info, DTYPES[dtype], np.array([rows]), np.array([len(packed)]))
+        layout = lay_out_shards(1, [], [table], 1)
         with (directory / f"variables-{ps_id}-of-{ps_num}.ckpt").open("wb") as file:
-            file.truncate(layout.size_bytes)
-            for offset, data in [*layout.between, (layout.ids_at["t"], packed.tobytes())]:
+            file.truncate(int(layout.size_bytes[0]))
+            for offset, data in [*layout.literals(0), (int(layout.ids_at("t")[0]), packed.tobytes())]:
                 os.pwrite(file.fileno(), data, offset)
 
 

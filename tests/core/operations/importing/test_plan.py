@@ -43,14 +43,14 @@ def test_every_byte_has_one_place(rows: list[int]) -> None:
         stretches=(),
     )
     plan = plan_import(survey, NamedArrays({}, ()), TARGET)
-    for ps_id, layout in enumerate(plan.layouts):
-        data = bytearray(layout.size_bytes)
-        written = sum(len(piece) for _, piece in layout.between)
-        for offset, piece in layout.between:
+    for ps_id, (size, ids_at) in enumerate(zip(plan.layouts.size_bytes, plan.layouts.ids_at("t"), strict=True)):
+        data = bytearray(int(size))
+        literals = plan.layouts.literals(ps_id)
+        for offset, piece in literals:
             data[offset : offset + len(piece)] = piece
-        data[layout.ids_at["t"] : layout.ids_at["t"] + rows[ps_id]] = bytes(range(rows[ps_id]))
+        data[int(ids_at) : int(ids_at) + rows[ps_id]] = bytes(range(rows[ps_id]))
         names = [v.name for v in variables if variable_owner(v.name, 3) == ps_id]
-        assert written + 8 * len(names) + 9 * rows[ps_id] == layout.size_bytes == plan.shards[ps_id].size_bytes
+        assert literals.size_bytes + 8 * len(names) + 9 * rows[ps_id] == size == plan.shards[ps_id].size_bytes
         model = Model()
         add_shard(model, bytes(data), "v4")
         assert model.version == 77

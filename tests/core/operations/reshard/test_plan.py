@@ -92,13 +92,13 @@ class Shard:
 
 def carried_out(plan: ReshardPlan, model: Model, from_ps: int) -> list[bytes]:
     """Return the bytes of every target shard, written where the plan says and nowhere else."""
-    shards = [Shard(layout.size_bytes) for layout in plan.layouts]
-    for shard, layout in zip(shards, plan.layouts, strict=True):
-        for offset, data in layout.between:
-            shard.write(offset, data)
+    shards = [Shard(size) for size in plan.layouts.size_bytes.tolist()]
+    for ps_id, shard in enumerate(shards):
+        for offset, some in plan.layouts.literals(ps_id):
+            shard.write(offset, bytes(some))
     for name, (_, _, data) in model.dense.items():
         owner = variable_owner(name, plan.to_ps)
-        shards[owner].write(plan.layouts[owner].dense_at[name], data)
+        shards[owner].write(plan.layouts.dense_at(name)[1], data)
     pieces = [(table, ids) for table in model.tables.values() for ids in pieces_of(table, from_ps)]
     for (table, ids), route in zip(pieces, plan.routes, strict=True):
         values_at, ids_at = route.values_at.copy(), route.ids_at.copy()
@@ -135,24 +135,15 @@ def check_marks(plan: ReshardPlan, model: Model, from_ps: int) -> None:
 
 
 def check_layouts(plan: ReshardPlan) -> None:
-    """Check that the offsets of all shards together are those of each shard alone, and so is what stands there."""
+    """Check that what stands before each table begins where the offsets of all shards together say."""
     layouts = plan.layouts
-    assert layouts.size_bytes.tolist() == [layout.size_bytes for layout in layouts]
-    assert layouts.variables == [len(layout.dense_at) for layout in layouts]
-    for ps_id, layout in enumerate(layouts):
-        assert all(layouts.dense_at(name) == (ps_id, at) for name, at in layout.dense_at.items())
-        data = bytearray(layout.size_bytes)
-        heads = list(layouts.front(ps_id).between)
-        for name, at in layout.values_at.items():
-            assert layouts.values_at(name)[ps_id] == at
-            assert layouts.ids_at(name)[ps_id] == layout.ids_at[name]
-            for head, end in zip(layouts.heads(name)[ps_id], (at, layout.ids_at[name]), strict=True):
-                heads.append((end - len(head), head))
-            assert layouts.tables_at[layouts.number(name), ps_id] == heads[-2][0]
-        for written in (heads, layout.between):
-            for at, head in written:
-                data[at : at + len(head)] = bytes(a ^ b for a, b in zip(data[at:], head, strict=False))
-        assert not any(data)
+    for ps_id in range(plan.to_ps):
+        for name in layouts.names:
+            first, *_ = layouts.heads(ps_id, [name])
+            assert layouts.tables_at[layouts.number(name), ps_id] == first[0]
+            assert layouts.values_at(name)[ps_id] == first[0] + len(first[1])
+        between = [*layouts.front(ps_id), *layouts.heads(ps_id, layouts.names)]
+        assert between == [(at, bytes(data)) for at, data in layouts.literals(ps_id)]
 
 
 def by_row(model: Model) -> tuple[object, ...]:
@@ -194,8 +185,7 @@ def test_rows_keep_their_order(from_ps: int, to_ps: int) -> None:
     plan = plan_reshard(survey_of(model, from_ps, to_ps), TARGET)
     counts = [count("t", ids, to_ps) for ids in pieces_of(model.tables["t"], from_ps)]
     assert [shard.rows for shard in plan.shards] == [len(range(i, 24, to_ps)) for i in range(to_ps)]
-    values_at = np.array([layout.values_at["t"] for layout in plan.layouts])
-    ids_at = np.array([layout.ids_at["t"] for layout in plan.layouts])
+    values_at, ids_at = plan.layouts.values_at("t").copy(), plan.layouts.ids_at("t").copy()
     for route, piece in zip(plan.routes, counts, strict=True):
         used = np.flatnonzero(piece.rows)
         assert route.values_at[used].tolist() == values_at[used].tolist()
@@ -213,7 +203,8 @@ def test_the_same_survey_gives_the_same_plan() -> None:
     )
     turned = Model(7, dict(reversed(model.dense.items())), dict(reversed(model.tables.items())))
     plans = [plan_reshard(survey_of(each, 4, 3), TARGET) for each in (model, model, turned)]
-    assert list(plans[0].layouts) == list(plans[1].layouts) == list(plans[2].layouts)
+    literals = [[(at, bytes(data)) for k in range(3) for at, data in plan.layouts.literals(k)] for plan in plans]
+    assert literals[0] == literals[1] == literals[2]
     assert plans[0].shards == plans[1].shards == plans[2].shards
 
 

@@ -18,9 +18,7 @@ from edl_ckpt.core.sources.elasticdl.generations import draft_shard
 from edl_ckpt.core.sources.elasticdl.indexing import index_shards
 from edl_ckpt.core.sources.elasticdl.shard_layout import (
     CountedTable,
-    PlacedTable,
     PlacedVariable,
-    lay_out_shard,
     lay_out_shards,
 )
 from edl_ckpt.core.sources.elasticdl.wire import SMALL_BYTES, Cursor, varint
@@ -284,15 +282,18 @@ def _outcome(data: bytes) -> tuple[object, ...]:
 
 def test_kernel_reads_as_python_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever byte of a shard changes, the kernel's walk gives the index, or the error, that Python's walk gives."""
-    infos = [TableInfo("t", 2, "uniform"), TableInfo("none", 3, "")]
     shapes = [(), (0,), (2, 3), (1, 1, 1, 2), (300,)]
     variables = [PlacedVariable(f"v{i}", F32, shape, 4 * math.prod(shape)) for i, shape in enumerate(shapes)]
-    layout = lay_out_shard(7, infos, variables, [PlacedTable("t", F32, 2, 3, 4), PlacedTable("none", None, 3, 0, 0)])
-    data = bytearray(layout.size_bytes)
-    for offset, some in layout.between:
+    tables = [
+        CountedTable(TableInfo("t", 2, "uniform"), F32, np.array([3]), np.array([4])),
+        CountedTable(TableInfo("none", 3, ""), None, np.array([0]), np.array([0])),
+    ]
+    layout = lay_out_shards(7, variables, tables, 1)
+    data = bytearray(int(layout.size_bytes[0]))
+    for offset, some in layout.literals(0):
         data[offset : offset + len(some)] = some
-    data[layout.ids_at["t"] :][:4] = b"\x01\x02\x83\x01"
-    heads = [offset + k for offset, some in layout.between for k in range(len(some))]
+    data[int(layout.ids_at("t")[0]) :][:4] = b"\x01\x02\x83\x01"
+    heads = [offset + k for offset, some in layout.literals(0) for k in range(len(some))]
     random = np.random.default_rng(3)
     shards = [bytes(data), *(bytes(data[:end]) for end in random.integers(1, len(data), 40).tolist())]
     for at in heads:
@@ -311,9 +312,9 @@ def test_the_kernel_reads_what_python_reads(monkeypatch: pytest.MonkeyPatch) -> 
         pytest.skip("the compiled kernel was not built here: no C compiler at installation")
     tables = [CountedTable(TableInfo(f"t{k}", 2, "uniform"), DTYPES["float32"], *np.full((2, 1), k)) for k in range(2)]
     variables = [PlacedVariable("w", DTYPES["float64"], (1, 2), 16), PlacedVariable("", DTYPES["int8"], (), 1)]
-    (layout,) = lay_out_shards(7, variables, tables, 1)
-    whole = bytearray(layout.size_bytes)
-    for at, data in layout.between:
+    layout = lay_out_shards(7, variables, tables, 1)
+    whole = bytearray(int(layout.size_bytes[0]))
+    for at, data in layout.literals(0):
         whole[at : at + len(data)] = data
     found = {"index": 0, "error": 0}
     for at in range(len(whole)):

@@ -42,10 +42,12 @@ def layouts_of(tables: list[tuple[str, int, str | None, list[int]]]) -> VersionL
 def test_literals(either_kernel: str, tables: list[tuple[str, int, str | None, list[int]]]) -> None:
     """They are the bytes that the layout of the shard has between values and ids."""
     layouts = layouts_of(tables)
-    for ps_id, layout in enumerate(layouts):
+    for ps_id in range(len(layouts)):
         literals = layouts.literals(ps_id)
-        assert literals.size_bytes == sum(len(data) for _, data in layout.between)
-        for at, data in layout.between:
+        between = [*layouts.front(ps_id), *layouts.heads(ps_id, layouts.names)]
+        assert [(at, bytes(data)) for at, data in literals] == between
+        assert literals.size_bytes == sum(len(data) for _, data in between)
+        for at, data in between:
             found = np.zeros(len(data), np.uint8)
             literals.fill(at, found)
             assert found.tobytes() == data
@@ -54,11 +56,13 @@ def test_literals(either_kernel: str, tables: list[tuple[str, int, str | None, l
 def test_heads_have_their_place(either_kernel: str) -> None:
     """A head that would leave the buffer is refused, at both ends of it, and in each shard."""
     layouts = layouts_of([("t", 4, "float32", [2, 0, 3])])
-    sizes = np.array([[len(head) for head in heads] for heads in layouts.heads("t")]).T
+    heads = [[head for _, head in layouts.heads(ps_id, ["t"])] for ps_id in range(3)]
+    heads[1].append(b"")  # it has no rows, so nothing stands before its ids
+    sizes = np.array([[len(head) for head in both] for both in heads]).T
     good = np.cumsum(sizes.T.reshape(-1)).reshape(3, 2).T
     out = np.zeros(int(good[-1, -1]), np.uint8)
     layouts.put_heads(slice(0, 1), good[:1], good[1:], out)
-    assert out.tobytes() == b"".join(b"".join(heads) for heads in layouts.heads("t"))
+    assert out.tobytes() == b"".join(head for both in heads for head in both)
     for shard in range(3):
         for low, high in ((-1, 0), (0, 1), (2**62, 0), (0, -(2**62))):
             values_at, ids_at = good[:1].copy(), good[1:].copy()
@@ -75,7 +79,8 @@ def test_differing(file: bytes, edges: list[int], draw: st.DataObject) -> None:
     """Bytes of a file are compared where literals lie, and only there; the first wrong one is named."""
     places = sorted(edges[: len(edges) // 2 * 2])
     between = [(at, file[at:end]) for at, end in zip(places[::2], places[1::2], strict=True)]
-    literals = Literals.of(between)
+    starts, ends = np.array(places, np.int64).reshape(-1, 2).T
+    literals = Literals(starts, ends, np.frombuffer(b"".join(data for _, data in between), np.uint8))
     start, end = sorted(draw.draw(st.tuples(st.integers(0, 40), st.integers(0, 40))))
     inside = [at for at in range(start, end) if any(first <= at < first + len(data) for first, data in between)]
     part = np.frombuffer(file, np.uint8)[start:end].copy()
