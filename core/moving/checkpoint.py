@@ -20,9 +20,9 @@ from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, fingerpr
 from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.reading.blocks import IdBlock, raise_bad_ids, read_piece
 from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue
-from edl_ckpt.core.reading.places import IdsAt, ids_at, total_id_bytes
+from edl_ckpt.core.reading.places import IdsAt, ids_at, number_rows, total_id_bytes
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.reading.scan import PIECE_BYTES, cut_piece, is_small, number_rows
+from edl_ckpt.core.reading.scan import PIECE_BYTES, cut_piece, is_small
 from edl_ckpt.core.sources.elasticdl.target import PlacedVariable
 from edl_ckpt.core.storage.interface import RangeReader
 
@@ -104,10 +104,7 @@ class VersionSource(CheckpointHolder, Source):
 
     def numbered(self, stretches: Sequence[IdsAt], orders: Sequence[IdOrder], job: Job) -> list[IdsAt]:
         """Return stretches with their rows; CorruptError for wrong numbers of ids, and for an id twice."""
-        pieces = [ids.piece(self.checkpoint) for ids in stretches]
-        pieces = number_rows(self.checkpoint, pieces, [order.rows for order in orders], without=self.small)
-        pairs = zip(stretches, pieces, strict=True)
-        found = [ids._replace(first_row=piece.first_row, rows=piece.rows) for ids, piece in pairs]
+        found = number_rows(self.checkpoint, stretches, [order.rows for order in orders], without=self.small)
         check_unique(self.checkpoint, job, found, orders)
         return found
 

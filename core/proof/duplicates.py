@@ -29,9 +29,9 @@ from edl_ckpt.core.kernel.placement import misplaced
 from edl_ckpt.core.model.versions import ShardFile, Version
 from edl_ckpt.core.reading.blocks import IdPiece, read_piece
 from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue
-from edl_ckpt.core.reading.places import IdsAt, ids_at, in_tasks, total_id_bytes
+from edl_ckpt.core.reading.places import IdsAt, ids_at, in_tasks, number_rows, total_id_bytes
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.reading.scan import PIECE_BYTES, cut_piece, number_rows
+from edl_ckpt.core.reading.scan import PIECE_BYTES, cut_piece
 
 SORTED_AT_ONCE: Final = 8 << 20
 """Ids that one sort takes to find duplicates: 64 MiB."""
@@ -407,5 +407,5 @@ def check_unique_ids(checkpoint: Checkpoint, job: Job) -> None:
             if found.fault is not None:
                 raise found.fault
             orders.append(found.order)
-    number_rows(checkpoint, [place.piece(checkpoint) for place in places], [order.rows for order in orders])
+    number_rows(checkpoint, places, [order.rows for order in orders])
     check_unique(checkpoint, job, places, orders)

@@ -5,8 +5,10 @@ A piece lies in one shard. Several small ones are one task, and so are many byte
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import partial
+from itertools import chain
 from typing import Final, NamedTuple, Self, TypeAlias
 
 import numpy as np
@@ -17,10 +19,10 @@ from edl_ckpt.core.base.parallel import Advance
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
 from edl_ckpt.core.model.tables import TableEntry
-from edl_ckpt.core.reading.blocks import IdPiece, count_ids
+from edl_ckpt.core.reading.blocks import IdPiece, check_row_count, count_ids
 from edl_ckpt.core.reading.picklable import CheckpointValue
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.reading.scan import PIECE_BYTES, DensePiece, cut_piece, is_small, number_rows
+from edl_ckpt.core.reading.scan import PIECE_BYTES, DensePiece, cut_piece, is_small
 
 _LEAST_TASK_BYTES: Final = 256 << 10
 """A thread too takes small pieces together: each alone would cost it more than their bytes."""
@@ -182,6 +184,32 @@ def in_tasks(places: Iterable[IdsAt], task_bytes: int) -> Iterator[tuple[IdsAt, 
     yield from packed(measured, max(task_bytes, _LEAST_TASK_BYTES))
 
 
+def number_rows(
+    checkpoint: Checkpoint,
+    places: Iterable[IdsAt],
+    counts: Iterable[int],
+    *,
+    above: int = 0,
+    without: Container[str] = (),
+) -> list[IdsAt]:
+    """Return all ids of a checkpoint with their rows numbered, from the number of rows of each piece.
+
+    The pieces lack parts that are small at `above` times, or whole tables, where the caller says so.
+
+    Raises CorruptError where an entry has more or fewer ids than rows.
+    """
+    numbered: list[IdsAt] = []
+    totals: defaultdict[tuple[int, int], int] = defaultdict(int)
+    for place, rows in zip(places, counts, strict=True):
+        numbered.append(place._replace(first_row=totals[place[:2]], rows=rows))
+        totals[place[:2]] += rows
+    for number, shard in enumerate(checkpoint.shards):
+        for table, entry in enumerate(shard.tables):
+            if entry.name not in without and not is_small(entry, above):
+                check_row_count(shard, entry, totals[number, table])
+    return numbered
+
+
 def _count_ids(checkpoint: Checkpoint, task: tuple[IdsAt, ...], _: Advance, *, piece_bytes: int) -> list[int]:
     cuts = (cut_piece(checkpoint, place.piece(checkpoint), piece_bytes) for place in task)
     return [sum(count_ids(checkpoint, cut) for cut in some) for some in cuts]
@@ -196,11 +224,7 @@ def count_rows(
     tasks = in_tasks(listed, job.executor.task_bytes(total))
     work = FunctionWork(CheckpointValue.of(checkpoint), partial(_count_ids, piece_bytes=piece_bytes))
     with job.silent().run(work, checkpoint, tasks) as counts:
-        rows = [count for some in counts for count in some]
-    pieces = number_rows(checkpoint, [place.piece(checkpoint) for place in listed], rows, above=above)
-    return [
-        place._replace(first_row=piece.first_row, rows=piece.rows) for place, piece in zip(listed, pieces, strict=True)
-    ]
+        return number_rows(checkpoint, listed, chain.from_iterable(counts), above=above)
 
 
 def in_sketched_tasks(

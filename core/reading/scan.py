@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from threading import BoundedSemaphore
@@ -128,35 +128,6 @@ def _id_step(entry: TableEntry, block_bytes: int, piece_bytes: int) -> int:
     id_bytes = sum(run.end - run.start for run in entry.ids)
     for_a_block = id_bytes * block_bytes // max(entry.values.size_bytes, 1)
     return piece_bytes // for_a_block * for_a_block if 0 < for_a_block <= piece_bytes else piece_bytes
-
-
-def number_rows(
-    checkpoint: Checkpoint,
-    pieces: list[IdPiece],
-    counts: list[int],
-    *,
-    above: int = 0,
-    without: Container[str] = (),
-) -> list[IdPiece]:
-    """Return all pieces of a checkpoint with their rows numbered, from the number of rows of each.
-
-    The pieces lack parts that are small at `above` times, or whole tables, where the caller says so.
-
-    Raises CorruptError where an entry has more or fewer ids than rows.
-    """
-    numbered: list[IdPiece] = []
-    totals: dict[tuple[int, str], int] = {}
-    for piece, rows in zip(pieces, counts, strict=True):
-        key = (piece.shard.file.ps_id, piece.entry.name)
-        first = totals.get(key, 0)
-        totals[key] = first + rows
-        numbered.append(IdPiece(piece.shard, piece.entry, piece.run, piece.start, piece.end, first, rows))
-    for shard in checkpoint.shards:
-        for entry in shard.tables:
-            if entry.name not in without and not is_small(entry, above):
-                total = totals.get((shard.file.ps_id, entry.name), 0)
-                check_row_count(shard, entry, total)
-    return numbered
 
 
 class Looks:

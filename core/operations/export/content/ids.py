@@ -16,9 +16,8 @@ from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.operations.export.content.tables import TableIds
 from edl_ckpt.core.reading.blocks import read_piece
 from edl_ckpt.core.reading.picklable import CheckpointValue
-from edl_ckpt.core.reading.places import IdsAt, ids_at, in_tasks
+from edl_ckpt.core.reading.places import IdsAt, ids_at, in_tasks, number_rows
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.reading.scan import number_rows
 from edl_ckpt.core.sorting.partition import parts_needed, sample_step
 
 _ID_BYTES: Final = 8
@@ -84,12 +83,12 @@ def look(checkpoint: Checkpoint, executor: Executor, steps: Mapping[str, int], t
     tasks = in_tasks(places, task_bytes) if task_bytes else ((place,) for place in places)
     with closing(executor.run(work, checkpoint, tasks, lambda _: None)) as results:
         looks = [look for some in results for look in some]
-    pieces = number_rows(checkpoint, [place.piece(checkpoint) for place in places], [look.rows for look in looks])
+    places = number_rows(checkpoint, places, [look.rows for look in looks])
     found = LookedAt({name: [] for name in names}, {name: [] for name in names})
     samples = {name: [np.empty(0, np.int64)] for name in names}
-    for place, piece, seen in zip(places, pieces, looks, strict=True):
-        name = piece.entry.name
-        found.places[name].append(place._replace(first_row=piece.first_row, rows=piece.rows))
+    for place, seen in zip(places, looks, strict=True):
+        name = place.entry(checkpoint).name
+        found.places[name].append(place)
         found.bounds[name].append(seen.bounds)
         samples[name].append(seen.sample)
     found.samples.update({name: np.concatenate(some) for name, some in samples.items()})
