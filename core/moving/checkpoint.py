@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -19,7 +18,7 @@ from edl_ckpt.core.proof.duplicates import IdOrder, check_unique, order_of
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, fingerprint_of, value_bytes
 from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.reading.blocks import IdBlock, raise_bad_ids, read_piece
-from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue
+from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue, HeldValue
 from edl_ckpt.core.reading.places import IdsAt, ids_at, number_rows, total_id_bytes
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.reading.scan import PIECE_BYTES, cut_piece, is_small
@@ -30,16 +29,6 @@ SMALL_TABLE_BYTES: Final = 1 << 20
 """The most bytes of a table whose parts move together with those of others."""
 _NEAR_BYTES: Final = 4 << 10
 """The most bytes between two tables in a shard that are read along with them."""
-
-
-@dataclass(frozen=True, slots=True)
-class _VersionValue:
-    """An opened version as a value."""
-
-    checkpoint: CheckpointValue
-
-    def open(self) -> VersionSource:
-        return VersionSource(self.checkpoint.open())
 
 
 class VersionSource(CheckpointHolder, Source):
@@ -88,9 +77,9 @@ class VersionSource(CheckpointHolder, Source):
         """Return the bytes of all values."""
         return value_bytes(self.checkpoint)
 
-    def value(self) -> _VersionValue:
+    def value(self) -> HeldValue[VersionSource]:
         """Return the version as a value, for other processes."""
-        return _VersionValue(CheckpointValue.of(self.checkpoint))
+        return HeldValue(CheckpointValue.of(self.checkpoint), VersionSource)
 
     def stretches(self, task_bytes: int, *, values: bool) -> Iterator[IdsAt]:
         """Yield the ids of all tables but small ones, by table, source shard and row."""

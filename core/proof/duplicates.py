@@ -28,7 +28,7 @@ from edl_ckpt.core.kernel.buckets import Buckets
 from edl_ckpt.core.kernel.placement import misplaced
 from edl_ckpt.core.model.versions import ShardFile, Version
 from edl_ckpt.core.reading.blocks import IdPiece, read_piece
-from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue
+from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue, HeldValue
 from edl_ckpt.core.reading.places import IdsAt, ids_at, in_tasks, number_rows, total_id_bytes
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.reading.scan import PIECE_BYTES, cut_piece
@@ -252,32 +252,18 @@ class _Searched(CheckpointHolder):
         self.search = Search(at_once)
 
 
-@dataclass(frozen=True, slots=True)
-class TwiceWork:
-    """The search for ids that occur twice; a task is some units, of which each has one result.
-
-    With `across` an id counts that several shards have.
-    """
-
-    source: CheckpointValue
-    at_once: int
-    workers: int = 1
-    across: bool = False
-
-    def open(self) -> _Searched:
-        """Open the checkpoint in another process."""
-        return _Searched(self.source.open(), self.at_once)
-
-    def do(self, opened: _Searched, task: Sequence[Unit], advance: Advance) -> list[Repeated]:  # noqa: ARG002
-        """Search some units."""
-        return [self._search(opened, unit) for unit in task]
-
-    def _search(self, opened: _Searched, unit: Unit) -> Repeated:
-        pieces, checkpoint = [place.piece(opened.checkpoint) for place in unit.places], opened.checkpoint
-        if not self.across:
-            return opened.search.repeated(reads_of(checkpoint, pieces), unit.order, workers=self.workers)
-        of_shards = groupby(pieces, key=lambda piece: piece.shard.file.ps_id)
-        return opened.search.across([reads_of(checkpoint, some) for _, some in of_shards], unit.order.rows)
+def _find_twice(opened: _Searched, task: Sequence[Unit], _: Advance, *, workers: int, across: bool) -> list[Repeated]:
+    """Return what repeats in each of some units; with `across`, what several shards have."""
+    found, checkpoint = [], opened.checkpoint
+    for unit in task:
+        pieces = [place.piece(checkpoint) for place in unit.places]
+        if across:
+            of_shards = groupby(pieces, key=lambda piece: piece.shard.file.ps_id)
+            reads = [reads_of(checkpoint, some) for _, some in of_shards]
+            found.append(opened.search.across(reads, unit.order.rows))
+        else:
+            found.append(opened.search.repeated(reads_of(checkpoint, pieces), unit.order, workers=workers))
+    return found
 
 
 def search_units(
@@ -299,10 +285,11 @@ def search_units(
     large = [number for number, unit in enumerate(units) if threads > 1 and unit.order.rows > least]
     others = sorted(set(range(len(units))) - set(large))
     task_bytes = executor.task_bytes(total_id_bytes(checkpoint))
+    source = HeldValue(CheckpointValue.of(checkpoint), partial(_Searched, at_once=at_once))
     opened = _Searched(checkpoint, at_once)
     for numbers, workers in ((others, 1), (large, threads)):
         if numbers:
-            work = TwiceWork(CheckpointValue.of(checkpoint), at_once, workers, across)
+            work = FunctionWork(source, partial(_find_twice, workers=workers, across=across))
             sized = ((units[n], sum(place.end - place.start for place in units[n].places)) for n in numbers)
             tasks = together(sized, task_bytes, most=_MOST_UNITS)
             with job.silent().run(work, opened, tasks, in_turn=workers > 1) as results:

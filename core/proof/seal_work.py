@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.job import FunctionWork, Job
 from edl_ckpt.core.base.parallel import Advance
 from edl_ckpt.core.model.seals import Chunk, Seal
 from edl_ckpt.core.proof.sealing import CHUNK_BYTES, batches, cut, seal_of_chunks, sealed_files, sums_of
-from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue
+from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue, HeldValue
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.storage.interface import RangeReader
 
@@ -46,18 +45,12 @@ class _CutCheckpoint(CheckpointHolder):
         return self._cuts[number]
 
 
-@dataclass(frozen=True, slots=True)
-class _SealWork:
-    source: CheckpointValue
-
-    def open(self) -> _CutCheckpoint:
-        return _CutCheckpoint(self.source.open())
-
-    def do(self, opened: _CutCheckpoint, task: _Chunks, advance: Advance) -> list[str]:
-        chunks = opened.chunks(task.file)[task.first : task.last]
-        done = sums_of(opened.reader(task.file), chunks)
-        advance(chunks[-1].end - chunks[0].start)
-        return [chunk.sum for chunk in done]
+def _seal(opened: _CutCheckpoint, task: _Chunks, advance: Advance) -> list[str]:
+    """Return the checksums of some chunks."""
+    chunks = opened.chunks(task.file)[task.first : task.last]
+    done = sums_of(opened.reader(task.file), chunks)
+    advance(chunks[-1].end - chunks[0].start)
+    return [chunk.sum for chunk in done]
 
 
 def make_seal(checkpoint: Checkpoint, fingerprint: str, job: Job) -> Seal:
@@ -70,7 +63,7 @@ def make_seal(checkpoint: Checkpoint, fingerprint: str, job: Job) -> Seal:
         task for number, chunks in enumerate(cuts) for task in _tasks(number, chunks, job.executor.task_bytes(total))
     ]
     done: list[list[Chunk]] = [[] for _ in cuts]
-    work = _SealWork(CheckpointValue.of(checkpoint))
+    work = FunctionWork(HeldValue(CheckpointValue.of(checkpoint), _CutCheckpoint), _seal)
     with job.run(work, opened, tasks) as results:
         for task, sums in zip(tasks, results, strict=True):
             own = cuts[task.file][task.first : task.last]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate, chain
 from typing import Final, NamedTuple
 
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.base.errors import CorruptError
-from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.job import FunctionWork, Job
 from edl_ckpt.core.base.packing import together
 from edl_ckpt.core.base.parallel import Advance
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
@@ -35,8 +36,9 @@ from edl_ckpt.core.reading.blocks import (
     raise_bad_ids,
     read_piece,
 )
-from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue
+from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue, HeldValue
 from edl_ckpt.core.reading.places import (
+    DenseAt,
     IdsAt,
     PieceAt,
     RowMarks,
@@ -85,6 +87,10 @@ class ValueOptions:
     batch_bytes: int = VALUE_BATCH_BYTES
     piece_bytes: int = PIECE_BYTES
 
+    def dense_at(self, checkpoint: Checkpoint, task_bytes: int) -> Iterator[DenseAt]:
+        """Yield every variable, in pieces for one thread or of a task."""
+        return dense_at(checkpoint, task_bytes, piece_bytes=min(self.piece_bytes, self.batch_bytes))
+
 
 _ALL: Final = ValueOptions()
 
@@ -122,39 +128,29 @@ class OpenedValues(CheckpointHolder):
         self.looks = Looks()
 
 
-@dataclass(frozen=True, slots=True)
-class ValuesWork:
-    """The pass: a task is some pieces. `bounds` are chunks, which tasks in other processes sum up themselves."""
-
-    source: CheckpointValue
-    options: ValueOptions
-    bounds: Bounds = field(default_factory=dict)
-
-    def open(self) -> OpenedValues:
-        """Open the checkpoint in another process."""
-        return OpenedValues(self.source.open())
-
-    def do(self, opened: OpenedValues, task: Sequence[PieceAt | Bundle], advance: Advance) -> Values:
-        """Read some pieces once."""
-        found, checkpoint = Values(opened.sketch or ContentSketch()), opened.checkpoint
-        own = _owned(checkpoint, task, self.bounds) if opened.sums is None else {}
-        sums = opened.sums or _sums_of(checkpoint, own, self.bounds)
-        values = _Pass(opened, self.options, found.sketch, sums, advance)
-        for place in task:
-            if isinstance(place, Bundle):
-                for name, counts in values.read_bundle(place):
-                    number = [shard.file for shard in checkpoint.shards].index(place.shard.file)
-                    found.add_odd((number, False, name), counts)
-                continue
-            piece = place.piece(checkpoint)
-            counts = values.read_dense(piece) if isinstance(piece, DensePiece) else values.read_rows(piece)
-            if counts.any():
-                found.add_odd((place.shard, isinstance(piece, DensePiece), piece.entry.name), counts)
-        for shard, numbers in own.items():
-            path = checkpoint.reader(checkpoint.shards[shard]).path
-            assert sums is not None  # noqa: S101 - there are chunks
-            found.sums[shard] = dict(zip(numbers, (chunk.sum for chunk in sums.finish(path)), strict=True))
-        return found
+def _read_task(
+    opened: OpenedValues, task: Sequence[PieceAt | Bundle], advance: Advance, *, options: ValueOptions, bounds: Bounds
+) -> Values:
+    """Read some pieces once. `bounds` are chunks, which tasks in other processes sum up themselves."""
+    found, checkpoint = Values(opened.sketch or ContentSketch()), opened.checkpoint
+    own = _owned(checkpoint, task, bounds) if opened.sums is None else {}
+    sums = opened.sums or _sums_of(checkpoint, own, bounds)
+    values = _Pass(opened, options, found.sketch, sums, advance)
+    for place in task:
+        if isinstance(place, Bundle):
+            for name, counts in values.read_bundle(place):
+                number = [shard.file for shard in checkpoint.shards].index(place.shard.file)
+                found.add_odd((number, False, name), counts)
+            continue
+        piece = place.piece(checkpoint)
+        counts = values.read_dense(piece) if isinstance(piece, DensePiece) else values.read_rows(piece)
+        if counts.any():
+            found.add_odd((place.shard, isinstance(piece, DensePiece), piece.entry.name), counts)
+    for shard, numbers in own.items():
+        path = checkpoint.reader(checkpoint.shards[shard]).path
+        assert sums is not None  # noqa: S101 - there are chunks
+        found.sums[shard] = dict(zip(numbers, (chunk.sum for chunk in sums.finish(path)), strict=True))
+    return found
 
 
 class _Pass(NamedTuple):
@@ -249,7 +245,7 @@ class _Pass(NamedTuple):
 
 def read_values(
     checkpoint: Checkpoint,
-    places: Iterable[IdsAt],
+    places: Iterable[PieceAt],
     job: Job,
     *,
     task_bytes: int,
@@ -257,17 +253,17 @@ def read_values(
     sums: ChunkSums | None = None,
     small: Iterable[Sequence[Bundle]] = (),
 ) -> Values:
-    """Read every variable, and the rows at some numbered places and in bundles; return all that was found.
+    """Read the values at some places, numbered where they are rows, and in bundles; return all that was found.
 
     The bytes that are read are added to `sums`, whichever process reads them.
     """
     numbers = {checkpoint.reader(shard).path: number for number, shard in enumerate(checkpoint.shards)}
     bounds = {} if sums is None else sums.bounds(numbers)
-    dense = dense_at(checkpoint, task_bytes, piece_bytes=min(options.piece_bytes, options.batch_bytes))
-    tasks = in_sketched_tasks(checkpoint, chain(dense, places), task_bytes)
+    tasks = in_sketched_tasks(checkpoint, places, task_bytes)
     total = Values()
     opened = OpenedValues(checkpoint, total.sketch, sums)
-    work = ValuesWork(CheckpointValue.of(checkpoint), options, bounds)
+    source = HeldValue(CheckpointValue.of(checkpoint), OpenedValues)
+    work = FunctionWork(source, partial(_read_task, options=options, bounds=bounds))
     with job.run(work, opened, chain(small, tasks)) as results:
         for found in results:
             total.add(found)
@@ -386,7 +382,7 @@ def _sketch(
         places = count_rows(checkpoint, wanted, job, piece_bytes=pieces, above=small.times)
     return read_values(
         checkpoint,
-        places,
+        chain(options.dense_at(checkpoint, small.task_bytes), places),
         job,
         task_bytes=small.task_bytes,
         options=options,

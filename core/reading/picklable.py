@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Generic, NamedTuple, Self, TypeVar
 
 from edl_ckpt.core.base.errors import LockedError
 from edl_ckpt.core.model.tables import ShardIndex
@@ -18,6 +18,8 @@ from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.storage import Location, Store, open_store
 from edl_ckpt.core.storage.interface import RangeReader
+
+Held = TypeVar("Held")
 
 
 class _File(NamedTuple):
@@ -86,6 +88,18 @@ class CheckpointHolder:
     def close(self) -> None:
         """Close the checkpoint."""
         self.checkpoint.close()
+
+
+@dataclass(frozen=True, slots=True)
+class HeldValue(Generic[Held]):
+    """An opened checkpoint as a value, and what holds it in the process that opens it."""
+
+    source: CheckpointValue
+    hold: Callable[[Checkpoint], Held]
+
+    def open(self) -> Held:
+        """Open the checkpoint in another process."""
+        return self.hold(self.source.open())
 
 
 def _here() -> str:

@@ -266,10 +266,11 @@ class ContentCheck:
         checkpoint, is_first = self.checkpoint, self._of_ids is not self.report
         if not is_first:
             self.job.reporter.start("checking values", value_bytes(checkpoint))
+        places = self._places_passed() if is_first else small.others(checkpoint, self._places)
         try:
             found = read_values(
                 checkpoint,
-                self._places_passed() if is_first else small.others(checkpoint, self._places),
+                chain(_OPTIONS.dense_at(checkpoint, self._task_bytes), places),
                 self.job,
                 task_bytes=self._task_bytes,
                 options=replace(_OPTIONS, sketched=certain and self._sound),

@@ -194,14 +194,14 @@ def test_ids_are_looked_at_by_workers(
     real = ClusterExecutor.run
 
     def run(self: ClusterExecutor, work: Any, *rest: Any, **options: Any) -> Any:
-        asked.append(type(work).__name__)
+        asked.append(str(work))
         return real(self, work, *rest, **options)
 
     monkeypatch.setattr(ClusterExecutor, "run", run)
     monkeypatch.setattr("edl_ckpt.core.cluster.executor.LEAST_TASK_BYTES", 1 << 12)
     copy(tmp_path / "run", tmp_path / "there", client)
     assert shards_of(tmp_path / "there") == shards_of(tmp_path / "run")
-    assert asked[:2] == ["FunctionWork", "TwiceWork"]
+    assert asked[:2] == ["read_all_ids", "find_twice"]
     monkeypatch.undo()
     tables["t"] = Table(np.array([*ids[:-1], 7]), np.ones((len(ids), 2), np.float32))
     write_unchecked(tmp_path / "bad", 5, 2, tables)

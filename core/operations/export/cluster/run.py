@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from edl_ckpt.core.base.errors import EdlCkptError
+from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.parallel import run_parallel
 from edl_ckpt.core.base.progress import Reporter
 from edl_ckpt.core.cluster.executor import ClusterExecutor
@@ -33,9 +34,9 @@ from edl_ckpt.core.operations.export.interface import ExportContent
 from edl_ckpt.core.operations.export.output.target import ExportTarget, PartsTarget
 from edl_ckpt.core.proof.fingerprint import ContentSketch, fingerprint_of
 from edl_ckpt.core.proof.trust import Trust
-from edl_ckpt.core.proof.values import OpenedValues, ValueOptions, ValuesWork
+from edl_ckpt.core.proof.values import ValueOptions, read_values
 from edl_ckpt.core.reading.picklable import CheckpointValue
-from edl_ckpt.core.reading.places import PieceAt, dense_at, in_sketched_tasks
+from edl_ckpt.core.reading.places import PieceAt, dense_at
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.reading.scan import DensePiece
 from edl_ckpt.core.sorting.partition import sample_step
@@ -179,12 +180,9 @@ class _Proof:
         for table, places in self._plan.looked.places.items():
             rest += places if (table, True) not in summed else ()
         if rest:
-            tasks = in_sketched_tasks(checkpoint, rest, task_bytes)
             reporter.start("fingerprint", sum(map(self._size_of, rest)))
-            work = ValuesWork(CheckpointValue.of(checkpoint), ValueOptions())
-            with closing(cluster.run(work, OpenedValues(checkpoint), tasks, reporter.advance)) as results:
-                for values in results:
-                    self._sums.add(values.sketch)
+            job = Job(cluster, 1, reporter=reporter)
+            self._sums.add(read_values(checkpoint, rest, job, task_bytes=task_bytes, options=ValueOptions()).sketch)
         self._compare()
         return fingerprint_of(checkpoint, self._sums).text
 
