@@ -8,6 +8,7 @@ Rows that lie less than a page apart are read at once.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -31,7 +32,7 @@ from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.reading.aliases import own_name
 from edl_ckpt.core.reading.blocks import as_dtype, id_blocks
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint, raise_problems
-from edl_ckpt.core.reading.sampling import hash_ids
+from edl_ckpt.core.reading.sampling import sample_table
 from edl_ckpt.core.reading.slices import Axis, Index, choose, memory_bytes, parse_index, read_chosen, result_shape
 from edl_ckpt.core.reading.table import find_rows
 from edl_ckpt.core.sources.elasticdl.target import variable_owner
@@ -258,20 +259,15 @@ def first_rows(version: VersionLike, table: str | None = None, count: int = 10) 
 def sample_rows(version: VersionLike, table: str | None = None, count: int = 10, *, seed: int = 0) -> Lookup:
     """Return `count` rows chosen at random, by ascending id; all of a table that has fewer.
 
-    The rows are those whose ids have the least `hash_ids`. So the same ids give the same sample, whatever the number of
+    The rows are those of `sample_table`. So the same ids give the same sample, whatever the number of
     shards and the order of rows, and a larger sample contains a smaller one. All ids are read, and the values of the
     chosen rows. Errors as `open_table`.
     """
     count, seed = whole_number("count", count, least=1), whole_number("seed", seed)
-    chosen, hashes = np.empty(0, np.int64), np.empty(0, np.uint64)
     with open_table(version, table) as (checkpoint, name):
-        for ids in ids_of(checkpoint, name):
-            chosen, hashes = np.concatenate([chosen, ids]), np.concatenate([hashes, hash_ids(ids, seed)])
-            if len(chosen) > count:
-                kept = np.argpartition(hashes, count - 1)[:count]
-                chosen, hashes = chosen[kept], hashes[kept]
-        chosen = np.unique(chosen)  # a damaged table may have an id twice
-        return _looked_up(checkpoint, name, chosen, find_rows(checkpoint, name, chosen, everywhere=True).vectors)
+        sample = sample_table(checkpoint, name, count, seed=seed, most_bytes=sys.maxsize)
+        assert sample is not None  # noqa: S101 - all ids are looked at
+        return _looked_up(checkpoint, name, sample.ids, sample.vectors)
 
 
 def _looked_up(checkpoint: Checkpoint, table: str, ids: I64, vectors: npt.NDArray[np.generic]) -> Lookup:

@@ -18,7 +18,7 @@ from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.placement import misplaced
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.layouts import Placement
-from edl_ckpt.core.model.tables import Encoding, IdRun, ShardIndex, TableEntry
+from edl_ckpt.core.model.tables import DenseEntry, Encoding, IdRun, ShardIndex, TableEntry
 from edl_ckpt.core.sources.elasticdl.target import row_owners
 from edl_ckpt.core.storage.interface import RangeReader
 
@@ -229,6 +229,23 @@ def read_rows(checkpoint: Checkpoint, shard: ShardIndex, entry: TableEntry, firs
         return np.frombuffer(view, np.uint8).reshape(rows.shape)
     reader.read_into(at, rows.reshape(-1).data)
     return rows
+
+
+def read_vectors(
+    checkpoint: Checkpoint, shard: ShardIndex, entry: TableEntry, first: int, count: int
+) -> npt.NDArray[np.generic]:
+    """Return rows [first, first + count) as [n, dim] elements, perhaps a view of the file; errors as `read_rows`."""
+    rows = read_rows(checkpoint, shard, entry, first, np.empty((count, entry.row_bytes), np.uint8))
+    return as_dtype(rows.reshape(-1), entry.dtype).reshape(count, entry.dim)
+
+
+def read_elements(
+    checkpoint: Checkpoint, shard: ShardIndex, entry: DenseEntry, first: int, count: int, *, bits: bool = False
+) -> npt.NDArray[np.generic]:
+    """Return elements [first, first + count) of a dense variable, in C order, as `as_dtype` does."""
+    data = np.empty(count * entry.dtype.itemsize, np.uint8)
+    checkpoint.reader(shard, entry.values).read_into(entry.values.start + first * entry.dtype.itemsize, data.data)
+    return as_dtype(data, entry.dtype, bits=bits)
 
 
 def read_runs(reader: RangeReader, starts: bulk.I64, run_bytes: int, *, workers: int = 1) -> bulk.U8:

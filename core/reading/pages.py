@@ -21,7 +21,15 @@ from edl_ckpt.core.base.words import counted, describe, escaped
 from edl_ckpt.core.kernel.bulk import I64
 from edl_ckpt.core.kernel.placement import owners
 from edl_ckpt.core.model.tables import ShardIndex, TableEntry
-from edl_ckpt.core.reading.blocks import ID_BLOCK_BYTES, IdPiece, as_dtype, check_row_count, cuts, read_piece, read_rows
+from edl_ckpt.core.reading.blocks import (
+    ID_BLOCK_BYTES,
+    IdPiece,
+    check_row_count,
+    cuts,
+    read_elements,
+    read_piece,
+    read_vectors,
+)
 
 if TYPE_CHECKING:
     from edl_ckpt.core.reading.reader import Checkpoint
@@ -83,7 +91,8 @@ class TablePages:
                 reporter.advance(0)  # who pages on fast has given up some of those that wait here
                 stop = min(end, self._begins[number + 1])
                 ids.append(part.ids(at - begin, stop - begin, reporter))
-                vectors.append(part.vectors(at - begin, stop - begin))
+                read = read_vectors(self._checkpoint, part.shard, part.entry, at - begin, stop - at)
+                vectors.append(read.copy())
                 shards.append(np.full(stop - at, part.shard.file.ps_id, np.int64))
                 at = stop
         if len({v.shape[1] for v in vectors}) > 1:
@@ -132,12 +141,6 @@ class _Part:
             check_row_count(self.shard, self.entry, self._places[-1].row)
         return ids
 
-    def vectors(self, first: int, end: int) -> npt.NDArray[np.generic]:
-        """Return rows [first, end) as [n, dim]."""
-        rows = np.empty((end - first, self.entry.row_bytes), np.uint8)
-        data = read_rows(self._checkpoint, self.shard, self.entry, first, rows)
-        return as_dtype(data.reshape(-1), self.entry.dtype).reshape(end - first, self.entry.dim).copy()
-
     def find(self, wanted: int, reporter: Reporter) -> int | None:
         """Return the last row of an id; None without any."""
         found, number = None, 0
@@ -167,13 +170,10 @@ class _Part:
         return ids
 
 
-def read_elements(checkpoint: Checkpoint, name: str, first: int, count: int) -> npt.NDArray[np.generic]:
+def page_elements(checkpoint: Checkpoint, name: str, first: int, count: int) -> npt.NDArray[np.generic]:
     """Return elements [first, first + count) of a dense variable in C order as [n], fewer at the end.
 
     No others are read. Raises NameNotFoundError, which is a KeyError, for an unknown name.
     """
     shard, entry = checkpoint.find_variable(name)
-    count = max(0, min(count, entry.elements - first))
-    data = np.empty(count * entry.dtype.itemsize, np.uint8)
-    checkpoint.reader(shard, entry.values).read_into(entry.values.start + first * entry.dtype.itemsize, data.data)
-    return as_dtype(data, entry.dtype)
+    return read_elements(checkpoint, shard, entry, first, max(0, min(count, entry.elements - first)))

@@ -31,7 +31,7 @@ from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import DenseEntry, Extent, ShardIndex, TableEntry
 from edl_ckpt.core.model.versions import ShardFile, State, Version
-from edl_ckpt.core.reading.blocks import as_dtype
+from edl_ckpt.core.reading.blocks import read_elements
 from edl_ckpt.core.reading.gather import Gathering, MisplacedError, Server
 from edl_ckpt.core.reading.gathered import GatheredReader
 from edl_ckpt.core.reading.kept import KeptReader, keep, take_over
@@ -257,11 +257,8 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         Raises NameNotFoundError, which is a KeyError, for an unknown name.
         """
         shard, entry = self.find_variable(name)
-        reader = self.reader(shard, entry.values)
         check_memory(entry.size_bytes, f"variable {entry.name!r}", self.version.ref)
-        data = np.empty(entry.size_bytes, np.uint8)
-        reader.read_into(entry.values.start, data.data)
-        return as_dtype(data, entry.dtype, bits=bits).reshape(entry.shape)
+        return read_elements(self, shard, entry, 0, entry.elements, bits=bits).reshape(entry.shape)
 
     def table(self, name: str, *, batch_rows: int = 65_536) -> TableView:
         """Return a table: iterate over it to read it in batches of at most `batch_rows` rows, or take `to_numpy()`.

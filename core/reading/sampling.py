@@ -7,6 +7,7 @@ Elements are chosen by their places, which costs no look at ids.
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,18 +16,21 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from edl_ckpt.core.base.memory import check_memory
 from edl_ckpt.core.base.parallel import run_parallel
+from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.kernel.bulk import I64
 from edl_ckpt.core.kernel.placement import owners
 from edl_ckpt.core.model.layouts import Placement
-from edl_ckpt.core.model.tables import DenseEntry, ShardIndex, TableEntry
-from edl_ckpt.core.reading.blocks import as_dtype, id_blocks, read_rows, read_runs
+from edl_ckpt.core.model.tables import ShardIndex, TableEntry
+from edl_ckpt.core.reading.blocks import as_dtype, id_blocks, numpy_dtype, read_elements, read_runs, read_vectors
 from edl_ckpt.core.reading.reader import Checkpoint, openings
 
 U64 = npt.NDArray[np.uint64]
 _GOLDEN, _MIX = 0x9E3779B97F4A7C15, (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 """The constants of splitmix64."""
 _STRETCHES: Final = 16
+_Entry = tuple[ShardIndex, TableEntry]
 _FOUND: Final = np.dtype([("id", np.int64), ("hash", np.uint64), ("entry", np.int64), ("row", np.int64)])
 
 
@@ -67,7 +71,7 @@ class RowSample:
 
 
 def sample_table(
-    checkpoint: Checkpoint, table: str, count: int, *, seed: int, id_bytes: int, most_bytes: int = 1 << 20
+    checkpoint: Checkpoint, table: str, count: int, *, seed: int, id_bytes: int = sys.maxsize, most_bytes: int = 1 << 20
 ) -> RowSample | None:
     """Return at most `count` rows of a table, the same of every version as far as it has their ids.
 
@@ -84,45 +88,41 @@ def sample_table(
     if not looked:
         return None
     row_bytes = max((entry.row_bytes for _, entry in entries), default=0)
-    chosen = _Chosen(min(count, max(most_bytes // max(row_bytes, 1), 1)), seed)
     some = [(shard, entry) for shard, entry in entries if shard.file.ps_id < looked]
-    for number, (shard, entry) in enumerate(some):
-        chosen.add(number, checkpoint, shard, entry)
-    _, order = np.unique(chosen.found["id"], return_index=True)  # ascending; a damaged table may have an id twice
-    found = chosen.found[order]
-    vectors = _vectors(checkpoint, some, found)
-    return RowSample(found["id"], found["hash"], vectors, ps_num, looked, chosen.reach, checkpoint.placement(table))
+    chosen, reach = _choose(checkpoint, some, min(count, max(most_bytes // max(row_bytes, 1), 1)), seed)
+    stored = np.sort(chosen, order=["entry", "row"])[::-1]
+    found = stored[np.unique(stored["id"], return_index=True)[1]]  # a damaged table may have an id twice: the last row
+    vectors = _vectors(checkpoint, table, some, found)
+    return RowSample(found["id"], found["hash"], vectors, ps_num, looked, reach, checkpoint.placement(table))
 
 
-class _Chosen:
-    """The ids with the least hashes so far, and where their rows are: the number of the entry, and of the row."""
-
-    def __init__(self, count: int, seed: int) -> None:
-        self._count, self._seed = count, seed
-        self.found = np.empty(0, _FOUND)
-        self.reach = (1 << 64) - 1
-
-    def add(self, number: int, checkpoint: Checkpoint, shard: ShardIndex, entry: TableEntry) -> None:
-        """Look at all ids of an entry."""
+def _choose(
+    checkpoint: Checkpoint, entries: Sequence[_Entry], count: int, seed: int
+) -> tuple[npt.NDArray[np.void], int]:
+    """Return the rows with the least hashes of ids, and the hash up to which all are there."""
+    found, reach = np.empty(0, _FOUND), (1 << 64) - 1
+    for number, (shard, entry) in enumerate(entries):
         for first, ids in id_blocks(checkpoint, shard, entry):
-            hashes = hash_ids(ids, self._seed)
-            near = np.flatnonzero(hashes <= np.uint64(self.reach))
+            hashes = hash_ids(ids, seed)
+            near = np.flatnonzero(hashes <= np.uint64(reach))
             more = np.empty(len(near), _FOUND)
             more["id"], more["hash"], more["entry"], more["row"] = ids[near], hashes[near], number, near + first
-            self.found = np.concatenate([self.found, more])
-            if len(self.found) > self._count:
-                kept = np.argpartition(self.found["hash"], self._count - 1)[: self._count]
-                self.found = self.found[kept]
-                self.reach = int(self.found["hash"].max())
+            found = np.concatenate([found, more])
+            if len(found) > count:
+                found = found[np.argpartition(found["hash"], count - 1)[:count]]
+                reach = int(found["hash"].max())
+    return found, reach
 
 
 def _vectors(
-    checkpoint: Checkpoint, entries: Sequence[tuple[ShardIndex, TableEntry]], found: npt.NDArray[np.void]
+    checkpoint: Checkpoint, table: str, entries: Sequence[_Entry], found: npt.NDArray[np.void]
 ) -> npt.NDArray[np.generic]:
     """Return the vectors of chosen rows [n, dim]."""
     dim = max((entry.dim for _, entry in entries), default=0)
-    dtype = next((entry.dtype for _, entry in entries if entry.dtype), None)
-    vectors = np.zeros((len(found), dim), as_dtype(np.empty(0, np.uint8), dtype).dtype)
+    row_bytes = max((entry.row_bytes for _, entry in entries), default=0)
+    what = f"{counted(len(found), 'row')} of table {table!r}"
+    check_memory(2 * len(found) * row_bytes, what, checkpoint.version.ref)
+    vectors = np.zeros((len(found), dim), numpy_dtype(checkpoint.table_dtype(table)))
     workers = openings(checkpoint.store)
     for number, (shard, entry) in enumerate(entries):
         mine = np.flatnonzero(found["entry"] == number)
@@ -159,15 +159,8 @@ def sample_variable(
     Of variables with one shape and one dtype they are those of the same places.
     """
     shard, entry = checkpoint.find_variable(name)
-    reader = checkpoint.reader(shard, entry.values)
     for places in stretches(entry.elements, most_bytes // entry.dtype.itemsize, seed=seed, name=name):
-        data = np.empty(len(places) * entry.dtype.itemsize, np.uint8)
-        reader.read_into(_place(entry, places.start), data.data)
-        yield as_dtype(data, entry.dtype)
-
-
-def _place(entry: DenseEntry, element: int) -> int:
-    return entry.values.start + element * entry.dtype.itemsize
+        yield read_elements(checkpoint, shard, entry, places.start, len(places))
 
 
 def sample_values(
@@ -184,9 +177,7 @@ def sample_values(
 
     def read(piece: tuple[int, int, int]) -> npt.NDArray[np.generic]:
         number, first, end = piece
-        shard, entry = entries[number]
-        data = read_rows(checkpoint, shard, entry, first, np.empty((end - first, entry.row_bytes), np.uint8))
-        return as_dtype(data.reshape(-1), entry.dtype).reshape(len(data), entry.dim)
+        return read_vectors(checkpoint, *entries[number], first, end - first)
 
     pieces = [
         (number, max(places.start, first) - first, min(places.stop, end) - first)

@@ -25,7 +25,7 @@ from edl_ckpt.core.base.words import abridged, counted, describe, escaped
 from edl_ckpt.core.kernel.bulk import I64, order_ids
 from edl_ckpt.core.kernel.placement import owners
 from edl_ckpt.core.model.tables import ShardIndex, TableEntry
-from edl_ckpt.core.reading.blocks import as_dtype, id_blocks, numpy_dtype, read_rows, read_runs
+from edl_ckpt.core.reading.blocks import as_dtype, id_blocks, numpy_dtype, read_rows, read_runs, read_vectors
 from edl_ckpt.core.reading.parts import Rows
 
 if TYPE_CHECKING:
@@ -104,9 +104,7 @@ class TableView:
             for first, block in id_blocks(self._checkpoint, shard, entry):
                 for start in range(0, len(block), self._batch_rows):
                     ids = block[start : start + self._batch_rows]
-                    rows = np.empty((len(ids), entry.row_bytes), np.uint8)
-                    rows = read_rows(self._checkpoint, shard, entry, first + start, rows)
-                    yield Rows(ids, as_dtype(rows.reshape(-1), entry.dtype).reshape(len(ids), entry.dim))
+                    yield Rows(ids, read_vectors(self._checkpoint, shard, entry, first + start, len(ids)))
 
     def to_numpy(self, ids: Ids | None = None) -> Rows:
         """Return all rows in ascending order of their ids, or those of `ids` in the order of `ids`.

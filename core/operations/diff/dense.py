@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
-from edl_ckpt.core.model.tables import DenseEntry, ShardIndex
 from edl_ckpt.core.operations.diff.measures import Sums, compare
 from edl_ckpt.core.operations.diff.results import DenseDiff
-from edl_ckpt.core.reading.blocks import as_dtype
+from edl_ckpt.core.reading.blocks import read_elements
 from edl_ckpt.core.reading.reader import Checkpoint
 
 _DENSE_BYTES: Final = 4 << 20
@@ -30,19 +26,11 @@ def diff_dense(one: Checkpoint, two: Checkpoint, name: str, tolerance: float) ->
     sums, differs = Sums(), False
     step = _DENSE_BYTES // 8
     for start in range(0, a.elements, step):
-        stop = min(start + step, a.elements)
-        x, y = _elements(one, *first, start, stop), _elements(two, *second, start, stop)
+        count = min(step, a.elements - start)
+        x, y = read_elements(one, *first, start, count), read_elements(two, *second, start, count)
         differs |= bool(compare(x, y, tolerance, sums).differ.any())
     status = "changed" if differs or changes else "equal"
     return DenseDiff(name, status, sums.max_abs, sums.l2, sums.relative, sums.cosine, ", ".join(changes))
-
-
-def _elements(
-    checkpoint: Checkpoint, shard: ShardIndex, entry: DenseEntry, start: int, stop: int
-) -> npt.NDArray[np.generic]:
-    data = np.empty((stop - start) * entry.dtype.itemsize, np.uint8)
-    checkpoint.reader(shard, entry.values).read_into(entry.values.start + start * entry.dtype.itemsize, data.data)
-    return as_dtype(data, entry.dtype)
 
 
 def _shape(shape: Sequence[int]) -> str:
