@@ -47,8 +47,7 @@ def working(
         return
     if workers is not None and "workers" not in out.defaulted:
         raise UsageError("--workers cannot be used with --cluster", hint="a cluster has the workers that it has")
-    from edl_ckpt.core.cluster.choice import check_shared, check_target, cluster_at
-    from edl_ckpt.core.cluster.preflight import ask_workers
+    from edl_ckpt.core.cluster.choice import ask_workers, check_shared, check_target, cluster_at
 
     if target is not None:
         check_shared(target)

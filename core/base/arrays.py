@@ -84,9 +84,9 @@ def as_array(value: object, what: str = "the array") -> npt.NDArray[Any]:
     """
     if type(value) is np.ndarray:
         array = value
-    elif _is_of("torch", value):
+    elif is_of(value, "torch"):
         array = _from_torch(value, what)
-    elif _is_of("pyarrow", value):
+    elif is_of(value, "pyarrow"):
         array = _from_arrow(value, what)
     else:
         array = _from_any(value, what)
@@ -124,9 +124,13 @@ def _check_width(listed: Sequence[object] | None, what: str) -> None:
             raise UsageError(f"{what}: {each} is no int64, as ids are")
 
 
-def _is_of(library: str, value: object) -> bool:
-    """Say whether a class of a value, or one that it inherits from, is of a library; nothing is imported."""
-    return any(kind.__module__.partition(".")[0] == library for kind in type(value).__mro__)
+def is_of(value: object, *libraries: str) -> bool:
+    """Say whether a class of a value, or one that it inherits from, is of one of these libraries; nothing is imported.
+
+    >>> is_of(np.zeros(2), "torch", "numpy"), is_of(3, "numpy")
+    (True, False)
+    """
+    return any(kind.__module__.partition(".")[0] in libraries for kind in type(value).__mro__)
 
 
 def _kind(value: object) -> str:

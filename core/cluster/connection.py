@@ -39,17 +39,14 @@ def connected(address: str, reporter: Reporter) -> Iterator[Any]:
     without Dask, UnavailableError when no scheduler answers, or has no worker in time. Warns when whoever can reach the
     scheduler could run code on the workers.
     """
-    count = _local_count(address)
-    _check_address(address)
+    given = _meaning(address)
     distributed = _dask()
     with ExitStack() as stack:
         try:
-            if count is None:
-                given: dict[str, Any] = {"address" if "://" in address else "scheduler_file": address}
-            else:
+            if "n_workers" in given:
                 with _without_interrupts():
                     local = distributed.LocalCluster(
-                        n_workers=count,
+                        **given,
                         threads_per_worker=1,
                         processes=True,
                         dashboard_address="127.0.0.1:0",
@@ -119,37 +116,33 @@ def _dask() -> Any:
     return distributed
 
 
-def _check_address(address: str) -> None:
-    """Raise UsageError for what is no address, and NotFoundError for a scheduler file that is not there."""
+def _meaning(address: str) -> dict[str, Any]:
+    """Return the option of Dask that an address is: `n_workers` of a cluster of this machine, or one of its client.
+
+    Raises UsageError for what is no address, and NotFoundError for a scheduler file that is not there.
+    """
     fault = UsageError(f"no address of a cluster: {address!r} ({_EXPECTED})")
     if address.startswith(_LOCAL):
-        return
+        text = address.removeprefix(_LOCAL)
+        if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 1024):
+            raise fault
+        return {"n_workers": int(text)}
     if "://" in address:
         where = urlsplit(address)
         if where.scheme not in {"tcp", "tls"} or not where.hostname or not re.search(r":\d+$", where.netloc):
             raise fault
-    elif os.path.isfile(address):
-        try:
-            with storage_errors(address), open(address, "rb") as file:
-                known = parse_document(file.read(MAX_BYTES + 1), address, foreign=True)
-        except UsageError:
-            known = {}
-        if not isinstance(known.get("address"), str):
-            raise UsageError("not a file that `dask scheduler --scheduler-file` wrote", path=address)
-    elif os.sep in address or address.endswith(".json"):
-        raise NotFoundError("no such scheduler file", path=address)
-    else:
-        raise fault
-
-
-def _local_count(address: str) -> int | None:
-    """Return the number of processes in `local:N`; None for another address."""
-    if not address.startswith(_LOCAL):
-        return None
-    text = address.removeprefix(_LOCAL)
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 1024):
-        raise UsageError(f"no address of a cluster: {address!r} ({_EXPECTED})")
-    return int(text)
+        return {"address": address}
+    if not os.path.isfile(address):
+        is_file = os.sep in address or address.endswith(".json")
+        raise NotFoundError("no such scheduler file", path=address) if is_file else fault
+    try:
+        with storage_errors(address), open(address, "rb") as file:
+            known = parse_document(file.read(MAX_BYTES + 1), address, foreign=True)
+    except UsageError:
+        known = {}
+    if not isinstance(known.get("address"), str):
+        raise UsageError("not a file that `dask scheduler --scheduler-file` wrote", path=address)
+    return {"scheduler_file": address}
 
 
 def is_this_machine(host: str) -> bool:

@@ -11,7 +11,7 @@ import logging
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -125,8 +125,16 @@ class ClusterExecutor:
             raise lost() from error
 
     def ask_scheduler(self, function: Callable[..., Any]) -> Any:
-        """Return what the scheduler answers; raises its errors, and UnavailableError when it does not answer."""
-        return self._in_time(ANSWER_SECONDS, self.client._run_on_scheduler, function)  # noqa: SLF001
+        """Return what the scheduler answers, or the error that it raised: it unpacks what workers are sent.
+
+        Raises UnavailableError when it does not answer.
+        """
+        try:
+            return self._in_time(ANSWER_SECONDS, self.client._run_on_scheduler, function)  # noqa: SLF001
+        except UnavailableError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it raises is the answer
+            return error
 
     def _in_time(self, seconds: float, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Call a function of the client, which would wait for ever for a scheduler that is stopped."""
@@ -277,7 +285,7 @@ class ClusterExecutor:
         """Yield the results of all tasks, in their order."""
         waiting, published = iter(tasks), Published.of(work, list(self.shown.values()))
         name = str(work) if isinstance(work, FunctionWork) else type(work).__name__.strip("_")
-        running = _Running(self.client, published, self._watch, name)
+        running = _Running(self, published, name)
         self._at_work.append(running)
         try:
             while True:
@@ -333,10 +341,6 @@ class ClusterExecutor:
         ]
         return tuple(sorted(found, key=lambda each: (each.name, each.address)))
 
-    def _watch(self, silence: Silence, done: int) -> None:
-        """Look whether the workers go on."""
-        silence.look(self.workers(), done, self.name_of, self.reporter)
-
     def log_slowest(self) -> None:
         """Log how many tasks there were, and the slowest of them."""
         if self._tasks:
@@ -364,14 +368,13 @@ class Silence:
         self._done = 0
         self._has_warned = False
 
-    def look(
-        self, workers: Mapping[str, Mapping[str, Any]], done: int, name_of: Callable[[str], str], reporter: Reporter
-    ) -> None:
+    def look(self, executor: ClusterExecutor, done: int) -> None:
         """Look at the workers again; warn, and then raise UnavailableError, when nobody has gone on for long.
 
         `done` are the tasks that are done, of those that the scheduler has.
         """
-        paused = [name_of(address) for address, info in workers.items() if info["status"] == "paused"]
+        workers = executor.workers()
+        paused = [executor.name_of(address) for address, info in workers.items() if info["status"] == "paused"]
         is_at_work = any(info["metrics"].get("task_counts", {}).get("executing") for info in workers.values())
         why = "" if workers else "no worker"
         if paused and not is_at_work:
@@ -385,7 +388,7 @@ class Silence:
         self._since = now if self._since is None else self._since
         if paused and now - self._since > PAUSED_SECONDS and not self._has_warned:
             self._has_warned = True
-            reporter.warn(
+            executor.reporter.warn(
                 f"{abridged(paused, _NAMED)}: paused by Dask, with more in memory than it allows; the work waits"
                 f" {NO_WORKER_SECONDS:.0f} seconds"
             )
@@ -407,11 +410,11 @@ class Silence:
 class _Running:
     """The tasks of one work that the scheduler has."""
 
-    def __init__(self, client: Any, published: Published, watch: Callable[[Silence, int], None], name: str) -> None:
-        self._client = client
+    def __init__(self, executor: ClusterExecutor, published: Published, name: str) -> None:
+        self._executor = executor
+        self._client = client = executor.client
         self._name = name
         self._published = published
-        self._watch = watch
         self._plan: Any = published
         if len(published.data) + len(published.shown) > _LIGHT_BYTES:
             with meanings():
@@ -430,22 +433,19 @@ class _Running:
     def begin(self, tasks: Sequence[Any]) -> None:
         """Give tasks to the scheduler."""
         if tasks:
-            self._submit([(worker.packed(task), 1) for task in tasks])
+            self._futures.extend(self._given([(worker.packed(task), 1) for task in tasks]))
 
-    def _submit(self, data: Sequence[tuple[bytes, int]], *, first: bool = False) -> None:
+    def _given(self, tasks: Sequence[tuple[bytes, int]]) -> Iterator[tuple[Any, bytes, int]]:
+        """Give packed tasks to the scheduler, each with the number of its life; return them with their futures."""
         with meanings():
             futures = self._client.map(
                 worker.do_task,
-                [task for task, _ in data],
+                [data for data, _ in tasks],
                 published=self._plan,
-                key=[f"edl-ckpt-{self._name}-{uuid.uuid4().hex}" for _ in data],
+                key=[f"edl-ckpt-{self._name}-{uuid.uuid4().hex}" for _ in tasks],
                 pure=False,
             )
-        entries = [(future, *each) for future, each in zip(futures, data, strict=True)]
-        if first:
-            self._futures.extendleft(reversed(entries))
-        else:
-            self._futures.extend(entries)
+        return ((future, *task) for future, task in zip(futures, tasks, strict=True))
 
     def next(self) -> Done:
         """Return the next result, in the order of the tasks."""
@@ -460,7 +460,7 @@ class _Running:
                     f"{error.allowed_failures + 1} workers died at the same task, {life} times",
                     hint="give workers more memory (their --memory-limit), and look at their logs",
                 ) from error
-            self._submit([(data, life + 1)], first=True)
+            self._futures.extendleft(self._given([(data, life + 1)]))
             return self.next()
         finally:
             future.release()  # an error has this frame as long as somebody looks at it; its task need not stay
@@ -475,7 +475,7 @@ class _Running:
                 with meanings():
                     done: Done = future.result(timeout=LOOK_SECONDS)
             except NotYet:
-                self._watch(silence, self.done())
+                silence.look(self._executor, self.done())
             else:
                 return done
 

@@ -2,8 +2,7 @@
 
 from edl_ckpt.core.training.objects.checkpoint import ObjectCheckpoint, VersionRef, list_variables, load_variable
 from edl_ckpt.core.training.objects.manager import CheckpointManager
-from edl_ckpt.core.training.objects.restoration import UnrestoredWarning
-from edl_ckpt.core.training.objects.status import LoadStatus
+from edl_ckpt.core.training.objects.restoration import LoadStatus, UnrestoredWarning
 from edl_ckpt.core.training.objects.tracking import Trackable
 from edl_ckpt.core.training.objects.variables import EmbeddingTable, Variable
 

@@ -29,8 +29,7 @@ from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import LocationLike
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.training.objects.graph import walk
-from edl_ckpt.core.training.objects.restoration import Restoration
-from edl_ckpt.core.training.objects.status import SAVE_COUNTER, LoadStatus, NothingRestored
+from edl_ckpt.core.training.objects.restoration import SAVE_COUNTER, LoadStatus, NothingRestored, Restoration
 from edl_ckpt.core.training.objects.tracking import Child, Trackable, children_of, is_leaf, is_node, is_stateful
 from edl_ckpt.core.training.objects.values import array_of, state_of
 from edl_ckpt.core.training.objects.variables import EmbeddingTable, Variable

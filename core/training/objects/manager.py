@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from edl_ckpt.core.base.errors import (
@@ -47,23 +47,14 @@ _LOOKS: Final = 3
 _REASONS: Final = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Swept:
-    """The versions that managers go on with, those that they keep for ever, and those to delete."""
-
-    managed: Managed
-    doomed: tuple[int, ...]
-
-
-def sweep_saved(managed: Managed, max_to_keep: int | None, every_seconds: float | None) -> Swept:
-    """Return the versions to delete, the oldest first, until `max_to_keep` remain.
+def sweep_saved(managed: Managed, max_to_keep: int | None, every_seconds: float | None) -> tuple[Managed, list[int]]:
+    """Return what managers go on with, and the versions to delete, the oldest first, until `max_to_keep` remain.
 
     One that is at least `every_seconds` younger than the last that was preserved is preserved itself: it is forgotten,
     and no manager ever deletes it. Source: `CheckpointManager._sweep`.
 
-    >>> swept = sweep_saved(Managed({1: 0.0, 2: 10.0, 3: 20.0}, 3, -5.0), 1, 12.0)
-    >>> swept.doomed, swept.managed.saved, swept.managed.last_preserved
-    ((1,), {3: 20.0}, 10.0)
+    >>> sweep_saved(Managed({1: 0.0, 2: 10.0, 3: 20.0}, 3, -5.0), 1, 12.0)
+    (Managed(saved={3: 20.0}, latest=3, last_preserved=10.0), [1])
     """
     saved, last = dict(managed.saved), managed.last_preserved
     doomed: list[int] = []
@@ -74,7 +65,7 @@ def sweep_saved(managed: Managed, max_to_keep: int | None, every_seconds: float 
             last = moment
         else:
             doomed.append(number)
-    return Swept(Managed(saved, managed.latest, last), tuple(doomed))
+    return Managed(saved, managed.latest, last), doomed
 
 
 class CheckpointManager:
@@ -289,13 +280,13 @@ class CheckpointManager:
         managed = _with(self._remembered(), number, moment)
         present = replace(managed, saved={n: at for n, at in managed.saved.items() if n in there})
         every = None if self._every_hours is None else self._every_hours * 3600.0
-        swept = sweep_saved(present, self._max_to_keep, every)
-        guarded = self._guarded(versions) if swept.doomed else set()
-        deleted = self._deleted([n for n in swept.doomed if n not in guarded])
-        preserved = present.saved.keys() - swept.managed.saved.keys() - set(swept.doomed)
+        swept, doomed = sweep_saved(present, self._max_to_keep, every)
+        guarded = self._guarded(versions) if doomed else set()
+        deleted = self._deleted([n for n in doomed if n not in guarded])
+        preserved = present.saved.keys() - swept.saved.keys() - set(doomed)
         # Another manager may still be writing a version that is recorded and not there.
         lost = {n for n, at in managed.saved.items() if n not in there and at < moment - GRACE_SECONDS}
-        gone, last = preserved | lost | set(deleted), swept.managed.last_preserved
+        gone, last = preserved | lost | set(deleted), swept.last_preserved
 
         def change(now: Managed) -> Managed:
             kept = _without(_with(now, number, moment), gone)

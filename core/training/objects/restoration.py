@@ -1,9 +1,12 @@
 """One restore of a version into the objects of a program: what is restored at once, what waits, and what never came.
 
+Its status says what matched and what did not, as in TensorFlow.
+
 SavedValues wait until something of their name is created. While values wait, the version stays open, until they are all
 restored or the next restore of the same checkpoint begins.
 
-Source: `_CheckpointRestoreCoordinator` in `tensorflow/python/checkpoint/checkpoint.py` of TensorFlow.
+Source: `_CheckpointRestoreCoordinator`, `CheckpointLoadStatus` and `InitializationOnlyStatus` in
+`tensorflow/python/checkpoint/checkpoint.py` of TensorFlow.
 """
 
 from __future__ import annotations
@@ -12,18 +15,19 @@ import itertools
 import logging
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, NoReturn, Self
 
 from edl_ckpt.core.base.errors import MismatchError
 from edl_ckpt.core.base.words import abridged, counted
 from edl_ckpt.core.reading.aliases import Path, path_name
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.training.objects.graph import Match, Pair
-from edl_ckpt.core.training.objects.tracking import Child, Trackable, TrackedDict, TrackedList, is_leaf
+from edl_ckpt.core.training.objects.graph import Match, Pair, leaves_of
+from edl_ckpt.core.training.objects.tracking import Binding, Child, Trackable, TrackedDict, TrackedList, is_leaf
 from edl_ckpt.core.training.objects.values import SavedValues, shape_of, why_not
 
+SAVE_COUNTER = "save_counter"
+"""The name of the counter of saves: it does not count as a match, and a version of others lacks it."""
 LOG: Final = logging.getLogger("edl_ckpt")
 _NAMED: Final = 20
 _NUMBERS: Final = itertools.count(1)
@@ -111,15 +115,19 @@ class Restoration:
             return
         for node, path in match.nodes:
             if isinstance(node, Trackable | TrackedDict | TrackedList):
-                node.wait_for(Bound(self, path))
+                node.wait_for(Binding(self, path))
 
-    def adopt(self, path: Path, child: Child) -> None:
-        """Restore into an object that is being added below the node at a path."""
-        match = Match()
+    def adopt(self, path: Path, name: str, value: Any) -> Any:
+        """Restore into a value that is being added under a name to the node at a path; return the value to store."""
+        if self.is_over:
+            return value
+        stored = [value]
+        child, match = Child(name, value, lambda new: stored.__setitem__(0, new)), Match()
         below = self.values.names.look(child, path, match)
-        if below is not None and not is_leaf(child.value):
-            match = self.values.names.match(child.value, below)
+        if below is not None and not is_leaf(value):
+            match = self.values.names.match(value, below)
         self.restore_now(match)
+        return stored[0]
 
     def warn_of_missed(self, root: object) -> None:
         """Warn of values that came into plain objects since, and that did not get what waits for them."""
@@ -182,22 +190,101 @@ class Restoration:
         _LATEST[key] = found, self._number
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """A restore, as one node knows it: by the path of the node in the checkpoint."""
+class LoadStatus:
+    """The result of `restore`. Its assertions raise MismatchError, which is an AssertionError; they return itself."""
 
-    restoration: Restoration
-    path: Path
+    def __init__(self, restoration: Restoration, root: Trackable) -> None:
+        self._restoration = restoration
+        self._root = root
 
-    @property
-    def is_over(self) -> bool:
-        """Say whether nothing waits any more."""
-        return self.restoration.is_over
+    def __repr__(self) -> str:
+        waiting = len(self._restoration.unused)
+        return f"RestoreStatus({self._restoration.ref}, {counted(waiting, 'value')} not restored)"
 
-    def adopt(self, name: str, value: Any) -> Any:
-        """Restore what waits for a value that is about to get a name; return the value to store."""
-        if self.restoration.is_over:
-            return value
-        stored = [value]
-        self.restoration.adopt(self.path, Child(name, value, lambda new: stored.__setitem__(0, new)))
-        return stored[0]
+    def assert_consumed(self) -> Self:
+        """Raise unless every value of the checkpoint was restored and every value of the program has one."""
+        self._raise([*self._without_value(), *self._unused()])
+        return self
+
+    def assert_existing_objects_matched(self) -> Self:
+        """Raise unless every value of the program was restored; the checkpoint may have more."""
+        self._raise(list(self._without_value()))
+        return self
+
+    def assert_nontrivial_match(self) -> Self:
+        """Raise when nothing was restored but the counter of saves.
+
+        TensorFlow's passes already when only the counter matched.
+        """
+        names = [path for path, value in leaves_of(self._root) if self._restoration.has_restored(value)]
+        if all(path == (SAVE_COUNTER,) for path in names):
+            problems = [*self._without_value(), *self._unused()]
+            self._raise(problems or ["nothing to restore: the program has no values yet"])
+        return self
+
+    def expect_partial(self) -> Self:
+        """Give no warning when values of the checkpoint have not been used at the end."""
+        self._restoration.expect_partial()
+        return self
+
+    def initialize_or_restore(self) -> None:
+        """Restore into what came since into plain objects, which do not notice additions."""
+        if not self._restoration.is_over:
+            self._restoration.restore_now(self._restoration.values.names.match(self._root, ()))
+
+    def _without_value(self) -> Iterator[str]:
+        """Yield each value of the program that was not restored."""
+        restoration = self._restoration
+        match = restoration.values.names.match(self._root, ())
+        waiting = {id(pair.child.value): pair.path for pair in match.pairs}
+        for path, value in leaves_of(self._root):
+            if restoration.has_restored(value) or self._is_optional(path):
+                continue
+            name = path_name(path)
+            shape = shape_of(value, name) or "the state of an object"
+            if path in restoration.mismatches:
+                yield restoration.mismatches[path]
+            elif id(value) in waiting:
+                yield f"{name}: {shape} in the program, created after the restore"
+            else:
+                yield f"{name}: {shape} in the program, not in the checkpoint"
+
+    def _is_optional(self, path: Path) -> bool:
+        return path == (SAVE_COUNTER,) and path not in self._restoration.values.names.paths
+
+    def _unused(self) -> Iterator[str]:
+        """Yield each value of the checkpoint that was not restored."""
+        shapes = self._restoration.values.shapes
+        for path in self._restoration.unused:
+            yield f"{path_name(path)}: {shapes[path]} in the checkpoint, not restored into the program"
+
+    def _raise(self, problems: Sequence[str]) -> None:
+        if problems:
+            raise MismatchError(
+                f"the checkpoint and the program differ in {counted(len(problems), 'value')}"
+                + "".join(f"\n  {text}" for text in problems),
+                path=self._restoration.ref,
+            )
+
+
+class NothingRestored(LoadStatus):
+    """The status of `restore(None)`: there was no checkpoint, so every assertion fails."""
+
+    def __init__(self) -> None:
+        """Have neither a restoration nor a root: the values of the program are its initial ones."""
+
+    def assert_consumed(self) -> NoReturn:
+        """Raise MismatchError."""
+        raise MismatchError("no checkpoint was given (None), so nothing was restored")
+
+    assert_existing_objects_matched = assert_nontrivial_match = assert_consumed
+
+    def expect_partial(self) -> Self:
+        """Do nothing."""
+        return self
+
+    def initialize_or_restore(self) -> None:
+        """Do nothing."""
+
+    def __repr__(self) -> str:
+        return "NothingRestored()"

@@ -15,12 +15,16 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, SupportsIndex
 
-from edl_ckpt.core.base.arrays import is_array
+from edl_ckpt.core.base.arrays import is_array, is_of
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.reading.aliases import Path
 from edl_ckpt.core.training.objects.variables import EmbeddingTable
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.training.objects.restoration import Restoration
 
 
 class Child(NamedTuple):
@@ -31,17 +35,11 @@ class Child(NamedTuple):
     put: Callable[[Any], None] | None
 
 
-class Binding(Protocol):
-    """A restore that waits for the objects below one node."""
+class Binding(NamedTuple):
+    """A restore that waits for the objects below one node, and the path of the node in the checkpoint."""
 
-    def adopt(self, name: str, value: Any) -> Any:
-        """Restore what waits for a value that is about to get a name; return the value to store."""
-        ...
-
-    @property
-    def is_over(self) -> bool:
-        """Say whether nothing waits any more."""
-        ...
+    restoration: Restoration
+    path: Path
 
 
 _OPAQUE = (
@@ -84,11 +82,6 @@ def is_iterator(value: object) -> bool:
 def is_leaf(value: object) -> bool:
     """Say whether a value is saved by itself: an array, a table, or the state of an object as a whole."""
     return is_table(value) or is_stateful(value) or (is_array(value) and not isinstance(value, Trackable))
-
-
-def is_of(value: object, *libraries: str) -> bool:
-    """Say whether a class of a value, or one that it inherits from, is of one of these libraries."""
-    return any(kind.__module__.partition(".")[0] in libraries for kind in type(value).__mro__)
 
 
 def _is_module(value: object) -> bool:
@@ -136,11 +129,8 @@ def attributes_of(node: Any) -> Iterator[Child]:
     """Yield the attributes of an object as edges, those in `__slots__` too."""
     names = [*getattr(node, "__dict__", ()), *(name for name in _slots_of(type(node)) if hasattr(node, name))]
     for name in dict.fromkeys(names):
-        yield Child(name, getattr(node, name), functools.partial(_put_attribute, node, name))
-
-
-def _put_attribute(node: object, name: str, value: object) -> None:
-    object.__setattr__(node, name, value)  # without the notice of `Trackable`
+        put = functools.partial(object.__setattr__, node, name)  # without the notice of `Trackable`
+        yield Child(name, getattr(node, name), put)
 
 
 def _slots_of(kind: type) -> Iterator[str]:
@@ -163,9 +153,9 @@ class _Noticing:
         except RecursionError:
             raise UsageError(f"{name}: the {type(value).__name__} is nested too deeply, or contains itself") from None
         if self._bindings and isinstance(name, str) and (is_leaf(value) or is_node(value)):
-            self._bindings[:] = [binding for binding in self._bindings if not binding.is_over]
+            self._bindings[:] = [binding for binding in self._bindings if not binding.restoration.is_over]
             for binding in reversed(self._bindings):  # most often the latest restore first
-                value = binding.adopt(name, value)
+                value = binding.restoration.adopt(binding.path, name, value)
         return value
 
     def wait_for(self, binding: Binding) -> None:

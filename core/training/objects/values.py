@@ -11,13 +11,13 @@ import numpy.typing as npt
 
 from edl_ckpt.core.adapters.nest import flatten, unflatten
 from edl_ckpt.core.adapters.tensorflow import iterator_state, restore_iterator, to_tensor
-from edl_ckpt.core.base.arrays import as_array, dtype_name
+from edl_ckpt.core.base.arrays import as_array, dtype_name, is_of
 from edl_ckpt.core.base.libraries import library, torch_tensor
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.reading.aliases import ALIASES, Path, parse_aliases, parse_name, path_name
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.training.objects.graph import SavedPaths
-from edl_ckpt.core.training.objects.tracking import Child, is_iterator, is_of, is_stateful, is_table
+from edl_ckpt.core.training.objects.tracking import Child, is_iterator, is_stateful, is_table
 from edl_ckpt.core.training.objects.variables import EmbeddingTable, Variable
 
 
@@ -103,7 +103,8 @@ class SavedValues:
                 child.value.load_state_dict(state)
             return child.value
         if is_table(child.value):
-            return _put_table(child, self._read_table(path, child.value))
+            table, value = self._read_table(path, child.value), child.value
+            return value.assign(table) if isinstance(value, EmbeddingTable) else _replaced(child, table)
         memory = _memory_of(child.value)
         if memory is not None:
             shard, entry = self.checkpoint.find_variable(self._dense[path])
@@ -146,10 +147,6 @@ def why_not(child: Child) -> str:
     if isinstance(value, Table | np.generic | np.ndarray) or is_of(value, "jax", "jaxlib"):
         return "in a tuple it can be neither changed nor replaced" if child.put is None else ""
     return "it cannot be changed in place: it has no assign(value)"
-
-
-def _put_table(child: Child, table: Table) -> Any:
-    return child.value.assign(table) if isinstance(child.value, EmbeddingTable) else _replaced(child, table)
 
 
 def _put_array(child: Child, data: npt.NDArray[Any], name: str) -> Any:

@@ -23,7 +23,7 @@ from edl_ckpt.core.base import errors
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.progress import SILENT, Progress, SilentReporter
 from edl_ckpt.core.cluster import executor as executor_module
-from edl_ckpt.core.cluster import preflight, worker
+from edl_ckpt.core.cluster import worker
 from edl_ckpt.core.cluster.choice import cluster_at
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.cluster.worker import packed
@@ -115,7 +115,7 @@ def test_a_scheduler_that_does_not_answer(client: Any, monkeypatch: pytest.Monke
     monkeypatch.setattr(executor_module, "SCHEDULER_SECONDS", 0.1)
     monkeypatch.setattr(worker, "look", never)
     with pytest.raises(UnavailableError, match="the scheduler has not answered for 0 seconds"):
-        preflight._of_scheduler(executor)
+        executor.ask_scheduler(worker.look)
     executor.client = SimpleNamespace(status="running", sync=client.sync, scheduler=SimpleNamespace(identity=never))
     with pytest.raises(UnavailableError, match="the scheduler has not answered for 0 seconds"):
         executor.workers(now=True)
