@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import TextIO
 
@@ -15,15 +15,14 @@ from edl_ckpt.core.base.words import extra_hint
 _TRY = "these commands print the same: edl-ckpt list, edl-ckpt inspect, edl-ckpt head"
 
 
-def check_terminal(environment: Mapping[str, str] | None = None) -> None:
+def check_terminal() -> None:
     """Raise UsageError where there is no terminal, UnsupportedError for one without a cursor to move."""
-    variables = os.environ if environment is None else environment
     away = [name for name in ("stdin", "stdout", "stderr") if not getattr(sys, name).isatty()]
     if away:
         *others, last = away
         names = f"{', '.join(others)} and {last} are no terminals" if others else f"{last} is no terminal"
         raise UsageError(f"browse needs a terminal; {names}", hint=_TRY)
-    term = variables.get("TERM", "")
+    term = os.environ.get("TERM", "")
     if term in {"", "dumb", "unknown"}:
         named = f"TERM={term}" if term else "a terminal without a name (TERM is not set)"
         raise UnsupportedError(f"{named} cannot move its cursor, which browse needs", hint=_TRY)

@@ -87,6 +87,13 @@ class WindowPage(TensorPage):
         """Return what the rows of this range are made of; called in a thread."""
         raise NotImplementedError
 
+    def show_window(self, rows: WindowRows, cursor: int, empty: str) -> None:
+        """Show other rows, and read those that are seen."""
+        self._error = None
+        self.give_up("rows")
+        self.grid.show(rows, cursor=cursor, empty=empty)
+        self.look()
+
     def on_grid_cursor_moved(self) -> None:
         """Read the rows that are seen, unless they are there or being read."""
         self.look()
@@ -162,10 +169,9 @@ class TablePage(WindowPage):
 
     def begin(self) -> None:
         """Show the rows from the first one on."""
-        self._seed, self._error = None, None
-        self.give_up("rows")
-        self.grid.show(WindowRows(_ROWS, len(self._pages), _row_cells), cursor=self.grid.cursor, empty="no rows")
-        self.look()
+        self._seed = None
+        self.show_window(WindowRows(_ROWS, len(self._pages), _row_cells), self.grid.cursor, "no rows")
+        self.show_title()
 
     def read(self, wanted: range, job: BackgroundJob) -> RowsRead:
         """Read rows."""
@@ -193,7 +199,6 @@ class TablePage(WindowPage):
                 return
             if self._seed is not None:
                 self.begin()
-                self.show_title()
             self.grid.move_to(position)
 
         self.work("searching the ids", find, show, kind="search")
@@ -216,7 +221,6 @@ class TablePage(WindowPage):
         if self._seed is None:
             return False
         self.begin()
-        self.show_title()
         return True
 
     def on_grid_opened(self, event: Grid.Opened) -> None:
@@ -263,15 +267,11 @@ class LinesPage(WindowPage):
 
     def begin(self) -> None:
         """Show the lines, the cursor on the element where it was."""
-        self._error = None
-        self.give_up("rows")
-        rows = self.grid.rows
-        at = self._first if len(rows) else 0
+        first = self._first if len(self.grid.rows) else 0
         slices = math.prod(self.shape[:-1]) if self.last else 0
         shown = WindowRows(_ELEMENTS, slices * self.lines_each, self._cells)
-        self.grid.show(shown, cursor=self.line_with(at) if self.last else 0, empty="no values")
         self._drawn = self.per_line
-        self.look()
+        self.show_window(shown, self.line_with(first) if self.last else 0, "no values")
 
     _drawn = 0
     _first = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 from xml.etree import ElementTree as ET
@@ -118,7 +118,7 @@ def labels(names: Sequence[str]) -> dict[str, str]:
 
 def sizes(report: LocationReport) -> str:
     """Return a chart of the size of each version, with what prune would do."""
-    unit, scale = _unit(v.size_bytes for v in report.versions)
+    unit, scale = words.unit(max((v.size_bytes for v in report.versions), default=0))
     rows = [
         {
             "version": str(v.key),
@@ -183,7 +183,7 @@ def metric(report: LocationReport, name: str) -> str:
 
 def shards(newest: CheckpointSummary) -> str:
     """Return a chart of the bytes of each shard, with their mean."""
-    unit, scale = _unit(s.size_bytes for s in newest.shards)
+    unit, scale = words.unit(max((s.size_bytes for s in newest.shards), default=0))
     rows = [
         {"shard": s.ps_id, unit: s.size_bytes / scale, _SAYS: f"shard {s.ps_id}: {words.size(s.size_bytes)}"}
         for s in newest.shards
@@ -262,15 +262,6 @@ def histogram(tensor: SampledTensor) -> str:
         "x2": {"field": "to"},
         "y": {"field": "count", "type": "quantitative", "title": None, "axis": thousands},
     }, small=True)  # fmt: skip
-
-
-def _unit(sizes: Iterable[int]) -> tuple[str, int]:
-    """Return the unit in which the largest size is a number of one to four digits, and its bytes."""
-    largest, scale = max(sizes, default=0), 1
-    unit = words.size(largest).partition(" ")[2]
-    while largest / scale >= 1024 and unit != "PiB":
-        scale *= 1024
-    return unit, scale
 
 
 def _sparse(values: Sequence[Any]) -> dict[str, Any]:

@@ -14,17 +14,24 @@ _AS_LIKELY: Final = 0.05
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
+def unit(size_bytes: float) -> tuple[str, int]:
+    """Return the largest unit that leaves a number of one to four digits, and its bytes.
+
+    >>> unit(1023), unit(2**20)
+    (('B', 1), ('MiB', 1048576))
+    """
+    power = next((n for n in range(len(_UNITS) - 1) if size_bytes < 1024 ** (n + 1)), len(_UNITS) - 1)
+    return _UNITS[power], 1024**power
+
+
 def size(size_bytes: float) -> str:
     """Return bytes in the largest unit that leaves a number of one to four digits.
 
     >>> size(0), size(2215), size(5 * 2**30)
     ('0 B', '2.2 KiB', '5.0 GiB')
     """
-    for unit in _UNITS:
-        if size_bytes < 1024 or unit == _UNITS[-1]:
-            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
-        size_bytes /= 1024
-    raise AssertionError
+    name, unit_bytes = unit(size_bytes)
+    return f"{size_bytes:.0f} B" if unit_bytes == 1 else f"{size_bytes / unit_bytes:.1f} {name}"
 
 
 def portion(done_bytes: int, total_bytes: int) -> str:
@@ -33,9 +40,9 @@ def portion(done_bytes: int, total_bytes: int) -> str:
     >>> portion(3 * 2**29, 5 * 2**30), portion(20, 100)
     ('1.5 of 5.0 GiB', '20 of 100 B')
     """
-    total, _, unit = size(total_bytes).partition(" ")
-    done = done_bytes / 1024 ** _UNITS.index(unit)
-    return f"{done:.0f} of {total} B" if unit == "B" else f"{done:.1f} of {total} {unit}"
+    _, unit_bytes = unit(total_bytes)
+    done = done_bytes / unit_bytes
+    return f"{done:.0f} of {size(total_bytes)}" if unit_bytes == 1 else f"{done:.1f} of {size(total_bytes)}"
 
 
 def rounded_duration(seconds: float) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -71,13 +71,15 @@ class CheckpointStorage:
         kind = config.get("type", "")
         if kind not in _KEYS:
             types = f"{', '.join(list(_KEYS)[:-1])} or {list(_KEYS)[-1]}"
-            fault = _fault(
-                what, f"must be {types}, got {kind!r}" if "type" in config else f"is missing ({types})", "type"
-            )
-            fault.hint = meant(str(kind), _KEYS)
-            raise fault
+            why = f"must be {types}, got {kind!r}" if "type" in config else f"is missing ({types})"
+            raise SectionError(f"{what}: type {why}", what, "type", hint=meant(str(kind), _KEYS))
         _check(config, ("type", *_SAVES, *_KEYS[kind]), what)
-        location = _PLACES[kind](config, container_path, what)
+        if kind == "shared_fs":
+            location = _shared_fs(config, container_path, what)
+        elif kind == "directory":
+            location = Location(_required(config, "container_path", what))
+        else:
+            location = _bucket("s3" if kind == "s3" else "gs", config, what)
         return CheckpointStorage(location, **{key: config[key] for key in _SAVES if key in config})
 
 
@@ -146,11 +148,7 @@ class Storages:
         3
         """
         found = self.of(place) or CheckpointStorage(place, **self.numbers)
-        return {
-            "save_experiment_best": found.save_experiment_best,
-            "save_trial_best": found.save_trial_best,
-            "save_trial_latest": found.save_trial_latest,
-        }
+        return {key: getattr(found, key) for key in _SAVES}
 
     def of(self, place: Location) -> CheckpointStorage | None:
         """Return the storage that a location lies in, the one with the longest path; None when it is in none."""
@@ -231,23 +229,15 @@ def _shared_fs(config: _Section, container_path: str | None, what: str) -> Locat
     return Location(whole)
 
 
-def _directory(config: _Section, _container_path: str | None, what: str) -> Location:
-    return Location(_required(config, "container_path", what))
-
-
-def _bucket(scheme: str) -> Callable[[_Section, str | None, str], Location]:
-    def place(config: _Section, _container_path: str | None, what: str) -> Location:
-        bucket, prefix = _required(config, "bucket", what), config.get("prefix", "")
-        if "/" in bucket:
-            raise _fault(what, f"must not have a '/', got {bucket!r}; a path in it is its prefix", "bucket")
-        if ".." in prefix.split("/"):
-            raise _fault(what, f"must not contain '..', got {prefix!r}", "prefix")
-        inside = posixpath.normpath(prefix).strip("/") if prefix else ""
-        return Location(
-            f"{scheme}://{bucket}" + (f"/{inside}" if inside not in {"", "."} else ""), _options(config, what)
-        )
-
-    return place
+def _bucket(scheme: str, config: _Section, what: str) -> Location:
+    bucket, prefix = _required(config, "bucket", what), config.get("prefix", "")
+    if "/" in bucket:
+        raise _fault(what, f"must not have a '/', got {bucket!r}; a path in it is its prefix", "bucket")
+    if ".." in prefix.split("/"):
+        raise _fault(what, f"must not contain '..', got {prefix!r}", "prefix")
+    inside = posixpath.normpath(prefix).strip("/") if prefix else ""
+    url = f"{scheme}://{bucket}" + (f"/{inside}" if inside not in {"", "."} else "")
+    return Location(url, _options(config, what))
 
 
 def _options(config: _Section, what: str) -> dict[str, str]:
@@ -258,14 +248,6 @@ def _options(config: _Section, what: str) -> dict[str, str]:
             what, "is missing: both are needed, or none (then AWS's own variables and profiles count)", lacking[0]
         )
     return {_OPTIONS[key]: value for key, value in config.items() if key in _OPTIONS}
-
-
-_PLACES: Final[Mapping[str, Callable[[_Section, str | None, str], Location]]] = {
-    "shared_fs": _shared_fs,
-    "directory": _directory,
-    "s3": _bucket("s3"),
-    "gcs": _bucket("gs"),
-}
 
 
 def _joined(base: str, rest: str) -> str:

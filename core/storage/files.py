@@ -10,7 +10,7 @@ import errno
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self, cast
@@ -21,7 +21,7 @@ from edl_ckpt.core.base.parallel import run_parallel
 from edl_ckpt.core.base.words import size
 from edl_ckpt.core.storage.access import Access
 from edl_ckpt.core.storage.faults import storage_errors
-from edl_ckpt.core.storage.interface import OnDisk
+from edl_ckpt.core.storage.interface import OnDisk, Sink
 
 NEW: Final = ".new"
 """The ending of a staged file that is about to replace another one."""
@@ -39,7 +39,7 @@ _FILE_FLUSH_BYTES: Final = 1 << 20
 """Bytes of a file that are worth a call to begin its flush: a thousand files would take it a thousand times."""
 
 
-class PreallocatedFile(OnDisk):
+class PreallocatedFile(OnDisk, Sink):
     """A new file of known size, or with None one that this process has made; several threads write, at any offset.
 
     With the descriptor of its directory, only the last part of the path is looked up, there.
@@ -99,11 +99,6 @@ class PreallocatedFile(OnDisk):
     def start_flush(self, offset: int, size_bytes: int) -> None:
         """Let the kernel begin to write some bytes that are final, where it can; `flush` waits, and reports errors."""
         begin_flush(self._fd, offset, size_bytes)
-
-    def write_between(self, between: Iterable[tuple[int, bytes]]) -> None:
-        """Write the (offset, bytes) that stand between values."""
-        for offset, data in between:
-            self.write(offset, data)
 
     def copy_of(self, other: PreallocatedFile) -> None:
         """Take all bytes of another file, by reference or within the storage where it can do that."""

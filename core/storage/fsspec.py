@@ -33,10 +33,10 @@ from edl_ckpt.core.storage.interface import (
     Inside,
     ObjectStat,
     ObjectStore,
+    ObjectWriter,
     Properties,
     RangeReader,
     RemoteReader,
-    SentPart,
     flat_listing,
 )
 from edl_ckpt.core.storage.location import Location
@@ -79,11 +79,7 @@ class FsspecReader(RemoteReader):
         if len(data) == self.size_bytes:  # some HTTP servers ignore ranges
             data = data[offset : offset + size]
         if len(data) != size:
-            raise LockedError(
-                f"the file became shorter while it was being read; it had {self.size_bytes} bytes",
-                path=self.path,
-                offset=offset + len(data),
-            )
+            raise self.shorter(offset + len(data))
         self.bytes_read += size
         return data
 
@@ -288,7 +284,7 @@ class FsspecStore(ObjectStore):
                 raise
 
 
-class Spool:
+class Spool(ObjectWriter):
     """A new file, kept in a nameless local file until it is completed."""
 
     def __init__(self, store: FsspecStore, relative: str, size_bytes: int) -> None:
@@ -302,32 +298,15 @@ class Spool:
         self._relative = relative
         self._file = ScratchFile(size_bytes)
 
-    def begin(self) -> str:
-        """Return '': the store has nothing of the file until it is completed."""
-        return ""
-
     def write(self, offset: int, data: memoryview | bytes) -> None:
         """Write all of `data` at `offset`."""
         self._file.write(offset, data)
         self.bytes_written = self._file.bytes_written
 
-    def write_between(self, between: Iterable[tuple[int, bytes]]) -> None:
-        """Write the (offset, bytes) that stand between values."""
-        for offset, data in between:
-            self.write(offset, data)
-
     def finish(self) -> None:
         """Raise EdlCkptError when not every byte was written."""
         if self._file.bytes_written != self.size_bytes:
             raise EdlCkptError("not every byte of the file was written", path=self.path)
-
-    def take(self, parts: Iterable[SentPart]) -> None:  # noqa: ARG002 - the protocol has it
-        """Raise UnsupportedError: the object is uploaded whole."""
-        raise UnsupportedError("this storage takes no parts of objects", path=self.path)
-
-    def join(self, parts: Iterable[SentPart]) -> None:
-        """Raise UnsupportedError: the object is uploaded whole."""
-        self.take(parts)
 
     def complete(self, *, replace: bool = False) -> None:
         """Put the file in its place."""

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, TypeGuard
 
-from edl_ckpt.core.base.errors import EdlCkptError
+from edl_ckpt.core.base.errors import EdlCkptError, LockedError, UnsupportedError
 from edl_ckpt.core.storage.facts import Fact
 from edl_ckpt.core.storage.faults import Fault, error_of_call, storage_errors
 from edl_ckpt.core.storage.location import Location
@@ -107,6 +107,11 @@ class RangeReader:
     def check_unchanged(self) -> None:
         """Raise LockedError when the file has changed since it was opened, where another process can change it."""
 
+    def shorter(self, offset: int) -> LockedError:
+        """Return the error of a file that ends at an offset, and had more bytes when it was opened."""
+        words = f"the file became shorter while it was being read; it had {self.size_bytes} bytes"
+        return LockedError(words, path=self.path, offset=offset)
+
     def close(self) -> None:
         """Release the file."""
 
@@ -200,7 +205,8 @@ class Sink(Protocol):
 
     def write_between(self, between: Iterable[tuple[int, bytes]]) -> None:
         """Write the (offset, bytes) that stand between values, at once or with the values beside them."""
-        ...
+        for offset, data in between:
+            self.write(offset, data)
 
     def write(self, offset: int, data: memoryview | bytes) -> None:
         """Write all of `data` at `offset`."""
@@ -208,7 +214,10 @@ class Sink(Protocol):
 
 
 class ObjectWriter(Sink, Protocol):
-    """A new object of known size; it is visible once completed. Each byte must be written exactly once."""
+    """A new object of known size; it is visible once completed. Each byte must be written exactly once.
+
+    A class that implements it inherits what an object does that is uploaded whole.
+    """
 
     size_bytes: int
     bytes_written: int
@@ -223,19 +232,19 @@ class ObjectWriter(Sink, Protocol):
 
     def begin(self) -> str:
         """Begin; return the store's name for the unfinished object, '' when it has none."""
-        ...
+        return ""
 
     def finish(self) -> None:
         """Make sure that every byte was written and is safe on the store."""
         ...
 
-    def take(self, parts: Iterable[SentPart]) -> None:
+    def take(self, parts: Iterable[SentPart]) -> None:  # noqa: ARG002 - uploads need it
         """Take parts that other processes have sent; UnsupportedError where an object has none."""
-        ...
+        raise UnsupportedError("this storage takes no parts of objects", path=self.path)
 
     def join(self, parts: Iterable[SentPart]) -> None:
         """Take all parts, in this order, of an object whose size is theirs; numbers may be missing between theirs."""
-        ...
+        self.take(parts)
 
     def complete(self, *, replace: bool = False) -> None:
         """Make the object visible, whole. Raises RefusedError when the name is taken, unless `replace` is set."""

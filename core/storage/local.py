@@ -65,11 +65,7 @@ class LocalReader(RangeReader, OnDisk):
             return super().failed(error, offset)
         with suppress(OSError):  # the kernel reads many bytes in a call: of these the first that is missing is named
             offset = max(offset, os.fstat(self._fd).st_size)
-        return LockedError(
-            f"the file became shorter while it was being read; it had {self.size_bytes} bytes",
-            path=self.path,
-            offset=offset,
-        )
+        return self.shorter(offset)
 
     def close(self) -> None:
         """Close the file."""

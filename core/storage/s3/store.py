@@ -112,11 +112,7 @@ class S3Reader(RemoteReader):
 
     def _check_end(self, offset: int, size: int) -> None:
         if offset + size > self.size_bytes:
-            raise LockedError(
-                f"the file became shorter while it was being read; it had {self.size_bytes} bytes",
-                path=self.path,
-                offset=self.size_bytes,
-            )
+            raise self.shorter(self.size_bytes)
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill the whole buffer from `offset` on, without a copy where it is large."""
