@@ -1,7 +1,8 @@
 """One index for the shards of a version: the generation and the dtypes are decided over all of them together.
 
 A shard of one version may say too little by itself. `generations.py` reads each shard into a draft; here all drafts
-become indexes of one kind.
+become indexes of one kind. A shard that is planned is indexed in the same way, from what will stand besides values and
+ids: so one reader decides what a layout says, and a file that was written needs no second look at its headers.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
+
+import numpy as np
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError
 from edl_ckpt.core.base.parallel import run_all, run_parallel
@@ -25,6 +28,7 @@ from edl_ckpt.core.sources.elasticdl.generations import (
     fill_draft,
     short_shape,
 )
+from edl_ckpt.core.sources.elasticdl.literals import Literals
 from edl_ckpt.core.sources.elasticdl.wire import Cursor
 from edl_ckpt.core.sources.interface import OnFault
 from edl_ckpt.core.storage.interface import RangeReader
@@ -79,6 +83,29 @@ def _index_most(drafts: list[Draft], number: int, workers: int, on_fault: OnFaul
 def _fresh(draft: Draft) -> Draft:
     """Return a draft in its first state, for another attempt with fewer shards."""
     return replace(draft, family="", infos=[], dense=[], tables=[], unknown=[u for u in draft.unknown if u[0] > 5])
+
+
+class PlannedReader(RangeReader):
+    """A shard of which there is only what is neither values nor ids, to be read as the finished file is."""
+
+    def __init__(self, file: ShardFile, literals: Literals) -> None:
+        self.path = file.path
+        self.size_bytes = file.size_bytes
+        self.bytes_read = 0
+        self._literals = literals
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return bytes; zeros stand for values and ids, which no index looks at."""
+        data = np.zeros(size, np.uint8)
+        self._literals.fill(offset, data)
+        return data.tobytes()
+
+
+def planned_shards(files: Sequence[ShardFile], literals: Sequence[Literals], number: int) -> list[ShardIndex]:
+    """Return the indexes of shards of version `number` with these literals; raises as `index_shards` does."""
+    readers = map(PlannedReader, files, literals)
+    drafts = [draft_shard(file, Cursor(reader)) for file, reader in zip(files, readers, strict=True)]
+    return index_shards(drafts, number)
 
 
 def index_shards(drafts: Sequence[Draft], number: int, *, workers: int = 1) -> list[ShardIndex]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, Protocol
@@ -21,7 +20,7 @@ import numpy.typing as npt
 from edl_ckpt.core.base.arrays import Ids, as_ids
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.model.dtypes import TF_DTYPES
-from edl_ckpt.core.sources.elasticdl.initializers import KERAS_INITIALIZERS
+from edl_ckpt.core.sources.elasticdl.initializers import KERAS_INITIALIZERS, function_name
 
 _U64 = npt.NDArray[np.uint64]
 _F64 = npt.NDArray[np.float64]
@@ -51,22 +50,18 @@ class Described(Protocol):
     @property
     def name(self) -> str:
         """Return the table's name."""
-        ...
 
     @property
     def dim(self) -> int:
         """Return the elements of a row."""
-        ...
 
     @property
     def initializer(self) -> str:
         """Return the name of its initializer, or a constant."""
-        ...
 
     @property
     def dtype(self) -> int | str:
         """Return the dtype of its rows: its number in tensorflow.DataType, or its name."""
-        ...
 
 
 def initial_rows(table: Described, ids: Ids, *, seed: int = 0, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
@@ -112,7 +107,7 @@ def _drawing(table: Described) -> tuple[float, Callable[[_U64], _F64] | None]:
     name = table.initializer
     if name not in KERAS_INITIALIZERS:
         return _slot_constant(table), None
-    plain = re.sub("(?<=[a-z])(?=[A-Z])", "_", name.removesuffix("V2")).lower()
+    plain = function_name(name)
     if plain in _CONSTANTS:
         return _CONSTANTS[plain], None
     family, _, shape = _SYNONYMS.get(plain, plain).partition("_")

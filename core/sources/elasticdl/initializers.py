@@ -6,48 +6,26 @@ that it does not know, even when no row is missing. Its Go servers know "uniform
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
-_CLASSES: Final = (
-    "Constant",
-    "GlorotNormal",
-    "GlorotUniform",
-    "HeNormal",
-    "HeUniform",
-    "Identity",
-    "LecunNormal",
-    "LecunUniform",
-    "Ones",
-    "Orthogonal",
-    "RandomNormal",
-    "RandomUniform",
-    "TruncatedNormal",
-    "VarianceScaling",
-    "Zeros",
-)
-_FUNCTIONS: Final = (
-    "constant",
-    "glorot_normal",
-    "glorot_uniform",
-    "he_normal",
-    "he_uniform",
-    "identity",
-    "lecun_normal",
-    "lecun_uniform",
-    "normal",
-    "one",
-    "ones",
-    "orthogonal",
-    "random_normal",
-    "random_uniform",
-    "truncated_normal",
-    "uniform",
-    "variance_scaling",
-    "zero",
-    "zeros",
-)
+_FAMILIES: Final = ("Glorot", "He", "Lecun", "Random")
+_OTHERS: Final = ("Constant", "Identity", "Ones", "Orthogonal", "TruncatedNormal", "VarianceScaling", "Zeros")
+_CLASSES: Final = (*_OTHERS, *(f"{family}{shape}" for family in _FAMILIES for shape in ("Normal", "Uniform")))
+
+
+def function_name(class_name: str) -> str:
+    """Return how Keras spells the function that does what an initializer's class does.
+
+    >>> function_name("GlorotNormalV2")
+    'glorot_normal'
+    """
+    return re.sub("(?<=[a-z])(?=[A-Z])", "_", class_name.removesuffix("V2")).lower()
+
+
 KERAS_INITIALIZERS: Final = frozenset(
-    {"Initializer", "initializer", *_CLASSES, *_FUNCTIONS, *(f"{name}V2" for name in _CLASSES)}
+    {"Initializer", "initializer", "normal", "one", "uniform", "zero"}
+    | {spelled for name in _CLASSES for spelled in (name, f"{name}V2", function_name(name))}
     | {f"{kind}_{shape}V2" for kind in ("glorot", "he", "lecun") for shape in ("normal", "uniform")}
 )
 """The names that some TensorFlow 2 knows, with this spelling: `keras/initializers` and `ops/init_ops_v2.py`.

@@ -30,6 +30,15 @@ FREE_FILE = _layout("file", "", "", in_location=False)
 UUID_LAYOUTS = {suffix: _layout("uuid", "", suffix, _SHARD, needs_shards=True) for suffix in (".chkpt", ".ckpt")}
 """Determined's: a directory named by a UUID, and in it the shards of any of the other layouts. Read, never written."""
 _OF_PREFIX = {layout.prefix: layout for layout in (DESIGN, ELASTICDL, MODEL_V)}
+"""The layout in which new versions beside a directory with this prefix are written."""
+OF_SUFFIX: Final = {
+    "design": {".chkpt": DESIGN},
+    "elasticdl": {".ckpt": ELASTICDL, ".chkpt": ELASTICDL_2019},
+    "model_v": {".chkpt": MODEL_V},
+    "single-file": {".chkpt": SINGLE_FILE},
+    "uuid": UUID_LAYOUTS,
+}
+"""The layouts of versions whose names are as in the layout with this name, by the suffix of their shards."""
 WRITABLE = {layout.name: layout for layout in (DESIGN, ELASTICDL)}
 _NUMBER = r"(0|[1-9][0-9]{0,17})"
 _VERSION_DIR = re.compile(rf"(version[-_]|model_v){_NUMBER}", re.ASCII)
@@ -53,7 +62,7 @@ def parse_version_dir(name: str) -> tuple[str, int] | None:
 def version_named(name: str) -> VersionName | None:
     """Return what the name of an entry of a location says of a version; None for a name of another kind."""
     if parsed := parse_version_dir(name):
-        return VersionName(parsed[1], directory_layout(parsed[0]))
+        return VersionName(parsed[1], _OF_PREFIX[parsed[0]])
     if (single := parse_single_file(name)) is not None:
         return VersionName(single, SINGLE_FILE, is_file=True)
     return VersionName(None, UUID_LAYOUTS[".chkpt"]) if is_uuid(name) else None
@@ -110,23 +119,6 @@ def number_in_name(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def layout_of(prefix: str, suffix: str) -> Layout | None:
-    """Return the layout with this prefix of directories and suffix of shards, or None when nobody wrote it."""
-    for layout in (DESIGN, ELASTICDL, ELASTICDL_2019, MODEL_V):
-        if (layout.prefix, layout.suffix) == (prefix, suffix):
-            return layout
-    return None
-
-
-def directory_layout(prefix: str) -> Layout:
-    """Return the layout in which new versions beside a directory with this prefix are written.
-
-    >>> directory_layout("version-").name
-    'elasticdl'
-    """
-    return _OF_PREFIX[prefix]
-
-
 def version_names(version: int) -> list[str]:
     """Return every name that a version has in one layout or another.
 
@@ -149,7 +141,7 @@ def copied_layouts(name: str, layout: Layout) -> frozenset[Layout]:
     if layout.name == "uuid":
         return frozenset([ELASTICDL if layout.suffix == ELASTICDL.suffix else DESIGN])
     parsed = parse_version_dir(name)
-    return frozenset([directory_layout(parsed[0])] if parsed else [])
+    return frozenset([_OF_PREFIX[parsed[0]]] if parsed else [])
 
 
 def writable_layout(name: str) -> Layout:

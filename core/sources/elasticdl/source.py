@@ -1,21 +1,26 @@
-"""ElasticDL as a source: what it claims of a listing, and the index of a version, of all layouts and generations."""
+"""ElasticDL as a source: what it claims of a listing, and the index of a version, of all layouts and generations.
+
+Names alone show which entries of a location are versions. One is complete when its directory has all its ps_num files
+and no other entry.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.sources.elasticdl import claiming, names
-from edl_ckpt.core.sources.interface import OnFault
-from edl_ckpt.core.storage.interface import RangeReader
+from edl_ckpt.core.base.errors import CorruptError
+from edl_ckpt.core.model.layouts import ShardName, VersionName
+from edl_ckpt.core.model.versions import UNNUMBERED, ShardFile, State, Version
+from edl_ckpt.core.sources.elasticdl import names
+from edl_ckpt.core.sources.interface import FlatListing, OnFault, ReadSmall
+from edl_ckpt.core.storage.interface import Entry, RangeReader
 
 if TYPE_CHECKING:  # a listing needs no index
     from edl_ckpt.core.model.tables import Problem, ShardIndex
 
 name, alone = names.SYSTEM, names.FREE_FILE
 endings: Final = (".ckpt", ".chkpt")
-claims = claiming.claims
 shard_named, version_named, version_names = names.shard_named, names.version_named, names.version_names
 
 
@@ -24,11 +29,93 @@ def looks_into(directory: str) -> bool:
     return "/" not in directory and (names.parse_version_dir(directory) is not None or names.is_uuid(directory))
 
 
+def claims(listing: FlatListing, read_small: ReadSmall) -> list[Version]:  # noqa: ARG001 - names suffice
+    """Return the versions among the entries of a location, without metadata."""
+    named = ((entry, names.version_named(entry.name)) for entry in listing.inside.get("", ()))
+    return [_version(listing, entry, by_name) for entry, by_name in named if by_name and _is(listing, entry, by_name)]
+
+
+def _is(listing: FlatListing, entry: Entry, named: VersionName) -> bool:
+    """Say whether an entry that has the name of a version is one: others may use such names."""
+    if named.is_file or entry.fault:
+        return not (named.is_file and entry.is_dir)
+    content = listing.inside.get(entry.relative, ())
+    return entry.is_dir and (not named.layout.needs_shards or any(names.shard_named(file.name) for file in content))
+
+
+def _version(listing: FlatListing, entry: Entry, named: VersionName) -> Version:
+    """Return the version in a directory, or in a file, which is its one shard."""
+    layouts = names.OF_SUFFIX[named.layout.name]
+    shards: list[ShardFile] = []
+    extra: list[str] = []
+    suffixes: set[str] = set()
+    modified, fault = entry.modified, entry.fault
+    for file in [entry] if named.is_file else listing.inside.get(entry.relative, ()):
+        modified = max(modified, file.modified)
+        part = ShardName(0, 1, named.layout.suffix) if named.is_file else names.shard_named(file.name)
+        if part is None or file.is_dir or part.suffix not in layouts:
+            extra.append(file.name)
+            continue
+        fault = fault or file.fault
+        suffixes.add(part.suffix)
+        shards.append(ShardFile(part.ps_id, part.ps_num, file.path, file.size_bytes, file.modified, file.linked))
+    shards.sort(key=lambda s: (s.ps_num, s.ps_id, s.path))
+    counts = {shard.ps_num for shard in shards}
+    ps_num = counts.pop() if len(counts) == 1 and len(suffixes) == 1 else None
+    if named.number is None:  # ElasticDL never reads a directory named by a UUID
+        extra.clear()
+    if fault:
+        state = State.UNREADABLE
+    elif shards and ps_num is None:
+        state = State.MIXED
+    elif ps_num is None or len(shards) < ps_num:
+        state = State.WRITING if modified >= listing.fresh_after else State.INCOMPLETE
+    else:
+        state = State.INVALID if extra else State.COMPLETE
+    return Version(
+        listing.location,
+        UNNUMBERED if named.number is None else named.number,
+        entry.path,
+        layouts.get(min(suffixes, default=""), named.layout),
+        state,
+        ps_num,
+        tuple(shards),
+        tuple(sorted(extra)),
+        modified,
+        fault=fault,
+        linked=entry.linked,
+    )
+
+
 def number_in_file(reader: RangeReader, name: str) -> int:
     """Return the version in a model, read from its first fields; without any, the number at the end of the name."""
-    from edl_ckpt.core.sources.elasticdl.alone import number_in_model  # numpy: most references name no file
+    from edl_ckpt.core.sources.elasticdl.wire import (  # numpy: most references name no file
+        BYTES,
+        VARINT,
+        Cursor,
+        signed32,
+    )
 
-    return number_in_model(reader, name)
+    if not reader.size_bytes:
+        raise CorruptError("the file is empty (0 bytes)", code="empty-file", path=reader.path, offset=0)
+    known = False
+    try:
+        for field in Cursor(reader).fields(0, reader.size_bytes):
+            if field.number == 1 and field.wire_type == VARINT:
+                return signed32(field.value)
+            if field.number not in {2, 3, 4, 5} or field.wire_type != BYTES:  # the fields of all generations
+                break  # a field that no reader knows, or damage: whoever reads the rest says what it is
+            known = True
+    except CorruptError:
+        pass  # likewise, behind a field of a model
+    if known:
+        return names.number_in_name(name) or 0
+    raise CorruptError(
+        "not a checkpoint: its first bytes are no field of a model",
+        path=reader.path,
+        offset=0,
+        hint="arrays of other tools become a version with: edl-ckpt import FILE LOCATION@VERSION --ps N",
+    )
 
 
 def index(
