@@ -19,7 +19,7 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, LockedError, RefusedError, UnsupportedError
 from edl_ckpt.core.base.ids import new_id
@@ -49,12 +49,8 @@ from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter, Sink, has
 from edl_ckpt.core.storage.parts import PART_MEMORY_BYTES, PartMemory
 
 LOG: Final = logging.getLogger("edl_ckpt")
-UPLOAD_BYTES: Final = 5 << 20
-"""How many bytes of a local file are read and uploaded at a time: the smallest part, so that none stays open."""
 NOTED_BYTES: Final = 5 << 20
 """A shard of a copy that has so many bytes is noted in the journal as soon as it is uploaded."""
-_READERS: Final = 4
-"""How many parts of local files are read at a time."""
 _COMPLETIONS: Final = 32
 """How many objects are begun, completed or dropped at a time."""
 
@@ -408,22 +404,3 @@ def _all_visible(store: ObjectStore, journal: Journal) -> bool:
         if found is None or found.size_bytes != size_bytes or found.write_id not in {None, journal.write_ids.get(name)}:
             return False
     return bool(journal.sizes)
-
-
-class Readable(Protocol):
-    """Something local that is read by ranges, from several threads."""
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Return `size` bytes at `offset`."""
-        ...
-
-
-def send_files(files: Sequence[tuple[Readable, ObjectWriter]]) -> None:
-    """Write local files to objects, part by part; the objects send several parts at a time."""
-
-    def send(task: tuple[Readable, ObjectWriter, int]) -> None:
-        source, item, start = task
-        item.write(start, source.read(start, min(UPLOAD_BYTES, item.size_bytes - start)))
-
-    parts = ((source, item, at) for source, item in files for at in range(0, item.size_bytes, UPLOAD_BYTES))
-    run_all(send, parts, _READERS)

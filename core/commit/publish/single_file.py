@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final, Self
 
 from edl_ckpt.core.base.errors import EdlCkptError, RefusedError
 from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.base.parallel import impatient, run_all
-from edl_ckpt.core.commit.publish.objects import UPLOAD_BYTES, send_files
+from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.state.owner import is_presumed_dead, owner_in
 from edl_ckpt.core.storage.access import Access
 from edl_ckpt.core.storage.faults import storage_errors
@@ -28,8 +27,10 @@ _OLD: Final = ".old"
 _WORK: Final = ".work"
 _UPLOADS: Final = 16
 """Small files that are uploaded, and objects that are completed, at a time."""
-_READERS: Final = 2
+_READERS: Final = 4
 """Threads that read a local file to be uploaded."""
+UPLOAD_BYTES: Final = 5 << 20
+"""How many bytes of a local file are read and uploaded at a time: the smallest part, so that none stays open."""
 _NAME_PART: Final = 100
 """The characters of a target's name that its hidden name repeats: a name has 255 bytes at most."""
 
@@ -199,12 +200,12 @@ class _FileUpload:
         for number in due:
             self._send(number)
 
-    def finish(self) -> ObjectWriter:
-        """Upload the other parts, now that the whole file is final, and return the object."""
-        rest = sorted(set(range(-(-self.item.size_bytes // self._part_bytes))) - self._sent)
-        run_all(self._send, rest, _READERS)
+    def finish(self) -> None:
+        """Upload the other parts, now that the whole file is final."""
+        count = -(-self.item.size_bytes // self._part_bytes) or 1
+        run_all(self._send, sorted(set(range(count)) - self._sent), _READERS)
         self.item.finish()
-        return self.item
+        self.close()
 
     def close(self) -> None:
         """Close the local file."""
@@ -229,7 +230,7 @@ def _cover(ranges: list[tuple[int, int]], first: int, last: int) -> bool:
 
 
 class Ahead:
-    """Uploads of local files that begin while the files are still written; nothing is visible before the end."""
+    """Uploads of local files, some of which begin while the files are still written; they are visible at the end."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -244,11 +245,13 @@ class Ahead:
         """
         if not has_parts(self._store) or size_bytes <= UPLOAD_BYTES:
             return None
-        item = self._store.new_object(relative, size_bytes, self._memory)
-        sent = _FileUpload(item, path, least_part(size_bytes, self._store.properties.part_bytes))
+        return self._begin(relative, path, size_bytes, least_part(size_bytes, self._store.properties.part_bytes)).final
+
+    def _begin(self, relative: str, path: str, size_bytes: int, part_bytes: int) -> _FileUpload:
+        sent = _FileUpload(self._store.new_object(relative, size_bytes, self._memory), path, part_bytes)
         self._files[relative] = sent  # before anything can fail, so that `close` closes it
-        item.begin()
-        return sent.final
+        sent.item.begin()
+        return sent
 
     def by_others(self, relative: str) -> ObjectWriter:
         """Return an object of at least a byte whose parts another process sends; the caller begins it, and joins them.
@@ -263,65 +266,37 @@ class Ahead:
         """Return the objects whose parts other processes send, by their names."""
         return self._others
 
-    def names(self) -> Iterable[str]:
-        """Return the names of all local files that were begun."""
-        return self._files.keys()
+    def publish(self, files: Mapping[str, str], *, replace: bool) -> None:
+        """Upload what is left of local files, given by their paths below the location, and make all files visible.
 
-    def finish(self, relative: str) -> ObjectWriter:
-        """Upload what is left of a file, and return its object."""
-        return self._files[relative].finish()
+        Names must be free unless `replace` is True. A failure before the first file is visible changes nothing; a later
+        one leaves the files that are complete. Large files go part by part, small ones several at a time. Files that
+        other processes have sent become visible with them.
+        """
+        sizes = {relative: os.path.getsize(path) for relative, path in files.items()}
+
+        def send(relative: str) -> None:
+            begun = self._files.get(relative)
+            (begun or self._begin(relative, files[relative], sizes[relative], UPLOAD_BYTES)).finish()
+
+        for item in self._others.values():
+            item.finish()
+        for relative, size_bytes in sizes.items():
+            if size_bytes > UPLOAD_BYTES:
+                send(relative)
+        run_all(send, sorted(name for name, size_bytes in sizes.items() if size_bytes <= UPLOAD_BYTES), _UPLOADS)
+        objects = [*self._others.values(), *(self._files[relative].item for relative in files)]
+        with COMMIT:
+            run_all(lambda item: item.complete(replace=replace), objects, _UPLOADS)
 
     def close(self) -> None:
         """Stop what is still being sent, and abort what was not made visible."""
         self._memory.close()
-        for each in self._files.values():
-            each.close()
-            with suppress(EdlCkptError):
-                each.item.abort()
-        run_all(_abort, list(self._others.values()), _UPLOADS)
+        for sent in self._files.values():
+            sent.close()
+        run_all(_abort, [*self._others.values(), *(sent.item for sent in self._files.values())], _UPLOADS)
 
 
 def _abort(item: ObjectWriter) -> None:
     with suppress(EdlCkptError):
         item.abort()
-
-
-def put_files(store: ObjectStore, files: Mapping[str, str], *, replace: bool, ahead: Ahead) -> None:
-    """Upload local files, given by their paths below the location, and make them visible right after all of them.
-
-    Names must be free unless `replace` is True. A failure before the first file is visible changes nothing; a later one
-    leaves the files that are complete. Large files go part by part, small ones several at a time. Of some of them parts
-    were sent `ahead`, and all of those objects that other processes have sent.
-    """
-    objects: list[ObjectWriter] = []
-
-    def send(relative: str) -> None:
-        if relative in ahead.names():
-            objects.append(ahead.finish(relative))
-            return
-        with LocalReader(files[relative]) as reader:
-            item = store.new_object(relative, reader.size_bytes)
-            objects.append(item)
-            item.begin()
-            if reader.size_bytes > UPLOAD_BYTES:
-                send_files([(reader, item)])
-            else:
-                item.write(0, reader.read(0, reader.size_bytes))
-            item.finish()
-
-    large = [relative for relative, path in files.items() if os.path.getsize(path) > UPLOAD_BYTES]
-    try:
-        for item in ahead.others.values():
-            item.finish()
-            objects.append(item)
-        for relative in large:
-            send(relative)
-        run_all(send, sorted(files.keys() - set(large)), _UPLOADS)
-        with COMMIT:
-            run_all(lambda item: item.complete(replace=replace), objects, _UPLOADS)
-    except BaseException as error:
-        with impatient(error):
-            for item in objects:
-                with suppress(EdlCkptError):
-                    item.abort()
-        raise

@@ -21,7 +21,7 @@ from edl_ckpt.core.base.errors import EdlCkptError, RefusedError, UsageError
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.parallel import Meeting, impatient
 from edl_ckpt.core.cluster.choice import not_shared
-from edl_ckpt.core.commit.publish.single_file import Ahead, StagedOutput, put_files, sweep_work, work_name
+from edl_ckpt.core.commit.publish.single_file import Ahead, StagedOutput, sweep_work, work_name
 from edl_ckpt.core.commit.publish.uploads import SharedUpload, SharedUploads
 from edl_ckpt.core.operations.export.interface import ExportedFile, FormatTraits
 from edl_ckpt.core.operations.export.output.parts import NewPart, SentUpload, SharedPart, WrittenFile
@@ -210,7 +210,7 @@ class UploadTarget(ExportTarget):
         sizes = {name: item.size_bytes for name, item in self._ahead.others.items()}
         sizes |= {os.path.relpath(file.path, self._directory.name): file.size_bytes for file in here}
         old = self._store.tree(self._name) if self._force else []
-        put_files(self._store, local, replace=self._force, ahead=self._ahead)
+        self._ahead.publish(local, replace=self._force)
         self._store.remove_many([name for name in old if name not in sizes])
         return tuple(ExportedFile(self._store.path(name), size) for name, size in sorted(sizes.items()))
 
