@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
 from edl_ckpt.core.base.errors import RefusedError
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
@@ -33,10 +34,8 @@ def undo(
     another layout, and UnsupportedError on storage that has no trash.
     """
     with location_lock(location, "undo", wait_seconds=wait_seconds, reporter=reporter) as locked:
-        where, trash = locked.location, kind_of(locked.store).trash
-        entry = trash.last(version)
-        _check_layouts(locked.store, entry)
-        names = trash.put_back(entry, reporter)
+        where, check = locked.location, partial(_check_layouts, locked.store)
+        names = kind_of(locked.store).trash.put_back(version, check, reporter)
     for tag, versions in shared_tags(list_versions(where).versions).items():
         if any(os.path.basename(v.path) in names for v in versions):
             numbers = " and ".join(str(v.version) for v in versions)

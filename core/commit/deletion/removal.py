@@ -28,6 +28,8 @@ _SETTLED_TOGETHER: Final = 128
 """Versions that are looked at together before their deletion is finished: a look is older the more there are."""
 Before: TypeAlias = Callable[[Version], None]
 """Called right before a version is deleted; an error that it raises ends the deletion."""
+Check: TypeAlias = Callable[[TrashEntry], None]
+"""Called before a deletion is put back; raises the error for what must stay in the trash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +61,18 @@ def safe_order(version: Version) -> tuple[list[str], list[str]]:
 
 @dataclass(slots=True)
 class _Doomed:
-    """A version on its way out: its files in their order, and what went wrong."""
+    """A version on its way out: its files in their order, below the location, and what went wrong."""
 
-    version: Version
-    first: list[str]
-    rest: list[str]
+    number: int
+    directory: str
+    first: Sequence[str]
+    rest: Sequence[str]
     error: EdlCkptError | None = None
+
+    @property
+    def deletes(self) -> tuple[str, ...]:
+        """Return the names of its files; one that is a file itself has none."""
+        return tuple(base_name(path) for path in (*self.first, *self.rest) if path != self.directory)
 
 
 class NoTrash:
@@ -102,12 +110,8 @@ class NoTrash:
         self._store.remove_directory(directory)
         return [path]
 
-    def last(self, number: int | None = None) -> TrashEntry:  # noqa: ARG002 - as `Trash`
+    def put_back(self, number: int | None, check: Check, reporter: Reporter) -> tuple[str, ...]:  # noqa: ARG002
         """Raise UnsupportedError: nothing is kept."""
-        raise no_trash(self._store.location)
-
-    def put_back(self, entry: TrashEntry, reporter: Reporter) -> tuple[str, ...]:  # noqa: ARG002
-        """Raise UnsupportedError, as `last`."""
         raise no_trash(self._store.location)
 
     def empty(self, *, now: float, older_than_seconds: float = 0.0) -> Purge:  # noqa: ARG002
@@ -140,19 +144,23 @@ def _remove_in_order(store: ObjectStore, versions: Sequence[Version], before: Be
     done: list[_Doomed] = []
     for start in range(0, len(versions), _TOGETHER):
         COMMIT.more()
-        batch = [_doom(store, version) for version in versions[start : start + _TOGETHER]]
-        for doomed in batch:
-            before(doomed.version)
+        together = versions[start : start + _TOGETHER]
+        for version in together:
+            before(version)
+        batch = [_doom(store, version) for version in together]
         _remove_batch(store, batch, known)
         done += batch
-    deleted = tuple(doomed.version for doomed in done if doomed.error is None)
-    failed = tuple((doomed.version, doomed.error) for doomed in done if doomed.error is not None)
+    pairs = list(zip(versions, done, strict=True))
+    deleted = tuple(version for version, doomed in pairs if doomed.error is None)
+    failed = tuple((version, doomed.error) for version, doomed in pairs if doomed.error is not None)
     return Removal(deleted, failed, (), sum(v.size_bytes for v in deleted))
 
 
 def _doom(store: ObjectStore, version: Version) -> _Doomed:
-    first, rest = ([path.removeprefix(store.path("")) for path in paths] for paths in safe_order(version))
-    return _Doomed(version, first, rest)
+    (directory,), first, rest = (
+        [path.removeprefix(store.path("")) for path in paths] for paths in ([version.path], *safe_order(version))
+    )
+    return _Doomed(version.version, directory, first, rest)
 
 
 def _remove_batch(store: ObjectStore, batch: Sequence[_Doomed], known: Known) -> None:
@@ -165,53 +173,45 @@ def _remove_batch(store: ObjectStore, batch: Sequence[_Doomed], known: Known) ->
         prove_lock(store.location)
         has_begun = True
         with COMMIT:  # a version without its first file is none, so the others go too
-            _remove_begun(store, journal, batch)
+            _remove_files(store, batch)
+            store.remove(journal)
     except LostLockError:
         if not has_begun:  # else the holder of the lock finishes the deletion
             store.remove(journal)
         raise
 
 
-def _remove_begun(store: ObjectStore, journal: str, batch: Sequence[_Doomed]) -> None:
-    _remove_step(store, {path: doomed for doomed in batch for path in doomed.first})
-    prove_lock(store.location)
-    _remove_step(store, {path: doomed for doomed in batch for path in doomed.rest})
-    prove_lock(store.location)
-    named = {doomed.version.version: doomed for doomed in batch}
-    _remove_step(store, {file(number): d for number, d in named.items() for file in (version_file, seal_file)})
+def _remove_files(store: ObjectStore, batch: Sequence[_Doomed]) -> None:
+    """Remove the files and the metadata of versions, step by step, as long as nothing has gone wrong with them."""
+    steps = (
+        {path: doomed for doomed in batch for path in doomed.first},
+        {path: doomed for doomed in batch for path in doomed.rest},
+        {file(doomed.number): doomed for doomed in batch for file in (version_file, seal_file)},
+    )
+    for files in steps:
+        wanted = [path for path, doomed in files.items() if doomed.error is None]
+        for path, error in store.remove_each(wanted).items():
+            files[path].error = files[path].error or error
+        prove_lock(store.location)
     for doomed in batch:
-        store.remove_directory(doomed.version.path.removeprefix(store.path("")))
-    prove_lock(store.location)
-    store.remove(journal)
-
-
-def _remove_step(store: ObjectStore, files: Mapping[str, _Doomed]) -> None:
-    """Remove the files of the versions that nothing has gone wrong with."""
-    wanted = [path for path, doomed in files.items() if doomed.error is None]
-    for path, error in store.remove_each(wanted).items():
-        files[path].error = files[path].error or error
+        store.remove_directory(doomed.directory)
 
 
 def _write_intent(store: ObjectStore, journal: str, batch: Sequence[_Doomed], known: Known) -> None:
     """Write the journal of a deletion; without it all versions that need it stay."""
-    doomed = [each for each in batch if not each.version.is_file]  # one request deletes a single file
-    if not doomed:
+    several = [doomed for doomed in batch if doomed.deletes]  # one request deletes a single file
+    if not several:
         return
-    digests = _metadata_digests(store, [each.version.version for each in doomed], known)
+    digests = _metadata_digests(store, [doomed.number for doomed in several], known)
     intents = [
-        Journal(
-            each.version.version,
-            base_name(each.version.path),
-            deletes=tuple(map(base_name, [*each.first, *each.rest])),
-            metadata=digests[each.version.version],
-        )
-        for each in doomed
+        Journal(doomed.number, doomed.directory, deletes=doomed.deletes, metadata=digests[doomed.number])
+        for doomed in several
     ]
     try:
         store.write_small(journal, deletions_bytes(describe("prune"), intents))
     except EdlCkptError as error:
-        for each in doomed:
-            each.error = error
+        for doomed in several:
+            doomed.error = error
 
 
 def _metadata_digests(store: ObjectStore, numbers: Iterable[int], known: Known) -> dict[int, str]:
@@ -252,15 +252,11 @@ def _settle_some(store: ObjectStore, journals: Sequence[Journal], begun: float) 
     present = list(run_parallel(lambda journal: _doomed_files(store, journal, begun), journals, workers))
     going = [(each, names) for each, names in zip(journals, present, strict=True) if names is not None]
     files = [[f"{each.directory}/{name}" for name in each.deletes if name in names] for each, names in going]
-    for paths in (
-        [path for own in files for path in own[:1]],
-        [path for own in files for path in own[1:]],
-        [file(each.version) for each, _ in going for file in (version_file, seal_file)],
-    ):
-        prove_lock(store.location)
-        store.remove_many(paths)
-    for each, _ in going:
-        store.remove_directory(each.directory)
+    batch = [_Doomed(j.version, j.directory, own[:1], own[1:]) for (j, _), own in zip(going, files, strict=True)]
+    prove_lock(store.location)
+    _remove_files(store, batch)
+    for error in (doomed.error for doomed in batch if doomed.error is not None):
+        raise error
     return [
         f"version {each.version} stays as it is: it changed after a prune began to delete it"
         if names is None

@@ -32,7 +32,7 @@ from edl_ckpt.core.commit.deletion.records import (
     recorded_metadata,
     write_record,
 )
-from edl_ckpt.core.commit.deletion.removal import Before, Purge, Removal, safe_order
+from edl_ckpt.core.commit.deletion.removal import Before, Check, Purge, Removal, safe_order
 from edl_ckpt.core.commit.publish.disk import put_replaced_back
 from edl_ckpt.core.commit.publish.staging import remove_empty_state
 from edl_ckpt.core.model.versions import Version
@@ -112,18 +112,16 @@ class Trash:
             removed.append(version.path)
         return removed
 
-    def last(self, number: int | None = None) -> TrashEntry:
-        """Return the last deletion, or of the last one that has a version only that; errors as `last_deletion`."""
-        return last_deletion(self._store, number)
-
-    def put_back(self, entry: TrashEntry, reporter: Reporter) -> tuple[str, ...]:
-        """Put the versions of a deletion back, with their metadata; return their names.
+    def put_back(self, number: int | None, check: Check, reporter: Reporter) -> tuple[str, ...]:
+        """Put the versions of the last deletion back, or only that of a number, with metadata; return their names.
 
         A version that was replaced changes places with the one that took its place: that is in the trash then. Only
         what the record names is put back. What else is in the entry stays there, with a warning. Raises RefusedError,
-        before anything moves, when a version of such a name exists again.
+        before anything moves, when a version of such a name exists again, and what `check` raises; errors of the search
+        as `last_deletion`.
         """
-        store = self._store
+        store, entry = self._store, last_deletion(self._store, number)
+        check(entry)
         name = os.path.basename(entry.path)
         with Directory.open(store.root) as root:
             with root.enter(f"{TRASH_DIR}/{name}") as trash:
