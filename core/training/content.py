@@ -5,6 +5,8 @@ while the disk is busy with the staged bytes. The sizes of a shard must be known
 before it is written. For a table in memory its ids are read once. Batches are taken twice from a function that makes
 them: once to count the rows, with the ids in a nameless temporary file, and once more for the values. Batches that come
 only once go into such a file whole. The files are in $TMPDIR.
+
+A save in the background has copies, in memory that the next one uses again: fresh memory costs more than the copy.
 """
 
 from __future__ import annotations
@@ -13,13 +15,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from edl_ckpt.core.base.arrays import Array, as_array, as_bytes, as_ids, dtype_name
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.numbers import whole_number
+from edl_ckpt.core.base.parallel import default_workers, run_all
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DType, dtype_named
 from edl_ckpt.core.model.tables import TableInfo
@@ -30,6 +34,11 @@ from edl_ckpt.core.storage.files import ScratchFile
 
 ID_BLOCK: Final = 1 << 16
 """Ids that are encoded at a time."""
+_GROWTH: Final = 8
+"""A buffer is an eighth larger than its array: tables grow from save to save."""
+_PIECE_BYTES: Final = 16 << 20
+_WORKERS: Final = 2
+"""Threads that copy: more are not faster, because the memory is not."""
 _HINT: Final = "partition(dense, tables, ps_num) gives each server what it must save"
 
 Batch: TypeAlias = tuple[Array, Array]
@@ -267,3 +276,58 @@ def check_names(dense: object, tables: object) -> None:
     for what, given in (("dense", dense), ("tables", tables)):
         if not isinstance(given, Mapping):
             raise UsageError(f"{what} must be a mapping of names, got {type(given).__name__}")
+
+
+class SnapshotBuffers:
+    """Takes one snapshot at a time; the one before it must not be used any more."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[str, str], bulk.U8] = {}
+        self._used: dict[tuple[str, str], bulk.U8] = {}
+        self._tasks: list[tuple[bulk.U8, bulk.U8]] = []
+
+    def take(
+        self, dense: Mapping[str, Array], tables: Mapping[str, AnyTable]
+    ) -> tuple[dict[str, Array], dict[str, AnyTable]]:
+        """Return copies of all arrays; UsageError for tables in batches, and for what is no array."""
+        check_names(dense, tables)
+        self._used, self._tasks = {}, []
+        copied: dict[str, Array] = {
+            name: self._copy(("variable", name), as_array(value, what=f"variable {name!r}"))
+            for name, value in dense.items()
+        }
+        rows: dict[str, AnyTable] = {name: self._table(name, table) for name, table in tables.items()}
+        self._buffers, tasks = self._used, self._tasks
+        self._used, self._tasks = {}, []
+        workers = min(default_workers(), _WORKERS) if sum(each.nbytes for _, each in tasks) > _PIECE_BYTES else 1
+        run_all(lambda pair: np.copyto(*pair), tasks, workers)
+        return copied, rows
+
+    def _table(self, name: str, given: AnyTable) -> Table:
+        table = known_table(name, given)
+        if isinstance(table, TableBatches):
+            raise UsageError(
+                f"table {name!r}: batches cannot be copied", hint="hand everything over with copy=False, or use save"
+            )
+        own_ids, own_vectors = (
+            self._copy((kind, name), as_array(value, what=f"{kind} of table {name!r}"))
+            for kind, value in (("ids", table.ids), ("vectors", table.vectors))
+        )
+        return Table(own_ids, own_vectors, table.initializer)
+
+    def _copy(self, key: tuple[str, str], array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return an array of the same content in one of our buffers; the bytes are copied later, in pieces."""
+        buffer = self._buffers.get(key)
+        if buffer is None or len(buffer) < array.nbytes:
+            buffer = np.empty(array.nbytes + array.nbytes // _GROWTH, np.uint8)
+        self._used[key] = buffer
+        copy: npt.NDArray[Any] = buffer[: array.nbytes].view(array.dtype).reshape(array.shape)
+        if not array.flags.c_contiguous:
+            np.copyto(copy, array)
+        else:
+            source = array.reshape(-1).view(np.uint8)
+            self._tasks += [
+                (buffer[start : min(start + _PIECE_BYTES, array.nbytes)], source[start : start + _PIECE_BYTES])
+                for start in range(0, array.nbytes, _PIECE_BYTES)
+            ]
+        return copy

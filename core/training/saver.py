@@ -32,10 +32,9 @@ from edl_ckpt.core.sources.elasticdl.target import VersionLayout, check_ps_num, 
 from edl_ckpt.core.state.shard_note import ShardNote
 from edl_ckpt.core.storage import Location, LocationLike, Store, open_store
 from edl_ckpt.core.training.background import PendingSave, SavedShard
-from edl_ckpt.core.training.content import AnyTable, ShardContent, check_content
+from edl_ckpt.core.training.content import AnyTable, ShardContent, SnapshotBuffers, check_content
 from edl_ckpt.core.training.server import ShardServer, seal_if_whole
 from edl_ckpt.core.training.shard_writer import lay_out, write_shard
-from edl_ckpt.core.training.snapshot import SnapshotBuffers
 
 SAVE_WAIT_SECONDS: Final = 60.0
 """How long a server waits for the lock of the location, when it replaces a shard or seals the version."""
