@@ -50,38 +50,18 @@ def job_of(
     *,
     target: Location | None = None,
     workers: int | None = None,
-    memory_bytes: int | None = None,
     reporter: Reporter = WARNINGS,
 ) -> Job:
     """Return the job of an operation on these versions: with the executor of the caller, or with threads.
-
-    Raises as `executor_of`.
-    """
-    chosen = executor_of(executor, versions, target=target, workers=workers, reporter=reporter)
-    if not chosen.is_cluster:
-        workers = chosen.threads
-    elif workers is None:
-        workers = _default_workers(versions, target)
-    return Job(chosen, workers, memory_bytes, reporter)
-
-
-def executor_of(
-    executor: ExecutorLike | None,
-    versions: Sequence[Version],
-    *,
-    target: Location | None = None,
-    workers: int | None = None,
-    reporter: Reporter,
-) -> Executor:
-    """Return the executor that an operation on these versions uses: that of the caller, or threads.
 
     The workers of a cluster are asked first. Raises UsageError for what is no executor, UnsupportedError for a worker
     that cannot do the work, and for a `target` that several processes cannot write at a time; UnavailableError for a
     cluster without workers.
     """
-    if executor is None:
-        return Threads(_default_workers(versions, target) if workers is None else workers)
-    chosen: Executor | Any = wrapped(executor)
+    if workers is None:  # as many threads as reading the versions, and writing to the target, can use
+        locations = [version.location for version in versions] + ([] if target is None else [target])
+        workers = default_workers(remote=any(location.is_far for location in locations))
+    chosen: Executor | Any = Threads(workers) if executor is None else wrapped(executor)
     if not hasattr(chosen, "run"):
         raise UsageError(f"expected a distributed.Client or an executor, got {executor!r:.80}")
     if isinstance(chosen, ClusterExecutor):
@@ -91,13 +71,7 @@ def executor_of(
         for version in versions:
             if version.shards:
                 _show_file(chosen, version.location, version.shards[0].path, reporter)
-    return chosen
-
-
-def _default_workers(versions: Sequence[Version], target: Location | None) -> int:
-    """Return as many threads as reading some versions, and writing to a target, can use."""
-    locations = [version.location for version in versions] + ([] if target is None else [target])
-    return default_workers(remote=any(location.is_far for location in locations))
+    return Job(chosen, workers if chosen.is_cluster else chosen.threads, reporter=reporter)
 
 
 def check_source(executor: ExecutorLike | None, location: Location, path: str, *, reporter: Reporter) -> None:

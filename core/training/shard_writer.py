@@ -204,11 +204,8 @@ class _Write:
         first = piece.chunks[0].start
         for chunk in piece.chunks:
             total, offset = xxhash.xxh3_128(), chunk.start
-            if piece.data is not None:
-                parts = iter([piece.data[chunk.start - first : chunk.end - first]])
-            else:
-                parts = self._buffers(chunk.start, chunk.end)
-            for part in parts:
+            copied = None if piece.data is None else [piece.data[chunk.start - first : chunk.end - first]]
+            for part in copied or self._buffers(chunk.start, chunk.end):
                 total.update(part)
                 self._sink.write(offset, part)
                 offset += len(part)

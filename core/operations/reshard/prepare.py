@@ -7,7 +7,7 @@ from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.catalog.listing import VersionLike, as_version
 from edl_ckpt.core.catalog.target import Target, free_target
 from edl_ckpt.core.catalog.uuids import has_no_number
-from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, executor_of, wrapped
+from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, job_of, wrapped
 from edl_ckpt.core.commit.publish.disk import replaces_link
 from edl_ckpt.core.model.layouts import Layout
 from edl_ckpt.core.model.versions import Version
@@ -92,7 +92,7 @@ def prepare_reshard(
     where = None if output is None else Location.of(output)
     target = _target_of(version, where, layout, empty, number)
     check_trust(version, force=force, reporter=reporter)
-    chosen = executor_of(executor, [version], workers=workers, target=target.location, reporter=reporter)
+    chosen = job_of(executor, [version], workers=workers, target=target.location, reporter=reporter).executor
     workers = chosen.threads
     with open_checkpoint(version, workers=chosen.openings) as checkpoint:
         first = choose_settings(

@@ -162,8 +162,11 @@ class _TrainingLoop:
             self.state.sync()
             self.coordinator.barrier()
         except self.recoverable as error:
-            self._note(error)
-            self._leave_sync(error, snapshot)
+            self._roll_back(error, snapshot)  # the state may be half of one member and half of another
+            if snapshot is None and self.coordinator.rank != 0 and self.is_ready and not self.trust_sync:
+                if self.manager is None:
+                    raise
+                self._set_ready(ready=False)  # should it be rank 0 next, it loads the latest checkpoint
             return False
         self._set_ready(ready=True)
         return True
@@ -173,15 +176,6 @@ class _TrainingLoop:
         if checkpoint is not None:
             with checkpoint.open_input_stream() as stream:
                 self.state.load(stream)
-
-    def _leave_sync(self, error: Exception, snapshot: Any) -> None:
-        """Make good for a sync that was interrupted: the state may be half of one member and half of another."""
-        if snapshot is not None:
-            self._apply(snapshot)
-        elif self.coordinator.rank != 0 and self.is_ready and not self.trust_sync:
-            if self.manager is None:
-                raise error
-            self._set_ready(ready=False)  # should it be rank 0 next, it loads the latest checkpoint
 
     def _make_steps(self) -> None:
         """Run the inner loop until the members must meet again or the run has ended."""
@@ -215,13 +209,11 @@ class _TrainingLoop:
                 return
 
     def _roll_back(self, error: Exception, snapshot: Any) -> None:
+        """Make good for a step or a sync that was interrupted, if there is a snapshot."""
         self._note(error)
         if snapshot is not None:
-            self._apply(snapshot)
-
-    def _apply(self, snapshot: Any) -> None:
-        self.state.apply(snapshot)
-        self.rollbacks += 1
+            self.state.apply(snapshot)
+            self.rollbacks += 1
 
     def _note(self, error: Exception) -> None:
         """Count an error and tell the coordinator; raise it when it is a mistake. Lost members do not count."""

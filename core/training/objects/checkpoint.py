@@ -192,13 +192,13 @@ class ObjectCheckpoint(Trackable):
         try:
             restoration.begin(self, self._own.root)
         except BaseException:
-            restoration.expect_partial()
-            restoration.release()
+            restoration.usage.expect_partial = True
+            restoration.end()
             raise
         if (SAVE_COUNTER,) not in restoration.values.names.paths:
             counter.assign(checkpoint.version.version)
         if self._own.restoration is not None:
-            self._own.restoration.release()
+            self._own.restoration.end()
         self._own.restoration = restoration
         return self.status
 

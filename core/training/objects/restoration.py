@@ -39,7 +39,7 @@ class UnrestoredWarning(UserWarning):
     """SavedValues of a checkpoint were not restored: they never found an object, or one that came too late."""
 
 
-class _Usage:
+class Usage:
     """What a restore has used. It refers to no object of the program, so that it outlives them."""
 
     def __init__(self, values: SavedValues) -> None:
@@ -77,29 +77,17 @@ class Restoration:
         self.ref = checkpoint.version.ref
         self.mismatches: dict[Path, str] = {}
         """SavedValues whose shape or dtype differs from that of the program, by the path in the program."""
-        self._progress = _Usage(self.values)
+        self.usage = Usage(self.values)
         self._skip_mismatch = skip_mismatch
         self._done: set[Path] = set()
         self._number = next(_NUMBERS)
-        self._end = weakref.finalize(self, self._progress.end)
-
-    @property
-    def unused(self) -> list[Path]:
-        """Return the paths of the values that were not used so far."""
-        return self._progress.unused
+        self.end = weakref.finalize(self, self.usage.end)
+        """Ends it: what waits is given up."""
 
     @property
     def is_over(self) -> bool:
         """Say whether nothing waits any more."""
-        return not self._end.alive
-
-    def expect_partial(self) -> None:
-        """Give no warning when values have not been used at the end."""
-        self._progress.expect_partial = True
-
-    def release(self) -> None:
-        """End it: what waits is given up."""
-        self._end()
+        return not self.end.alive
 
     def begin(self, *roots: object) -> None:
         """Restore all that is there below the first root, and wait for additions to it and to the others."""
@@ -110,8 +98,8 @@ class Restoration:
     def restore_now(self, match: Match) -> None:
         """Restore what an earlier match has not, and wait for additions to its nodes."""
         self._restore([pair for pair in match.pairs if pair.edge not in self._done])
-        if len(self._progress.used) == len(self.values.names.paths):
-            self.release()
+        if len(self.usage.used) == len(self.values.names.paths):
+            self.end()
             return
         for node, path in match.nodes:
             if isinstance(node, Trackable | TrackedDict | TrackedList):
@@ -131,7 +119,7 @@ class Restoration:
 
     def warn_of_missed(self, root: object) -> None:
         """Warn of values that came into plain objects since, and that did not get what waits for them."""
-        if self.is_over or self._progress.expect_partial:
+        if self.is_over or self.usage.expect_partial:
             return
         late = [p for p in self.values.names.match(root, ()).pairs if p.edge not in self._done | self.mismatches.keys()]
         missed = [path_name(pair.edge) for pair in late if not self.has_restored(pair.child.value)]
@@ -153,7 +141,7 @@ class Restoration:
             if not self.has_restored(pair.child.value):  # by another of its names, or later
                 self._remember(self.values.read_into(pair.path, pair.child))
             self._done.add(pair.edge)
-            self._progress.used |= self.values.names.taken_by(pair)
+            self.usage.used |= self.values.names.taken_by(pair)
         if good:
             self.values.checkpoint.check_unchanged()
 
@@ -198,7 +186,7 @@ class LoadStatus:
         self._root = root
 
     def __repr__(self) -> str:
-        waiting = len(self._restoration.unused)
+        waiting = len(self._restoration.usage.unused)
         return f"RestoreStatus({self._restoration.ref}, {counted(waiting, 'value')} not restored)"
 
     def assert_consumed(self) -> Self:
@@ -224,7 +212,7 @@ class LoadStatus:
 
     def expect_partial(self) -> Self:
         """Give no warning when values of the checkpoint have not been used at the end."""
-        self._restoration.expect_partial()
+        self._restoration.usage.expect_partial = True
         return self
 
     def initialize_or_restore(self) -> None:
@@ -255,7 +243,7 @@ class LoadStatus:
     def _unused(self) -> Iterator[str]:
         """Yield each value of the checkpoint that was not restored."""
         shapes = self._restoration.values.shapes
-        for path in self._restoration.unused:
+        for path in self._restoration.usage.unused:
             yield f"{path_name(path)}: {shapes[path]} in the checkpoint, not restored into the program"
 
     def _raise(self, problems: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from edl_ckpt.core.base.errors import UnsupportedError, UsageError
 from edl_ckpt.core.base.words import meant
-from edl_ckpt.core.cluster.choice import ExecutorLike, check_shared, executor_of
+from edl_ckpt.core.cluster.choice import ExecutorLike, check_shared, job_of
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.operations.export.cluster.run import PartsFormat
 from edl_ckpt.core.operations.export.content.selection import Selection
@@ -70,7 +70,7 @@ def requested(request: ExportRequest, format_name: str | None, executor: Executo
 
 def _cluster_of(executor: ExecutorLike | None, request: ExportRequest) -> ClusterExecutor | None:
     """Return the cluster whose workers do the work, None for this process; UnsupportedError for where they cannot."""
-    given = None if executor is None else executor_of(executor, [request.version], reporter=request.reporter)
+    given = None if executor is None else job_of(executor, [request.version], reporter=request.reporter).executor
     if not isinstance(given, ClusterExecutor):
         return None
     path = request.goal.local_path
