@@ -6,21 +6,24 @@ import logging
 import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import chain, pairwise
 from json.encoder import encode_basestring_ascii
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+import numpy as np
+import xxhash
+
+from edl_ckpt.core.base.job import FunctionWork, Job
 from edl_ckpt.core.base.packing import near, together
-from edl_ckpt.core.base.parallel import run_parallel
+from edl_ckpt.core.base.parallel import Advance, run_parallel
 from edl_ckpt.core.base.words import base_name
 from edl_ckpt.core.model.seals import Chunk, PackedChunks, Seal, SealedShard, now_text
 from edl_ckpt.core.model.tables import Extent, ShardIndex
+from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue, HeldValue
+from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.state.seal import number_chunks
 from edl_ckpt.core.storage.interface import RangeReader
-
-if TYPE_CHECKING:
-    from edl_ckpt.core.reading.reader import Checkpoint
-
 
 CHUNK_BYTES: Final = 4 << 20
 """The most bytes of a chunk of a version of up to a TiB, and what is read at a time for the chunks of a larger one."""
@@ -34,6 +37,8 @@ upload another 300 for each, with a checksum of each chunk once more.
 """
 _CHUNK_TEXT_BYTES: Final = 48
 """The bytes of a chunk in a seal without its kind, its name and its numbers."""
+TASK_CHUNKS: Final = 1024
+"""Chunks of one task: their checksums are a small result."""
 LOG: Final = logging.getLogger("edl_ckpt")
 
 
@@ -42,22 +47,6 @@ class Mismatch(NamedTuple):
 
     shard: str
     chunk: Chunk
-
-
-def sealed_files(checkpoint: Checkpoint) -> list[tuple[ShardIndex, int]]:
-    """Return the files that a seal has, in its order: each as its shard, and its number in that."""
-    return [(shard, number) for shard in checkpoint.shards for number in range(len(shard.file.files))]
-
-
-def seal_of_chunks(checkpoint: Checkpoint, fingerprint: str, chunks: Iterable[Iterable[Chunk]]) -> Seal:
-    """Return the seal of an opened version from the chunks of its files, with their checksums."""
-    readers = (checkpoint.files[shard.file.files[number].path] for shard, number in sealed_files(checkpoint))
-    shards = [
-        SealedShard(base_name(reader.path), reader.size_bytes, PackedChunks(some))
-        for reader, some in zip(readers, chunks, strict=True)
-    ]
-    number = checkpoint.version.version
-    return Seal(number, fingerprint, tuple(shards), now_text())
 
 
 def chunk_bytes(size_bytes: int) -> int:
@@ -187,7 +176,6 @@ def _without_infos(edges: Sequence[int], of: dict[int, tuple[str, str]]) -> list
 
 def sums_of(reader: RangeReader, chunks: Iterable[Chunk], *, workers: int = 1) -> list[Chunk]:
     """Return chunks of a file with the checksums of its present bytes, in their order."""
-    import numpy as np
 
     def add(task: tuple[int, int, list[Chunk]]) -> list[Chunk]:
         start, end, some = task
@@ -206,9 +194,6 @@ def sums_of(reader: RangeReader, chunks: Iterable[Chunk], *, workers: int = 1) -
 
 def _sum_of_large(reader: RangeReader, chunk: Chunk) -> Chunk:
     """Return a chunk with the checksum of its present bytes, of which a few are read at a time."""
-    import numpy as np
-    import xxhash
-
     total, buffer = xxhash.xxh3_128(), np.empty(CHUNK_BYTES, np.uint8)
     for start in range(chunk.start, chunk.end, CHUNK_BYTES):
         some = buffer[: min(CHUNK_BYTES, chunk.end - start)].data
@@ -230,8 +215,6 @@ def checksum(data: memoryview | bytes) -> str:
     >>> checksum(b"")
     '99aa06d3014798d86001c324468d497f'
     """
-    import xxhash
-
     return xxhash.xxh3_128_hexdigest(data)
 
 
@@ -260,3 +243,63 @@ def rereads_correctly(reader: RangeReader, chunk: Chunk) -> bool:
             "%s: bytes %d to %d were damaged in one read, and correct in the next", reader.path, chunk.start, chunk.end
         )
     return found == chunk
+
+
+class _Chunks(NamedTuple):
+    """The chunks [first, last) of a file, by its number in the seal."""
+
+    file: int
+    first: int
+    last: int
+
+
+class _CutCheckpoint(CheckpointHolder):
+    """An opened checkpoint with the chunks of its files."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        super().__init__(checkpoint)
+        self._places = [(shard, number) for shard in checkpoint.shards for number in range(len(shard.file.files))]
+        self.readers = [checkpoint.files[shard.file.files[number].path] for shard, number in self._places]
+        """What reads the files of the seal, in its order."""
+        self.chunks = cache(self._chunks)
+
+    def _chunks(self, number: int) -> Sequence[Chunk]:
+        """Return the chunks of a file, without checksums."""
+        shard, file = self._places[number]
+        return cut(shard, self.readers[number], file)
+
+
+def _seal(opened: _CutCheckpoint, task: _Chunks, advance: Advance) -> list[str]:
+    """Return the checksums of some chunks."""
+    chunks = opened.chunks(task.file)[task.first : task.last]
+    done = sums_of(opened.readers[task.file], chunks)
+    advance(chunks[-1].end - chunks[0].start)
+    return [chunk.sum for chunk in done]
+
+
+def make_seal(checkpoint: Checkpoint, fingerprint: str, job: Job) -> Seal:
+    """Read every byte of an opened version once and return its seal."""
+    total = sum(file.size_bytes for shard in checkpoint.shards for file in shard.file.files)
+    job.reporter.start("sealing", total)
+    opened = _CutCheckpoint(checkpoint)
+    cuts = [opened.chunks(number) for number in range(len(opened.readers))]
+    tasks = [
+        task for number, chunks in enumerate(cuts) for task in _tasks(number, chunks, job.executor.task_bytes(total))
+    ]
+    done: list[list[Chunk]] = [[] for _ in cuts]
+    work = FunctionWork(HeldValue(CheckpointValue.of(checkpoint), _CutCheckpoint), _seal)
+    with job.run(work, opened, tasks) as results:
+        for task, sums in zip(tasks, results, strict=True):
+            own = cuts[task.file][task.first : task.last]
+            done[task.file] += [chunk._replace(sum=text) for chunk, text in zip(own, sums, strict=True)]
+    files = zip(opened.readers, done, strict=True)
+    shards = tuple(SealedShard(base_name(file.path), file.size_bytes, PackedChunks(some)) for file, some in files)
+    return Seal(checkpoint.version.version, fingerprint, shards, now_text())
+
+
+def _tasks(file: int, chunks: Sequence[Chunk], task_bytes: int) -> Iterator[_Chunks]:
+    """Yield the chunks of a file in tasks: small chunks are read together."""
+    last = 0
+    for some in batches(chunks, max(task_bytes, CHUNK_BYTES), most=TASK_CHUNKS):
+        first, last = last, last + len(some)
+        yield _Chunks(file, first, last)

@@ -9,7 +9,11 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
 
 from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.base.parallel import run_all
@@ -18,10 +22,6 @@ from edl_ckpt.core.model.tables import ShardIndex
 from edl_ckpt.core.proof.sealing import CHUNK_BYTES, checksum, sums_of
 from edl_ckpt.core.sources.elasticdl.target import Literals
 from edl_ckpt.core.storage.interface import RangeReader
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
 WAITING_BYTES: Final = 64 << 20
 """The most bytes that wait for those before them; chunks beyond that are read again."""
@@ -35,8 +35,6 @@ class _Arriving:
     __slots__ = ("at", "early", "is_lost", "lock", "sum")
 
     def __init__(self, chunk: Chunk) -> None:
-        import xxhash
-
         self.at = chunk.start
         self.sum: Any = xxhash.xxh3_128()
         self.early: dict[int, bytes] = {}
@@ -85,8 +83,6 @@ class ChunkSums:
 
     def _compare(self, path: str, offset: int, view: memoryview) -> None:
         """Compare bytes with the literals of their file."""
-        import numpy as np
-
         count, wrong = self._literals[path].differing(offset, np.frombuffer(view, np.uint8))
         if wrong >= 0:
             raise CorruptError("a byte is not the one that was written", path=path, offset=wrong)
@@ -95,8 +91,6 @@ class ChunkSums:
 
     def bounds(self, numbers: Mapping[str, int]) -> dict[int, npt.NDArray[np.int64]]:
         """Return where the chunks of files begin and end, int64 [chunks, 2], by the number of each path."""
-        import numpy as np
-
         return {
             numbers[path]: np.array([(chunk.start, chunk.end) for chunk in chunks], np.int64).reshape(-1, 2)
             for path, (_, chunks) in self._files.items()

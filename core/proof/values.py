@@ -23,10 +23,10 @@ from edl_ckpt.core.base.parallel import Advance
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.kernel import bulk, routing
+from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.seals import Chunk
 from edl_ckpt.core.model.tables import Extent
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, fingerprint_of, value_bytes
-from edl_ckpt.core.proof.odd_values import odd_values
 from edl_ckpt.core.proof.summing import ChunkSums
 from edl_ckpt.core.reading.blocks import (
     VALUE_BATCH_BYTES,
@@ -66,6 +66,14 @@ from edl_ckpt.core.sources.elasticdl.target import Literals
 
 Bounds = Mapping[int, npt.NDArray[np.int64]]
 """Where the chunks of shards begin and end, int64 [chunks, 2], by the number of the shard."""
+HUGE_EXPONENT: Final = 100
+"""A float of 2**100 or more in magnitude is 'huge': no trained weight is, a flipped exponent bit is."""
+_FLOATS: Final = {  # name: (unsigned view, mask of the magnitude, least huge, infinity)
+    "float16": ("<u2", 0x7FFF, 0x7C00, 0x7C00),
+    "bfloat16": ("<u2", 0x7FFF, (127 + HUGE_EXPONENT) << 7, 0x7F80),
+    "float32": ("<u4", 0x7FFFFFFF, (127 + HUGE_EXPONENT) << 23, 0x7F800000),
+    "float64": ("<u8", 0x7FFFFFFFFFFFFFFF, (1023 + HUGE_EXPONENT) << 52, 0x7FF0000000000000),
+}
 _BUNDLED_BYTES: Final = 4 << 20
 """The most bytes of small parts that are one task on a disk; far ones are read by as many threads as there are."""
 _SMALL_TIMES: Final = 8
@@ -241,6 +249,29 @@ class _Pass(NamedTuple):
         values = ((entry, entry.values.start - bundle.start) for entry in bundle.entries)
         counted = ((e.name, odd_values(data[at : at + e.values.size_bytes], e.dtype)) for e, at in values)
         return [(name, counts) for name, counts in counted if counts.any()]
+
+
+def odd_values(data: bulk.U8, dtype: DType | None) -> npt.NDArray[np.int64]:
+    """Return how many elements are NaN, infinite and huge: int64 [3]; integers are none of them.
+
+    >>> from edl_ckpt.core.model.dtypes import DTYPES
+    >>> odd_values(np.array([1, np.nan, -np.inf, 2.0**101], "<f4").view(np.uint8), DTYPES["float32"]).tolist()
+    [1, 1, 1]
+    """
+    counts = np.zeros(3, np.int64)
+    if dtype is None or dtype.name not in _FLOATS or not len(data):
+        return counts
+    view, mask, huge, infinity = _FLOATS[dtype.name]
+    elements = data.view(view)
+    if bulk.kernel is not None and not bulk.kernel.reaches(data, elements.itemsize, huge):
+        return counts
+    magnitude = elements & mask
+    if int(magnitude.max()) < huge:
+        return counts
+    counts[0] = np.count_nonzero(magnitude > infinity)
+    counts[1] = np.count_nonzero(magnitude == infinity)
+    counts[2] = np.count_nonzero((magnitude >= huge) & (magnitude < infinity))
+    return counts
 
 
 def read_values(

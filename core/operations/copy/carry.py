@@ -21,8 +21,7 @@ from edl_ckpt.core.commit.publish.uploads import Extent, Sending, SharedUploads,
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.seals import Chunk
 from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.proof.seal_work import MOST_CHUNKS
-from edl_ckpt.core.proof.sealing import CHUNK_BYTES, batches, checksum, rereads_correctly
+from edl_ckpt.core.proof.sealing import CHUNK_BYTES, TASK_CHUNKS, batches, checksum, rereads_correctly
 from edl_ckpt.core.reading.picklable import CheckpointValue
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.state.holder import prove_lock
@@ -147,7 +146,7 @@ def tasks_of(targets: SharedTargets | None, shard: int, chunks: Sequence[Chunk],
     """Yield the tasks of a shard, each of about `task_bytes`; those of shared uploads have whole parts."""
     if not isinstance(targets, SharedUploads):
         first = 0
-        for group in batches(chunks, task_bytes, most=MOST_CHUNKS):
+        for group in batches(chunks, task_bytes, most=TASK_CHUNKS):
             yield Carried(shard, first, tuple(group))
             first += len(group)
         return
@@ -158,7 +157,7 @@ def tasks_of(targets: SharedTargets | None, shard: int, chunks: Sequence[Chunk],
         if chunk.end - edges[-1] < least and last < len(chunks):
             continue
         edges += even_edges(edges[-1], chunk.end, least)
-        if chunk.end - at >= task_bytes or last - first >= MOST_CHUNKS or last == len(chunks):
+        if chunk.end - at >= task_bytes or last - first >= TASK_CHUNKS or last == len(chunks):
             yield Carried(shard, first, tuple(chunks[first:last]), (Extent(shard, tuple(edges), number),))
             number += len(edges) - 1
             at, first, edges = chunk.end, last, [chunk.end]

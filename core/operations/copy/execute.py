@@ -36,8 +36,7 @@ from edl_ckpt.core.operations.copy.carry import Carried, CarryWork, carry, carry
 from edl_ckpt.core.operations.copy.plan import CopyEntry, CopyPlan
 from edl_ckpt.core.proof.duplicates import check_unique_ids, near_job
 from edl_ckpt.core.proof.fingerprint import fingerprint_of, value_bytes
-from edl_ckpt.core.proof.seal_work import make_seal
-from edl_ckpt.core.proof.sealing import CHUNK_BYTES, cut, tensors_of
+from edl_ckpt.core.proof.sealing import CHUNK_BYTES, cut, make_seal, tensors_of
 from edl_ckpt.core.proof.trust import check_trust, hint
 from edl_ckpt.core.proof.values import fingerprint, read_back
 from edl_ckpt.core.reading.picklable import CheckpointValue

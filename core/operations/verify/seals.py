@@ -22,8 +22,7 @@ from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.model.seals import Seal, differing_sizes
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.verify.findings import HINTS, Report
-from edl_ckpt.core.proof.seal_work import make_seal
-from edl_ckpt.core.proof.sealing import Mismatch, comparable, rereads_correctly, tensors_of
+from edl_ckpt.core.proof.sealing import Mismatch, comparable, make_seal, rereads_correctly, tensors_of
 from edl_ckpt.core.proof.summing import ChunkSums
 from edl_ckpt.core.proof.trust import check_trust
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint, openings

@@ -9,7 +9,7 @@ import pytest
 
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DTYPES
-from edl_ckpt.core.proof.odd_values import odd_values
+from edl_ckpt.core.proof.values import odd_values
 
 _HUGE = {"float16": None, "float32": 2.0**100, "float64": 2.0**100}
 _BELOW = {"float16": 65504, "float32": np.nextafter(np.float32(2.0**100), np.float32(0)), "float64": 2.0**100 - 2.0**47}
