@@ -136,7 +136,7 @@ from edl_ckpt.core.reading.parts import Rows as Rows
 from edl_ckpt.core.reading.readable import latest as latest
 from edl_ckpt.core.reading.reader import Checkpoint as Checkpoint
 from edl_ckpt.core.reading.reader import open_checkpoint as open_checkpoint
-from edl_ckpt.core.reading.restoring import restore as restore
+from edl_ckpt.core.reading.reader import restore as restore
 from edl_ckpt.core.reading.table import TableView as TableView
 from edl_ckpt.core.reading.table import TensorRows as TensorRows
 from edl_ckpt.core.sources.elasticdl.initial_rows import initial_rows as initial_rows

@@ -8,7 +8,8 @@ time, so that memory does not depend on how many there are.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import Final
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError
@@ -49,78 +50,52 @@ def prove_version(
     when the source is not a checkpoint. `marks` returns rows whose places are planned, by the names of their tables:
     other processes look for them there, and count none first.
     """
-    proof = _Proof(store, written, layouts, job, replace(options, placed=True), marks)
+    options, sketch, forms = replace(options, placed=True), ContentSketch(), Forms()
+    sealed: list[SealedShard] = []
     job.reporter.start("proving", layouts.value_bytes)
+    most = MOST_ENTRIES * (_CLUSTER_TIMES if job.executor.is_cluster else 1)
     try:
-        most = MOST_ENTRIES * (_CLUSTER_TIMES if job.executor.is_cluster else 1)
         for numbers in together(enumerate(layouts.entries.tolist()), most):
-            proof.read(numbers)
+            files = [written.shards[number] for number in numbers]
+            literals = {file.path: layouts.literals(number) for file, number in zip(files, numbers, strict=True)}
+            shards = planned_shards(files, list(literals.values()), written.version)
+            raise_problems(written, shards)
+            with Checkpoint(written, shards, _open(store, files), store) as checkpoint:
+                own, found = read_back(
+                    checkpoint,
+                    [cut(shard, checkpoint.reader(shard)) for shard in shards],
+                    job,
+                    options=options,
+                    literals=literals,
+                    total_bytes=layouts.value_bytes,
+                    marks=marks,
+                )
+            sketch.add(own)
+            for shard, chunks in zip(shards, found, strict=True):
+                forms.add(shard)
+                sealed.append(SealedShard(base_name(shard.file.path), shard.file.size_bytes, PackedChunks(chunks)))
     except CorruptError as error:
         raise _differs(error.message, error.path or written.path, error.offset) from error
-    return proof.seal(source)
+    read = forms.fingerprint(sketch)
+    expected = forms.fingerprint(source) if isinstance(source, ContentSketch) else source
+    if read.text != expected.text:
+        raise _differs(", ".join(map(repr, read.differing(expected)[:5])), written.path)
+    return Seal(written.version, read.text, tuple(sealed), now_text())
 
 
-@dataclass(slots=True)
-class _Proof:
-    """What was read back so far, and is right as far as the layout tells."""
-
-    store: Store
-    written: Version
-    layouts: VersionLayout
-    job: Job
-    options: ValueOptions
-    marks: Callable[[], Mapping[str, RowMarks]] | None
-    sketch: ContentSketch = field(default_factory=ContentSketch)
-    forms: Forms = field(default_factory=Forms)
-    sealed: list[SealedShard] = field(default_factory=list)
-
-    def read(self, numbers: Sequence[int]) -> None:
-        """Read back some shards; CorruptError where bytes differ from the layout, or ids from the rows."""
-        files = [self.written.shards[number] for number in numbers]
-        literals = {file.path: self.layouts.literals(number) for file, number in zip(files, numbers, strict=True)}
-        shards = planned_shards(files, list(literals.values()), self.written.version)
-        raise_problems(self.written, shards)
-        with Checkpoint(self.written, shards, self._open(files), self.store) as checkpoint:
-            sketch, found = read_back(
-                checkpoint,
-                [cut(shard, checkpoint.reader(shard)) for shard in shards],
-                self.job,
-                options=self.options,
-                literals=literals,
-                total_bytes=self.layouts.value_bytes,
-                marks=self.marks,
-            )
-            self.sketch.add(sketch)
-            for shard, chunks in zip(shards, found, strict=True):
-                self.forms.add(shard)
-                name, packed = base_name(shard.file.path), PackedChunks(chunks)
-                self.sealed.append(SealedShard(name, shard.file.size_bytes, packed))
-
-    def _open(self, files: Sequence[ShardFile]) -> dict[str, RangeReader]:
-        """Open files, which must have their sizes."""
-        readers: dict[str, RangeReader] = {}
+def _open(store: Store, files: Sequence[ShardFile]) -> dict[str, RangeReader]:
+    """Open files, which must have their sizes."""
+    readers: dict[str, RangeReader] = {}
+    with ExitStack() as opened:
 
         def begin(file: ShardFile) -> None:
-            readers[file.path] = reader = self.store.open(file.path)
+            readers[file.path] = reader = opened.enter_context(store.open(file.path))
             if reader.size_bytes != file.size_bytes:
                 raise CorruptError(f"has {reader.size_bytes} bytes, expected {file.size_bytes}", path=file.path)
 
-        try:
-            run_all(begin, files, openings(self.store))
-        except BaseException:
-            for reader in readers.values():
-                reader.close()
-            raise
-        return readers
-
-    def seal(self, source: Fingerprint | ContentSketch) -> Seal:
-        """Return the seal of all shards; EdlCkptError when their fingerprint is not that of the source."""
-        found = self.forms.fingerprint(self.sketch)
-        expected = self.forms.fingerprint(source) if isinstance(source, ContentSketch) else source
-        if found.text != expected.text:
-            names = ", ".join(map(repr, found.differing(expected)[:5]))
-            raise _differs(names, self.written.path)
-        return Seal(self.written.version, found.text, tuple(self.sealed), now_text())
+        run_all(begin, files, openings(store))
+        opened.pop_all()
+    return readers
 
 
 def _differs(what: str, path: str, offset: int | None = None) -> EdlCkptError:

@@ -7,6 +7,8 @@ except when the caller asks for one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import Final, Self
 
 import numpy as np
@@ -17,6 +19,7 @@ from edl_ckpt.core.base.errors import (
     IncompleteError,
     NameNotFoundError,
     NotFoundError,
+    RefusedError,
     ReplacedError,
     UsageError,
 )
@@ -27,6 +30,7 @@ from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import abridged, command, counted, describe, escaped, meant, missing_shards, size
 from edl_ckpt.core.catalog import listing as catalog
+from edl_ckpt.core.catalog.runs import mixed_runs
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import DenseEntry, Extent, ShardIndex, TableEntry
@@ -46,6 +50,8 @@ _OPENINGS: Final = 48
 """How many shards of far storage are opened at a time: each is a wait, and may read an index of some MiB."""
 _ASKED_ALONE: Final = 16
 """So many files are asked whether they changed one by one, which is one wait; more of them are listed."""
+_PLACED: frozenset[str] = frozenset({"v3", "v4", ""})
+"""The generations in which every server saved the rows that it owns, and one shard tells its own dtypes."""
 
 
 class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
@@ -298,7 +304,12 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
     def check_unchanged(self) -> None:
         """Raise LockedError when a shard's file has changed since it was opened."""
         self._check_open()
-        check_all_unchanged(self.store, self._readers.values())
+        rest, store = list(self._readers.values()), self.store
+        if lists_marks(store) and len(rest) > _ASKED_ALONE:  # a listing answers for a thousand files
+            folders = {reader.path.removeprefix(store.path("")).rpartition("/")[0] for reader in rest} - {""}
+            shown = {(entry.path, entry.mark) for folder in folders for entry in store.below(folder, lambda _: True)}
+            rest = [reader for reader in rest if (reader.path, reader.mark) not in shown]
+        run_all(lambda reader: reader.check_unchanged(), rest, openings(store))
 
     def _check_open(self) -> None:
         if self._closed:
@@ -337,42 +348,27 @@ def open_checkpoint(
     store = open_store(version.location)
     readers: dict[str, RangeReader] = {}
     workers = workers or openings(store)
+    with ExitStack() as opened:
 
-    def begin(file: ShardFile) -> None:
-        readers[file.path] = store.open(file.path)
+        def begin(file: ShardFile) -> None:
+            readers[file.path] = opened.enter_context(store.open(file.path))
 
-    try:
-        run_all(begin, version.files, workers)
-        shards = source_of(version).index(version, readers, workers=workers)
-    except BaseException as error:
-        for reader in readers.values():
-            reader.close()
-        if isinstance(error, NotFoundError) and not staged:
-            check_not_replaced(version)
-        raise
-    checkpoint = Checkpoint(version, shards, readers, store)
-    if not partial:
         try:
-            raise_problems(version, shards)
-        except BaseException:
-            checkpoint.close()
+            run_all(begin, version.files, workers)
+            shards = source_of(version).index(version, readers, workers=workers)
+        except NotFoundError:
+            if not staged:
+                check_not_replaced(version)
             raise
-    return checkpoint
+        if not partial:
+            raise_problems(version, shards)
+        opened.pop_all()
+    return Checkpoint(version, shards, readers, store)
 
 
 def openings(store: Store) -> int:
     """Return how many shards of a store are opened at a time: where each takes a request, many."""
     return _OPENINGS if store.properties.round_trips else 1
-
-
-def check_all_unchanged(store: Store, readers: Iterable[RangeReader]) -> None:
-    """Raise LockedError when the file of one of these readers has changed since it was opened."""
-    rest = list(readers)
-    if lists_marks(store) and len(rest) > _ASKED_ALONE:  # a listing answers for a thousand files
-        folders = {reader.path.removeprefix(store.path("")).rpartition("/")[0] for reader in rest} - {""}
-        shown = {(entry.path, entry.mark) for folder in folders for entry in store.below(folder, lambda _: True)}
-        rest = [reader for reader in rest if (reader.path, reader.mark) not in shown]
-    run_all(lambda reader: reader.check_unchanged(), rest, openings(store))
 
 
 def check_not_replaced(version: Version) -> None:
@@ -425,3 +421,75 @@ def raise_problems(version: Version, shards: Iterable[ShardIndex]) -> None:
             offset=problem.offset,
             hint=f"try: {command('verify', version.ref)}",
         )
+
+
+def restore(
+    version: catalog.VersionLike,
+    ps_id: int,
+    ps_num: int,
+    *,
+    out: PartLike | None = None,
+    workers: int | None = None,
+    all_shards: bool = False,
+    reporter: Reporter = WARNINGS,
+) -> Part:
+    """Return what parameter server `ps_id` of `ps_num` has after it has restored a version, saved by any number.
+
+    `id % ps_num` places a row, and the hash of its name a variable. So of N shards only those can have anything for
+    this server whose number agrees with `ps_id` modulo gcd(N, ps_num); no other one is opened. With as many servers as
+    shards that is one. Rows of a table come in the order of shards, then of rows. Memory is the part and at most
+    64 MiB. `out` has arrays to fill in place, by name; an error while values are read leaves them partly filled.
+    `workers` threads read: as many as cores, but at most 4 of a disk, and 8 of remote storage.
+
+    A row that lies in a wrong shard, which `verify` reports, may be missed; `all_shards` reads everything, as ElasticDL
+    does. When a shard that is read has a row or a variable of another one, all shards are read, with a warning. So
+    are all shards of generations v0 to v2. Of rows with the same id the last one counts, with a warning. A version
+    that does not match its seal is restored with a warning.
+
+    Raises UsageError when arrays of `out` do not fit, with all mismatches and before any is filled; RefusedError for a
+    version with shards of two runs of a job (`mixed_runs`); IncompleteError when shards are missing, CorruptError when
+    one is damaged, NotFoundError, and LockedError when one changes while it is read.
+    """
+    server = Server(ps_id, ps_num)
+    version = catalog.as_version(version)
+    if mixture := mixed_runs(version):
+        copy = command("copy", version.ref, "NEW_LOCATION", "--force")
+        hint = f"latest() passes over it; if one run saved all its shards: {copy}, and restore the copy"
+        raise RefusedError(mixture, path=version.ref, hint=hint)
+    if version.seal_fault:
+        reporter.warn(f"{version.ref}: it does not match its seal: {version.seal_fault}")
+    if not all_shards and version.layout.placement is Placement.MOD:
+        part = _from_own_shards(version, server, out, workers, reporter)
+        if part is not None:
+            return part
+    with open_checkpoint(version) as checkpoint:
+        return checkpoint.restore(ps_id, ps_num, out=out, workers=workers, all_shards=True, reporter=reporter)
+
+
+def _from_own_shards(
+    version: Version, server: Server, out: PartLike | None, workers: int | None, reporter: Reporter
+) -> Part | None:
+    """Return the part from the shards that can have it; None when that is all of them, or when they do not suffice."""
+    own = tuple(file for file in version.shards if server.may_own(file.ps_id, file.ps_num))
+    if version.state is not State.COMPLETE or len(own) == len(version.shards):
+        return None
+    try:
+        opened = open_checkpoint(replace(version, shards=own), partial=True)
+    except (NotFoundError, ReplacedError):
+        return None  # opening all shards raises the right error
+    with opened as checkpoint:
+        if not _speak_for_all(checkpoint):
+            return None
+        try:
+            return Gathering(checkpoint, server, checkpoint.shards, workers, reporter).part(out)
+        except MisplacedError as fault:
+            reporter.warn(f"{fault}: all shards are read")
+            return None
+
+
+def _speak_for_all(checkpoint: Checkpoint) -> bool:
+    """Say whether some shards of a version show no reason to look at the others before their values are relied on."""
+    version, shards = checkpoint.version, checkpoint.shards
+    if any(shard.version != version.version or shard.generation not in _PLACED for shard in shards):
+        return False
+    return not source_of(version).blocking(version, shards)
