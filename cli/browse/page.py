@@ -290,14 +290,8 @@ class BrowserPage(Screen[None]):
         prompt.query_one(Static).update(Text(word + " "))
         field = prompt.query_one(Input)
         field.value = value
-        self._swap(prompt, self.query_one(KeyLine))
+        self.query_one(KeyLine).display, prompt.display = False, True
         self.set_focus(field)
-
-    @staticmethod
-    def _swap(shown: Widget, hidden: Widget) -> None:
-        """Show one widget in the place of another."""
-        hidden.display = False
-        shown.display = True
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Pass on what is typed."""
@@ -315,7 +309,7 @@ class BrowserPage(Screen[None]):
         """Hide the line to type in; say whether it was there."""
         prompt = self.query_one(Prompt)
         was = bool(prompt.display)
-        self._swap(self.query_one(KeyLine), prompt)
+        prompt.display, self.query_one(KeyLine).display = False, True
         self._typed = self._entered = None
         for grid in self.query(Grid):
             self.set_focus(grid)

@@ -13,6 +13,7 @@ from edl_ckpt.cli.browse import source
 from edl_ckpt.cli.options.common import attempted
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.parallel import stop_when
+from edl_ckpt.core.base.progress import Progress
 from edl_ckpt.core.base.words import portion
 from edl_ckpt.core.storage.faults import error_of_system
 
@@ -24,7 +25,7 @@ class GivenUp(SystemExit):
     """Raised where a given up job reports: pools of threads end by it as by a signal."""
 
 
-class BackgroundJob:
+class BackgroundJob(Progress):
     """One piece of work, and the `Reporter` that it reports to.
 
     `ended` is called in the thread of the work, once, after `result`, `error` or `bug` is set; not after `give_up`.
@@ -33,19 +34,14 @@ class BackgroundJob:
     def __init__(
         self, words: str, work: Callable[[BackgroundJob], Any], ended: Callable[[BackgroundJob], object]
     ) -> None:
+        super().__init__(lambda *_: self._check(), on_warning=lambda _: self._check(), every_seconds=0)
         self.words = words
         self.result: Any = None
         self.error: EdlCkptError | None = None
         self.bug: BaseException | None = None
-        self.warnings: list[str] = []
-        self.what, self.done_bytes, self.total_bytes = "", 0, 0
         self._work, self._ended = work, ended
         self._stop = threading.Event()
-        self._lock = threading.Lock()
         self.is_running = False
-
-    def __repr__(self) -> str:
-        return f"<Job {self.words}>"
 
     def begin(self) -> BackgroundJob:
         """Start the thread; a daemon, since the end of the program waits for nobody."""
@@ -65,22 +61,6 @@ class BackgroundJob:
             return self.what or self.words
         share = min(self.done_bytes / self.total_bytes, 1.0)
         return f"{self.what}: {portion(self.done_bytes, self.total_bytes)}, {share:.0%}"
-
-    def warn(self, text: str) -> None:
-        """Keep a warning."""
-        self._check()
-        self.warnings.append(text)
-
-    def start(self, what: str, total_bytes: int) -> None:
-        """Begin a phase."""
-        self._check()
-        self.what, self.done_bytes, self.total_bytes = what, 0, total_bytes
-
-    def advance(self, size_bytes: int) -> None:
-        """Count bytes."""
-        self._check()
-        with self._lock:
-            self.done_bytes += size_bytes
 
     def _check(self) -> None:
         if self._stop.is_set():

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from itertools import chain, islice
 from queue import Empty, SimpleQueue
@@ -23,6 +23,7 @@ from edl_ckpt.core.base.errors import LockedError
 from edl_ckpt.core.base.interruption import COMMIT, WHOLE
 
 Task = TypeVar("Task")
+Value = TypeVar("Value")
 Result = TypeVar("Result")
 Opened = TypeVar("Opened", bound="Resource")
 _Task_contra = TypeVar("_Task_contra", contravariant=True)
@@ -53,13 +54,18 @@ _is_alone: ContextVar[bool] = ContextVar("edl_ckpt_is_alone", default=False)
 
 
 @contextmanager
-def alone() -> Iterator[None]:
-    """Let a task of a cluster be one thread: its process has as many as its owner wants."""
-    token = _is_alone.set(True)
+def _bound(variable: ContextVar[Value], value: Value) -> Iterator[None]:
+    """Let a variable of this thread have a value in the block."""
+    token = variable.set(value)
     try:
         yield
     finally:
-        _is_alone.reset(token)
+        variable.reset(token)
+
+
+def alone() -> AbstractContextManager[None]:
+    """Let a task of a cluster be one thread: its process has as many as its owner wants."""
+    return _bound(_is_alone, True)
 
 
 def default_workers(*, remote: bool = False) -> int:
@@ -156,24 +162,13 @@ def impatient(error: BaseException | None, seconds: float = SILENCE_SECONDS) -> 
     bound = getattr(error, "edl_ckpt_patience", None) or _Patience(seconds)
     error.__dict__["edl_ckpt_patience"] = bound
     bound.begin()
-    with _waiting_until(bound):
+    with _bound(_stop, bound):
         yield
 
 
-@contextmanager
-def patience(seconds: float) -> Iterator[None]:
+def patience(seconds: float) -> AbstractContextManager[None]:
     """Let this thread wait in the block only while a storage answers within so many seconds; then LockedError."""
-    with _waiting_until(_Patience(seconds)):
-        yield
-
-
-@contextmanager
-def _waiting_until(stop: Event) -> Iterator[None]:
-    token = _stop.set(stop)
-    try:
-        yield
-    finally:
-        _stop.reset(token)
+    return _bound(_stop, _Patience(seconds))
 
 
 def answered() -> None:

@@ -13,6 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from edl_ckpt.core.storage.faults import lacking
+
 _ACL: Final = "system.posix_acl_access"
 _DEFAULT_ACL: Final = "system.posix_acl_default"
 _NO_ACL: Final = frozenset({errno.ENODATA, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EPERM})
@@ -75,22 +77,17 @@ def _change_owner(fd: int, uid: int, gid: int) -> tuple[str, ...]:
     lost: list[str] = []
     for what, wanted, have in (("owner", (uid, -1), now.st_uid == uid), ("group", (-1, gid), now.st_gid == gid)):
         if not have:
-            try:
+            with lacking(_NOT_ALLOWED):
                 os.fchown(fd, *wanted)
-            except OSError as error:
-                if error.errno not in _NOT_ALLOWED:
-                    raise
-                lost.append(what)
+                continue
+            lost.append(what)
     return tuple(lost)
 
 
 def _read_acl(place: int | str, name: str) -> bytes | None:
-    try:
+    with lacking(_NO_ACL):
         return os.getxattr(place, name)
-    except OSError as error:
-        if error.errno not in _NO_ACL:
-            raise
-        return None
+    return None
 
 
 def _write_acl(fd: int, name: str, acl: bytes | None) -> bool:
@@ -101,10 +98,7 @@ def _write_acl(fd: int, name: str, acl: bytes | None) -> bool:
                 os.removexattr(fd, name)
             return _read_acl(fd, name) is None
         return True
-    try:
+    with lacking(_NO_ACL):
         os.setxattr(fd, name, acl)
-    except OSError as error:
-        if error.errno not in _NO_ACL:
-            raise
-        return False
-    return True
+        return True
+    return False

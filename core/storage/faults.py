@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -78,6 +78,16 @@ def storage_errors(path: str) -> Iterator[None]:
         if meaning is None:  # a bug of ours, which must stay one
             raise
         raise meaning from error
+
+
+@contextmanager
+def lacking(numbers: Collection[int]) -> Iterator[None]:
+    """Leave the block, and raise nothing, at an error of the system with one of these numbers."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in numbers:
+            raise
 
 
 def error_of_call(number: int, path: str) -> EdlCkptError:

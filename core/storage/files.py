@@ -20,7 +20,7 @@ from edl_ckpt.core.base.interruption import WHOLE
 from edl_ckpt.core.base.parallel import run_parallel
 from edl_ckpt.core.base.words import size
 from edl_ckpt.core.storage.access import Access
-from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.faults import lacking, storage_errors
 from edl_ckpt.core.storage.interface import OnDisk, Sink
 
 NEW: Final = ".new"
@@ -177,12 +177,10 @@ def allocate(file: int, size_bytes: int, offset: int = 0) -> None:
     """Allocate the space of a file now, so that a full disk fails here and not after an hour of writing."""
     if not size_bytes:
         return
-    try:
+    with lacking({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}):
         os.posix_fallocate(file, offset, size_bytes)
-    except OSError as error:
-        if error.errno not in {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}:
-            raise
-        os.ftruncate(file, offset + size_bytes)
+        return
+    os.ftruncate(file, offset + size_bytes)
 
 
 def check_space(directory: str | int, size_bytes: int, *, shown: str | None = None) -> None:
@@ -233,13 +231,10 @@ def flush_path(path: str) -> None:
 
 def exchange_names(one: str, other: str, one_in: int = _AT_FDCWD, other_in: int = _AT_FDCWD) -> bool:
     """Let two paths, or names in open directories, change places; False, without a change, where the kernel cannot."""
-    try:
+    with lacking({errno.EINVAL, errno.ENOSYS}):
         _rename(one, other, RENAME_EXCHANGE, one_in, other_in)
-    except OSError as error:
-        if error.errno not in {errno.EINVAL, errno.ENOSYS}:
-            raise
-        return False
-    return True
+        return True
+    return False
 
 
 def renameat2() -> Callable[..., int] | None:

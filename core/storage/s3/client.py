@@ -14,6 +14,7 @@ import logging
 import os
 import random
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -106,6 +107,15 @@ class S3Target:
         """Make one request about the bucket and return its answer; errors as `request`."""
         return self._request(method, {"Bucket": self.bucket, **parameters})
 
+    def pages(self, method: str, *markers: str, **parameters: Any) -> Iterator[dict[str, Any]]:
+        """Yield the answers of a listing about the bucket; `markers` say where the next one goes on."""
+        while True:
+            answer = self.request_many(method, **parameters)
+            yield answer
+            if not answer.get("IsTruncated"):
+                return
+            parameters |= {marker: answer[f"Next{marker}"] for marker in markers}
+
     def read(self, wanted: memoryview | int, **parameters: Any) -> dict[str, Any]:
         """Make a ranged GET that must fill a buffer of bytes, or return so many; return its answer."""
         return self._request("get_object", self._names | parameters, wanted)
@@ -161,15 +171,10 @@ class S3Target:
 
         UnsupportedError where the service does not list them.
         """
-        more: dict[str, str] = {}
-        while True:
-            answer = self.request_many("list_multipart_uploads", Prefix=self.key, **more)
+        for answer in self.pages("list_multipart_uploads", "KeyMarker", "UploadIdMarker", Prefix=self.key):
             now = served_at(answer)
             for item in answer.get("Uploads", ()):
                 yield OpenUpload(item["Key"], item["UploadId"], (now - item["Initiated"]).total_seconds())
-            if not answer.get("IsTruncated"):
-                return
-            more = {"KeyMarker": answer["NextKeyMarker"], "UploadIdMarker": answer["NextUploadIdMarker"]}
 
     def upload(self, method: str, data: bytes | bytearray, **parameters: Any) -> dict[str, Any]:
         """PUT data and compare the checksum that S3 reports with that of the data.
@@ -314,11 +319,15 @@ def _meaning(error: Exception, path: str) -> EdlCkptError:
 
 
 def served_at(answer: Mapping[str, Any]) -> datetime:
-    """Return the service's own time, so that ages do not depend on our clock."""
+    """Return the service's own time, so that ages do not depend on our clock; ours where it does not tell it."""
+    return told_time(answer) or datetime.now(UTC)
+
+
+def told_time(answer: Mapping[str, Any]) -> datetime | None:
+    """Return the time that a service tells in an answer, None where it tells none."""
     from email.utils import parsedate_to_datetime
 
     headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-    try:
+    with suppress(KeyError, ValueError, TypeError):
         return parsedate_to_datetime(headers["date"])
-    except (KeyError, ValueError, TypeError):
-        return datetime.now(UTC)
+    return None

@@ -10,7 +10,7 @@ from typing import Final
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError, UnsupportedError
 from edl_ckpt.core.base.words import rounded_duration
 from edl_ckpt.core.storage.facts import Fact, Verdict
-from edl_ckpt.core.storage.s3.client import S3Target
+from edl_ckpt.core.storage.s3.client import S3Target, told_time
 
 _SKEW_SECONDS: Final = 60.0
 _REFUSED_SKEW_SECONDS: Final = 840.0
@@ -54,14 +54,10 @@ def told_facts(top: S3Target) -> Iterator[Fact]:
 
 def _clock(answer: dict[str, object], now: float) -> Fact:
     """Return how far the clock of this machine is from that of the service."""
-    from email.utils import parsedate_to_datetime
-
-    metadata = answer.get("ResponseMetadata")
-    headers = metadata.get("HTTPHeaders", {}) if isinstance(metadata, dict) else {}
-    try:
-        off = now - parsedate_to_datetime(headers["date"]).timestamp() - 0.5  # its header has whole seconds
-    except (KeyError, ValueError, TypeError):
+    told = told_time(answer)
+    if told is None:
         return Fact("clock", "the service does not tell its time", Verdict.UNKNOWN)
+    off = now - told.timestamp() - 0.5  # its header has whole seconds
     shown = (
         f"{rounded_duration(abs(off))} {'ahead of' if off > 0 else 'behind'} the service" if abs(off) >= 2 else "right"
     )

@@ -204,12 +204,7 @@ class S3Store(ObjectStore):
             yield from (item["Prefix"] for item in answer.get("CommonPrefixes", ()))
 
     def _pages(self, **parameters: str) -> Iterator[dict[str, Any]]:
-        while True:
-            answer = self._top.request_many("list_objects_v2", **parameters)
-            yield answer
-            if not answer.get("IsTruncated"):
-                return
-            parameters["ContinuationToken"] = answer["NextContinuationToken"]
+        return self._top.pages("list_objects_v2", "ContinuationToken", **parameters)
 
     def entries(self, inside: Inside) -> list[Entry]:
         """Return the entries of the location, with one request per thousand objects."""

@@ -229,20 +229,14 @@ class Upload:
         """Take over an earlier upload; return True when it has all its parts, however they are cut."""
         self.write_id = write_id
         self.verified = False  # another process compared its parts
-        more: dict[str, Any] = {}
-        while True:
-            try:
-                answer = self._target.request("list_parts", UploadId=upload_id, **more)
-            except (LockedError, NotFoundError):
-                return False
-            for part in answer.get("Parts", ()):
-                number = part["PartNumber"] - 1
-                self._sent_parts[number] = SentPart(
-                    number, int(part["Size"]), part["ETag"], verified=False, crc32c=part.get("ChecksumCRC32C", "")
-                )
-            if not answer.get("IsTruncated"):
-                break
-            more = {"PartNumberMarker": answer["NextPartNumberMarker"]}
+        wanted = {"Key": self._target.key, "UploadId": upload_id}
+        try:
+            answers = [*self._target.pages("list_parts", "PartNumberMarker", **wanted)]
+        except (LockedError, NotFoundError):
+            return False
+        for part in (part for answer in answers for part in answer.get("Parts", ())):
+            number, crc = part["PartNumber"] - 1, part.get("ChecksumCRC32C", "")
+            self._sent_parts[number] = SentPart(number, int(part["Size"]), part["ETag"], verified=False, crc32c=crc)
         if not self._is_whole():
             return False
         self.upload_id, self.bytes_written = upload_id, self.size_bytes
