@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
 
 from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.packing import near
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import PART_NUMBERS, Part, tally_parts
 from edl_ckpt.core.model.tables import ShardIndex, TableEntry
@@ -180,22 +183,20 @@ class VersionSource(CheckpointHolder, Source):
     def read_small(self, names: Sequence[str]) -> SmallParts:
         """Read small tables; parts that lie close together in a shard are read in one go."""
         filled = self._filled(names)
-        spans: list[tuple[ShardIndex, int, int]] = []
+        spans: list[tuple[ShardIndex, int, int, int]] = []
         shift = np.zeros(len(filled), np.int64)  # what must be added to an offset to get the place in the bytes
         size = 0
-        for number in sorted(range(len(filled)), key=lambda n: (filled[n][1].file.ps_id, filled[n][2].offset)):
-            _, shard, entry = filled[number]
-            if not spans or spans[-1][0] is not shard or not 0 <= entry.offset - spans[-1][2] <= _NEAR_BYTES:
-                spans.append((shard, entry.offset, entry.offset))
-            _, start, end = spans[-1]
-            spans[-1] = (shard, start, entry.ids[0].end)
-            size += entry.ids[0].end - end
-            shift[number] = size - entry.ids[0].end
+        order = sorted(range(len(filled)), key=lambda n: (filled[n][1].file.ps_id, filled[n][2].offset))
+        for _, of_shard in groupby(order, key=lambda n: filled[n][1].file.ps_id):
+            extents = ((n, filled[n][2].offset, filled[n][2].ids[0].end) for n in of_shard)
+            for start, end, some in near(extents, itemgetter(1, 2), _NEAR_BYTES):
+                numbers = [number for number, _, _ in some]
+                shift[numbers] = size - start
+                spans.append((filled[numbers[0]][1], start, end, size))
+                size += end - start
         data = np.empty(size, np.uint8)
-        filled_to = 0
-        for shard, start, end in spans:
-            self.checkpoint.reader(shard).read_into(start, data[filled_to : filled_to + end - start].data)
-            filled_to += end - start
+        for shard, start, end, place in spans:
+            self.checkpoint.reader(shard).read_into(start, data[place : place + end - start].data)
         parts = np.zeros((len(filled), PART_NUMBERS), np.int64)
         rows = [
             (e.ids[0].start, e.ids[0].end - e.ids[0].start, e.rows, k, max(e.values.start, e.offset), e.row_bytes)

@@ -2,26 +2,34 @@
 
 It is arithmetic on a survey: no file is read, and the same survey always gives the same plan. The order of rows in a
 target is that of the source's shards and rows, so the result depends neither on workers nor on the sizes of batches.
+
+The order in which stretches move changes nothing of the result. With N shards before and M after, the rows of shard i
+go to shards j with i = j modulo gcd(N, M), and to no others, unless they are misplaced. So the shards of one remainder
+are moved together, one remainder after the other: only M / gcd(N, M) shards are being written at a time, each of them
+from front to back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import gcd
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 
 from edl_ckpt.core.catalog.target import Target, WritePlan, lay_out
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.tables import ShardSummary
-from edl_ckpt.core.moving.sparse import SparsePairs
+from edl_ckpt.core.moving.sparse import PieceCounts, SparsePairs
 from edl_ckpt.core.moving.survey import SourceSurvey
 from edl_ckpt.core.reading.places import RowMarks
 from edl_ckpt.core.sources.elasticdl.target import CountedTable, VersionLayout
 
+_STEP_BYTES: Final = 512 << 10
+"""Bytes of ids that are a step in the arithmetic on open parts: about those of a piece."""
+_MAX_STEPS: Final = 16
 SurveyOf = TypeVar("SurveyOf", bound=SourceSurvey)
 
 
@@ -106,3 +114,89 @@ def _routes(survey: SourceSurvey, layouts: VersionLayout) -> Sequence[StretchRou
         routes.append(values_at, ids_at, np.flatnonzero(stretch.id_bytes))
         next_at[name] = values_at + stretch.rows * row_bytes[name], ids_at + stretch.id_bytes
     return routes
+
+
+def stretch_order(plan: MovePlan) -> list[int]:
+    """Return the numbers of the survey's stretches in the order in which they move."""
+    stretches, groups = plan.survey.stretches, plan.groups
+    return sorted(range(len(stretches)), key=lambda number: stretches[number].shard % groups)
+
+
+def open_part_bytes(plan: MovePlan, least_part_bytes: int) -> int:
+    """Return the most bytes of parts that wait for further bytes at a time, when stretches move in their order.
+
+    Arithmetic on the plan: a part is open from the first stretch that writes to it until the last one.
+    """
+    sizes = plan.layouts.size_bytes
+    parts = np.maximum(least_part_bytes, sizes // 10_000 + 1)
+    base = np.concatenate(([0], np.cumsum(-(-sizes // parts))))
+    first = np.full(int(base[-1]), -1, np.int64)
+    last = np.full(int(base[-1]), -1, np.int64)
+    for step, (targets, starts, ends) in enumerate(_writes(plan)):
+        for places in (starts, ends - 1):
+            touched = base[targets] + places // parts[targets]
+            fresh = touched[first[touched] < 0]
+            first[fresh] = step
+            last[touched] = step
+    waiting = np.flatnonzero(last > first)
+    if not len(waiting):
+        return 0
+    of = np.searchsorted(base, waiting, side="right") - 1
+    taken = np.minimum(parts[of], sizes[of] - (waiting - base[of]) * parts[of])
+    change = np.zeros(int(last.max()) + 2, np.int64)
+    np.add.at(change, first[waiting], taken)
+    np.subtract.at(change, last[waiting], taken)
+    return int(np.cumsum(change).max())
+
+
+def _writes(plan: MovePlan) -> Iterator[tuple[bulk.I64, bulk.I64, bulk.I64]]:
+    """Yield the (targets, starts, ends) of what each step writes.
+
+    Those are the small tables, and then, for each group, its variables and each of its stretches.
+    """
+    every = np.arange(plan.to_ps)
+    for table in plan.survey.small:
+        number = plan.layouts.number(table.table)
+        yield every, plan.layouts.tables_at[number], plan.layouts.tables_at[number + 1]
+    groups, survey, row_bytes = plan.groups, plan.survey, plan.row_bytes
+    dense: list[list[tuple[int, int, int]]] = [[] for _ in range(groups)]
+    for variable in survey.variables:
+        owner, at = plan.layouts.dense_at(variable.name)
+        if variable.size_bytes:
+            dense[owner % groups].append((owner, at, at + variable.size_bytes))
+    group = -1
+    for number in stretch_order(plan):
+        while group < survey.stretches[number].shard % groups:
+            group += 1
+            yield _columns(dense[group])
+        counts, route = survey.counts[number], plan.routes[number]
+        yield from _steps_of(counts, route, row_bytes[counts.table])
+    for rest in dense[group + 1 :]:
+        yield _columns(rest)
+
+
+def _steps_of(
+    counts: PieceCounts, route: StretchRoute, row_bytes: int
+) -> Iterator[tuple[bulk.I64, bulk.I64, bulk.I64]]:
+    """Yield the same of a stretch, about as its pieces write: rows of all targets are mixed in it."""
+    used = np.flatnonzero(counts.rows)
+    steps = min(-(-int(counts.id_bytes.sum()) // _STEP_BYTES), _MAX_STEPS)
+    for step in range(steps):
+        for_rows, for_ids = (
+            [at + size * part // steps for part in (step, step + 1)]
+            for at, size in (
+                (route.values_at[used], counts.rows[used] * row_bytes),
+                (route.ids_at[used], counts.id_bytes[used]),
+            )
+        )
+        some = for_rows[1] > for_rows[0]
+        yield (
+            np.concatenate((used[some], used)),
+            np.concatenate((for_rows[0][some], for_ids[0])),
+            np.concatenate((for_rows[1][some], for_ids[1])),
+        )
+
+
+def _columns(writes: Sequence[tuple[int, int, int]]) -> tuple[bulk.I64, bulk.I64, bulk.I64]:
+    targets, starts, ends = np.array(writes, np.int64).reshape(-1, 3).T
+    return targets, starts, ends

@@ -9,9 +9,8 @@ from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.parallel import Executor, default_workers
 from edl_ckpt.core.base.words import size
 from edl_ckpt.core.kernel import bulk
-from edl_ckpt.core.moving.order import open_part_bytes
 from edl_ckpt.core.moving.part_plan import PartsPlan, plan_parts
-from edl_ckpt.core.moving.plan import MovePlan
+from edl_ckpt.core.moving.plan import MovePlan, open_part_bytes
 from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES
 from edl_ckpt.core.reading.scan import PIECE_BYTES
 from edl_ckpt.core.storage.interface import Properties

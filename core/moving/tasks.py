@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import starmap
+from functools import cache, partial
+from itertools import groupby, starmap
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -18,18 +19,21 @@ from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.packing import packed, together
 from edl_ckpt.core.base.parallel import RESULT_BYTES, Advance, Executor, run_all
 from edl_ckpt.core.base.progress import SILENT, Counted
-from edl_ckpt.core.commit.interface import SharedTargets, VersionOutput
+from edl_ckpt.core.commit.interface import SharedTargets, VersionOutput, Written
 from edl_ckpt.core.commit.publish.uploads import Sending, SharedUploads, TargetPart
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
+from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.moving.move import Movable, Mover, MoveTerms, Stretch, exceeds_page_cache
-from edl_ckpt.core.moving.order import stretch_order
 from edl_ckpt.core.moving.part_plan import DenseBytes, MoveTask, TaskRead, literals_in, part_tasks, plan_parts
-from edl_ckpt.core.moving.plan import MovePlan
+from edl_ckpt.core.moving.plan import MovePlan, row_marks, stretch_order
 from edl_ckpt.core.moving.settings import ReshardSettings
 from edl_ckpt.core.moving.source import Source, SourceValue
 from edl_ckpt.core.moving.sparse import SparsePair
-from edl_ckpt.core.proof.fingerprint import ContentSketch
+from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint
+from edl_ckpt.core.proof.read_back import prove_version
+from edl_ckpt.core.proof.values import ValueOptions
+from edl_ckpt.core.reading.scan import PIECE_BYTES
 from edl_ckpt.core.sources.elasticdl.target import VersionLayout
 from edl_ckpt.core.storage.interface import Sink
 
@@ -208,18 +212,24 @@ class Move:
 
         They are as many at a time as one worker may have in memory, and `most` of them.
         """
-        for names in self._neighbours():
-            for first in range(0, len(names), most):
-                yield tuple(names[first : first + most])
-
-    def _neighbours(self) -> Iterator[list[str]]:
-        layouts, last = self.terms.layouts, -1
+        layouts = self.terms.layouts
         sizes = np.diff(layouts.tables_at, axis=0).sum(axis=1)  # ids and heads may be far more than the values
-        run: list[tuple[str, int]] = []
-        for name in sorted(self.terms.small, key=layouts.number):
-            if layouts.number(name) != last + 1:
-                yield from together(run, self._settings.gather_bytes)
-                run = []
-            last = layouts.number(name)
-            run.append((name, int(sizes[last])))
-        yield from together(run, self._settings.gather_bytes)
+        numbered = enumerate(sorted(self.terms.small, key=layouts.number))
+        for _, run in groupby(numbered, key=lambda pair: layouts.number(pair[1]) - pair[0]):
+            sized = ((name, int(sizes[layouts.number(name)])) for _, name in run)
+            yield from map(tuple, together(sized, self._settings.gather_bytes, most=most))
+
+    def prove(self, content: Fingerprint | ContentSketch, purpose: str, written: Written) -> Seal:
+        """Return the seal of what was written, which has the content of its source; that must not have changed."""
+        pieces = min(self._settings.piece_bytes, PIECE_BYTES)
+        seal = prove_version(
+            self._plan.target.store,
+            written.version,
+            self.terms.layouts,
+            content,
+            self._job,
+            options=ValueOptions(batch_bytes=self._settings.proof_batch_bytes, piece_bytes=pieces),
+            marks=cache(partial(row_marks, self._plan)),
+        )
+        self._source.check_unchanged()
+        return seal if self._source.trust is None else self._source.trust.sign(seal, purpose)

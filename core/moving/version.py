@@ -8,25 +8,20 @@ from __future__ import annotations
 import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import TypeVar
 
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.memory import peak_memory_bytes
 from edl_ckpt.core.catalog.target import check_beside
-from edl_ckpt.core.commit.interface import NewVersion, Written
+from edl_ckpt.core.commit.interface import NewVersion
 from edl_ckpt.core.commit.kinds import kind_of
 from edl_ckpt.core.commit.repair.recovery import location_lock
-from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.model.tables import ShardSummary
-from edl_ckpt.core.moving.plan import MovePlan, row_marks
+from edl_ckpt.core.moving.plan import MovePlan
 from edl_ckpt.core.moving.settings import ReshardSettings
 from edl_ckpt.core.moving.source import Source
 from edl_ckpt.core.moving.tasks import Move
-from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint
-from edl_ckpt.core.proof.read_back import prove_version
-from edl_ckpt.core.proof.values import ValueOptions
-from edl_ckpt.core.reading.scan import PIECE_BYTES
 from edl_ckpt.core.state.annotate import Describe
 
 
@@ -95,9 +90,9 @@ def write_version(
             with kind_of(locked.store).output(locked, new) as output:
                 files = output.create(plan.layouts.size_bytes.tolist())
                 reporter.start(doing, plan.layouts.value_bytes)
-                content = source.content(Move(plan, settings, source, job).run(output, files))
-                prove = partial(_prove, plan, settings, source, content, purpose, job)
-                seal = output.publish(prove, describe)
+                move = Move(plan, settings, source, job)
+                content = source.content(move.run(output, files))
+                seal = output.publish(partial(move.prove, content, purpose), describe)
                 bytes_read += source.bytes_read + executor.bytes_read() - read_before
     return result(
         ref=plan.ref,
@@ -115,27 +110,3 @@ def write_version(
         shards=plan.shards,
         forced=None if source.trust is None else source.trust.forced,
     )
-
-
-def _prove(
-    plan: MovePlan,
-    settings: ReshardSettings,
-    source: Source,
-    content: Fingerprint | ContentSketch,
-    purpose: str,
-    job: Job,
-    written: Written,
-) -> Seal:
-    """Return the seal of a written version, which has the content of its source; the source must not have changed."""
-    pieces = min(settings.piece_bytes, PIECE_BYTES)
-    seal = prove_version(
-        plan.target.store,
-        written.version,
-        plan.layouts,
-        content,
-        job,
-        options=ValueOptions(batch_bytes=settings.proof_batch_bytes, piece_bytes=pieces),
-        marks=cache(partial(row_marks, plan)),
-    )
-    source.check_unchanged()
-    return seal if source.trust is None else source.trust.sign(seal, purpose)

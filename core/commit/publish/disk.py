@@ -112,17 +112,10 @@ class LocalOutput(VersionOutput):
         """The records of each shard that is shared apart, or of all shards."""
 
     def __enter__(self) -> Self:
-        self._stack.enter_context(self._staging)
+        staging = self._stack.enter_context(self._staging)
+        self._root, self._stage = staging.root, staging.place
         self._stack.push(self._leave)
         return self
-
-    @property
-    def _root(self) -> Directory:
-        return self._staging.root
-
-    @property
-    def _stage(self) -> Directory:
-        return self._staging.place
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
