@@ -189,14 +189,14 @@ class VersionSource(CheckpointHolder, Source):
         order = sorted(range(len(filled)), key=lambda n: (filled[n][1].file.ps_id, filled[n][2].offset))
         for _, of_shard in groupby(order, key=lambda n: filled[n][1].file.ps_id):
             extents = ((n, filled[n][2].offset, filled[n][2].ids[0].end) for n in of_shard)
-            for start, end, some in near(extents, itemgetter(1, 2), _NEAR_BYTES):
-                numbers = [number for number, _, _ in some]
+            for start, end, together in near(extents, itemgetter(1, 2), _NEAR_BYTES):
+                numbers = [number for number, _, _ in together]
                 shift[numbers] = size - start
                 spans.append((filled[numbers[0]][1], start, end, size))
                 size += end - start
         data = np.empty(size, np.uint8)
-        for shard, start, end, place in spans:
-            self.checkpoint.reader(shard).read_into(start, data[place : place + end - start].data)
+        for shard, start, end, filled_to in spans:
+            self.checkpoint.reader(shard).read_into(start, data[filled_to : filled_to + end - start].data)
         parts = np.zeros((len(filled), PART_NUMBERS), np.int64)
         rows = [
             (e.ids[0].start, e.ids[0].end - e.ids[0].start, e.rows, k, max(e.values.start, e.offset), e.row_bytes)
