@@ -22,9 +22,8 @@ from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, fingerpr
 from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.reading.blocks import IdBlock, raise_bad_ids, read_piece
 from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue, HeldValue
-from edl_ckpt.core.reading.places import IdsAt, ids_at, number_rows, total_id_bytes
+from edl_ckpt.core.reading.pieces import PIECE_BYTES, IdsAt, cut_piece, ids_at, is_small, number_rows, total_id_bytes
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.reading.scan import PIECE_BYTES, cut_piece, is_small
 from edl_ckpt.core.sources.elasticdl.target import PlacedVariable
 from edl_ckpt.core.storage.interface import RangeReader
 

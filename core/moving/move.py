@@ -31,8 +31,7 @@ from edl_ckpt.core.moving.source import FileRows, Source, read_bytes
 from edl_ckpt.core.moving.sparse import PieceCounts, SparsePair
 from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES, IdBlock
-from edl_ckpt.core.reading.places import IdsAt
-from edl_ckpt.core.reading.scan import DIRECT_BYTES
+from edl_ckpt.core.reading.pieces import DIRECT_BYTES, IdsAt
 from edl_ckpt.core.sources.elasticdl.target import VersionLayout, write_groups
 from edl_ckpt.core.storage.interface import OnDisk, Sinks, is_on_disk
 

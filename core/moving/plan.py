@@ -24,7 +24,7 @@ from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.moving.sparse import PieceCounts, SparsePairs
 from edl_ckpt.core.moving.survey import SourceSurvey
-from edl_ckpt.core.reading.places import RowMarks
+from edl_ckpt.core.reading.pieces import RowMarks
 from edl_ckpt.core.sources.elasticdl.target import CountedTable, VersionLayout
 
 _STEP_BYTES: Final = 512 << 10

@@ -12,7 +12,7 @@ from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.moving.part_plan import PartsPlan, plan_parts
 from edl_ckpt.core.moving.plan import MovePlan, open_part_bytes
 from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES
-from edl_ckpt.core.reading.scan import PIECE_BYTES
+from edl_ckpt.core.reading.pieces import PIECE_BYTES
 from edl_ckpt.core.storage.interface import Properties
 from edl_ckpt.core.storage.parts import PART_MEMORY_BYTES
 

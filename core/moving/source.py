@@ -22,7 +22,7 @@ from edl_ckpt.core.proof.duplicates import IdOrder, order_of
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint
 from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.reading.blocks import IdBlock
-from edl_ckpt.core.reading.places import IdsAt
+from edl_ckpt.core.reading.pieces import IdsAt
 from edl_ckpt.core.sources.elasticdl.target import PlacedVariable
 from edl_ckpt.core.storage.interface import RangeReader
 

@@ -18,8 +18,7 @@ from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.moving.source import Source, SurveyedTable
 from edl_ckpt.core.moving.sparse import PieceCounts, SparsePair, SparsePairs
 from edl_ckpt.core.proof.duplicates import NO_IDS, IdOrder
-from edl_ckpt.core.reading.places import IdsAt
-from edl_ckpt.core.reading.scan import PIECE_BYTES
+from edl_ckpt.core.reading.pieces import PIECE_BYTES, IdsAt
 from edl_ckpt.core.sources.elasticdl.target import PlacedVariable, check_ps_num
 
 MAX_STRETCHES: Final = 256

@@ -33,7 +33,7 @@ from edl_ckpt.core.moving.sparse import SparsePair
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint
 from edl_ckpt.core.proof.read_back import prove_version
 from edl_ckpt.core.proof.values import ValueOptions
-from edl_ckpt.core.reading.scan import PIECE_BYTES
+from edl_ckpt.core.reading.pieces import PIECE_BYTES
 from edl_ckpt.core.sources.elasticdl.target import VersionLayout
 from edl_ckpt.core.storage.interface import Sink
 

@@ -14,9 +14,8 @@ import numpy.typing as npt
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import counted, describe, escaped
 from edl_ckpt.core.reading.blocks import as_dtype
-from edl_ckpt.core.reading.places import dense_at
+from edl_ckpt.core.reading.pieces import dense_at, read_dense
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.reading.scan import read_dense
 
 _BINS: Final = 4096
 
@@ -156,9 +155,10 @@ def tensor_stats(
     total += sum(t.values.size_bytes for shard in checkpoint.shards for t in shard.tables if t.name in among)
     reporter.start("reading values", total)
     moments = {name: Moments() for name in names}
-    for piece in (place.piece(checkpoint) for place in dense_at(checkpoint, 0)):
-        if piece.entry.name in wanted:
-            moments[piece.entry.name].add(as_dtype(read_dense(checkpoint, piece), piece.entry.dtype))
+    for piece in dense_at(checkpoint, 0):
+        entry = piece.entry(checkpoint)
+        if entry.name in wanted:
+            moments[entry.name].add(as_dtype(read_dense(checkpoint, piece), entry.dtype))
             reporter.advance(piece.size)
     results = [moments[name].result(name, "variable") for name in names]
     for name in table_names:

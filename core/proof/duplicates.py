@@ -29,9 +29,8 @@ from edl_ckpt.core.kernel.placement import misplaced
 from edl_ckpt.core.model.versions import ShardFile, Version
 from edl_ckpt.core.reading.blocks import IdPiece, read_piece
 from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue, HeldValue
-from edl_ckpt.core.reading.places import IdsAt, ids_at, in_tasks, number_rows, total_id_bytes
+from edl_ckpt.core.reading.pieces import PIECE_BYTES, IdsAt, cut_piece, ids_at, in_tasks, number_rows, total_id_bytes
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.reading.scan import PIECE_BYTES, cut_piece
 
 SORTED_AT_ONCE: Final = 8 << 20
 """Ids that one sort takes to find duplicates: 64 MiB."""

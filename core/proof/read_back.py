@@ -22,7 +22,7 @@ from edl_ckpt.core.model.versions import ShardFile, Version
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, Forms
 from edl_ckpt.core.proof.sealing import cut
 from edl_ckpt.core.proof.values import ValueOptions, read_back
-from edl_ckpt.core.reading.places import RowMarks
+from edl_ckpt.core.reading.pieces import RowMarks
 from edl_ckpt.core.reading.reader import Checkpoint, openings, raise_problems
 from edl_ckpt.core.sources.elasticdl.target import VersionLayout, planned_shards
 from edl_ckpt.core.storage import Store
@@ -61,7 +61,7 @@ def prove_version(
             shards = planned_shards(files, list(literals.values()), written.version)
             raise_problems(written, shards)
             with Checkpoint(written, shards, _open(store, files), store) as checkpoint:
-                own, found = read_back(
+                sums, chunks_of = read_back(
                     checkpoint,
                     [cut(shard, checkpoint.reader(shard)) for shard in shards],
                     job,
@@ -70,8 +70,8 @@ def prove_version(
                     total_bytes=layouts.value_bytes,
                     marks=marks,
                 )
-            sketch.add(own)
-            for shard, chunks in zip(shards, found, strict=True):
+            sketch.add(sums)
+            for shard, chunks in zip(shards, chunks_of, strict=True):
                 forms.add(shard)
                 sealed.append(SealedShard(base_name(shard.file.path), shard.file.size_bytes, PackedChunks(chunks)))
     except CorruptError as error:

@@ -202,12 +202,8 @@ class ChunkSums:
             if not found[number] and self._complete(reader, state, chunks[number]):
                 found[number] = state.sum.hexdigest()
         done = [Chunk(*chunk[:-1], text) for chunk, text in zip(chunks, found, strict=True)]
-        missing = [number for number, chunk in enumerate(done) if not chunk.sum]
-        if missing:
-            again = sums_of(reader, [chunks[n] for n in missing], workers=workers)
-            for number, chunk in zip(missing, again, strict=True):
-                done[number] = chunk
-        return done
+        again = iter(sums_of(reader, [chunk for chunk in done if not chunk.sum], workers=workers))
+        return [chunk if chunk.sum else next(again) for chunk in done]
 
 
 def _between(

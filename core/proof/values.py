@@ -37,31 +37,28 @@ from edl_ckpt.core.reading.blocks import (
     read_piece,
 )
 from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue, HeldValue
-from edl_ckpt.core.reading.places import (
+from edl_ckpt.core.reading.pieces import (
+    PIECE_BYTES,
+    Bundle,
     DenseAt,
     IdsAt,
+    Looks,
     PieceAt,
     RowMarks,
+    bundles,
     count_rows,
+    cut_piece,
     dense_at,
     ids_at,
     in_sketched_tasks,
-    marked_at,
-)
-from edl_ckpt.core.reading.reader import Checkpoint, openings
-from edl_ckpt.core.reading.scan import (
-    PIECE_BYTES,
-    Bundle,
-    DensePiece,
-    Looks,
-    bundles,
-    cut_piece,
     is_small,
+    marked_at,
     read_bundle,
     read_dense,
     row_batches,
     sketch_directly,
 )
+from edl_ckpt.core.reading.reader import Checkpoint, openings
 from edl_ckpt.core.sources.elasticdl.target import Literals
 
 Bounds = Mapping[int, npt.NDArray[np.int64]]
@@ -150,10 +147,10 @@ def _read_task(
                 number = [shard.file for shard in checkpoint.shards].index(place.shard.file)
                 found.add_odd((number, False, name), counts)
             continue
-        piece = place.piece(checkpoint)
-        counts = values.read_dense(piece) if isinstance(piece, DensePiece) else values.read_rows(piece)
+        is_dense = isinstance(place, DenseAt)
+        counts = values.read_dense(place) if isinstance(place, DenseAt) else values.read_rows(place.piece(checkpoint))
         if counts.any():
-            found.add_odd((place.shard, isinstance(piece, DensePiece), piece.entry.name), counts)
+            found.add_odd((place.shard, is_dense, place.entry(checkpoint).name), counts)
     for shard, numbers in own.items():
         path = checkpoint.reader(checkpoint.shards[shard]).path
         assert sums is not None  # noqa: S101 - there are chunks
@@ -170,18 +167,19 @@ class _Pass(NamedTuple):
     sums: ChunkSums | None
     advance: Advance
 
-    def read_dense(self, piece: DensePiece) -> npt.NDArray[np.int64]:
+    def read_dense(self, place: DenseAt) -> npt.NDArray[np.int64]:
         """Read bytes of a variable; return how many odd values they have."""
         checkpoint, counts = self.opened.checkpoint, np.zeros(3, np.int64)
+        entry = place.entry(checkpoint)
         step = min(self.options.piece_bytes, self.options.batch_bytes) // bulk.CHUNK_BYTES * bulk.CHUNK_BYTES
-        step = max(step, checkpoint.reader(piece.shard, piece.entry.values).block_bytes, bulk.CHUNK_BYTES)
-        for start in range(piece.start, max(piece.start + piece.size, piece.start + 1), step):
-            size = min(step, piece.start + piece.size - start)
-            data = read_dense(checkpoint, DensePiece(piece.shard, piece.entry, start, size), self.sums)
+        step = max(step, place.reader(checkpoint).block_bytes, bulk.CHUNK_BYTES)
+        for start in range(place.start, max(place.start + place.size, place.start + 1), step):
+            size = min(step, place.start + place.size - start)
+            data = read_dense(checkpoint, place._replace(start=start, size=size), self.sums)
             if self.options.sketched:
-                self.sketch.add_dense(piece.entry.name, piece.entry.size_bytes, start, data)
+                self.sketch.add_dense(entry.name, entry.size_bytes, start, data)
             if self.options.odd:
-                counts += odd_values(data, piece.entry.dtype)
+                counts += odd_values(data, entry.dtype)
             self.advance(size)
         return counts
 
@@ -461,11 +459,12 @@ def _owned(checkpoint: Checkpoint, task: Sequence[PieceAt | Bundle], bounds: Bou
 
 def _extents(checkpoint: Checkpoint, place: PieceAt) -> Iterator[tuple[Extent, bool]]:
     """Yield the bytes that a piece reads, and whether its variable, or the run of its ids, begins there."""
-    piece = place.piece(checkpoint)
-    if isinstance(piece, DensePiece):
-        at = piece.entry.values.start + piece.start
-        yield Extent(at, at + piece.size, file=piece.entry.values.file), piece.start == 0
+    if isinstance(place, DenseAt):
+        values = place.entry(checkpoint).values
+        at = values.start + place.start
+        yield Extent(at, at + place.size, file=values.file), place.start == 0
         return
+    piece = place.piece(checkpoint)
     width, values = piece.entry.row_bytes, piece.entry.values
     first, end = (values.start + row * width for row in (piece.first_row, piece.first_row + piece.rows))
     yield Extent(first, end, file=values.file), piece.first_row == 0

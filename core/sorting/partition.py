@@ -32,8 +32,8 @@ from edl_ckpt.core.proof.duplicates import (
     reads_of,
 )
 from edl_ckpt.core.reading.blocks import IdPiece, as_dtype, read_piece
+from edl_ckpt.core.reading.pieces import row_batches
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.reading.scan import row_batches
 from edl_ckpt.core.storage.files import PreallocatedFile, ScratchFile
 
 PART_BYTES: Final = 16 << 20

@@ -26,7 +26,7 @@ from edl_ckpt.core.model.seals import Chunk
 from edl_ckpt.core.model.versions import ShardFile
 from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.proof.sealing import batches, cut
-from edl_ckpt.core.reading.scan import PIECE_BYTES
+from edl_ckpt.core.reading.pieces import PIECE_BYTES
 from edl_ckpt.core.sources.elasticdl.target import (
     Literals,
     PlannedReader,

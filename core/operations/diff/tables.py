@@ -28,7 +28,7 @@ from edl_ckpt.core.operations.diff.comparison import RowOptions, TableComparison
 from edl_ckpt.core.operations.diff.results import TableDiff
 from edl_ckpt.core.reading.blocks import IdPiece, read_piece
 from edl_ckpt.core.reading.picklable import CheckpointValue
-from edl_ckpt.core.reading.places import count_rows, id_pieces, ids_at
+from edl_ckpt.core.reading.pieces import count_rows, id_pieces, ids_at
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sorting.partition import PartitionedTable, by_hash, parts_needed
 from edl_ckpt.core.sorting.small import read_tables

@@ -21,7 +21,7 @@ from edl_ckpt.core.moving.source import FileRows, Source, SurveyedTable
 from edl_ckpt.core.operations.importing.array_data import ArrayData, for_others
 from edl_ckpt.core.proof.duplicates import IdOrder, check_reads
 from edl_ckpt.core.reading.blocks import IdBlock
-from edl_ckpt.core.reading.places import IdsAt
+from edl_ckpt.core.reading.pieces import IdsAt
 from edl_ckpt.core.sources.elasticdl.target import PlacedVariable
 from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.storage.location import Location

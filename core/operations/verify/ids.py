@@ -35,7 +35,7 @@ from edl_ckpt.core.proof.fingerprint import fingerprint_of, value_bytes
 from edl_ckpt.core.proof.summing import ChunkSums
 from edl_ckpt.core.proof.values import HUGE_EXPONENT, NO_BUNDLES, Bundles, ValueOptions, read_values
 from edl_ckpt.core.reading.blocks import check_row_count
-from edl_ckpt.core.reading.places import IdsAt, ids_at, in_tasks, total_id_bytes
+from edl_ckpt.core.reading.pieces import IdsAt, ids_at, in_tasks, total_id_bytes
 from edl_ckpt.core.reading.reader import Checkpoint
 
 _OPTIONS: Final = ValueOptions(odd=True)

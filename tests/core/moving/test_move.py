@@ -38,7 +38,7 @@ from edl_ckpt.core.moving.sparse import PieceCounts, SparsePairs
 from edl_ckpt.core.moving.tasks import Move
 from edl_ckpt.core.operations.reshard.plan import Survey, plan_reshard
 from edl_ckpt.core.reading.blocks import IdBlock, IdPiece, read_piece
-from edl_ckpt.core.reading.places import IdsAt
+from edl_ckpt.core.reading.pieces import IdsAt
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sources.elasticdl import shard_layout
 from edl_ckpt.core.sources.elasticdl.names import ELASTICDL

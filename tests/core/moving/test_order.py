@@ -15,7 +15,7 @@ from edl_ckpt.core.moving.plan import open_part_bytes, stretch_order
 from edl_ckpt.core.moving.source import SurveyedTable
 from edl_ckpt.core.moving.sparse import PieceCounts
 from edl_ckpt.core.operations.reshard.plan import ReshardPlan, Survey, plan_reshard
-from edl_ckpt.core.reading.places import IdsAt
+from edl_ckpt.core.reading.pieces import IdsAt
 from edl_ckpt.core.sources.elasticdl.names import DESIGN
 from edl_ckpt.core.storage import Location, open_store
 

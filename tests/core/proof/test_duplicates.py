@@ -20,7 +20,7 @@ from edl_ckpt.core.operations.save import Table as SavedTable
 from edl_ckpt.core.proof import duplicates
 from edl_ckpt.core.proof.duplicates import check_unique, check_unique_ids, order_of
 from edl_ckpt.core.reading.blocks import read_piece
-from edl_ckpt.core.reading.places import ids_at
+from edl_ckpt.core.reading.pieces import ids_at
 from edl_ckpt.proto import model_v4_pb2
 from oracle import Model, Table
 

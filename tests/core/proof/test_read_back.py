@@ -21,7 +21,7 @@ from edl_ckpt.core.commit.publish.disk import LocalOutput
 from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.proof import read_back as proof
-from edl_ckpt.core.reading import places, scan
+from edl_ckpt.core.reading import pieces
 from edl_ckpt.core.state.annotate import Describe
 
 _VARIABLES: dict[str, npt.NDArray[np.generic]] = {
@@ -138,24 +138,24 @@ def test_flipped_bits_of_large_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, either_kernel: str, direct: int
 ) -> None:
     """The same where tables are read in pieces, by the kernel or by Python; shards may be proved one by one."""
-    monkeypatch.setattr(scan, "DIRECT_BYTES", direct)
-    monkeypatch.setattr(scan, "SMALL_BYTES", -1)
+    monkeypatch.setattr(pieces, "DIRECT_BYTES", direct)
+    monkeypatch.setattr(pieces, "SMALL_BYTES", -1)
     monkeypatch.setattr(proof, "MOST_ENTRIES", 1)
     check(tmp_path, monkeypatch, "reshard", whole=False)
 
 
 def test_parts_that_are_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of up to eight times the size of small ones are proved in one read each, and no bit of them is missed."""
-    monkeypatch.setattr(scan, "SMALL_BYTES", 16)
+    monkeypatch.setattr(pieces, "SMALL_BYTES", 16)
     counted: list[object] = []
-    monkeypatch.setattr(places, "count_ids", lambda *piece: counted.append(piece))
+    monkeypatch.setattr(pieces, "count_ids", lambda *piece: counted.append(piece))
     check(tmp_path, monkeypatch, "reshard", whole=False)
     assert counted == []
 
 
 def test_flipped_bits_that_others_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same where other processes read tables in pieces, whose rows are where the plan has them."""
-    monkeypatch.setattr(scan, "SMALL_BYTES", -1)
+    monkeypatch.setattr(pieces, "SMALL_BYTES", -1)
     monkeypatch.setattr(Elsewhere, "task_bytes", lambda *_: 1)
     check(tmp_path, monkeypatch, "reshard elsewhere", whole=False)
 
@@ -170,7 +170,7 @@ def test_rows_of_two_shards(
     table = Table(ids, np.arange(len(ids), dtype=np.float32)[:, None])
     version = edl.save_checkpoint(tmp_path / "a", 1, 1, variables={}, tables={"t": table})
     if not small:
-        monkeypatch.setattr(scan, "SMALL_BYTES", -1)
+        monkeypatch.setattr(pieces, "SMALL_BYTES", -1)
     publish = LocalOutput.publish
 
     def publish_swapped(output: LocalOutput, prove: Prove, describe: Describe | None = None) -> None:

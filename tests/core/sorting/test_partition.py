@@ -13,7 +13,7 @@ from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.reading.blocks import read_piece
-from edl_ckpt.core.reading.places import count_rows, ids_at
+from edl_ckpt.core.reading.pieces import count_rows, ids_at
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sorting import partition
 from edl_ckpt.core.sorting.partition import (

@@ -36,9 +36,8 @@ from edl_ckpt.core.proof.fingerprint import ContentSketch, fingerprint_of
 from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.proof.values import ValueOptions, read_values
 from edl_ckpt.core.reading.picklable import CheckpointValue
-from edl_ckpt.core.reading.places import PieceAt, dense_at
+from edl_ckpt.core.reading.pieces import DenseAt, PieceAt, dense_at
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.reading.scan import DensePiece
 from edl_ckpt.core.sorting.partition import sample_step
 
 PIECE_BYTES: Final = 16 << 20
@@ -175,7 +174,7 @@ class _Proof:
         checkpoint, cluster, reporter = self._checkpoint, self._cluster, self._reporter
         task_bytes = cluster.task_bytes(checkpoint.version.size_bytes)
         rest: list[PieceAt] = [
-            at for at in dense_at(checkpoint, task_bytes) if (at.piece(checkpoint).entry.name, False) not in summed
+            at for at in dense_at(checkpoint, task_bytes) if (at.entry(checkpoint).name, False) not in summed
         ]
         for table, places in self._plan.looked.places.items():
             rest += places if (table, True) not in summed else ()
@@ -187,8 +186,7 @@ class _Proof:
         return fingerprint_of(checkpoint, self._sums).text
 
     def _size_of(self, at: PieceAt) -> int:
-        piece = at.piece(self._checkpoint)
-        return piece.size if isinstance(piece, DensePiece) else piece.rows * piece.entry.row_bytes
+        return at.size if isinstance(at, DenseAt) else at.rows * at.entry(self._checkpoint).row_bytes
 
     def _compare(self) -> None:
         """Raise EdlCkptError unless what was read twice was the same both times."""

@@ -16,7 +16,7 @@ from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.operations.export.content.tables import TableIds
 from edl_ckpt.core.reading.blocks import read_piece
 from edl_ckpt.core.reading.picklable import CheckpointValue
-from edl_ckpt.core.reading.places import IdsAt, ids_at, in_tasks, number_rows
+from edl_ckpt.core.reading.pieces import IdsAt, ids_at, in_tasks, number_rows
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sorting.partition import parts_needed, sample_step
 

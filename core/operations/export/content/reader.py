@@ -48,8 +48,8 @@ from edl_ckpt.core.operations.export.interface import (
 from edl_ckpt.core.operations.export.output.places import Place, compare_rows
 from edl_ckpt.core.proof.fingerprint import ContentSketch, fingerprint_of
 from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES, IdPiece, read_piece
+from edl_ckpt.core.reading.pieces import row_batches
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.reading.scan import row_batches
 from edl_ckpt.core.sorting.partition import PART_BYTES, Area, Areas, TablePart, parts_needed
 from edl_ckpt.core.sources.elasticdl.target import initial_rows
 from edl_ckpt.core.storage.files import ScratchFile

@@ -19,8 +19,8 @@ from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES, IdPiece, read_piece
+from edl_ckpt.core.reading.pieces import row_batches
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.reading.scan import row_batches
 from edl_ckpt.core.sorting.partition import (
     Areas,
     PartitionedTable,

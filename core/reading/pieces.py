@@ -1,0 +1,492 @@
+"""Tables and variables in pieces, which several workers read independently of each other, here or in other processes.
+
+A piece lies in one shard. A task for another process names it by numbers, where a piece itself has an index. Several
+small ones are one task, and so are many bytes where a task costs more than a thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from threading import BoundedSemaphore
+from typing import Final, NamedTuple, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_ckpt.core.base.job import FunctionWork, Job
+from edl_ckpt.core.base.packing import near, packed
+from edl_ckpt.core.base.parallel import Advance
+from edl_ckpt.core.kernel import bulk, routing
+from edl_ckpt.core.kernel.routing import sketch_size
+from edl_ckpt.core.model.tables import DenseEntry, Encoding, ShardIndex, TableEntry
+from edl_ckpt.core.reading.blocks import (
+    VALUE_BATCH_BYTES,
+    IdPiece,
+    Sums,
+    check_row_count,
+    count_ids,
+    cuts,
+    read_rows,
+)
+from edl_ckpt.core.reading.picklable import CheckpointValue
+from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.storage.interface import RangeReader, is_on_disk
+
+PIECE_BYTES: Final = 1 << 20
+"""Bytes of ids, or of a dense variable, in one task."""
+SMALL_BYTES: Final = 256 << 10
+"""The size up to which the part of a table in a shard is small: then a few calls for each would cost more than it."""
+_LOOK_BYTES: Final = 512 << 10
+"""Bytes of values that are looked at twice, for their sketch and their checksum, while they are in the L2 cache."""
+_READ_BYTES: Final = 256 << 10
+"""Bytes of values that the kernel reads at a time, and looks at while they are in the L2 cache."""
+DIRECT_BYTES: Final = 1 << 20
+"""Bytes of values that the kernel has in one call; fewer, in a whole piece, are not worth it."""
+_GAP_BYTES: Final = 4 << 10
+"""The most bytes between two small parts that are read along with them."""
+_LEAST_TASK_BYTES: Final = 256 << 10
+"""A thread too takes small pieces together: each alone would cost it more than their bytes."""
+_DENSE_BYTES: Final = 8 * bulk.CHUNK_BYTES
+"""Pieces of variables begin at multiples of it: at whole sketch chunks, also when float64 becomes float16."""
+
+
+class IdsAt(NamedTuple):
+    """Ids of a table: the numbers of the shard, of the table in it and of the run; rows as in `IdPiece`."""
+
+    shard: int
+    table: int
+    run: int
+    start: int
+    end: int
+    first_row: int = -1
+    rows: int = 0
+
+    def entry(self, checkpoint: Checkpoint) -> TableEntry:
+        """Return the table in the shard."""
+        return checkpoint.shards[self.shard].tables[self.table]
+
+    def piece(self, checkpoint: Checkpoint) -> IdPiece:
+        """Return the piece itself."""
+        shard, entry = checkpoint.shards[self.shard], self.entry(checkpoint)
+        return IdPiece(shard, entry, entry.ids[self.run], self.start, self.end, self.first_row, self.rows)
+
+
+class DenseAt(NamedTuple):
+    """Bytes of a dense variable: the numbers of the shard and of the variable in it."""
+
+    shard: int
+    variable: int
+    start: int
+    size: int
+
+    def entry(self, checkpoint: Checkpoint) -> DenseEntry:
+        """Return the variable in the shard."""
+        return checkpoint.shards[self.shard].variables[self.variable]
+
+    def reader(self, checkpoint: Checkpoint) -> RangeReader:
+        """Return what reads its file."""
+        return checkpoint.reader(checkpoint.shards[self.shard], self.entry(checkpoint).values)
+
+
+PieceAt: TypeAlias = IdsAt | DenseAt
+
+
+class RowMarks(NamedTuple):
+    """Some rows of a table whose places a plan knows: int64 [marks] each, ascending by shard, then by row."""
+
+    shards: bulk.I64
+    """The `ps_id` of the shard."""
+    ids_at: bulk.I64
+    """The offset of the id of the row in the file."""
+    rows: bulk.I64
+    """The number of the row in the shard."""
+
+    @classmethod
+    def of(cls, shards: bulk.I64, id_bytes: bulk.I64, rows: bulk.I64, first_at: bulk.I64) -> Self:
+        """Return marks at the beginnings of some runs of rows: each is in a shard, behind those before it there.
+
+        `first_at` are the offsets of the first id of each shard: int64 [ps_num].
+
+        >>> marks = RowMarks.of(*(np.array(some) for some in ([0, 1, 0], [9, 8, 7], [4, 4, 3], [100, 200])))
+        >>> [numbers.tolist() for numbers in marks]
+        [[0, 0, 1], [100, 109, 200], [0, 4, 0]]
+        """
+        order = np.argsort(shards, kind="stable")
+        shards, sizes = shards[order], np.stack((id_bytes[order], rows[order]))
+        before = np.cumsum(sizes, axis=1) - sizes
+        before -= before[:, np.searchsorted(shards, shards)]
+        return cls(shards, first_at[shards] + before[0], before[1])
+
+    def in_shard(self, ps_id: int) -> tuple[bulk.I64, bulk.I64]:
+        """Return (offsets of ids, numbers of rows) in a shard."""
+        own = slice(*np.searchsorted(self.shards, (ps_id, ps_id + 1)).tolist())
+        return self.ids_at[own], self.rows[own]
+
+
+def total_id_bytes(checkpoint: Checkpoint) -> int:
+    """Return the bytes of all ids."""
+    return sum(run.end - run.start for shard in checkpoint.shards for table in shard.tables for run in table.ids)
+
+
+def ids_at(
+    checkpoint: Checkpoint, task_bytes: int, *, values: bool, piece_bytes: int = PIECE_BYTES, above: int = 0
+) -> Iterator[IdsAt]:
+    """Yield the ids of all tables, by table, shard and row, in pieces of a task at most.
+
+    With `values`, the values of the rows count for the size of a task too. However the ids are cut, the pieces of
+    `piece_bytes` that `cut_piece` makes of these are the same. Parts that are small at `above` times are left out.
+    """
+    for shard_at, table in _entries(checkpoint):
+        shard = checkpoint.shards[shard_at]
+        entry = shard.tables[table]
+        if is_small(entry, above):
+            continue
+        for number, run in enumerate(entry.ids):
+            whole = IdPiece(shard, entry, run, run.start, run.end)
+            first = next(iter(cut_piece(checkpoint, whole, piece_bytes)), whole)
+            step = max(first.end - first.start, 1)
+            if task_bytes and not run.tagged:
+                own_bytes = max(sum(run.end - run.start for run in entry.ids), 1)
+                wanted = task_bytes * own_bytes // (own_bytes + values * entry.values.size_bytes)
+                step *= max(wanted // step, 1)
+            for start in range(run.start, run.end, step):
+                yield IdsAt(shard_at, table, number, start, min(start + step, run.end))
+
+
+def id_pieces(checkpoint: Checkpoint) -> Iterator[IdPiece]:
+    """Yield the ids of all tables in pieces of a thread, by table, shard and row."""
+    return (place.piece(checkpoint) for place in ids_at(checkpoint, 0, values=False))
+
+
+def marked_at(checkpoint: Checkpoint, marks: Mapping[str, RowMarks], task_bytes: int) -> Iterator[IdsAt]:
+    """Yield what `ids_at` yields with values, cut at marks, so that the rows are numbered without reading an id.
+
+    A table without marks is one piece in each shard. Ids are packed, as edl-ckpt writes them.
+    """
+    for shard_at, table in _entries(checkpoint):
+        shard = checkpoint.shards[shard_at]
+        entry = shard.tables[table]
+        if not entry.ids:
+            continue
+        (run,) = entry.ids
+        if entry.name not in marks:
+            yield IdsAt(shard_at, table, 0, run.start, run.end, 0, entry.rows)
+            continue
+        ids_at, rows = marks[entry.name].in_shard(shard.file.ps_id)
+        id_bytes = run.end - run.start
+        wanted = max(task_bytes * id_bytes // (id_bytes + entry.values.size_bytes), 1)
+        first = np.unique((ids_at - run.start) // wanted, return_index=True)[1]
+        starts, first_rows = ids_at[first].tolist(), rows[first].tolist()
+        counts = np.diff(rows[first], append=entry.rows).tolist()
+        pieces = zip(starts, [*starts[1:], run.end], first_rows, counts, strict=True)
+        yield from (IdsAt(shard_at, table, 0, *piece) for piece in pieces)
+
+
+def _entries(checkpoint: Checkpoint) -> Iterator[tuple[int, int]]:
+    """Yield the numbers of the shard, and of the table in it, of all parts of tables, by table."""
+    numbers = {table: list[tuple[int, int]]() for table in checkpoint.table_names}
+    for number, shard in enumerate(checkpoint.shards):
+        for table, entry in enumerate(shard.tables):
+            numbers[entry.name].append((number, table))
+    return (pair for name in checkpoint.table_names for pair in numbers[name])
+
+
+def dense_at(checkpoint: Checkpoint, task_bytes: int, *, piece_bytes: int = PIECE_BYTES) -> Iterator[DenseAt]:
+    """Yield every dense variable, in pieces of whole sketch chunks; an empty one gives one empty piece."""
+    for number, shard in enumerate(checkpoint.shards):
+        wanted = max(piece_bytes, task_bytes, checkpoint.reader(shard).block_bytes)
+        step = max(wanted // _DENSE_BYTES, 1) * _DENSE_BYTES
+        for variable, entry in enumerate(shard.variables):
+            for start in range(0, max(entry.size_bytes, 1), step):
+                yield DenseAt(number, variable, start, min(step, entry.size_bytes - start))
+
+
+def in_tasks(places: Iterable[IdsAt], task_bytes: int) -> Iterator[tuple[IdsAt, ...]]:
+    """Yield pieces of ids that follow each other in tasks of about `task_bytes` of ids."""
+    measured = ((place, place.end - place.start, "", 0) for place in places)
+    yield from packed(measured, max(task_bytes, _LEAST_TASK_BYTES))
+
+
+def number_rows(
+    checkpoint: Checkpoint,
+    places: Iterable[IdsAt],
+    counts: Iterable[int],
+    *,
+    above: int = 0,
+    without: Container[str] = (),
+) -> list[IdsAt]:
+    """Return all ids of a checkpoint with their rows numbered, from the number of rows of each piece.
+
+    The pieces lack parts that are small at `above` times, or whole tables, where the caller says so.
+
+    Raises CorruptError where an entry has more or fewer ids than rows.
+    """
+    numbered: list[IdsAt] = []
+    totals: defaultdict[tuple[int, int], int] = defaultdict(int)
+    for place, rows in zip(places, counts, strict=True):
+        numbered.append(place._replace(first_row=totals[place[:2]], rows=rows))
+        totals[place[:2]] += rows
+    for number, shard in enumerate(checkpoint.shards):
+        for table, entry in enumerate(shard.tables):
+            if entry.name not in without and not is_small(entry, above):
+                check_row_count(shard, entry, totals[number, table])
+    return numbered
+
+
+def _count_ids(checkpoint: Checkpoint, task: tuple[IdsAt, ...], _: Advance, *, piece_bytes: int) -> list[int]:
+    cuts = (cut_piece(checkpoint, place.piece(checkpoint), piece_bytes) for place in task)
+    return [sum(count_ids(checkpoint, cut) for cut in some) for some in cuts]
+
+
+def count_rows(
+    checkpoint: Checkpoint, places: Iterable[IdsAt], job: Job, *, piece_bytes: int = PIECE_BYTES, above: int = 0
+) -> list[IdsAt]:
+    """Return all ids of a checkpoint, but those in small parts, with their rows counted; raises as `number_rows`."""
+    listed = list(places)
+    total = sum(place.end - place.start for place in listed)
+    tasks = in_tasks(listed, job.executor.task_bytes(total))
+    work = FunctionWork(CheckpointValue.of(checkpoint), partial(_count_ids, piece_bytes=piece_bytes))
+    with job.silent().run(work, checkpoint, tasks) as counts:
+        return number_rows(checkpoint, listed, chain.from_iterable(counts), above=above)
+
+
+def in_sketched_tasks(
+    checkpoint: Checkpoint, places: Iterable[PieceAt], task_bytes: int
+) -> Iterator[tuple[PieceAt, ...]]:
+    """Yield pieces in tasks of about `task_bytes` of values and ids, whose sketches are a small result too."""
+
+    def measured(place: PieceAt) -> tuple[PieceAt, int, str, int]:
+        if isinstance(place, DenseAt):
+            variable = place.entry(checkpoint)
+            width = variable.size_bytes
+            result = width if width <= bulk.CHUNK_BYTES else 4 * sketch_size(width)  # one chunk is kept as it is
+            return place, place.size, f"d{variable.name}", result
+        entry = place.entry(checkpoint)
+        id_bytes = sum(run.end - run.start for run in entry.ids)
+        size = place.end - place.start
+        size += entry.values.size_bytes * size // max(id_bytes, 1)
+        return place, size, f"t{entry.name}", 4 * sketch_size(entry.row_bytes)
+
+    yield from packed(map(measured, places), max(task_bytes, _LEAST_TASK_BYTES))
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """Small parts of tables that lie close behind each other in [start, end) of a shard, to be read in one go."""
+
+    shard: ShardIndex
+    entries: tuple[TableEntry, ...]
+    start: int
+    end: int
+
+    @property
+    def value_bytes(self) -> int:
+        """Return the bytes of all values."""
+        return sum(entry.values.size_bytes for entry in self.entries)
+
+    def parts(self, sums: Sequence[int]) -> bulk.I64:
+        """Return the parts for `routing`, in the bytes of the bundle; `sums` is where their sketches begin."""
+        start = self.start
+        numbers = [
+            (
+                run.start - start,
+                run.end - run.start,
+                entry.rows,
+                0,
+                max(entry.values.start - start, 0),
+                entry.row_bytes,
+                at,
+            )
+            for entry, at in zip(self.entries, sums, strict=True)
+            for run in entry.ids
+        ]
+        return np.array(numbers, np.int64)
+
+
+def is_small(entry: TableEntry, times: int = 1) -> bool:
+    """Say whether the part of a table in a shard is small: rows, and behind them their ids, a byte or more for each.
+
+    It may be so many times as large as what is small for every caller; with 0 no part is small.
+    """
+    if len(entry.ids) != 1 or not 0 < entry.rows <= entry.ids[0].end - entry.ids[0].start:
+        return False
+    run = entry.ids[0]
+    return (
+        run.encoding is Encoding.VARINT
+        and run.file == entry.values.file == 0
+        and entry.values.end <= run.start
+        and run.end - entry.offset <= SMALL_BYTES * times
+    )
+
+
+def bundles(checkpoint: Checkpoint, bundle_bytes: int = PIECE_BYTES, *, times: int = 1) -> Iterator[Bundle]:
+    """Yield all small parts of tables, by `is_small`, shard by shard, in bundles of about `bundle_bytes`."""
+    for shard in checkpoint.shards:
+        wanted = max(bundle_bytes, checkpoint.reader(shard).block_bytes)
+        parts = sorted((entry for entry in shard.tables if is_small(entry, times)), key=_part_extent)
+        for start, end, entries in near(parts, _part_extent, _GAP_BYTES, wanted):
+            yield Bundle(shard, tuple(entries), start, end)
+
+
+def _part_extent(entry: TableEntry) -> tuple[int, int]:
+    return entry.offset, entry.ids[0].end
+
+
+def read_bundle(checkpoint: Checkpoint, bundle: Bundle, sums: Sums | None = None) -> bulk.U8:
+    """Return the bytes of a bundle, uint8 [end - start], and add them to checksums."""
+    reader = checkpoint.reader(bundle.shard)
+    view = reader.view(bundle.start, bundle.end - bundle.start)
+    data = np.empty(bundle.end - bundle.start, np.uint8) if view is None else np.frombuffer(view, np.uint8)
+    if view is None:
+        reader.read_into(bundle.start, data.data)
+    if sums is not None:
+        sums.add(reader, bundle.start, data.data)
+    return data
+
+
+def cut_piece(checkpoint: Checkpoint, piece: IdPiece, piece_bytes: int) -> Iterator[IdPiece]:
+    """Cut a piece into smaller ones, whose rows are not counted; unpacked ids stay together."""
+    step = _id_step(piece.entry, checkpoint.reader(piece.shard, piece.entry.values).block_bytes, piece_bytes)
+    whole = piece.start, piece.end  # nearly every piece is one: there may be thousands
+    for start, end in [whole] if piece.end - piece.start <= step else cuts(piece.run, *whole, step):
+        yield IdPiece(piece.shard, piece.entry, piece.run, start, end)
+
+
+def _id_step(entry: TableEntry, block_bytes: int, piece_bytes: int) -> int:
+    """Return the bytes of ids of a piece: at most `piece_bytes`, and so many that their values are whole requests."""
+    id_bytes = sum(run.end - run.start for run in entry.ids)
+    for_a_block = id_bytes * block_bytes // max(entry.values.size_bytes, 1)
+    return piece_bytes // for_a_block * for_a_block if 0 < for_a_block <= piece_bytes else piece_bytes
+
+
+class Looks:
+    """How the threads of one pass look at what they have read of far storage.
+
+    At most as many threads as cores look at a time. If all did, all would be done at the same time, and then all would
+    wait for the network together, while no core works. The memory of batches is used again by the next ones: the
+    kernel clears fresh memory, which costs as much as to receive it.
+    """
+
+    def __init__(self) -> None:
+        self.turn = BoundedSemaphore(len(os.sched_getaffinity(0)))
+        self._spare: list[bulk.U8] = []
+
+    @contextmanager
+    def memory(self, size: int) -> Iterator[bulk.U8]:
+        """Lend uint8 [size], with any content, for a while."""
+        try:
+            memory = self._spare.pop()
+        except IndexError:
+            memory = np.empty(0, np.uint8)
+        if len(memory) < size:
+            memory = np.empty(size, np.uint8)
+        try:
+            yield memory[:size]
+        finally:
+            self._spare.append(memory)
+
+
+def row_batches(
+    checkpoint: Checkpoint,
+    piece: IdPiece,
+    rows: int,
+    batch_bytes: int,
+    sums: Sums | None = None,
+    *,
+    wanted: npt.NDArray[np.bool_] | None = None,
+    looks: Looks | None = None,
+) -> Iterator[tuple[slice, bulk.U8]]:
+    """Yield (rows of the piece, their values uint8 [n, row_bytes]) in batches of about `batch_bytes`.
+
+    With `sums` no batch is larger than the cache, though as much is read at a time, and the
+    bytes are added to `sums`, each batch after the caller has used it. All batches share one buffer, which the next
+    one overwrites: fresh memory costs more than the read. Batches without any row that is `wanted`, bool [rows], are
+    left out, and not read where that is possible. With `looks`, a caller that waits for nothing else has far rows in
+    its turns and in its memory: no batch may be used behind the last one.
+    """
+    reader = checkpoint.reader(piece.shard, piece.entry.values)
+    # A caller with smaller batches bounds its memory. What is near is read as it is looked at, into the same memory.
+    block_bytes = max(batch_bytes, reader.block_bytes) if batch_bytes >= VALUE_BATCH_BYTES else batch_bytes
+    step_bytes = batch_bytes if sums is None else min(batch_bytes, _LOOK_BYTES)
+    step, block = (min(max(1, n // max(piece.entry.row_bytes, 1)), rows) for n in (step_bytes, block_bytes))
+    most = block
+    if sums is not None and not reader.block_bytes:
+        block = most = step
+    if reader.block_bytes and block:
+        block = -(-rows // max(round(rows / block), 1))  # requests of one size, and no small one at the end
+        if looks is None:
+            most += most // 2  # of one size for all pieces, so that the memory of one is used again for the next
+    with ExitStack() as stack:
+        room = max(block, most) * piece.entry.row_bytes
+        looks = looks if reader.block_bytes else None
+        memory = np.empty(room, np.uint8) if looks is None else stack.enter_context(looks.memory(room))
+        buffer = memory.reshape(-1, piece.entry.row_bytes) if room else np.empty((block, 0), np.uint8)
+        for first in range(0, rows, block or 1):
+            last = min(first + block, rows)
+            if wanted is not None and not wanted[first:last].any():
+                continue
+            values = read_rows(checkpoint, piece.shard, piece.entry, piece.first_row + first, buffer[: last - first])
+            with nullcontext() if looks is None else looks.turn:
+                for start in range(first, last, step):
+                    stop = min(start + step, last)
+                    some = values[start - first : stop - first]
+                    yield slice(start, stop), some
+                    if sums is not None:
+                        at = piece.entry.values.start + (piece.first_row + start) * piece.entry.row_bytes
+                        sums.add(reader, at, some.reshape(-1).data)
+
+
+def sketch_directly(
+    reader: RangeReader,
+    piece: IdPiece,
+    ids: bulk.I64,
+    batch_bytes: int,
+    sketch: bulk.U32,
+    sums: Sums | None,
+    advance: Advance,
+) -> bool:
+    """Let the kernel read the rows of a piece and add them to a sketch; False where it cannot, or they are few.
+
+    Between a read and the look at it Python does nothing, so threads do not wait for each other. Raises what the reader
+    raises.
+    """
+    entry, rows = piece.entry, len(ids)
+    size = rows * entry.row_bytes
+    file = reader if is_on_disk(reader) else None
+    if file is None or size < DIRECT_BYTES or not routing.can_move_file_rows():
+        return False
+    if piece.first_row + rows > entry.rows:
+        check_row_count(piece.shard, entry, piece.first_row + rows, at_least=True)
+    step = min(max(1, min(batch_bytes, DIRECT_BYTES) // entry.row_bytes), rows)
+    buffer = np.empty((step, entry.row_bytes), np.uint8)
+    at = entry.values.start + piece.first_row * entry.row_bytes
+    file.will_need(at, size)
+    for start in range(0, rows, step):
+        some = buffer[: min(step, rows - start)]
+        source = file.descriptor, at
+        failed = routing.sketch_file_rows(sketch, ids[start : start + step], source, _READ_BYTES, some)
+        if failed:
+            raise file.failed(failed, at)
+        file.add_moved(some.nbytes)
+        if sums is not None:
+            sums.add(reader, at, some.reshape(-1).data)
+        at += some.nbytes
+    advance(size)
+    return True
+
+
+def read_dense(checkpoint: Checkpoint, place: DenseAt, sums: Sums | None = None) -> bulk.U8:
+    """Return the bytes of a variable at a place, uint8 [size], and add them to checksums."""
+    data = np.empty(place.size, np.uint8)
+    if place.size:
+        reader, at = place.reader(checkpoint), place.entry(checkpoint).values.start + place.start
+        reader.read_into(at, data.data)
+        if sums is not None:
+            sums.add(reader, at, data.data)
+    return data
