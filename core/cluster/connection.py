@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, UnavailableError, UnsupportedError, UsageError
+from edl_ckpt.core.base.errors import NotFoundError, UnavailableError, UnsupportedError, UsageError
 from edl_ckpt.core.base.progress import Reporter
 from edl_ckpt.core.base.words import extra_hint
 from edl_ckpt.core.state.document import MAX_BYTES, parse_document
@@ -168,8 +168,6 @@ def meanings() -> Iterator[None]:
 
     try:
         yield
-    except EdlCkptError:
-        raise
     except (FutureCancelledError, CommClosedError) as error:
         raise lost() from error
 

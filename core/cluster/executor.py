@@ -160,8 +160,12 @@ class ClusterExecutor:
         return self
 
     def task_bytes(self, total_bytes: int) -> int:
-        """Return the bytes of a task: enough tasks for every thread, and few enough for the scheduler."""
-        return bytes_of_task(total_bytes, self.all_threads)
+        """Return the bytes of a task: enough tasks for every thread, and few enough for the scheduler.
+
+        With 1024 threads, 4 GiB are cut into tasks of 8 MiB, 1 TiB of 85 MiB, and 10 TiB of 640 MiB.
+        """
+        share = total_bytes // (TASKS_A_THREAD * max(self.all_threads, 1))
+        return max(min(share, _MOST_TASK_BYTES), LEAST_TASK_BYTES, total_bytes // _TASKS)
 
     def ask(self, function: Callable[..., Any], *args: Any, found: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return what each worker answers, or the error that it raised, by its address; `function` raises no OSError.
@@ -347,16 +351,6 @@ class ClusterExecutor:
             LOG.info("%s on the cluster", counted(self._tasks, "task"))
         for seconds, number, work, process in sorted(self._slowest, reverse=True):
             LOG.info("slow: task %d (%s) took %.2f s in %s", number, work, seconds, process.rpartition(":")[0])
-
-
-def bytes_of_task(total_bytes: int, threads: int) -> int:
-    """Return the bytes of a task for a cluster of so many threads: enough for every thread, few for the scheduler.
-
-    >>> [bytes_of_task(size, 1024) >> 20 for size in (4 << 30, 1 << 40, 10 << 40)]
-    [8, 85, 640]
-    """
-    share = total_bytes // (TASKS_A_THREAD * max(threads, 1))
-    return max(min(share, _MOST_TASK_BYTES), LEAST_TASK_BYTES, total_bytes // _TASKS)
 
 
 class Silence:

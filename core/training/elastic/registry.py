@@ -11,8 +11,7 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -51,10 +50,14 @@ class Registry:
         new = os.path.join(self.directory, f"new-{secrets.token_hex(8)}")
         self._fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._fd, fcntl.LOCK_EX)  # before it has its name, so that no process takes it for dead
-        with self._counting() as counter:
+        counter = os.open(os.path.join(self.directory, _COUNTER), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(counter, fcntl.LOCK_EX)
             self.number = int(os.pread(counter, 32, 0) or b"0") + 1
             os.rename(new, self._member(self.number))
             os.pwrite(counter, str(self.number).encode("ascii"), 0)
+        finally:
+            os.close(counter)
 
     def leave(self) -> None:
         """Be no member any more."""
@@ -128,13 +131,3 @@ class Registry:
         finally:
             os.close(fd)
         return False
-
-    @contextmanager
-    def _counting(self) -> Iterator[int]:
-        path = os.path.join(self.directory, _COUNTER)
-        counter = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(counter, fcntl.LOCK_EX)
-            yield counter
-        finally:
-            os.close(counter)

@@ -28,7 +28,7 @@ from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import LocationLike
 from edl_ckpt.core.storage.location import Location
-from edl_ckpt.core.training.objects.graph import walk
+from edl_ckpt.core.training.objects.graph import alias_variable, walk
 from edl_ckpt.core.training.objects.restoration import SAVE_COUNTER, LoadStatus, NothingRestored, Restoration
 from edl_ckpt.core.training.objects.tracking import Child, Trackable, children_of, is_leaf, is_node, is_stateful
 from edl_ckpt.core.training.objects.values import array_of, state_of
@@ -154,14 +154,15 @@ class ObjectCheckpoint(Trackable):
         self.save_counter.assign_add(1)
         try:
             number = int(self.save_counter) if version is None else whole_number("the number", version)
-            graph = walk(self)
-            variables, tables = _sorted_out(graph.leaves)
-            aliases = graph.alias_variable
+            leaves, aliases = walk(self)
+            variables, tables = _sorted_out(leaves)
+            if aliases:
+                variables[ALIASES] = alias_variable(aliases)
             saved = save_checkpoint(
                 location,
                 number,
                 ps_num,
-                variables=variables if aliases is None else variables | {ALIASES: aliases},
+                variables=variables,
                 tables=tables,
                 layout=layout,
                 wait_seconds=wait_seconds,

@@ -21,24 +21,8 @@ from edl_ckpt.core.reading.aliases import Path, path_name
 from edl_ckpt.core.training.objects.tracking import Child, TrackedDict, TrackedList, children_of, is_leaf, is_stateful
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
-    """The values below a root by their paths, and the path that each other edge leads to."""
-
-    leaves: Mapping[Path, Any]
-    aliases: Mapping[Path, Path]
-
-    @property
-    def alias_variable(self) -> npt.NDArray[np.int8] | None:
-        """Return the aliases as a variable, None when there are none."""
-        if not self.aliases:
-            return None
-        document = {path_name(edge): path_name(path) for edge, path in sorted(self.aliases.items())}
-        return np.frombuffer(json.dumps(document).encode(), np.int8)
-
-
-def walk(root: object) -> Graph:
-    """Return the graph below a root, breadth first.
+def walk(root: object) -> tuple[dict[Path, Any], dict[Path, Path]]:
+    """Return the values below a root by their paths, breadth first, and the path that each other edge leads to.
 
     Raises UsageError, with every fault, for values that have no name: those below a key that is no text, and in lists
     and dicts that changed unseen.
@@ -59,7 +43,13 @@ def walk(root: object) -> Graph:
         more = "".join(f"\n  {fault.message}" for fault in faults[1:])
         raise UsageError(f"{faults[0].message}{more}", hint=faults[0].hint)
     inside = {path[:depth] for path in leaves for depth in range(len(path) + 1)}
-    return Graph(leaves, {edge: path for edge, path in edges.items() if path in inside and _is_named(edge)})
+    return leaves, {edge: path for edge, path in edges.items() if path in inside and _is_named(edge)}
+
+
+def alias_variable(aliases: Mapping[Path, Path]) -> npt.NDArray[np.int8]:
+    """Return aliases as a variable."""
+    document = {path_name(edge): path_name(path) for edge, path in sorted(aliases.items())}
+    return np.frombuffer(json.dumps(document).encode(), np.int8)
 
 
 def _check(node: object, path: Path, faults: list[UsageError]) -> None:
@@ -99,20 +89,13 @@ class Match:
     nodes: list[tuple[Any, Path]] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
 class SavedPaths:
     """The paths of the values in a checkpoint, and its aliases."""
 
-    paths: frozenset[Path]
-    aliases: Mapping[Path, Path]
-    inside: frozenset[Path]
-    """The paths of all nodes: what comes before a value or an alias."""
-
-    @classmethod
-    def of(cls, paths: frozenset[Path], aliases: Mapping[Path, Path]) -> SavedPaths:
-        """Return the names of a checkpoint."""
-        edges = [*paths, *aliases]
-        return cls(paths, aliases, frozenset(edge[:depth] for edge in edges for depth in range(len(edge))))
+    def __init__(self, paths: frozenset[Path], aliases: Mapping[Path, Path]) -> None:
+        self.paths, self.aliases = paths, aliases
+        self.inside = {edge[:depth] for edge in (*paths, *aliases) for depth in range(len(edge))}
+        """The paths of all nodes: what comes before a value or an alias."""
 
     def match(self, node: object, path: Path) -> Match:
         """Return what a node and all below it share with the checkpoint, when the node is at a path of that."""

@@ -226,7 +226,8 @@ class LoadStatus:
         match = restoration.values.names.match(self._root, ())
         waiting = {id(pair.child.value): pair.path for pair in match.pairs}
         for path, value in leaves_of(self._root):
-            if restoration.has_restored(value) or self._is_optional(path):
+            is_optional = path == (SAVE_COUNTER,) and path not in restoration.values.names.paths
+            if restoration.has_restored(value) or is_optional:
                 continue
             name = path_name(path)
             shape = shape_of(value, name) or "the state of an object"
@@ -236,9 +237,6 @@ class LoadStatus:
                 yield f"{name}: {shape} in the program, created after the restore"
             else:
                 yield f"{name}: {shape} in the program, not in the checkpoint"
-
-    def _is_optional(self, path: Path) -> bool:
-        return path == (SAVE_COUNTER,) and path not in self._restoration.values.names.paths
 
     def _unused(self) -> Iterator[str]:
         """Yield each value of the checkpoint that was not restored."""

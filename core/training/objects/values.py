@@ -74,12 +74,12 @@ class SavedValues:
         if ALIASES in dense:
             dense.remove(ALIASES)
             aliases = parse_aliases(checkpoint.variable(ALIASES), checkpoint.version.ref)
-        # SavedPaths that we would write come first: in those of others, two names may be read as one path.
+        # Names that we would write come first: of those of others, two names may be read as one path.
         for name in sorted(sorted(dense), key=_is_foreign):
             self._dense.setdefault(parse_name(name), name)
         for name in sorted(checkpoint.table_names, key=_is_foreign):
             self._tables.setdefault(parse_name(name), name)
-        self.names = SavedPaths.of(frozenset(self._dense) | frozenset(self._tables), aliases)
+        self.names = SavedPaths(frozenset(self._dense) | frozenset(self._tables), aliases)
         self.shapes = {path: self._shape(path) for path in self.names.paths}
 
     def _shape(self, path: Path) -> Shape:

@@ -178,3 +178,10 @@ def test_this_machine() -> None:
     assert connection.is_this_machine("127.0.0.1")
     assert connection.is_this_machine("localhost")
     assert not connection.is_this_machine("192.0.2.1")
+
+
+@pytest.mark.parametrize(("total_bytes", "task_mib"), [(4 << 30, 8), (1 << 40, 85), (10 << 40, 640)])
+def test_the_size_of_a_task(monkeypatch: pytest.MonkeyPatch, total_bytes: int, task_mib: int) -> None:
+    """There are enough tasks for every thread of a large cluster, and few enough for its scheduler."""
+    monkeypatch.setattr(ClusterExecutor, "all_threads", 1024)
+    assert ClusterExecutor(None).task_bytes(total_bytes) >> 20 == task_mib
