@@ -35,11 +35,6 @@ class LockedLocation:
     check: Callable[[], object] = field(repr=False, compare=False)
     """Raises LockedError when another process has taken the lock over; called before steps that cannot be undone."""
 
-    @property
-    def location(self) -> Location:
-        """Return the location."""
-        return self.store.location
-
 
 @dataclass(frozen=True, slots=True)
 class Written:

@@ -32,7 +32,6 @@ from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import Flusher, PreallocatedFile
 from edl_ckpt.core.storage.interface import ObjectStat, ObjectWriter, Sink
 from edl_ckpt.core.storage.local import file_mark
-from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.trees import made_directory
 
 _ATTEMPTS: Final = 20
@@ -48,11 +47,6 @@ class ShardPlace:
     version: int
     ps_id: int
     ps_num: int
-
-    @property
-    def location(self) -> Location:
-        """Return the location."""
-        return self.store.location
 
     @property
     def directory(self) -> str:
@@ -85,7 +79,7 @@ class ShardPlace:
         if taken:
             raise RefusedError(
                 f"version {self.version} exists there already in another layout, as {min(taken)}",
-                path=self.location.url,
+                path=self.store.location.url,
                 hint="nothing was changed",
             )
 
@@ -149,7 +143,7 @@ class ShardOutput(AbstractContextManager["ShardOutput", None]):
             self._place.check_alone()
             self._retire_seal()
             self._write_note(note, mark)
-            prove_lock(self._place.location)
+            prove_lock(self._place.store.location)
             self._replace()
             return self._keep_note(replaced=True)
 
@@ -186,7 +180,7 @@ class ShardOutput(AbstractContextManager["ShardOutput", None]):
             check_schema(schema_at_head(data), store.path(seal))
             if store.read_small(self._path_of(EARLIER)) is None:
                 store.write_small(self._path_of(EARLIER), data)
-            prove_lock(self._place.location)
+            prove_lock(self._place.store.location)
             store.remove(seal)
 
     def _path_of(self, name: str) -> str:

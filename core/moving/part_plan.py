@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -125,17 +126,18 @@ def plan_parts(plan: MovePlan, executor: Executor, least_bytes: int, *, memory_b
         return size_bytes * (taken - memory) // taken if taken > memory else 0
 
     def cost(groups: int) -> tuple[float, int]:
-        if not has_room(open_bytes(groups) - memory):
+        if open_bytes(groups) > memory and not has_room(open_bytes(groups) - memory):
             return float("inf"), open_bytes(groups)
         values_read = (total - small) * max(groups // classes, 1) + small * groups
         return values_read + 2 * spilled(groups), open_bytes(groups)
 
-    rooms: dict[int, bool] = {}
-
+    @cache
     def has_room(needed: int) -> bool:
-        if needed > 0 and needed not in rooms:
-            rooms[needed] = _has_room(executor, needed)
-        return needed <= 0 or rooms[needed]
+        try:
+            executor.check_temporary(-(-needed // executor.threads), executor.threads)
+        except UnsupportedError:
+            return False
+        return True
 
     merged = [n for n in range(1, classes + 1) if classes % n == 0]
     split = [classes * n for n in range(2, -(-plan.to_ps // classes) + 1)]
@@ -160,14 +162,6 @@ def plan_parts(plan: MovePlan, executor: Executor, least_bytes: int, *, memory_b
         least_bytes=least_bytes,
         task_bytes=task_bytes,
     )
-
-
-def _has_room(executor: Executor, needed: int) -> bool:
-    try:
-        executor.check_temporary(-(-needed // executor.threads), executor.threads)
-    except UnsupportedError:
-        return False
-    return True
 
 
 class _Reads:

@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.job import Job, Opens
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.tables import TableInfo
@@ -75,14 +75,6 @@ class SmallParts(NamedTuple):
     parts: bulk.I64
 
 
-class SourceValue(Protocol):
-    """A source as a picklable value, without credentials."""
-
-    def open(self) -> Source:
-        """Return the same source in this process."""
-        ...
-
-
 class Source(Protocol):
     """Variables and tables, opened. A source without small tables need not say how they are read."""
 
@@ -120,8 +112,8 @@ class Source(Protocol):
     def value_bytes(self) -> int:
         """Return the bytes of all values."""
 
-    def value(self) -> SourceValue:
-        """Return the source as a value, for other processes."""
+    def value(self) -> Opens[Source]:
+        """Return the source as a picklable value, without credentials, for other processes."""
 
     def stretches(self, task_bytes: int, *, values: bool) -> Iterator[IdsAt]:
         """Yield the ids of all tables but small ones, in the order of the target, each of about `task_bytes`.

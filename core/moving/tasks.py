@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.job import Job, Opens
 from edl_ckpt.core.base.packing import packed, together
 from edl_ckpt.core.base.parallel import RESULT_BYTES, Advance, Executor, run_all
 from edl_ckpt.core.base.progress import SILENT, Counted
@@ -28,7 +28,7 @@ from edl_ckpt.core.moving.move import Movable, Mover, MoveTerms, Stretch, exceed
 from edl_ckpt.core.moving.part_plan import DenseBytes, MoveTask, TaskRead, literals_in, part_tasks, plan_parts
 from edl_ckpt.core.moving.plan import MovePlan, row_marks, stretch_order
 from edl_ckpt.core.moving.settings import ReshardSettings
-from edl_ckpt.core.moving.source import Source, SourceValue
+from edl_ckpt.core.moving.source import Source
 from edl_ckpt.core.moving.sparse import SparsePair
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint
 from edl_ckpt.core.proof.read_back import prove_version
@@ -59,7 +59,7 @@ class MoveWork:
     """
 
     terms: MoveTerms
-    source: SourceValue
+    source: Opens[Source]
     targets: SharedTargets
     memory_bytes: int
 

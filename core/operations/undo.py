@@ -34,7 +34,7 @@ def undo(
     another layout, and UnsupportedError on storage that has no trash.
     """
     with location_lock(location, "undo", wait_seconds=wait_seconds, reporter=reporter) as locked:
-        where, check = locked.location, partial(_check_layouts, locked.store)
+        where, check = locked.store.location, partial(_check_layouts, locked.store)
         names = kind_of(locked.store).trash.put_back(version, check, reporter)
     for tag, versions in shared_tags(list_versions(where).versions).items():
         if any(os.path.basename(v.path) in names for v in versions):

@@ -128,7 +128,7 @@ def seal_if_whole(server: ShardServer, place: ShardPlace, own: tuple[NoteName, S
         with server.lock("seal"):
             return _seal_all(place, own)
     except EdlCkptError as error:
-        server.reporter.warn(f"{place.location}@{place.version} is saved, but not sealed: {error}")
+        server.reporter.warn(f"{place.store.location}@{place.version} is saved, but not sealed: {error}")
         return Sealing(complete=True)
 
 

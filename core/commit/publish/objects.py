@@ -104,15 +104,11 @@ class RemoteOutput(VersionOutput):
         )
         self._write_journal()
         self._is_listed = True
-        return [self._sink(i) for i in range(len(sizes))]
+        finished = {i: FinishedSink(self._store.path(self._relative(i))) for i in self.resumed}
+        return [finished.get(i) or self._objects[i] for i in range(len(sizes))]
 
     def _relative(self, shard: int) -> str:
         return f"{self._name}/{self._names[shard]}"
-
-    def _sink(self, shard: int) -> Sink:
-        if shard in self.resumed:
-            return FinishedSink(self._store.path(self._relative(shard)))
-        return self._objects[shard]
 
     def _write_journal(self) -> None:
         assert self._journal is not None  # noqa: S101 - made by `create`
@@ -359,7 +355,7 @@ def _finish(store: ObjectStore, journal: Journal) -> str:
 def _undo(store: ObjectStore, journal: Journal) -> str:
     ours = _own_objects(store, journal)
     if ours:
-        _check_complete(store, journal, dict.fromkeys(journal.old))
+        _check_complete(store, journal)
     prove_lock(store.location)
     aborted = [store.abort_upload(f"{journal.directory}/{name}", each) for name, each in journal.uploads.items()]
     stay = "" if all(aborted) else f"; this service cannot abort {counted(aborted.count(False), 'upload')} of it"
@@ -385,11 +381,10 @@ def _own_objects(store: ObjectStore, journal: Journal) -> list[str]:
     return found
 
 
-def _check_complete(store: ObjectStore, journal: Journal, shards: Mapping[str, int | None]) -> None:
-    """Raise RefusedError unless all of these shards are visible, with their sizes where they are known."""
-    for name, size_bytes in shards.items():
-        found = store.stat(f"{journal.directory}/{name}")
-        if found is None or size_bytes not in {None, found.size_bytes}:
+def _check_complete(store: ObjectStore, journal: Journal) -> None:
+    """Raise RefusedError unless all replaced shards are visible."""
+    for name in journal.old:
+        if store.stat(f"{journal.directory}/{name}") is None:
             raise RefusedError(
                 f"{name} is missing or has changed; nothing was changed",
                 path=store.path(journal.directory),

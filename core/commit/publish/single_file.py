@@ -236,7 +236,8 @@ class Ahead:
         self._store = store
         self._memory = PartMemory()
         self._files: dict[str, _FileUpload] = {}
-        self._others: dict[str, ObjectWriter] = {}
+        self.others: dict[str, ObjectWriter] = {}
+        """The objects whose parts other processes send, by their names."""
 
     def begin(self, relative: str, path: str, size_bytes: int) -> Callable[[int, int], None] | None:
         """Begin with a file that has its size; return what is called with each (offset, bytes) that is final.
@@ -258,13 +259,8 @@ class Ahead:
 
         Its size is that of the parts.
         """
-        self._others[relative] = item = self._store.new_object(relative, 1, self._memory)
+        self.others[relative] = item = self._store.new_object(relative, 1, self._memory)
         return item
-
-    @property
-    def others(self) -> Mapping[str, ObjectWriter]:
-        """Return the objects whose parts other processes send, by their names."""
-        return self._others
 
     def publish(self, files: Mapping[str, str], *, replace: bool) -> None:
         """Upload what is left of local files, given by their paths below the location, and make all files visible.
@@ -279,13 +275,13 @@ class Ahead:
             begun = self._files.get(relative)
             (begun or self._begin(relative, files[relative], sizes[relative], UPLOAD_BYTES)).finish()
 
-        for item in self._others.values():
+        for item in self.others.values():
             item.finish()
         for relative, size_bytes in sizes.items():
             if size_bytes > UPLOAD_BYTES:
                 send(relative)
         run_all(send, sorted(name for name, size_bytes in sizes.items() if size_bytes <= UPLOAD_BYTES), _UPLOADS)
-        objects = [*self._others.values(), *(self._files[relative].item for relative in files)]
+        objects = [*self.others.values(), *(self._files[relative].item for relative in files)]
         with COMMIT:
             run_all(lambda item: item.complete(replace=replace), objects, _UPLOADS)
 
@@ -294,7 +290,7 @@ class Ahead:
         self._memory.close()
         for sent in self._files.values():
             sent.close()
-        run_all(_abort, [*self._others.values(), *(sent.item for sent in self._files.values())], _UPLOADS)
+        run_all(_abort, [*self.others.values(), *(sent.item for sent in self._files.values())], _UPLOADS)
 
 
 def _abort(item: ObjectWriter) -> None:

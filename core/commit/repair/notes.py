@@ -62,13 +62,8 @@ def _left_over(store: Store) -> Iterator[int]:
     if not numbers:
         return
     sealed = sealed_versions(store.names(META_DIR))
-    names = store.names("")
-    there = set(map(number_named, names))
+    there = set(map(number_named, store.names("")))
     for number in numbers:
-        if number in sealed or (number not in there and _youngest(store, number) > _YOUNG_SECONDS):
+        ages = {} if number in sealed or number in there else store.ages(notes_dir(number))
+        if number in sealed or min(ages.values(), default=0.0) > _YOUNG_SECONDS:
             yield number
-
-
-def _youngest(store: Store, number: int) -> float:
-    """Return the seconds since the last note on a version was written."""
-    return min(store.ages(notes_dir(number)).values(), default=0.0)

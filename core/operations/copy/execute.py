@@ -112,7 +112,10 @@ def execute_copy(
         raise failed[0][1]
     if len(failed) < len(plan.entries):
         going = [entry for entry, error in obstacles if error is None and not entry.skipped]
-        job = _job_of(plan, going, workers, executor, reporter)
+        versions = [entry.version for entry in going]
+        job = job_of(executor, versions, target=plan.target, workers=workers, reporter=reporter)
+        size_bytes = sum(entry.version.size_bytes for entry in going if entry.there is None)
+        check_target(job.executor, plan.target, size_bytes, reporter=reporter)
         with location_lock(plan.target, "copy", wait_seconds=wait_seconds, reporter=reporter, create=True) as place:
             metadata = MetadataCopies(place.store, reporter=reporter)
             for entry in (entry for entry, error in obstacles if error is None):
@@ -130,17 +133,6 @@ def execute_copy(
                     failed.append((entry.version.ref, error))
     moved = sum(copied.size_bytes - copied.resumed_bytes for copied in done if not copied.skipped)
     return CopyResult(tuple(done), moved, time.perf_counter() - begin, tuple(failed))
-
-
-def _job_of(
-    plan: CopyPlan, entries: Sequence[CopyEntry], workers: int | None, executor: ExecutorLike | None, reporter: Reporter
-) -> Job:
-    """Return the job that copies some entries of a plan; UnsupportedError for workers that cannot write there."""
-    versions = [entry.version for entry in entries]
-    job = job_of(executor, versions, target=plan.target, workers=workers, reporter=reporter)
-    size_bytes = sum(entry.version.size_bytes for entry in entries if entry.there is None)
-    check_target(job.executor, plan.target, size_bytes, reporter=reporter)
-    return job
 
 
 def _obstacle(entry: CopyEntry) -> EdlCkptError | None:
@@ -228,8 +220,6 @@ class _Shard:
     """A shard that is being copied: its chunks, and their checksums once they are read."""
 
     index: int
-    name: str
-    size_bytes: int
     reader: RangeReader
     content: ShardIndex
     chunks: list[Chunk]
@@ -240,7 +230,7 @@ class _Shard:
     def sealed(self) -> SealedShard:
         """Return the shard as the seal of the copy has it."""
         chunks = tuple(chunk._replace(sum=text) for chunk, text in zip(self.chunks, self.sums, strict=True))
-        return SealedShard(self.name, self.size_bytes, chunks)
+        return SealedShard(base_name(self.content.file.path), self.reader.size_bytes, chunks)
 
 
 class _Copy:
@@ -262,11 +252,11 @@ class _Copy:
             _check_content(source, self.job, sealed=self.seal is not None)
             self.shards = self._shards(source)
             with self._open_output() as output:
-                sinks = output.create([shard.size_bytes for shard in self.shards])
+                sinks = output.create([shard.reader.size_bytes for shard in self.shards])
                 for index, sums in output.resumed.items():
                     self.shards[index].sums = list(sums)
                 missing = [shard for shard in self.shards if shard.index not in output.resumed]
-                self.reporter.start("copying", sum(shard.size_bytes for shard in missing))
+                self.reporter.start("copying", sum(shard.reader.size_bytes for shard in missing))
                 if not self.job.executor.is_cluster:
                     self._move_all(missing, output, sinks)
                 elif any(shard.chunks for shard in missing):
@@ -277,7 +267,7 @@ class _Copy:
                 if self.seal is None or self.trust.why:  # else the sums show that the shards are of one moment
                     source.check_unchanged()
                 seal = output.publish(partial(self._prove, source), describe)
-        resumed = sum(self.shards[index].size_bytes for index in output.resumed)
+        resumed = sum(self.shards[index].reader.size_bytes for index in output.resumed)
         size, text = self.version.size_bytes, seal.fingerprint
         return CopiedVersion(self.version.ref, to, size, text, False, resumed, self.trust.forced)
 
@@ -289,7 +279,7 @@ class _Copy:
             if reader.size_bytes != shard.file.size_bytes:
                 raise LockedError("still being written", path=shard.file.path)
             chunks = list(sealed[name].chunks) if name in sealed else cut(shard, reader)
-            shards.append(_Shard(index, name, reader.size_bytes, reader, shard, chunks, [""] * len(chunks)))
+            shards.append(_Shard(index, reader, shard, chunks, [""] * len(chunks)))
         return shards
 
     def _open_output(self) -> VersionOutput:
@@ -318,7 +308,7 @@ class _Copy:
         executor, targets = self.job.executor, output.share(apart=True)
         if isinstance(targets, StagedTargets):
             executor.share(targets.only(min(shard.index for shard in missing if shard.chunks)).place)
-        task_bytes = max(executor.task_bytes(sum(shard.size_bytes for shard in missing)), CHUNK_BYTES)
+        task_bytes = max(executor.task_bytes(sum(shard.reader.size_bytes for shard in missing)), CHUNK_BYTES)
         tasks = _tasks(targets, missing, task_bytes)
         work = CarryWork(CheckpointValue.of(source), targets, self.batch_bytes)
         with self.job.run(work, Sending(source, 0), tasks) as results:
