@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from edl_ckpt.core.model.listings import ForeignEntry, Listing
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.sources import registry
 from edl_ckpt.core.sources.elasticdl.loader import elasticdl_version
 from edl_ckpt.core.sources.interface import FlatListing, Source
 from edl_ckpt.core.state.paths import JOURNAL, META_DIR, NOTES_DIR, STAGE_DIR, STATE_DIR, is_resumable
-from edl_ckpt.core.storage.interface import Entry, Store
+from edl_ckpt.core.storage.interface import Entry, Store, lists_marks
 
 _SMALL_BYTES = 64 << 20
 
@@ -33,6 +35,13 @@ def grouped(store: Store, entries: list[Entry], fresh_after: float) -> Listing:
         return listing
     wider = store.entries(lambda inside: is_of_interest(inside) or registry.looked_into(inside, others))
     return _grouped(store, wider, fresh_after, others)
+
+
+def look_at(store: Store, directory: str, fresh_after: float = math.inf) -> Version | None:
+    """Return the version in one directory of a location, without its metadata; None when there is no such version."""
+    listed = store.below(directory, is_of_interest) if lists_marks(store) else store.entries(directory.__eq__)
+    inside = [entry for entry in listed if directory in {entry.relative, entry.parent}]
+    return next(iter(grouped(store, inside, fresh_after).versions), None)
 
 
 def _grouped(store: Store, entries: list[Entry], fresh_after: float, sources: Sequence[Source]) -> Listing:

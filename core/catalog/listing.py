@@ -28,7 +28,7 @@ from edl_ckpt.core.catalog import cards  # noqa: F401 - registers how notebooks 
 from edl_ckpt.core.catalog.annotated import listed_metadata, with_metadata
 from edl_ckpt.core.catalog.files import named_file, open_location
 from edl_ckpt.core.catalog.grouping import grouped, has_journal, is_of_interest, journals_among
-from edl_ckpt.core.catalog.outline import one_of_many, version_below
+from edl_ckpt.core.catalog.outline import one_of_many
 from edl_ckpt.core.catalog.runs import with_mixture
 from edl_ckpt.core.catalog.swaps import Settling
 from edl_ckpt.core.catalog.uuids import read_uuid_metadata, with_uuid
@@ -142,15 +142,6 @@ def _list_once(
         unknown.error() if unknown else metadata.fault,
     )
     return listing, state
-
-
-def look_at(store: Store, directory: str) -> Version | None:
-    """Return the version in one directory of a location, without its metadata; None when there is no such version."""
-    if lists_marks(store):
-        return version_below(store, directory, math.inf)
-    entries = store.entries(lambda each: each == directory)
-    inside = [entry for entry in entries if directory in {entry.relative, entry.parent}]
-    return next(iter(grouped(store, inside, math.inf).versions), None)
 
 
 def _unreadable(versions: Iterable[Version], entries: Iterable[Entry]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from edl_ckpt.core.base.errors import IncompleteError, NotFoundError, UsageError
 from edl_ckpt.core.catalog.annotated import annotated, listed_metadata, with_metadata
-from edl_ckpt.core.catalog.grouping import grouped, has_journal, is_of_interest
+from edl_ckpt.core.catalog.grouping import has_journal, is_of_interest, look_at
 from edl_ckpt.core.model.listings import Listing
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.sources.registry import version_named
@@ -41,19 +41,13 @@ def one_of_many(store: MarkedStore, choose: Choose, fresh_after: float, *, by_me
         chosen = choose(listing)
     except (NotFoundError, IncompleteError, UsageError):  # the whole listing says why
         return None
-    found = version_below(store, chosen.path.removeprefix(store.path("")), fresh_after)
+    found = look_at(store, chosen.path.removeprefix(store.path("")), fresh_after)
     if found is None or found.state is not State.COMPLETE or _has_notes(state, found.version):
         return None
     if not by_metadata:
         metadata = listed_metadata(store, [entry for entry in state if _is_of(entry, found.version)])
     version = with_metadata(store, [found], metadata)[0]
     return None if version.seal_fault else version
-
-
-def version_below(store: MarkedStore, directory: str, fresh_after: float) -> Version | None:
-    """Return the version in one directory of a location, without its metadata; None when there is no such version."""
-    entries = [each for each in store.below(directory, is_of_interest) if directory in {each.relative, each.parent}]
-    return next(iter(grouped(store, entries, fresh_after).versions), None)
 
 
 def _has_notes(state: Iterable[Entry], number: int) -> bool:

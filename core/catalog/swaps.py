@@ -24,7 +24,7 @@ from edl_ckpt.core.state.lock import open_lock
 from edl_ckpt.core.state.metadata import read_document
 from edl_ckpt.core.state.owner import OWNER_FILE, format_owner, is_abandoned, is_dead, is_me
 from edl_ckpt.core.state.paths import JOURNAL, STAGE_DIR, is_resumable
-from edl_ckpt.core.storage import LocalStore, ObjectStore
+from edl_ckpt.core.storage import LocalStore, ObjectStore, Store
 from edl_ckpt.core.storage.beneath import ForeignError
 
 DOUBTFUL: Final = frozenset({State.INCOMPLETE, State.WRITING, State.MIXED, State.INVALID})
@@ -110,75 +110,20 @@ def _shape(version: Version) -> tuple[object, ...]:
     return version.state, tuple(base_name(shard.path) for shard in version.shards), version.extra, version.seal_fault
 
 
-class _DiskWriters:
-    """The staging directories of a location on a disk, each with the process at work in it."""
-
-    def __init__(self, store: LocalStore) -> None:
-        self._store = store
-
-    def stages(self) -> list[str]:
-        """Return the staging directories but those of copies: a copy appears in one step."""
-        try:
-            return [f"{STAGE_DIR}/{name}" for name in self._store.names(STAGE_DIR) if not is_resumable(name)]
-        except ForeignError:  # no directory of ours
-            return []
-
-    def owner(self, stage: str) -> Mapping[str, Any]:
-        """Return the living process that works in a staging directory, {} when it is dead or this one."""
-        owner = _read(self._store, f"{stage}/{OWNER_FILE}")
-        if not owner or is_me(owner):
-            return {}
-        silent = 0.0
-        with suppress(OSError):
-            silent = time.time() - os.stat(self._store.path(f"{stage}/{OWNER_FILE}")).st_mtime
-        return {} if is_dead(owner, silent) or is_abandoned(self._store.root, stage) else owner
-
-    def staged_paths(self) -> Iterator[str]:
-        """Yield the paths that living processes will give what they are staging."""
-        for stage in self.stages():
-            with suppress(ForeignError):
-                if not is_abandoned(self._store.root, stage):
-                    yield from map(self._store.path, self._store.names(stage))
-
-
-class _ObjectWriters:
-    """The journals of a location without rename; every writer holds the lock, and there is one."""
-
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
-        self._owner: Mapping[str, Any] | None = None
-
-    def stages(self) -> list[str]:
-        """Return the staging directories with a journal."""
-        return [path.rpartition("/")[0] for path in self._store.tree(STAGE_DIR) if path.endswith(f"/{JOURNAL}")]
-
-    def owner(self, stage: str) -> Mapping[str, Any]:  # noqa: ARG002 - one process writes all
-        """Return the living process that holds the lock, {} when it is this one."""
-        if self._owner is None:
-            holders = open_lock(self._store, "list", SILENT).holders()
-            self._owner = next((h.owner for h in holders if h.is_alive and not is_me(h.owner)), {})
-        return self._owner
-
-    def staged_paths(self) -> Iterator[str]:
-        """Yield nothing: no path shows what is being uploaded."""
-        return iter(())
-
-
-def _writers(store: LocalStore | ObjectStore) -> _DiskWriters | _ObjectWriters:
-    return _DiskWriters(store) if isinstance(store, LocalStore) else _ObjectWriters(store)
-
-
 def staged_paths(store: LocalStore | ObjectStore) -> Iterator[str]:
     """Yield the paths that living processes will give what they are staging; none on storage without rename."""
-    return _writers(store).staged_paths()
+    for stage in _stages(store) if store.properties.rename else ():
+        with suppress(ForeignError):
+            if not is_abandoned(store.path(""), stage):
+                yield from map(store.path, store.names(stage))
 
 
 def replacements_at_work(store: LocalStore | ObjectStore) -> Iterator[tuple[str, tuple[int, str]]]:
     """Yield the directories of versions that a living process is replacing, with number and process."""
-    writers = _writers(store)
-    journals = [(stage, document) for stage in writers.stages() if (document := _read(store, f"{stage}/{JOURNAL}"))]
+    journals = [(stage, document) for stage in _stages(store) if (document := _read(store, f"{stage}/{JOURNAL}"))]
+    holder = _lock_holder(store) if journals and not store.properties.rename else {}
     for stage, document in journals:
-        owner = writers.owner(stage)
+        owner = _process_in(store, stage) if store.properties.rename else holder
         rows = document.get("deletions")  # of many versions together, or it is of one
         for row in rows if isinstance(rows, list) else [document]:
             directory, number = (row.get("directory"), row.get("version")) if isinstance(row, dict) else (None, None)
@@ -186,7 +131,34 @@ def replacements_at_work(store: LocalStore | ObjectStore) -> Iterator[tuple[str,
                 yield directory, (number, format_owner(owner))
 
 
-def _read(store: LocalStore | ObjectStore, relative: str) -> dict[str, Any]:
+def _stages(store: LocalStore | ObjectStore) -> list[str]:
+    """Return the staging directories; on a disk not those of copies, which appear in one step."""
+    if not isinstance(store, LocalStore):
+        return [os.path.dirname(path) for path in store.tree(STAGE_DIR) if path.endswith(f"/{JOURNAL}")]
+    try:
+        return [f"{STAGE_DIR}/{name}" for name in store.names(STAGE_DIR) if not is_resumable(name)]
+    except ForeignError:  # no directory of ours
+        return []
+
+
+def _process_in(store: Store, stage: str) -> Mapping[str, Any]:
+    """Return the living process that works in a staging directory on a disk, {} when it is dead or this one."""
+    owner = _read(store, f"{stage}/{OWNER_FILE}")
+    if not owner or is_me(owner):
+        return {}
+    silent = 0.0
+    with suppress(OSError):
+        silent = time.time() - os.stat(store.path(f"{stage}/{OWNER_FILE}")).st_mtime
+    return {} if is_dead(owner, silent) or is_abandoned(store.path(""), stage) else owner
+
+
+def _lock_holder(store: LocalStore | ObjectStore) -> Mapping[str, Any]:
+    """Return the living process that holds the lock, and so writes all on storage without rename; {} for this one."""
+    holders = open_lock(store, "list", SILENT).holders()
+    return next((h.owner for h in holders if h.is_alive and not is_me(h.owner)), {})
+
+
+def _read(store: Store, relative: str) -> dict[str, Any]:
     """Return a small document of another process, {} when it is gone or being written."""
     with suppress(EdlCkptError):
         return read_document(store, relative) or {}

@@ -16,7 +16,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, UnavailableError
 from edl_ckpt.core.base.parallel import SMALL_READS, run_parallel
@@ -43,16 +43,9 @@ _NESTING: Final = 3
 """An index nests documents so deep."""
 
 
-class _Room(NamedTuple):
-    """How many files, and bytes of files, one command reads for the index."""
-
-    files: int
-    size_bytes: int
-
-
-_SOME: Final = _Room(256, 16 << 20)
-"""Half a second on a network, beyond the work of the command itself."""
-_WHOLE: Final = _Room(1 << 30, 1 << 50)
+_MOST_FILES: Final = 256
+_MOST_FILE_BYTES: Final = 16 << 20
+"""What one command reads for the index: half a second on a network, beyond the work of the command itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,39 +75,41 @@ class Known:
 
     def __init__(self, *, trusts_index: bool = False) -> None:
         self._trusts_index = trusts_index
-        self._found: dict[str, tuple[str, dict[str, Any] | SealFacts]] = {}
-        self._digests: dict[str, tuple[str, str]] = {}
+        self._found: dict[str, tuple[str, dict[str, Any] | SealFacts, str | None]] = {}
+        """The mark of each file, its content, and the digest of its bytes if this process read them."""
 
     def document(self, name: str, mark: str) -> dict[str, Any] | None:
         """Return the document in a file, None when it is not known under this mark."""
-        kept, found = self._found.get(name, ("", None))
-        return found if mark and kept == mark and isinstance(found, dict) else None
+        found, _ = self._under(name, mark)
+        return found if isinstance(found, dict) else None
 
     def seal(self, name: str, mark: str) -> SealFacts | None:
         """Return the facts of a seal, None when they are not known under this mark."""
-        kept, found = self._found.get(name, ("", None))
-        return found if mark and kept == mark and isinstance(found, SealFacts) else None
+        found, _ = self._under(name, mark)
+        return found if isinstance(found, SealFacts) else None
 
     def digest(self, name: str, mark: str) -> str | None:
         """Return the digest of the bytes of a file that this process read, None when it did not read this one."""
-        kept, digest = self._digests.get(name, ("", ""))
-        return digest if mark and kept == mark else None
+        return self._under(name, mark)[1]
+
+    def _under(self, name: str, mark: str) -> tuple[dict[str, Any] | SealFacts | None, str | None]:
+        kept, found, digest = self._found.get(name, ("", None, None))
+        return (found, digest) if mark and kept == mark else (None, None)
 
     def keep(self, name: str, mark: str, found: dict[str, Any] | SealFacts, data: bytes | None = None) -> None:
         """Keep what a file contains; `data` are its bytes when they were read just now."""
-        self._found[name] = (mark, found)
-        if data is not None:
-            self._digests[name] = (mark, content_digest(data))
+        self._found[name] = mark, found, None if data is None else content_digest(data)
 
     def has(self, name: str, mark: str) -> bool:
         """Say whether a file is known under a mark."""
-        return self.document(name, mark) is not None or self.seal(name, mark) is not None
+        return self._under(name, mark)[0] is not None
 
     def take(self, index: Known, marks: Mapping[str, str]) -> None:
         """Take what an index knows of files with these marks; documents only if the index is trusted."""
-        for name, (mark, found) in index._found.items():
-            if marks.get(name) == mark and (self._trusts_index or isinstance(found, SealFacts)):
-                self._found[name] = (mark, found)
+        for name, (mark, found, _) in index._found.items():
+            is_wanted = marks.get(name) == mark and not self.has(name, mark)
+            if is_wanted and (self._trusts_index or isinstance(found, SealFacts)):
+                self.keep(name, mark, found)
 
     def names(self) -> AbstractSet[str]:
         """Return the names of all files that something is kept of."""
@@ -204,10 +199,10 @@ def refresh_index(store: Store, *, whole: bool = False) -> None:
     """
     if lists_marks(store):
         with suppress(EdlCkptError):
-            _refresh(store, _WHOLE if whole else _SOME)
+            _refresh(store, whole=whole)
 
 
-def _refresh(store: MarkedStore, room: _Room) -> None:
+def _refresh(store: MarkedStore, *, whole: bool) -> None:
     files = marked_files(store)
     index = files.pop(INDEX_FILE, None)
     marks = {entry.name: entry.mark for entry in _indexable(files.values())}
@@ -219,8 +214,8 @@ def _refresh(store: MarkedStore, room: _Room) -> None:
     known.take(stored, marks)
     unknown = [name for name, mark in marks.items() if not known.has(name, mark)]
     sizes = accumulate(files[name].size_bytes for name in unknown)
-    wanted = [n for n, size in zip(unknown, sizes, strict=True) if size <= room.size_bytes][: room.files]
-    read = sum(run_parallel(lambda name: _learn(store, name, known), wanted, SMALL_READS))
+    some = [name for name, size in zip(unknown, sizes, strict=True) if size <= _MOST_FILE_BYTES][:_MOST_FILES]
+    read = sum(run_parallel(lambda name: _learn(store, name, known), unknown if whole else some, SMALL_READS))
     if read or stored.names() - marks.keys():
         data = index_bytes(known, marks)
         if len(data) <= MAX_INDEX_BYTES:

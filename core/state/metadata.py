@@ -9,10 +9,9 @@ reported, and the others are still read. `annotate.py` writes the files.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from edl_ckpt.core.base.errors import (
     CorruptError,
@@ -92,12 +91,14 @@ def read_metadata(
     fault: EdlCkptError | None = None
     present = sorted(store.names(META_DIR) if names is None else names)
     wanted = [name for name in present if is_document(name)]
-    for name, read in zip(wanted, _read_documents(store, wanted, known, marks), strict=True):
-        key = described_key(name)
+    documents = _read_documents(store, wanted, known, marks)
+    for name in wanted:
+        key, document = described_key(name), documents[name]
         try:
-            document = read()
             if document is None:  # deleted since the listing
                 continue
+            if isinstance(document, EdlCkptError):
+                raise document
             if key is not None:
                 versions[key] = parse_version(document)
             else:
@@ -135,13 +136,13 @@ def unread_fault(error: EdlCkptError, path: str) -> Fault | None:
 
 def _read_documents(
     store: Store, names: Sequence[str], known: Known, marks: Mapping[str, str]
-) -> Iterator[Callable[[], dict[str, Any] | None]]:
-    """Yield a function for each file of META_DIR: it returns the document, or raises the error of reading it.
+) -> dict[str, dict[str, Any] | EdlCkptError | None]:
+    """Return the document in each file of META_DIR, or the error of reading it; None where it is gone.
 
     On a remote store several files are read at a time: a thousand requests one by one would take minutes.
     """
 
-    def read(name: str) -> Callable[[], dict[str, Any] | None]:
+    def read(name: str) -> dict[str, Any] | EdlCkptError | None:
         relative = f"{META_DIR}/{name}"
         try:
             data = store.read_small(relative)
@@ -149,21 +150,15 @@ def _read_documents(
         except UnavailableError:
             raise  # a fault of the storage, not of the file
         except EdlCkptError as error:
-            return partial(_raise, error)
+            return error
         if document is not None:
             known.keep(name, marks.get(name, ""), document, data)
-        return lambda: document
+        return document
 
     found = {name: known.document(name, marks.get(name, "")) for name in names}
     unknown = [name for name in names if found[name] is None]
     workers = SMALL_READS if store.properties.round_trips else 1
-    reads = dict(zip(unknown, run_parallel(read, unknown, workers), strict=True))
-    for name in names:
-        yield reads[name] if name in reads else partial(found.__getitem__, name)
-
-
-def _raise(error: EdlCkptError) -> NoReturn:
-    raise error
+    return found | dict(zip(unknown, run_parallel(read, unknown, workers), strict=True))
 
 
 class Drafts:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from edl_ckpt.core.base.errors import EdlCkptError, UsageError
 from edl_ckpt.core.base.progress import Reporter
 from edl_ckpt.core.catalog.files import open_location
-from edl_ckpt.core.catalog.listing import list_versions, look_at
+from edl_ckpt.core.catalog.grouping import look_at
+from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.catalog.target import choose_layout, layouts_at
 from edl_ckpt.core.commit.kinds import kind_of
 from edl_ckpt.core.commit.repair.notes import noted_versions, remove_notes, sweep_notes
