@@ -6,11 +6,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from edl_ckpt.core.base.parallel import default_workers, run_parallel
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import counted, describe, escaped
 from edl_ckpt.core.cluster.executor import ClusterExecutor
@@ -38,6 +39,8 @@ class Tensor:
 
 
 _BATCH_ELEMENTS: Final = 1 << 20
+_MOST_TAKERS: Final = 4
+"""Threads that make something of batches: each needs memory for what it makes."""
 
 
 def batch_rows(dim: int) -> int:
@@ -46,23 +49,25 @@ def batch_rows(dim: int) -> int:
 
 
 Batch = tuple[npt.NDArray[np.int64], npt.NDArray[np.generic]]
-Take = Callable[[npt.NDArray[np.int64], npt.NDArray[np.generic]], Any]
-"""Makes something of a batch of rows."""
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
     """A table for a format of rows: batches of (int64 [n] ids in the order asked for, [n, dim] vectors).
 
-    All batches but the last one have `batch_rows(dim)` rows, so that where one begins depends on nothing else. `each`
-    yields what a function makes of each batch, in their order; several threads call it.
+    All batches but the last one have `batch_rows(dim)` rows, so that where one begins depends on nothing else.
     """
 
     name: str
     rows: int
     dim: int
     batches: Callable[[], Iterator[Batch]]
-    each: Callable[[Take], Iterator[Any]]
+
+    def each(self, take: Callable[[npt.NDArray[np.int64], npt.NDArray[np.generic]], Made]) -> Iterator[Made]:
+        """Yield what a function makes of each batch, in their order; several threads call it."""
+        workers = min(default_workers(), _MOST_TAKERS)
+        return run_parallel(lambda batch: take(*batch), self.batches(), workers, most=workers + 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from edl_ckpt.core.base.parallel import RESULT_BYTES
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
-from edl_ckpt.core.operations.export.content.ids import LookedAt
+from edl_ckpt.core.operations.export.content.tables import LookedAt
 from edl_ckpt.core.operations.export.interface import ExportContent, Tensor
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sorting.partition import ranges_of_sample

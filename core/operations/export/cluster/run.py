@@ -26,9 +26,9 @@ from edl_ckpt.core.operations.export.cluster.plan import (
     with_sums,
 )
 from edl_ckpt.core.operations.export.cluster.work import PartWork, WritePart, digest_of, unsummed
-from edl_ckpt.core.operations.export.content.ids import LookedAt, look, rows_claimed
 from edl_ckpt.core.operations.export.content.reader import ContentReader
 from edl_ckpt.core.operations.export.content.selection import STORED, Selection
+from edl_ckpt.core.operations.export.content.tables import LookedAt, look, rows_claimed
 from edl_ckpt.core.operations.export.formats.content_format import ContentFormat, metadata_of
 from edl_ckpt.core.operations.export.interface import ExportContent
 from edl_ckpt.core.operations.export.output.target import ExportTarget, PartsTarget

@@ -17,10 +17,9 @@ from edl_ckpt.core.base.progress import Counted
 from edl_ckpt.core.commit.publish.uploads import Sending
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.operations.export.cluster.plan import FilesPlan, Name, Span
-from edl_ckpt.core.operations.export.content.ids import LookedAt
 from edl_ckpt.core.operations.export.content.reader import ContentReader
 from edl_ckpt.core.operations.export.content.selection import Selection
-from edl_ckpt.core.operations.export.content.tables import TableIds
+from edl_ckpt.core.operations.export.content.tables import LookedAt, TableIds
 from edl_ckpt.core.operations.export.interface import ContentCounts, ExportContent
 from edl_ckpt.core.operations.export.output.parts import NewPart, WrittenFile
 from edl_ckpt.core.operations.export.output.places import OutputFile

@@ -10,10 +10,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from edl_ckpt.core.base.errors import UnsupportedError, UsageError
 from edl_ckpt.core.base.parallel import default_workers, run_all, run_parallel
@@ -22,7 +24,6 @@ from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.model.tables import DenseEntry, ShardIndex
-from edl_ckpt.core.operations.export.content.casts import cast_bytes, cast_floats
 from edl_ckpt.core.operations.export.content.dense import (
     SPAN_BYTES,
     Piece,
@@ -41,13 +42,12 @@ from edl_ckpt.core.operations.export.interface import (
     ExportContent,
     TableNote,
     TableRows,
-    Take,
     Tensor,
     batch_rows,
 )
 from edl_ckpt.core.operations.export.output.places import Place, compare_rows
 from edl_ckpt.core.proof.fingerprint import ContentSketch, fingerprint_of
-from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES, IdPiece, read_piece
+from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES, IdPiece, as_dtype, read_piece
 from edl_ckpt.core.reading.pieces import row_batches
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sorting.partition import PART_BYTES, Area, Areas, TablePart, parts_needed
@@ -58,8 +58,8 @@ _MATRIX_ROWS: Final = 8192
 _VIEW_BYTES: Final = 8 << 20
 """Bytes of a file that are read back at a time: mapped pages count as memory."""
 _FEW_PIECES: Final = 64
-_MOST_TAKERS: Final = 4
-"""Threads that make something of batches: each needs memory for what it makes."""
+_CAST_BYTES: Final = 1 << 20
+"""Bytes that are cast at a time: what a cast makes on its way stays in the cache."""
 _INT64: Final = DTYPES["int64"]
 
 
@@ -113,7 +113,7 @@ class ContentReader:
                 tensors += self._ids_and_vectors(name)
                 notes[self.ids[name].title] = self._note(name)
         _check_unique([t.name for t in tensors])
-        counts = ContentCounts(len(variables), len(tables), sum(map(self._row_count, tables)))
+        counts = ContentCounts(len(variables), len(tables), sum(self.ids[name].rows for name in tables))
         rows = [self._rows(name) for name in tables]
 
         def fill(places: Mapping[str, Place]) -> None:
@@ -202,8 +202,7 @@ class ContentReader:
 
     def _fill_table(self, name: str, ids: Place, vectors: Place) -> None:
         """Write a table's ids and rows, read them back, and compare the sums of both."""
-        sums, written = _Sums(name, self._caster(name)), ContentSketch()
-        table, width = self._table(name, sums), self._width(name)
+        table, width, written = self._table(name), self._width(name), ContentSketch()
         step = max(_VIEW_BYTES // max(width, 8), 1)
         with ids.file as id_file, vectors.file as row_file:
             id_area, row_area = ids.area(id_file), vectors.area(row_file)
@@ -217,8 +216,8 @@ class ContentReader:
                 self.reporter.advance(count * (8 + width))
 
             table.fill(Areas(id_area, row_area), done)
-        self.source.tables.update(sums.read.tables)
-        compare_rows(name, sums.meant, written)
+        self.source.tables.update(table.read.tables)
+        compare_rows(name, table.meant, written)
 
     def _note(self, name: str) -> TableNote:
         info, ids = self.checkpoint.infos.get(name), self.ids[name]
@@ -229,9 +228,6 @@ class ContentReader:
     def _target(self, dtype: DType | None) -> DType:
         """Return the dtype that is written for a dtype that was read."""
         return self.selection.target_dtype(dtype or DTYPES["float32"])
-
-    def _row_count(self, name: str) -> int:
-        return self.ids[name].rows
 
     def _width(self, name: str) -> int:
         """Return the bytes of a row that is written."""
@@ -266,34 +262,18 @@ class ContentReader:
                 self.overflowed += overflowed
         return out
 
-    def _caster(self, name: str) -> Callable[[bulk.U8], bulk.U8] | None:
-        """Return what casts the rows of a table, None where they stay as they are."""
-        dtype = self.checkpoint.table_dtype(name)
-        if dtype is None or self._target(dtype) == dtype:
-            return None
-        return lambda rows: self._cast(rows.reshape(-1), dtype).reshape(len(rows), -1)
-
-    def _table(self, name: str, sums: _Sums) -> TableSource:
-        """Return a table, in the dtype that is written, with its rows added to sums."""
+    def _table(self, name: str, *, cast: bool = True) -> TableSource:
+        """Return a table to be read once, in the dtype that is written, or as it is."""
         dtype, ids = self.checkpoint.table_dtype(name), self.ids[name]
-        size = ids.rows * (8 + (dtype.itemsize if dtype else 0) * self._dim(name))
-        return TableSource(
-            self.checkpoint,
-            name,
-            ids,
-            parts_needed(size, self.part_bytes),
-            self._target(dtype) if dtype is not None and sums.cast else dtype,
-            sums.take,
-            self.selection.order == STORED,
-            self.reporter,
-        )
+        parts = parts_needed(ids.rows * (8 + (dtype.itemsize if dtype else 0) * self._dim(name)), self.part_bytes)
+        target = dtype if dtype is None or not cast else self._target(dtype)
+        is_stored = self.selection.order == STORED
+        changed = partial(self._cast, dtype=dtype) if target != dtype else None
+        return TableSource(self.checkpoint, name, ids, parts, target, changed, is_stored, self.reporter)
 
     def _ids_and_vectors(self, name: str) -> list[Tensor]:
-        rows, dtype, title = (
-            self.ids[name].rows,
-            self._target(self.checkpoint.written_dtype(name)),
-            self.ids[name].title,
-        )
+        rows, title = self.ids[name].rows, self.ids[name].title
+        dtype = self._target(self.checkpoint.written_dtype(name))
         shape, size = (rows, self._dim(name)), rows * self._width(name)
         return [
             Tensor(f"{title}.ids", _INT64, (rows,), lambda: _in_chunks(self._spool(name).ids, rows * 8)),
@@ -305,36 +285,30 @@ class ContentReader:
         if name not in self._spooled:
             self._spooled.clear()
             self._files.close()
-            ids = 8 * self._row_count(name)
-            file = ScratchFile(ids + self._row_count(name) * self._width(name), self.directory)
+            ids, size = 8 * self.ids[name].rows, self._width(name) * self.ids[name].rows
+            file = ScratchFile(ids + size, self.directory)
             self._files.callback(file.close)
             areas = Areas(Area(file, 0), Area(file, ids))
-            sums = _Sums(name, self._caster(name))
-            self._table(name, sums).fill(areas, lambda _, __: None)
-            self.source.tables.update(sums.read.tables)
+            table = self._table(name)
+            table.fill(areas, lambda _, __: None)
+            self.source.tables.update(table.read.tables)
             self._spooled[name] = areas
         return self._spooled[name]
 
     def _parts(self, name: str, *, cast: bool = True) -> Iterator[TablePart]:
         """Yield a table in parts; at the end, the sums of what was yielded are those of what was read."""
-        sums, yielded = _Sums(name, self._caster(name) if cast else None), ContentSketch()
-        for part in self._table(name, sums).batches(self.directory):
+        table, yielded = self._table(name, cast=cast), ContentSketch()
+        for part in table.batches(self.directory):
             if len(part.ids):
                 yielded.add_rows(name, part.ids, part.values)
             self.reporter.advance(part.values.nbytes + part.ids.nbytes)
             yield part
-        self.source.tables.update(sums.read.tables)
-        compare_rows(name, sums.meant, yielded)
+        self.source.tables.update(table.read.tables)
+        compare_rows(name, table.meant, yielded)
 
     def _rows(self, name: str) -> TableRows:
-        def batches() -> Iterator[Batch]:
-            return in_batches(self._parts(name), batch_rows(self._dim(name)))
-
-        def each(take: Take) -> Iterator[Any]:
-            workers = min(default_workers(), _MOST_TAKERS)
-            return run_parallel(lambda batch: take(*batch), batches(), workers, most=workers + 1)
-
-        return TableRows(name, self._row_count(name), self._dim(name), batches, each)
+        dim = self._dim(name)
+        return TableRows(name, self.ids[name].rows, dim, lambda: in_batches(self._parts(name), batch_rows(dim)))
 
     def _matrix(self, name: str) -> Tensor:
         """Return a table as [N, dim]: row i is that of id i."""
@@ -393,24 +367,6 @@ class ContentReader:
         return data.reshape(stop - start, dim * dtype.itemsize)
 
 
-class _Sums:
-    """The sums of the rows of a table: as they were read, and as they are meant to be written."""
-
-    def __init__(self, name: str, cast: Callable[[bulk.U8], bulk.U8] | None) -> None:
-        self.name, self.cast = name, cast
-        self.read = ContentSketch()
-        self.meant = self.read if cast is None else ContentSketch()
-
-    def take(self, ids: bulk.I64, rows: bulk.U8) -> bulk.U8:
-        """Add rows; return them as they are written. Several threads call it."""
-        self.read.add_rows(self.name, ids, rows)
-        if self.cast is None:
-            return rows
-        kept = self.cast(rows)
-        self.meant.add_rows(self.name, ids, kept)
-        return kept
-
-
 def _are_large(found: Sequence[Span]) -> bool:
     """Say whether threads help: with hundreds of small pieces in a read, they only wait for the interpreter."""
     return sum(len(span.pieces) for span in found) <= _FEW_PIECES * len(found)
@@ -457,3 +413,38 @@ def estimated_bytes(content: ExportContent, *, spools: bool) -> int:
     """Return the bytes of all tensors, and where the format spools also those of the largest temporary file."""
     sizes = [tensor.size_bytes for tensor in content.tensors]
     return sum(sizes) + (max(sizes, default=0) if spools else 0) + math.ceil(0.001 * sum(sizes))
+
+
+def cast_bytes(data: bulk.U8, dtype: DType, target: DType) -> tuple[bulk.U8, int]:
+    """Return bytes of elements in another dtype, and how many of them became infinite."""
+    if target == dtype or not len(data):
+        return data, 0
+    out = np.empty(len(data) // dtype.itemsize * target.itemsize, np.uint8)
+    overflowed = 0
+    for start in range(0, len(data), _CAST_BYTES):
+        at = start // dtype.itemsize * target.itemsize
+        cast, more = cast_floats(as_dtype(data[start : start + _CAST_BYTES], dtype), target.name)
+        out[at : at + len(cast)] = cast
+        overflowed += more
+    return out, overflowed
+
+
+def cast_floats(values: npt.NDArray[np.generic], dtype: str) -> tuple[bulk.U8, int]:
+    """Return floats in another dtype as bytes, rounded to nearest even, and how many finite values became infinite.
+
+    >>> cast_floats(np.array([1.0, 1e9]), "float16")[1]
+    1
+    """
+    with np.errstate(all="ignore"):
+        finite = np.isfinite(values.astype(np.float64))
+        if dtype != "bfloat16":
+            out = values.astype(np.dtype(dtype).newbyteorder("<"))
+            return np.ascontiguousarray(out).reshape(-1).view(np.uint8), int(
+                np.count_nonzero(finite & ~np.isfinite(out))
+            )
+        single = np.ascontiguousarray(values.astype(np.float32))
+        bits = single.view(np.uint32)
+        rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+        rounded = np.where(np.isnan(single), bits >> 16 | 0x40, rounded).astype("<u2")
+        infinite = (rounded & 0x7FFF) == 0x7F80
+    return rounded.reshape(-1).view(np.uint8), int(np.count_nonzero(finite & infinite))

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.words import abridged
 from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.operations.export.content.ids import look_here
 from edl_ckpt.core.operations.export.content.reader import ContentReader, estimated_bytes
+from edl_ckpt.core.operations.export.content.tables import look_here
 from edl_ckpt.core.operations.export.interface import (
     ContentCounts,
     ExportContent,
