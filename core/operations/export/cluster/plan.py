@@ -1,32 +1,51 @@
 """The files that the tasks of a cluster write: each has some variables and tables, or the rows of a range of ids.
 
+A task writes one whole file, reads it back, and returns the sums of what it read.
+
 Files are about as large as the share of a thread. A table that is larger is cut: by a sample of its ids, so that its
 files ascend in them, or in the stored order between its pieces.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
+import xxhash
 
 from edl_ckpt.core.base.packing import together
-from edl_ckpt.core.base.parallel import RESULT_BYTES
+from edl_ckpt.core.base.parallel import RESULT_BYTES, Advance
+from edl_ckpt.core.base.progress import Counted
 from edl_ckpt.core.cluster.executor import ClusterExecutor
+from edl_ckpt.core.commit.publish.uploads import Sending
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
-from edl_ckpt.core.operations.export.content.tables import LookedAt
-from edl_ckpt.core.operations.export.interface import ExportContent, Tensor
+from edl_ckpt.core.operations.export.content.reader import ContentReader
+from edl_ckpt.core.operations.export.content.selection import Selection
+from edl_ckpt.core.operations.export.content.tables import LookedAt, TableIds
+from edl_ckpt.core.operations.export.interface import ContentCounts, ExportContent, Tensor
+from edl_ckpt.core.operations.export.output.parts import NewPart, WrittenFile
+from edl_ckpt.core.operations.export.output.places import OutputFile
+from edl_ckpt.core.proof.fingerprint import ContentSketch
+from edl_ckpt.core.reading.blocks import read_piece
+from edl_ckpt.core.reading.picklable import CheckpointValue
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.sorting.partition import ranges_of_sample
+from edl_ckpt.core.sorting.partition import PART_BYTES, parts_needed, ranges_of_sample, sample_step
 
 LEAST_FILE_BYTES: Final = 16 << 20
 """A cluster cuts nothing into smaller files by itself."""
 MOST_NAMES: Final = 500
 """The variables and tables of one file: a result has a digest of each."""
 _SUMS_BYTES: Final = RESULT_BYTES // 2
+_SENT_BYTES: Final = 32 << 20
+"""Memory for the parts of uploads that a process sends at a time."""
+WritePart: TypeAlias = Callable[[ExportContent, str, Callable[[str, int], OutputFile]], None]
+"""Writes some content to one new file; a function of a module, by whose name other processes know it."""
 _LOWEST, _HIGHEST = (int(limit) for limit in (np.iinfo(np.int64).min, np.iinfo(np.int64).max))
 
 
@@ -49,6 +68,11 @@ class Span(NamedTuple):
     def is_range(self) -> bool:
         """Say whether not all rows of its pieces belong to it."""
         return (self.low, self.high) != (_LOWEST, _HIGHEST)
+
+    def has(self, ids: bulk.I64) -> npt.NDArray[np.bool_]:
+        """Return a bool for each id: whether it is in the range."""
+        inside: npt.NDArray[np.bool_] = (ids >= self.low) & (ids <= self.high)
+        return inside
 
 
 def numbered(span: Span) -> str:
@@ -141,3 +165,85 @@ def sizes_of(content: ExportContent) -> dict[Name, int]:
     dense: list[Tensor] = [tensor for tensor in content.tensors if tensor.name not in in_tables]
     sizes = {(tensor.name, False): tensor.size_bytes for tensor in dense}
     return sizes | {(name, True): size for name, size in table_bytes(content).items()}
+
+
+class PartDone(NamedTuple):
+    """What a task has done: its file, the sums that it returns, and digests of the sums of all else in the file."""
+
+    written: WrittenFile
+    sums: ContentSketch
+    digests: tuple[bytes, ...]
+    overflowed: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartWork:
+    """Writing the files of an export; a task is the number of one."""
+
+    source: CheckpointValue
+    selection: Selection
+    metadata: dict[str, str]
+    counts: ContentCounts
+    """Those of the whole export."""
+    looked: LookedAt
+    plan: FilesPlan
+    parts: Sequence[NewPart]
+    write: WritePart
+
+    def open(self) -> Sending[Checkpoint]:
+        """Open the checkpoint in another process."""
+        return Sending(self.source.open(), _SENT_BYTES)
+
+    def do(self, opened: Sending[Checkpoint], task: int, advance: Advance) -> PartDone:
+        """Write a file."""
+        file, part, checkpoint = self.plan.files[task], self.parts[task], opened.source
+        ids = {span.table: self._ids(checkpoint, span) for span in file.spans}
+        reader = ContentReader(
+            checkpoint, self.selection, self.metadata, tempfile.gettempdir(), ids, reporter=Counted(advance)
+        )
+        with part.place() as path, reader:
+            content = reader.content(file.variables, list(ids))
+            new_file = partial(OutputFile, durable=not part.is_temporary)
+            self.write(replace(content, counts=self.counts), path, new_file)
+            written = part.deliver(path, opened.memory)
+        summed = self.plan.summed[task]
+        digests = tuple(digest_of(reader.source, name) for name in unsummed(self.plan, task))
+        return PartDone(written, _only(reader.source, summed), digests, reader.overflowed)
+
+    def _ids(self, checkpoint: Checkpoint, span: Span) -> TableIds:
+        """Return the ids of a span, counted, with a sample of them if they are sorted in parts."""
+        pieces = [at.piece(checkpoint) for at in self.looked.places[span.table][span.first : span.last]]
+        rows, width = sum(piece.rows for piece in pieces), 8 + max((p.entry.row_bytes for p in pieces), default=0)
+        step = sample_step(rows // span.total, parts_needed(rows // span.total * width, PART_BYTES))
+        if not span.is_range and not step:
+            return TableIds(span.title, pieces, rows, np.empty(0, np.int64))
+        count, samples = 0, [np.empty(0, np.int64)]
+        for piece in pieces:
+            ids = read_piece(checkpoint, piece).ids
+            ids = ids[span.has(ids)]
+            count += len(ids)
+            samples.append(ids[::step].copy() if step else ids[:0])
+        return TableIds(span.title, pieces, count, np.concatenate(samples), span.has if span.is_range else None)
+
+
+def unsummed(plan: FilesPlan, number: int) -> list[Name]:
+    """Return what is in a file, and whose sums its task does not return."""
+    file = plan.files[number]
+    names = [*((name, False) for name in file.variables), *((span.table, True) for span in file.spans)]
+    return [name for name in names if name not in plan.summed[number]]
+
+
+def digest_of(sums: ContentSketch, name: Name) -> bytes:
+    """Return a digest of the sums of a variable or a table; b"" for a table without rows."""
+    whole = None if name[1] else sums.whole.get(name[0])
+    if whole is not None:
+        return xxhash.xxh3_128(whole).digest()
+    found = (sums.tables if name[1] else sums.variables).get(name[0])
+    return b"" if found is None else xxhash.xxh3_128(found.tobytes()).digest()
+
+
+def _only(sums: ContentSketch, names: frozenset[Name]) -> ContentSketch:
+    """Return the sums of some variables and tables."""
+    kept = ContentSketch(tables={name: own for name, own in sums.tables.items() if (name, True) in names})
+    kept.take_variables(sums, {name for name, is_table in names if not is_table})
+    return kept

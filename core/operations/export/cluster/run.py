@@ -19,13 +19,16 @@ from edl_ckpt.core.commit.publish.uploads import Sending
 from edl_ckpt.core.operations.export.cluster.plan import (
     FilesPlan,
     PartFile,
+    PartWork,
     Span,
+    WritePart,
     cut_tables,
+    digest_of,
     file_bytes,
     sizes_of,
+    unsummed,
     with_sums,
 )
-from edl_ckpt.core.operations.export.cluster.work import PartWork, WritePart, digest_of, unsummed
 from edl_ckpt.core.operations.export.content.reader import ContentReader
 from edl_ckpt.core.operations.export.content.selection import STORED, Selection
 from edl_ckpt.core.operations.export.content.tables import LookedAt, look, rows_claimed
