@@ -8,7 +8,7 @@ import os
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import IO, Any, ClassVar, Final
 
 import numpy as np
@@ -88,7 +88,7 @@ class Safetensors(PartsFormat):
         files = self._files(content, target.path)
         write_safetensors(content, files, _notes(content), target.new_file)
         if self._is_split:
-            write_json(os.path.join(target.path, SHARDED), _index(content, files))
+            write_json(os.path.join(target.path, SHARDED), _split_index(content, files))
 
     def planned(self, content: ExportContent, path: str, beside: str) -> Mapping[str, int | None]:
         """Return all files with their sizes."""
@@ -96,7 +96,7 @@ class Safetensors(PartsFormat):
         files = self._files(content, path)
         sizes = {name: safetensors_bytes(content, tensors, _notes(content)) for name, tensors in files.items()}
         if self._is_split:
-            sizes[os.path.join(path, SHARDED)] = len(_json(_index(content, files)))
+            sizes[os.path.join(path, SHARDED)] = len(_json(_split_index(content, files)))
         return sizes
 
     index: ClassVar = SHARDED
@@ -135,9 +135,7 @@ class Safetensors(PartsFormat):
             name: asdict(note) | {kind: [f"{title}.{kind}" for title in titles[name]] for kind in ("ids", "vectors")}
             for name, note in content.notes.items()
         }
-        total = sum(tensor.size_bytes for tensor in content.tensors)
-        document = {"metadata": {"total_size": total, **metadata, "tables": tables}, "weight_map": weights}
-        write_json(os.path.join(path, SHARDED), document)
+        write_json(os.path.join(path, SHARDED), _index(content, weights, {**metadata, "tables": tables}))
 
     def _files(self, content: ExportContent, path: str) -> dict[str, Sequence[Tensor]]:
         """Return the tensors of each file."""
@@ -163,10 +161,14 @@ def _title(span: Span) -> str:
     return f"{span.table}.{numbered(span)}"
 
 
-def _index(content: ExportContent, files: Mapping[str, Sequence[Tensor]]) -> dict[str, Any]:
-    total = sum(tensor.size_bytes for tensor in content.tensors)
+def _split_index(content: ExportContent, files: Mapping[str, Sequence[Tensor]]) -> dict[str, Any]:
     weights = {tensor.name: os.path.basename(path) for path, tensors in files.items() for tensor in tensors}
-    return {"metadata": {"total_size": total}, "weight_map": weights}
+    return _index(content, weights, {})
+
+
+def _index(content: ExportContent, weights: Mapping[str, str], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    total = sum(tensor.size_bytes for tensor in content.tensors)
+    return {"metadata": {"total_size": total, **metadata}, "weight_map": weights}
 
 
 def _notes(content: ExportContent) -> dict[str, str]:
@@ -264,14 +266,13 @@ class Npz(ContentFormat):
         files = member_names(tensor.name for tensor in content.tensors)
         members, end = self._members(content.tensors, files)
         output = OutputFile(path, end)
-        places = {m.tensor.name: Place(output, m.info.header_offset + m.head_bytes, Crc32()) for m in members}
+        places = {m.tensor.name: Place(output, m.info.header_offset + m.head_bytes, m.crc) for m in members}
         with output:
             content.fill(places)
             for member in members:
-                place, head = places[member.tensor.name], npy_header(member.tensor)
-                assert place.crc is not None  # noqa: S101 - all of them were made with one
-                place.crc.add(-len(head), head)
-                member.info.CRC = place.crc.value()
+                head = npy_header(member.tensor)
+                member.crc.add(-len(head), head)
+                member.info.CRC = member.crc.value()
                 output.write(member.info.header_offset, member.info.FileHeader(zip64=True) + head)
         index = json.dumps(index_document(content, files, content.finish())).encode()
         with storage_errors(path), open(path, "r+b") as file:
@@ -325,6 +326,7 @@ class _Member:
     tensor: Tensor
     info: zipfile.ZipInfo
     head_bytes: int
+    crc: Crc32 = field(default_factory=Crc32)
 
 
 def index_document(content: ExportContent, files: Mapping[str, str], metadata: Mapping[str, str]) -> dict[str, Any]:

@@ -50,17 +50,18 @@ _STATE: Final = "".join(
 """What TensorFlow writes into the file `checkpoint` of a directory."""
 
 
-def missing_names(module: Any) -> frozenset[str]:
-    """Return the names of the dtypes that a library does not have."""
-    return frozenset(name for name in DTYPES if not hasattr(module, name))
+class LibraryFormat(ContentFormat):
+    """A format that the library of its name writes."""
+
+    def lacked_dtypes(self, *, in_table: bool) -> frozenset[str]:
+        """Return what the installed library lacks: in PyTorch, unsigned integers came late."""
+        del in_table
+        module = library(self.traits.name, self.traits.name)
+        return frozenset(name for name in DTYPES if not hasattr(module, name))
 
 
-def metadata_document(content: ExportContent) -> dict[str, Any]:
+def metadata_document(content: ExportContent, metadata: Mapping[str, str]) -> dict[str, Any]:
     """Return what an importer must know beside the values."""
-    return _document(content, content.finish())
-
-
-def _document(content: ExportContent, metadata: Mapping[str, str]) -> dict[str, Any]:
     return {**metadata, "tables": {name: asdict(note) for name, note in content.notes.items()}}
 
 
@@ -71,7 +72,6 @@ def _write_part(content: ExportContent, path: str, new_file: NewFile) -> None:
         return
     table = next(iter(content.tables), None)
     file = row_group_file(content, table, path, checked=True)
-    write_rows(file, table)
     file.finish(description(content, content.metadata, table))
 
 
@@ -129,17 +129,16 @@ class Parquet(PartsFormat):
         """Write the notes for importers, under a name that readers of a directory pass over."""
         in_it = sum(file.path.startswith(os.path.join(path, "")) for file in files)
         whole = {"tables": content.counts.tables, "variables": content.counts.variables}
-        write_json(os.path.join(path, PARTS_FILE), {**_document(content, metadata), "whole": whole, "files": in_it})
+        write_json(
+            os.path.join(path, PARTS_FILE), {**metadata_document(content, metadata), "whole": whole, "files": in_it}
+        )
 
     def write(self, content: ExportContent, target: ExportTarget) -> None:
         """Write the files; UnsupportedError for a table as a matrix, which has no ids."""
         if content.tables and not content.notes:
             raise UnsupportedError("a Parquet file contains ids and vectors; --dense-rows is for other formats")
-        outputs = {
-            table: row_group_file(content, table, path) for table, path in self._files(content, target.path).items()
-        }
-        for table, file in outputs.items():
-            write_rows(file, table)
+        files = self._files(content, target.path)
+        outputs = {table: row_group_file(content, table, path) for table, path in files.items()}
         if target.beside:
             used = {name for note in content.notes.values() for name in (note.ids, note.vectors)}
             dense = [tensor for tensor in content.tensors if tensor.name not in used]
@@ -184,13 +183,10 @@ def dense_directory(url: str) -> str:
 def row_group_file(
     content: ExportContent, table: TableRows | None, path: str, *, checked: bool = False
 ) -> RowGroupFile:
-    """Return a new file for rows of a table; None is the table of a version that has none."""
-    return RowGroupFile(path, _schema(content, table), checked=checked)
-
-
-def write_rows(file: RowGroupFile, table: TableRows | None) -> None:
-    """Write the row groups of a table."""
+    """Write the rows of a table to a new file, and return it; None is the table of a version that has none."""
+    file = RowGroupFile(path, _schema(content, table), checked=checked)
     file.write(() if table is None else table.each(partial(encode, file.schema, table.name)))
+    return file
 
 
 def _schema(content: ExportContent, table: TableRows | None) -> Any:
@@ -216,7 +212,7 @@ def description(content: ExportContent, metadata: Mapping[str, str], table: Tabl
     return {"edl-ckpt": json.dumps({**metadata, "tables": note, "whole": whole})}
 
 
-class Torch(ContentFormat):
+class Torch(LibraryFormat):
     """A state_dict that `torch.load(weights_only=True)` opens: tables as NAME.ids and NAME.vectors.
 
     PyTorch itself writes the archive for tensors without values and leaves room for them (`skip_data`). The values are
@@ -225,11 +221,6 @@ class Torch(ContentFormat):
     """
 
     traits: ClassVar = FormatTraits("torch", endings=(".pt", ".pth"), spools=False)
-
-    def lacked_dtypes(self, *, in_table: bool) -> frozenset[str]:
-        """Return what the installed PyTorch lacks: unsigned integers came late."""
-        del in_table
-        return missing_names(library("torch", "torch"))
 
     def write(self, content: ExportContent, target: ExportTarget) -> None:
         """Write the file."""
@@ -243,20 +234,14 @@ class Torch(ContentFormat):
             members = {i.filename.rpartition("/data/")[2]: i for i in archive.infolist() if "/data/" in i.filename}
         output = OutputFile(path)
         with output, open(path, "r+b", buffering=0) as file:  # a buffer would bring back old values
-            places = {
-                tensor.name: Place(output, _data_offset(file, members[str(number)]), Crc32())
-                for number, tensor in enumerate(content.tensors)
-            }
-            content.fill(places)
-            sums: dict[str, int] = {}
-            for number, tensor in enumerate(content.tensors):
-                crc, member = places[tensor.name].crc, members[str(number)]
-                assert crc is not None  # noqa: S101 - all of them were made with one
-                sums[member.filename] = crc.value()
-                with storage_errors(path):
+            whole = [(tensor.name, members[str(number)], Crc32()) for number, tensor in enumerate(content.tensors)]
+            content.fill({name: Place(output, _data_offset(file, member), crc) for name, member, crc in whole})
+            sums = {member.filename: crc.value() for _, member, crc in whole}
+            with storage_errors(path):
+                for _, member, _ in whole:
                     _set_sum(file, member, sums[member.filename])
         with storage_errors(path):
-            _end_archive(path, sums, json.dumps(metadata_document(content)))
+            _end_archive(path, sums, json.dumps(metadata_document(content, content.finish())))
             flush_path(path)
 
 
@@ -288,7 +273,7 @@ def _end_archive(path: str, sums: Mapping[str, int], notes: str) -> None:
         archive.writestr(zipfile.ZipInfo(f"{folder}/{METADATA_FILE}"), notes)
 
 
-class TensorFlow(ContentFormat):
+class TensorFlow(LibraryFormat):
     """A checkpoint that `tf.train.load_checkpoint` lists and reads: `model.index` and its data, in a directory.
 
     A file `checkpoint` there leads `tf.train.latest_checkpoint` to it, wherever the directory is moved.
@@ -297,11 +282,6 @@ class TensorFlow(ContentFormat):
     """
 
     traits: ClassVar = FormatTraits("tensorflow", is_directory=True)
-
-    def lacked_dtypes(self, *, in_table: bool) -> frozenset[str]:
-        """Return what the installed TensorFlow lacks."""
-        del in_table
-        return missing_names(library("tensorflow", "tensorflow"))
 
     def write(self, content: ExportContent, target: ExportTarget) -> None:
         """Write the checkpoint with the prefix `model`."""
@@ -325,7 +305,7 @@ class TensorFlow(ContentFormat):
                     file.write(_STATE)
             shutil.rmtree(parts)
             with open(os.path.join(path, METADATA_FILE), "x", encoding="utf-8") as file:
-                json.dump(metadata_document(content), file, indent=1)
+                json.dump(metadata_document(content, content.finish()), file, indent=1)
             for name in os.listdir(path):
                 flush_path(os.path.join(path, name))
 
