@@ -19,7 +19,7 @@ from places import TOP
 MAX_COMMAND_LINES = 30
 MAX_CODE_LINES = 46_000
 COUNTS = {
-    "class names in two modules": 11,
+    "class names in two modules": 10,
     "classes of work": 5,
     "forks by executor": 9,
     "forks by store": 3,
@@ -27,7 +27,7 @@ COUNTS = {
     "guards for other kernels": 0,
     "private names of clients": 0,
     "stores opened": 25,
-    "worn names": 899,
+    "worn names": 897,
 }
 """Signs of one idea written twice (`counters`). They only fall, and a lower number is written here."""
 MAX_C_LINES = 800

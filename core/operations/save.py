@@ -22,8 +22,7 @@ from edl_ckpt.core.kernel.bulk import I64
 from edl_ckpt.core.model.dtypes import dtype_named
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.importing.array_data import ArrayData
-from edl_ckpt.core.operations.importing.plan import execute_import, prepare_import
-from edl_ckpt.core.operations.importing.source import ImportedTable, NamedArrays
+from edl_ckpt.core.operations.importing.source import ImportedTable, NamedArrays, execute_import, prepare_import
 from edl_ckpt.core.sources.elasticdl.target import check_ps_num
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import LocationLike

@@ -20,7 +20,7 @@ from edl_ckpt.core.operations.importing.array_data import value_of
 from edl_ckpt.core.operations.importing.arrays import ArraySource
 from edl_ckpt.core.operations.importing.checkpoint import as_checkpoint, import_checkpoint, plan_checkpoint
 from edl_ckpt.core.operations.importing.names import NameMap, assign_names, read_map
-from edl_ckpt.core.operations.importing.plan import ArraysPlan, ImportResult, execute_import, prepare_import
+from edl_ckpt.core.operations.importing.source import ArraysPlan, ImportResult, execute_import, prepare_import
 from edl_ckpt.core.sources.elasticdl.target import check_ps_num
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import LocationLike

@@ -19,7 +19,7 @@ from edl_ckpt.core.cluster.choice import ExecutorLike
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.moving.settings import ReshardSettings
 from edl_ckpt.core.operations.importing.arrays import ARRAY_ENDINGS
-from edl_ckpt.core.operations.importing.plan import ImportResult
+from edl_ckpt.core.operations.importing.source import ImportResult
 from edl_ckpt.core.operations.reshard.plan import ReshardPlan
 from edl_ckpt.core.operations.reshard.prepare import prepare_reshard, reshard_version
 from edl_ckpt.core.sources.elasticdl.target import DESIGN

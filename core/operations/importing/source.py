@@ -1,12 +1,13 @@
 """Arrays as the source of a move: those that become dense variables, and the ids and vectors of tables.
 
 Every process opens the files itself, those that the command has checked. The rows of a table stand in the order of the
-source: a stretch is rows [start, end) of it.
+source: a stretch is rows [start, end) of it. The plan of an import is that of a move, from arrays to a new version.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import groupby
@@ -15,14 +16,21 @@ from typing import Final
 import numpy as np
 
 from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.words import counted, describe, escaped, size
+from edl_ckpt.core.catalog.target import Target
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.tables import TableInfo
+from edl_ckpt.core.moving.plan import MovePlan, lay_out_survey
+from edl_ckpt.core.moving.settings import ReshardSettings, settings_for
 from edl_ckpt.core.moving.source import FileRows, Source, SurveyedTable
+from edl_ckpt.core.moving.survey import survey_source
+from edl_ckpt.core.moving.version import WriteResult, write_version
 from edl_ckpt.core.operations.importing.array_data import ArrayData, for_others
 from edl_ckpt.core.proof.duplicates import IdOrder, check_reads
 from edl_ckpt.core.reading.blocks import IdBlock
 from edl_ckpt.core.reading.pieces import IdsAt
 from edl_ckpt.core.sources.elasticdl.target import PlacedVariable
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.storage.location import Location
 
@@ -194,3 +202,64 @@ class NamedArrays(Source):
         """Close all files."""
         for reader in self.readers:
             reader.close()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ArraysPlan(MovePlan):
+    """All that an import will write, and where; `arrays` are those that it reads, still open."""
+
+    arrays: NamedArrays
+
+
+@dataclass(frozen=True, slots=True)
+class ImportResult(WriteResult):
+    """The new version; the source and the version that was read back both have its `fingerprint`.
+
+    `from_ps` is the number of shards of a source that is a checkpoint, None for arrays.
+    """
+
+    def __repr__(self) -> str:
+        return describe(
+            "ImportResult",
+            escaped(self.ref),
+            counted(self.to_ps, "shard"),
+            counted(self.rows, "row"),
+            size(self.size_bytes),
+        )
+
+
+def prepare_import(arrays: NamedArrays, target: Target, ps_num: int, job: Job) -> tuple[ArraysPlan, ReshardSettings]:
+    """Read the ids of arrays; return the plan to write them for `ps_num` servers, and its settings.
+
+    Raises UsageError for a number of servers that cannot be, CorruptError for an id that a table has twice.
+    """
+    survey = survey_source(arrays, ps_num, number=target.number, job=job)
+    plan = ArraysPlan(target, *lay_out_survey(survey, target), arrays)
+    return plan, settings_for(plan, executor=job.executor)
+
+
+def execute_import(
+    plan: ArraysPlan,
+    settings: ReshardSettings,
+    job: Job,
+    *,
+    purpose: str = "import",
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+) -> ImportResult:
+    """Write a planned version, prove it, make it visible and seal it, with the lock of the target held.
+
+    The source must still be open. `purpose` names the command to those that wait for the lock. Raises LockedError when
+    another command holds the lock for longer than `wait_seconds`, NoSpaceError before anything is written when there is
+    no room, EdlCkptError when the proof fails.
+    """
+    return write_version(
+        ImportResult,
+        plan,
+        settings,
+        nullcontext(plan.arrays),
+        job.limited(settings.workers),
+        purpose=purpose,
+        doing="importing",
+        bytes_read=plan.survey.bytes_read - plan.arrays.bytes_read,
+        wait_seconds=wait_seconds,
+    )

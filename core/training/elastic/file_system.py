@@ -34,8 +34,7 @@ from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.importing.archives import RangeStream
 from edl_ckpt.core.operations.importing.array_data import ArrayData
-from edl_ckpt.core.operations.importing.plan import execute_import, prepare_import
-from edl_ckpt.core.operations.importing.source import NamedArrays
+from edl_ckpt.core.operations.importing.source import NamedArrays, execute_import, prepare_import
 from edl_ckpt.core.operations.prune.execute import prune
 from edl_ckpt.core.operations.prune.guards import IN_A_JOB
 from edl_ckpt.core.operations.prune.retention import Latest, Policy

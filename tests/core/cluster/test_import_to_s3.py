@@ -27,7 +27,7 @@ from edl_ckpt.core.commit.publish.objects import RemoteOutput
 from edl_ckpt.core.moving.part_plan import PartsPlan
 from edl_ckpt.core.moving.settings import settings_for
 from edl_ckpt.core.operations.export import Selection, export_version
-from edl_ckpt.core.operations.importing import plan, plan_arrays
+from edl_ckpt.core.operations.importing import plan_arrays, source
 from edl_ckpt.core.storage.location import Location
 from s3_fixtures import Bucket
 from s3_proxy import Fault, status
@@ -44,7 +44,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[PartsPlan]:
         found.extend([chosen.parts] if chosen.parts else [])
         return chosen
 
-    monkeypatch.setattr(plan, "settings_for", noted)
+    monkeypatch.setattr(source, "settings_for", noted)
     monkeypatch.setattr("edl_ckpt.core.operations.importing.source.IDS_AT_ONCE", 1 << 11)
     return found
 

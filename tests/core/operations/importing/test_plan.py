@@ -13,13 +13,13 @@ from edl_ckpt.core.catalog.target import Target
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.model.tables import TableInfo
+from edl_ckpt.core.moving.plan import lay_out_survey
 from edl_ckpt.core.moving.source import SurveyedTable
 from edl_ckpt.core.moving.sparse import PieceCounts
 from edl_ckpt.core.moving.survey import SourceSurvey
 from edl_ckpt.core.operations.export import export_version
 from edl_ckpt.core.operations.importing import ImportResult, as_checkpoint, import_arrays, import_checkpoint
-from edl_ckpt.core.operations.importing.plan import plan_import
-from edl_ckpt.core.operations.importing.source import NamedArrays
+from edl_ckpt.core.operations.importing.source import ArraysPlan, NamedArrays
 from edl_ckpt.core.sources.elasticdl.names import ELASTICDL
 from edl_ckpt.core.sources.elasticdl.shard_layout import PlacedVariable
 from edl_ckpt.core.storage import open_store
@@ -42,7 +42,7 @@ def test_every_byte_has_one_place(rows: list[int]) -> None:
         counts=(PieceCounts("t", counts, counts),),
         stretches=(),
     )
-    plan = plan_import(survey, NamedArrays({}, ()), TARGET)
+    plan = ArraysPlan(TARGET, *lay_out_survey(survey, TARGET), NamedArrays({}, ()))
     for ps_id, (size, ids_at) in enumerate(zip(plan.layouts.size_bytes, plan.layouts.ids_at("t"), strict=True)):
         data = bytearray(int(size))
         literals = plan.layouts.literals(ps_id)
