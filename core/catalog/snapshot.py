@@ -55,10 +55,9 @@ class _ReadFile:
 class Snapshots:
     """Lists one location again and again; it remembers what it has read. Not for several threads."""
 
-    def __init__(self, location: LocationLike, *, grace_seconds: float = GRACE_SECONDS) -> None:
+    def __init__(self, location: LocationLike) -> None:
         self.store = open_location(location)
         self.location = self.store.location
-        self._grace_seconds = grace_seconds
         self._entries: list[Entry] = []
         self._complete: frozenset[str] = frozenset()
         self._looks = 0
@@ -81,7 +80,7 @@ class Snapshots:
             except NotFoundError:
                 self._entries, self._complete = [], frozenset()
                 return None
-            listing = grouped(self.store, self._entries, now - self._grace_seconds)
+            listing = grouped(self.store, self._entries, now - GRACE_SECONDS)
             listing = replace(listing, versions=tuple(v for v in listing.versions if not v.uuid))
             state = [entry for entry in self._entries if entry.relative.startswith(f"{STATE_DIR}/")]
             journal = has_journal(state)

@@ -43,49 +43,30 @@ def checkpoints_iterator(
     if after is not None:
         after = whole_number("after", after)
     observer = Observer(location, interval_seconds=interval_seconds, clock=clock, reporter=reporter, metadata=False)
-    return _versions(
-        observer,
-        clock,
-        after,
-        replaced=replaced,
-        min_interval_seconds=min_interval_seconds,
-        timeout_seconds=timeout_seconds,
-        timeout_fn=timeout_fn,
-    )
 
-
-def _versions(
-    observer: Observer,
-    clock: Clock,
-    after: int | None,
-    *,
-    replaced: bool,
-    min_interval_seconds: float,
-    timeout_seconds: float | None,
-    timeout_fn: Callable[[], bool] | None,
-) -> Iterator[Version]:
-    taken: dict[int, tuple[ShardFile, ...]] = {}
-    since, last = clock.tick(), -min_interval_seconds + clock.tick()
-    with observer:
-        while True:
-            listing, is_busy = observer.look(), False
-            for version in _pending(listing, taken, after, replaced=replaced):
-                if observer.check(version).health is not Health.READABLE:  # or it is gone by now
+    def versions() -> Iterator[Version]:
+        taken: dict[int, tuple[ShardFile, ...]] = {}
+        since, last = clock.tick(), -min_interval_seconds + clock.tick()
+        with observer:
+            while True:
+                listing, is_busy = observer.look(), False
+                pending = _pending(listing, taken, after, replaced=replaced)
+                for version in (v for v in pending if observer.check(v).health is Health.READABLE):  # and still there
+                    if (early := last + min_interval_seconds - clock.tick()) > 0:
+                        clock.sleep(early)
+                    taken[version.version], last, is_busy = version.shards, clock.tick(), True
+                    yield observer.described(version)
+                    since = clock.tick()
+                if is_busy:  # the caller was, so there may be more
                     continue
-                if (early := last + min_interval_seconds - clock.tick()) > 0:
-                    clock.sleep(early)
-                taken[version.version], last, is_busy = version.shards, clock.tick(), True
-                yield observer.described(version)
-                since = clock.tick()
-            if is_busy:  # the caller was, so there may be more
-                continue
-            left = None if timeout_seconds is None else since + timeout_seconds - clock.tick()
-            if left is not None and left <= 0:
-                if timeout_fn is None or timeout_fn():
-                    return
-                since = clock.tick()
-                left = timeout_seconds
-            observer.pause(left)
+                left = None if timeout_seconds is None else since + timeout_seconds - clock.tick()
+                if left is not None and left <= 0:
+                    if timeout_fn is None or timeout_fn():
+                        return
+                    since, left = clock.tick(), timeout_seconds
+                observer.pause(left)
+
+    return versions()
 
 
 def _pending(

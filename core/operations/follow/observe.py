@@ -8,7 +8,6 @@ from typing import Final, Self
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, UnavailableError
 from edl_ckpt.core.base.progress import Reporter
-from edl_ckpt.core.catalog.listing import GRACE_SECONDS
 from edl_ckpt.core.catalog.snapshot import Snapshots
 from edl_ckpt.core.model.listings import Listing
 from edl_ckpt.core.model.versions import ShardFile, Version
@@ -47,9 +46,8 @@ class Observer:
         clock: Clock,
         reporter: Reporter,
         metadata: bool,
-        grace_seconds: float = GRACE_SECONDS,
     ) -> None:
-        self._snapshots = Snapshots(location, grace_seconds=grace_seconds)
+        self._snapshots = Snapshots(location)
         self.location = self._snapshots.location
         self.pace = Pace(self.location, interval_seconds, clock)
         self._clock = clock
