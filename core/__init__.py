@@ -70,7 +70,7 @@ _HOMES: Final = {
     "operations.export": ("ExportResult", "Selection", "export_version"),
     "operations.follow.changes": ("EventKind", "WatchEvent"),
     "operations.follow.iterate": ("checkpoints_iterator",),
-    "operations.follow.pace": ("Clock",),
+    "operations.follow.observe": ("Clock",),
     "operations.follow.wait": ("WaitResult", "wait_for_version"),
     "operations.follow.watch": ("watch_location",),
     "operations.importing": ("ImportResult", "NameMap", "import_arrays", "import_checkpoint", "read_map"),

@@ -63,7 +63,7 @@ from edl_ckpt.core.operations.export import export_version as export_version
 from edl_ckpt.core.operations.follow.changes import EventKind as EventKind
 from edl_ckpt.core.operations.follow.changes import WatchEvent as WatchEvent
 from edl_ckpt.core.operations.follow.iterate import checkpoints_iterator as checkpoints_iterator
-from edl_ckpt.core.operations.follow.pace import Clock as Clock
+from edl_ckpt.core.operations.follow.observe import Clock as Clock
 from edl_ckpt.core.operations.follow.wait import WaitResult as WaitResult
 from edl_ckpt.core.operations.follow.wait import wait_for_version as wait_for_version
 from edl_ckpt.core.operations.follow.watch import watch_location as watch_location

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import builders
-from edl_ckpt.core.operations.follow.pace import Clock
+from edl_ckpt.core.operations.follow.observe import Clock
 from oracle import Model, Table
 
 START = 2_000_000_000.0

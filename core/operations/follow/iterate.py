@@ -10,8 +10,7 @@ from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.model.listings import Listing
 from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.operations.follow.changes import Health
-from edl_ckpt.core.operations.follow.observe import Observer
-from edl_ckpt.core.operations.follow.pace import CLOCK, Clock
+from edl_ckpt.core.operations.follow.observe import CLOCK, Clock, Observer
 from edl_ckpt.core.storage.location import LocationLike
 
 

@@ -13,8 +13,7 @@ from edl_ckpt.core.catalog.listing import listed_mode, ranked
 from edl_ckpt.core.model.listings import Listing
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.follow.changes import Health, HealthCheck, SeenVersion, why_unfinished
-from edl_ckpt.core.operations.follow.observe import Observer
-from edl_ckpt.core.operations.follow.pace import CLOCK, Clock
+from edl_ckpt.core.operations.follow.observe import CLOCK, Clock, Observer
 from edl_ckpt.core.storage.location import Location, LocationLike
 
 

@@ -19,8 +19,7 @@ from edl_ckpt.core.operations.follow.changes import (
     next_due,
     to_check,
 )
-from edl_ckpt.core.operations.follow.observe import Observer
-from edl_ckpt.core.operations.follow.pace import CLOCK, Clock
+from edl_ckpt.core.operations.follow.observe import CLOCK, Clock, Observer
 from edl_ckpt.core.storage.location import LocationLike
 
 _SETTLED_SECONDS: Final = 60.0

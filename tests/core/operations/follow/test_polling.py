@@ -14,8 +14,8 @@ import pytest
 
 from checkpoints import save_small
 from edl_ckpt.core import wait_for_version
-from edl_ckpt.core.operations.follow import pace
-from edl_ckpt.core.operations.follow.pace import CLOCK, Notifier, Pace
+from edl_ckpt.core.operations.follow import observe
+from edl_ckpt.core.operations.follow.observe import CLOCK, Notifier, Pace
 from edl_ckpt.core.operations.follow.watch import watch_steps
 from edl_ckpt.core.storage.interface import Entry
 from edl_ckpt.core.storage.local import LocalStore
@@ -86,7 +86,7 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_settled_versions_on_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: list[str]) -> None:
     """On a file system of a network most looks leave out the versions in which nothing happens, and lose no event."""
-    monkeypatch.setattr(pace, "reports_changes", lambda _: False)
+    monkeypatch.setattr(observe, "reports_changes", lambda _: False)
     job = Job(tmp_path / "run")
     job.save(*range(10))
     costs: list[int] = []
@@ -116,7 +116,7 @@ def test_settled_versions_on_a_network(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_disk_is_listed_every_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the kernel knows all changes, a look is cheap; an interval that is asked for is used as it is."""
-    monkeypatch.setattr(pace, "reports_changes", lambda _: True)
+    monkeypatch.setattr(observe, "reports_changes", lambda _: True)
     assert Pace(Location(str(tmp_path)), None, CLOCK).seconds == 1
     assert Pace(Location(str(tmp_path)), 0.25, CLOCK).seconds == 0.25
     assert Pace(Location("s3://bucket/run"), None, CLOCK).seconds == 10
@@ -146,9 +146,9 @@ def test_the_kernel_wakes_a_follower(tmp_path: Path) -> None:
 def test_without_watchfiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the library is not installed, or the kernel refuses, a follower looks at its interval."""
     steps = Script(iter(()))
-    monkeypatch.setattr(pace, "CLOCK", steps.clock)
-    monkeypatch.setattr(pace, "reports_changes", lambda _: True)
-    clock = pace.CLOCK
+    monkeypatch.setattr(observe, "CLOCK", steps.clock)
+    monkeypatch.setattr(observe, "reports_changes", lambda _: True)
+    clock = observe.CLOCK
     monkeypatch.setitem(sys.modules, "watchfiles", None)
     lonely = Pace(Location(str(tmp_path)), None, clock)
     lonely.pause()
