@@ -79,7 +79,7 @@ _HOMES: Final = {
     "operations.prune.execute": ("PruneResult", "execute_prune", "prune"),
     "operations.prune.guards": ("Guards",),
     "operations.prune.own_shard": ("remove_own_shard",),
-    "operations.prune.plan": ("PruneEntry", "PrunePlan", "plan_prune"),
+    "operations.prune.plan": ("PruneEntry", "PrunePlan", "plan_prune", "read_policy", "store_policy"),
     "operations.prune.retention": (
         "Best",
         "EverySteps",
@@ -91,7 +91,6 @@ _HOMES: Final = {
         "Within",
         "determined",
     ),
-    "operations.prune.stored_policy": ("read_policy", "store_policy"),
     "operations.report.results": ("LocationReport", "ReportLimits"),
     "operations.report.survey": ("report_location",),
     "operations.reshard.execute": ("ReshardResult", "execute_reshard"),

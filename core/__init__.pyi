@@ -88,6 +88,8 @@ from edl_ckpt.core.operations.prune.own_shard import remove_own_shard as remove_
 from edl_ckpt.core.operations.prune.plan import PruneEntry as PruneEntry
 from edl_ckpt.core.operations.prune.plan import PrunePlan as PrunePlan
 from edl_ckpt.core.operations.prune.plan import plan_prune as plan_prune
+from edl_ckpt.core.operations.prune.plan import read_policy as read_policy
+from edl_ckpt.core.operations.prune.plan import store_policy as store_policy
 from edl_ckpt.core.operations.prune.retention import Best as Best
 from edl_ckpt.core.operations.prune.retention import EverySteps as EverySteps
 from edl_ckpt.core.operations.prune.retention import ExperimentBest as ExperimentBest
@@ -97,8 +99,6 @@ from edl_ckpt.core.operations.prune.retention import Rule as Rule
 from edl_ckpt.core.operations.prune.retention import Tagged as Tagged
 from edl_ckpt.core.operations.prune.retention import Within as Within
 from edl_ckpt.core.operations.prune.retention import determined as determined
-from edl_ckpt.core.operations.prune.stored_policy import read_policy as read_policy
-from edl_ckpt.core.operations.prune.stored_policy import store_policy as store_policy
 from edl_ckpt.core.operations.report.results import LocationReport as LocationReport
 from edl_ckpt.core.operations.report.results import ReportLimits as ReportLimits
 from edl_ckpt.core.operations.report.survey import report_location as report_location

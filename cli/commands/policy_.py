@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 def policy_show_command(out: Output, location: o.Place = None) -> None:
     """Show the retention rules stored with a location."""
     from edl_ckpt.core.catalog.listing import list_versions
-    from edl_ckpt.core.operations.prune.plan import unknown_names
-    from edl_ckpt.core.operations.prune.stored_policy import read_policy
+    from edl_ckpt.core.operations.prune.plan import read_policy, unknown_names
 
     where = out.location(location)
     versions = list_versions(where).versions  # raises when there is no such location
@@ -63,7 +62,7 @@ def policy_clear_command(out: Output, location: o.Place = None, lock_wait: o.Loc
 
 
 def _store(out: Output, location: str | None, policy: Policy, lock_wait: str) -> None:
-    from edl_ckpt.core.operations.prune.stored_policy import store_policy
+    from edl_ckpt.core.operations.prune.plan import store_policy
 
     where = out.location(location)
     store_policy(where, policy, **o.locking(out, lock_wait))

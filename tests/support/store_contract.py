@@ -22,8 +22,8 @@ from edl_ckpt.core import (
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError, RefusedError
 from edl_ckpt.core.operations.annotate import add_tag, set_metrics, set_note
 from edl_ckpt.core.operations.prune.execute import prune
+from edl_ckpt.core.operations.prune.plan import read_policy, store_policy
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
-from edl_ckpt.core.operations.prune.stored_policy import read_policy, store_policy
 from edl_ckpt.core.storage import LocalStore, open_store
 from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter
 

@@ -109,11 +109,9 @@ def prune(
     if confirm is None:
         with _locked(places, wait_seconds, reporter) as stores:
             return _execute(plan(), stores, moment, known, trash=trash, reporter=reporter)
-    made = plan()
-    if not confirm(made):
-        raise _not_confirmed()
-    with _locked(places, wait_seconds, reporter) as stores:
-        return _execute(made, stores, time.time() if now is None else now, known, trash=trash, reporter=reporter)
+    return execute_prune(
+        plan(), trash=trash, confirm=confirm, wait_seconds=wait_seconds, now=now, known=known, reporter=reporter
+    )
 
 
 def execute_prune(
@@ -123,6 +121,7 @@ def execute_prune(
     confirm: Callable[[PrunePlan], bool] | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     now: float | None = None,
+    known: Mapping[Location, Known] | None = None,
     reporter: Reporter = WARNINGS,
 ) -> PruneResult:
     """Delete the versions that a plan deletes, or with `trash` move them to the trash; takes the locks itself.
@@ -130,17 +129,13 @@ def execute_prune(
     A version that is gone already is no error. Raises RefusedError, before anything is deleted, when `confirm` returns
     False, when a version that the plan deletes has changed or has become guarded, or when one that it keeps has
     changed. Raises LockedError when a lock is not free within `wait_seconds`. `now` is in seconds since the epoch, the
-    current time when None.
+    current time when None. `known` is that of `plan_prune`.
     """
     if confirm is not None and not confirm(plan):
-        raise _not_confirmed()
-    known = {location: Known() for location in plan.locations}
+        raise RefusedError("not confirmed; nothing was deleted")
+    known = known or {location: Known() for location in plan.locations}
     with _locked(plan.locations, wait_seconds, reporter) as stores:
         return _execute(plan, stores, time.time() if now is None else now, known, trash=trash, reporter=reporter)
-
-
-def _not_confirmed() -> RefusedError:
-    return RefusedError("not confirmed; nothing was deleted")
 
 
 @contextmanager

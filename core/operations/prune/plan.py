@@ -2,7 +2,8 @@
 
 `plan_prune` lists locations and reads headers. `judge_versions` is pure: versions, a policy and a moment in, a plan
 out. A version is kept if a guard (`guards.py`) or any rule (`retention.py`) keeps it. Planning deletes nothing;
-`execute.py` looks again, under the locks, and refuses a stale plan.
+`execute.py` looks again, under the locks, and refuses a stale plan. The policy that is stored with a location counts
+where no rule is given.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.base.notebook import Bytes, card, table
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import abridged, command, counted, describe, escaped, meant, neighbours, size
+from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.listing import common_modes, list_versions
+from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.model.listings import Listing
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.prune.guards import (
@@ -32,8 +36,11 @@ from edl_ckpt.core.operations.prune.guards import (
     prunable,
 )
 from edl_ckpt.core.operations.prune.retention import Policy, Tagged, by_location, evaluate, fit
-from edl_ckpt.core.operations.prune.stored_policy import read_policy
+from edl_ckpt.core.state.annotate import write_policy
 from edl_ckpt.core.state.index import Known
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
+from edl_ckpt.core.state.metadata import read_metadata
+from edl_ckpt.core.state.paths import LOCATION_FILE
 from edl_ckpt.core.storage import Location, LocationLike
 
 _WAYS: Final = (
@@ -227,6 +234,32 @@ def _common_policy(locations: Sequence[Location]) -> Policy:
             hint=f"{_WAYS}; or store one: edl-ckpt policy set [LOCATION] --keep N",
         )
     return policy
+
+
+def read_policy(location: LocationLike) -> Policy:
+    """Return the policy that is stored with a location, an empty one when there is none; the error of reading it."""
+    metadata = read_metadata(open_location(location), [LOCATION_FILE])  # of versions there may be thousands
+    if metadata.fault is not None:
+        raise metadata.fault
+    document = metadata.policy
+    return Policy() if document is None else Policy.from_json(document)
+
+
+def store_policy(
+    location: LocationLike,
+    policy: Policy,
+    *,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = WARNINGS,
+) -> None:
+    """Store a policy with a location; it replaces an older one, and an empty policy removes it. Takes the lock itself.
+
+    Raises NotFoundError when the location does not exist, LockedError when the lock is not free in time.
+    """
+    where = Location.of(location)
+    list_versions(where)  # raises when the location does not exist; object storage would make it
+    with location_lock(where, "policy", wait_seconds=wait_seconds, reporter=reporter) as locked:
+        write_policy(locked.store, None if policy.is_empty else policy.to_json())
 
 
 def judge_versions(

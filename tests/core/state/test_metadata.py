@@ -20,8 +20,8 @@ from edl_ckpt.core.operations.annotate import (
     set_modes,
     set_note,
 )
+from edl_ckpt.core.operations.prune.plan import store_policy
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
-from edl_ckpt.core.operations.prune.stored_policy import store_policy
 from edl_ckpt.core.state.metadata import check_tag
 from places import GOLDEN
 

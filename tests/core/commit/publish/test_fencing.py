@@ -30,8 +30,8 @@ from edl_ckpt.core import (
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError
 from edl_ckpt.core.operations.annotate import add_tag, remove_tag, set_metadata, set_metrics, set_note
 from edl_ckpt.core.operations.prune.execute import prune
+from edl_ckpt.core.operations.prune.plan import store_policy
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
-from edl_ckpt.core.operations.prune.stored_policy import store_policy
 from edl_ckpt.core.operations.verify.seals import seal_version
 from edl_ckpt.core.state import owner as owners
 from edl_ckpt.core.state.metadata import read_metadata
