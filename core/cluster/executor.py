@@ -105,8 +105,7 @@ class ClusterExecutor:
 
     def workers(self, *, now: bool = False) -> dict[str, dict[str, Any]]:
         """Return what the scheduler knows of each worker, by its address; asked again after a while, or `now`."""
-        time_now = time.monotonic()
-        if now or time_now - self._asked > LOOK_SECONDS / 2:
+        if now or time.monotonic() - self._asked > LOOK_SECONDS / 2:
             self._workers = dict(self.identity()["workers"])
             self._asked = time.monotonic()
         return self._workers
@@ -183,7 +182,12 @@ class ClusterExecutor:
             left = until - time.monotonic()
             if left <= 0:
                 raise self._no_answer(missing, why)
-            for address, answer in self._run(function, args, missing, left).items():
+            answers: dict[str, Any] = {}
+            options = {"workers": missing, "on_error": "return", "callback_timeout": left}
+            with suppress(TimeoutError), meanings():
+                # As `client.run`, beside their tasks; that would wait for ever for a worker that is stopped.
+                answers = self.client.sync(self.client._run, function, *args, **options)  # noqa: SLF001
+            for address, answer in answers.items():
                 if isinstance(answer, OSError):  # of the connection
                     why = str(answer) or type(answer).__name__
                 elif isinstance(answer, Seen) and answer.address != address:
@@ -192,20 +196,6 @@ class ClusterExecutor:
                     found[address] = answer
             if len(found) < len(there):
                 time.sleep(_AGAIN_SECONDS)
-
-    def _run(
-        self, function: Callable[..., Any], args: Sequence[Any], workers: Sequence[str], seconds: float
-    ) -> dict[str, Any]:
-        """Run a function in some workers, beside their tasks; return what they answer, {} when one does not in time."""
-        client = self.client
-        options = {"workers": workers, "on_error": "return", "callback_timeout": seconds}
-        try:
-            with meanings():
-                # As `client.run`, which would wait for ever for a worker that is stopped.
-                answers: dict[str, Any] = client.sync(client._run, function, *args, **options)  # noqa: SLF001
-        except TimeoutError:
-            return {}
-        return answers
 
     def _no_answer(self, silent: Sequence[str], why: str) -> UnavailableError:
         """Return the error for workers that do not answer: it names that from which nothing has come for longest."""

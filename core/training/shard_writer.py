@@ -184,7 +184,7 @@ class _Write:
         for some in batches(chunks):
             start, end = some[0].start, some[-1].end
             in_batches = any(region.in_batches for region, _, _ in self._parts(start, end))
-            yield _ChunkRun(some, memoryview(b"".join(self._buffers(start, end))) if in_batches else None)
+            yield _ChunkRun(some, self._copied(start, end) if in_batches else None)
 
     def _parts(self, start: int, end: int) -> Iterator[tuple[_Region, int, int]]:
         """Yield the regions of [start, end), each with the part of it that is in there."""
@@ -197,6 +197,14 @@ class _Write:
     def _buffers(self, start: int, end: int) -> Iterator[memoryview]:
         for region, begin, stop in self._parts(start, end):
             yield from region.read(begin, stop)
+
+    def _copied(self, start: int, end: int) -> memoryview:
+        """Return the bytes [start, end) of the shard, each batch of them released as soon as it is copied."""
+        data, done = memoryview(bytearray(end - start)), 0
+        for part in self._buffers(start, end):
+            data[done : done + len(part)] = part
+            done += len(part)
+        return data
 
     def write(self, piece: _ChunkRun) -> list[Chunk]:
         """Write a piece; return its chunks with their checksums."""

@@ -24,6 +24,7 @@ from edl_ckpt.core.base.errors import (
     UsageError,
 )
 from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.parallel import default_workers
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import abridged, base_name, meant
@@ -75,10 +76,8 @@ class FileSystemCheckpointManager(ElasticCheckpointManager):
         wait_seconds: float = LOCK_WAIT_SECONDS,
         reporter: Reporter = WARNINGS,
     ) -> None:
-        if keep_checkpoint_max < 0:
-            raise UsageError(f"keep_checkpoint_max must be at least 0, got {keep_checkpoint_max}")
+        self._keep = whole_number("keep_checkpoint_max", keep_checkpoint_max, least=0)
         self.location = Location.of(location).pinned()
-        self._keep = keep_checkpoint_max
         self._layout = layout
         self._wait_seconds = wait_seconds
         self._reporter = reporter
