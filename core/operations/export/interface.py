@@ -226,22 +226,7 @@ class ExportFormat(ABC):
     def plan(self) -> ExportPlan:
         """Return what `export` would do, from headers and ids; errors are those that it raises before it writes."""
 
-    def _result(
-        self,
-        files: tuple[ExportedFile, ...],
-        counts: ContentCounts,
-        fingerprint: str,
-        *,
-        proved: bool,
-        overflowed: int = 0,
-        forced: str | None = None,
-    ) -> ExportResult:
-        ref, output, name = self.request.version.ref, self.request.goal.url, self.traits.name
-        return ExportResult(ref, output, name, files, *counts, fingerprint, 0.0, overflowed, proved, forced)
-
-    def _plan(
-        self, sizes: Mapping[str, int | None], counts: ContentCounts, value_bytes: int, bytes_read: int
-    ) -> ExportPlan:
-        ref, output, name = self.request.version.ref, self.request.goal.url, self.traits.name
-        files = tuple(PlannedFile(path, size) for path, size in sizes.items())
-        return ExportPlan(ref, output, name, files, *counts, value_bytes, bytes_read)
+    @property
+    def _named(self) -> tuple[str, str, str]:
+        """Return the version, the output and the format, by which results are known."""
+        return self.request.version.ref, self.request.goal.url, self.traits.name

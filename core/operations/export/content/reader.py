@@ -7,6 +7,7 @@ was written is read back and must have the same sums.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -104,21 +105,16 @@ class ContentReader:
         if variables is None or tables is None:
             variables = self.selection.choose_variables(self.checkpoint.variable_names)
             tables = self.selection.choose_tables(self.checkpoint.table_names)
-        tensors = [self._dense(name) for name in variables]
-        notes: dict[str, TableNote] = {}
-        for name in tables:
-            if self.selection.dense_rows is not None:
-                tensors.append(self._matrix(name))
-            else:
-                tensors += self._ids_and_vectors(name)
-                notes[self.ids[name].title] = self._note(name)
+        in_pairs = tables if self.selection.dense_rows is None else []
+        matrices = [] if self.selection.dense_rows is None else [self._matrix(name) for name in tables]
+        tensors = [*map(self._dense, variables), *matrices]
+        for name in in_pairs:
+            tensors += self._ids_and_vectors(name)
+        notes = {self.ids[name].title: self._note(name) for name in in_pairs}
         _check_unique([t.name for t in tensors])
         counts = ContentCounts(len(variables), len(tables), sum(self.ids[name].rows for name in tables))
         rows = [self._rows(name) for name in tables]
-
-        def fill(places: Mapping[str, Place]) -> None:
-            self._fill(variables, [] if self.selection.dense_rows is not None else tables, tensors, places)
-
+        fill = partial(self._fill, variables, in_pairs, matrices)
         return ExportContent(tensors, rows, counts, notes, self.metadata, fill, self.finish)
 
     def finish(self) -> Mapping[str, str]:
@@ -156,9 +152,9 @@ class ContentReader:
         done.take_variables(source, missing)
 
     def _fill(
-        self, variables: Sequence[str], tables: Sequence[str], tensors: Sequence[Tensor], places: Mapping[str, Place]
+        self, variables: Sequence[str], tables: Sequence[str], matrices: Sequence[Tensor], places: Mapping[str, Place]
     ) -> None:
-        """Write the bytes of all tensors that have a place."""
+        """Write the bytes of all tensors that have a place: variables, ids and vectors of tables, and matrices."""
         source = ContentSketch()
         wanted = {name: places[name] for name in variables if name in places}
         if wanted:
@@ -169,10 +165,9 @@ class ContentReader:
             ids, vectors = places.get(f"{title}.ids"), places.get(f"{title}.vectors")
             if ids is not None and vectors is not None:
                 self._fill_table(name, ids, vectors)
-        filled = {*variables, *(f"{self.ids[name].title}.{kind}" for name in tables for kind in ("ids", "vectors"))}
-        for tensor in tensors:
-            if tensor.name in places and tensor.name not in filled:
-                self._fill_stream(tensor, places[tensor.name])
+        for matrix in matrices:
+            if matrix.name in places:
+                self._fill_stream(matrix, places[matrix.name])
 
     def _fill_dense(self, places: Mapping[str, Place], source: ContentSketch) -> None:
         """Read all variables, and write those that have a place."""
@@ -330,25 +325,23 @@ class ContentReader:
         return Tensor(name, dtype, (count, self._dim(name)), lambda: self._matrix_chunks(name, count))
 
     def _matrix_chunks(self, name: str, count: int) -> Iterator[bulk.U8]:
-        dtype = self.checkpoint.written_dtype(name)
-        row_bytes = self._dim(name) * dtype.itemsize
         start = 0
         for part in self._parts(name, cast=False):
-            while start < count and (not len(part.ids) or start <= part.ids[-1]):
-                if not len(part.ids):
-                    break
-                stop = min(start + _MATRIX_ROWS, int(part.ids[-1]) + 1)
-                rows = self._rows_without_id(name, dtype, start, stop)
-                inside = slice(*np.searchsorted(part.ids, [start, stop]))
-                rows[part.ids[inside] - start] = part.values[inside]
-                yield self._cast(rows.reshape(-1), dtype)
-                start = stop
-        while start < count:
-            stop = min(start + _MATRIX_ROWS, count)
-            yield self._cast(self._rows_without_id(name, dtype, start, stop).reshape(-1), dtype)
-            start = stop
-        if not row_bytes:
-            yield np.empty(0, np.uint8)
+            end = int(part.ids[-1]) + 1 if len(part.ids) else start
+            yield from self._matrix_rows(name, start, end, part.ids, part.values)
+            start = end
+        yield from self._matrix_rows(name, start, count, np.empty(0, np.int64), np.empty((0, 0), np.uint8))
+
+    def _matrix_rows(self, name: str, first: int, end: int, ids: bulk.I64, values: bulk.U8) -> Iterator[bulk.U8]:
+        """Yield rows [first, end) of a matrix: those of some ids, which ascend, and others for the ids between them."""
+        dtype = self.checkpoint.written_dtype(name)
+        for start in range(first, end, _MATRIX_ROWS):
+            stop = min(start + _MATRIX_ROWS, end)
+            rows = self._rows_without_id(name, dtype, start, stop)
+            if len(ids):
+                inside = slice(*np.searchsorted(ids, [start, stop]))
+                rows[ids[inside] - start] = values[inside]
+            yield self._cast(rows.reshape(-1), dtype)
 
     def _rows_without_id(self, name: str, dtype: DType, start: int, stop: int) -> bulk.U8:
         """Return rows [start, stop) for ids that the table does not have, uint8 [stop - start, row_bytes]."""
@@ -402,11 +395,9 @@ def _joined(some: Sequence[Batch]) -> Batch:
 
 
 def _check_unique(names: Sequence[str]) -> None:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise UnsupportedError(f"two tensors would be named {name!r}", hint="choose with --table and --variable")
-        seen.add(name)
+    name, count = next(iter(Counter(names).most_common(1)), ("", 0))
+    if count > 1:
+        raise UnsupportedError(f"two tensors would be named {name!r}", hint="choose with --table and --variable")
 
 
 def estimated_bytes(content: ExportContent, *, spools: bool) -> int:

@@ -18,6 +18,7 @@ from edl_ckpt.core.operations.export.interface import (
     ExportFormat,
     ExportPlan,
     ExportResult,
+    PlannedFile,
 )
 from edl_ckpt.core.operations.export.output.target import ExportTarget, check_output, open_target
 from edl_ckpt.core.proof.fingerprint import PREFIX
@@ -61,7 +62,8 @@ class ContentFormat(ExportFormat):
             aside = "" if beside is None else _shown(beside)
             sizes, content, read = self.plan_files(checkpoint, _shown(request.goal), aside)
             value_bytes = sum(tensor.size_bytes for tensor in content.tensors)
-            return self._plan(sizes, self.counts(content), value_bytes, read + checkpoint.bytes_read)
+            files = tuple(PlannedFile(*file) for file in sizes.items())
+            return ExportPlan(*self._named, files, *self.counts(content), value_bytes, read + checkpoint.bytes_read)
 
     def plan_files(
         self, checkpoint: Checkpoint, path: str, beside: str
@@ -85,7 +87,7 @@ class ContentFormat(ExportFormat):
                 checkpoint.check_unchanged()
                 proved = request.selection.is_lossless and request.limit is None and self.traits.is_lossless
                 files, counts, forced = target.publish(), self.counts(content), trust.forced
-                return self._result(files, counts, fingerprint, proved=proved, overflowed=overflowed, forced=forced)
+                return ExportResult(*self._named, files, *counts, fingerprint, 0.0, overflowed, proved, forced)
 
     def write_all(self, checkpoint: Checkpoint, target: ExportTarget, trust: Trust) -> tuple[ExportContent, str, int]:
         """Write the output; return the content, the fingerprint of the checkpoint, and how many values overflowed."""

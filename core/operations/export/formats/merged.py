@@ -18,6 +18,7 @@ from edl_ckpt.core.operations.export.interface import (
     ExportRequest,
     ExportResult,
     FormatTraits,
+    PlannedFile,
 )
 from edl_ckpt.core.operations.export.output.target import check_output, open_target
 from edl_ckpt.core.operations.reshard.execute import execute_reshard
@@ -79,8 +80,9 @@ class MergedCheckpoint(ExportFormat):
         if location is None:
             check_output(goal, self.traits, is_directory=False, force=self.request.force)
         plan, _ = self._prepare(location or goal.with_url(f"{goal.url}.d"))
-        sizes = {shard.path if location else goal.url: shard.size_bytes for shard in plan.shards}
-        return self._plan(sizes, _counts(plan), sum(sizes.values()), plan.survey.bytes_read)
+        files = tuple(PlannedFile(shard.path if location else goal.url, shard.size_bytes) for shard in plan.shards)
+        value_bytes = sum(shard.size_bytes for shard in plan.shards)
+        return ExportPlan(*self._named, files, *_counts(plan), value_bytes, plan.survey.bytes_read)
 
     def _prepare(self, location: Location) -> tuple[ReshardPlan, ReshardSettings]:
         request = self.request
@@ -94,8 +96,8 @@ class MergedCheckpoint(ExportFormat):
             reporter.warn(warning)
         result = execute_reshard(plan, settings, force=not self.request.use_seal, reporter=reporter)
         files = tuple(ExportedFile(shard.path, shard.size_bytes) for shard in result.shards)
-        counts, fingerprint = _counts(plan), result.fingerprint
-        return self._result(files, counts, fingerprint, proved=True, forced=result.forced)
+        known = *self._named, files, *_counts(plan), result.fingerprint
+        return ExportResult(*known, seconds=0.0, overflowed=0, proved=True, forced=result.forced)
 
 
 def _counts(plan: ReshardPlan) -> ContentCounts:
