@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from edl_ckpt.core.base.words import counted, describe, escaped
-from edl_ckpt.core.model.dtypes import TF_DTYPES, DType
+from edl_ckpt.core.model.dtypes import DTYPES, TF_DTYPES, DType
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.versions import ShardFile
 
@@ -122,6 +122,15 @@ class TableInfo:
     def named_dtype(self) -> DType | None:
         """Return the dtype that it names; None for none, or for one that is unknown here."""
         return TF_DTYPES.get(self.dtype)
+
+
+def table_dtype(rows: DType | None, info: TableInfo | None) -> DType:
+    """Return the dtype that a table is written with: that of its rows; without any, the one in its info or float32.
+
+    >>> table_dtype(None, TableInfo("t", 4, "uniform", dtype=2)).name, table_dtype(None, None).name
+    ('float64', 'float32')
+    """
+    return rows or (info.named_dtype if info else None) or DTYPES["float32"]
 
 
 @dataclass(frozen=True, slots=True)

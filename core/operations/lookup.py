@@ -35,7 +35,7 @@ from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint, raise_prob
 from edl_ckpt.core.reading.sampling import sample_table
 from edl_ckpt.core.reading.slices import Axis, Index, choose, memory_bytes, parse_index, read_chosen, result_shape
 from edl_ckpt.core.reading.table import find_rows
-from edl_ckpt.core.sources.elasticdl.target import variable_owner
+from edl_ckpt.core.sources.elasticdl.placement import variable_owner
 
 _QUERIES_AT_ONCE: Final = 256
 _BATCH_ROWS: Final = 4096

@@ -13,7 +13,7 @@ from edl_ckpt.core.base.arrays import Ids, as_array, as_ids, dtype_name
 from edl_ckpt.core.base.errors import NameNotFoundError, UsageError
 from edl_ckpt.core.base.words import counted, describe, meant
 from edl_ckpt.core.model.tables import TableInfo
-from edl_ckpt.core.sources.elasticdl.target import initial_rows
+from edl_ckpt.core.sources.elasticdl.initial_rows import initial_rows
 
 Shape = tuple[tuple[int, ...], np.dtype[Any]]
 

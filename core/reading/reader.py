@@ -33,7 +33,7 @@ from edl_ckpt.core.catalog import listing as catalog
 from edl_ckpt.core.catalog.runs import mixed_runs
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.layouts import Placement
-from edl_ckpt.core.model.tables import DenseEntry, Extent, ShardIndex, TableEntry
+from edl_ckpt.core.model.tables import DenseEntry, Extent, ShardIndex, TableEntry, table_dtype
 from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.reading.blocks import read_elements
 from edl_ckpt.core.reading.gather import Gathering, MisplacedError, Server
@@ -41,7 +41,6 @@ from edl_ckpt.core.reading.gathered import GatheredReader
 from edl_ckpt.core.reading.kept import KeptReader, keep, take_over
 from edl_ckpt.core.reading.parts import Part, PartLike
 from edl_ckpt.core.reading.table import TableView
-from edl_ckpt.core.sources.elasticdl.target import table_dtype
 from edl_ckpt.core.sources.registry import source_of
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader, Store, lists_marks

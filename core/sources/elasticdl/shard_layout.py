@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 
 from edl_ckpt.core.kernel import bulk
-from edl_ckpt.core.model.dtypes import DTYPES, DType
-from edl_ckpt.core.model.tables import TableInfo
+from edl_ckpt.core.model.dtypes import DType
+from edl_ckpt.core.model.tables import TableInfo, table_dtype
 from edl_ckpt.core.sources.elasticdl import placement, wire
 from edl_ckpt.core.sources.elasticdl.checks import check_ps_num, check_texts, check_version, restore_warnings
 from edl_ckpt.core.sources.elasticdl.literals import Literals
@@ -244,15 +244,6 @@ def layout_warnings(
     dtypes = [*(variable.dtype for variable in variables), *(table.dtype for table in tables)]
     sizes = layouts.size_bytes.tolist()
     return tuple(restore_warnings(sizes, len(variables), dtypes, [table.info for table in tables]))
-
-
-def table_dtype(rows: DType | None, info: TableInfo | None) -> DType:
-    """Return the dtype that a table is written with: that of its rows; without any, the one in its info or float32.
-
-    >>> table_dtype(None, TableInfo("t", 4, "uniform", dtype=2)).name, table_dtype(None, None).name
-    ('float64', 'float32')
-    """
-    return rows or (info.named_dtype if info else None) or DTYPES["float32"]
 
 
 def _describe(version: int, infos: Iterable[TableInfo], dtypes: Iterable[DType]) -> bytes:

@@ -3,7 +3,6 @@
 from edl_ckpt.core.sources.elasticdl.checks import check_ps_num, check_texts, check_version, restore_warnings
 from edl_ckpt.core.sources.elasticdl.generations import MAX_DIM, why_impossible
 from edl_ckpt.core.sources.elasticdl.indexing import PlannedReader, planned_shards
-from edl_ckpt.core.sources.elasticdl.initial_rows import initial_rows
 from edl_ckpt.core.sources.elasticdl.literals import Literals
 from edl_ckpt.core.sources.elasticdl.names import DESIGN, ELASTICDL, WRITABLE, copied_layouts, writable_layout
 from edl_ckpt.core.sources.elasticdl.placement import MAX_PS_NUM, row_owners, variable_owner
@@ -14,6 +13,5 @@ from edl_ckpt.core.sources.elasticdl.shard_layout import (
     VersionLayout,
     lay_out_shards,
     layout_warnings,
-    table_dtype,
     write_groups,
 )

@@ -52,7 +52,7 @@ from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES, IdPiece, as_dtype, r
 from edl_ckpt.core.reading.pieces import row_batches
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sorting.partition import PART_BYTES, Area, Areas, TablePart, parts_needed
-from edl_ckpt.core.sources.elasticdl.target import initial_rows
+from edl_ckpt.core.sources.elasticdl.initial_rows import initial_rows
 from edl_ckpt.core.storage.files import ScratchFile
 
 _MATRIX_ROWS: Final = 8192
