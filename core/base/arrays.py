@@ -8,6 +8,7 @@ same two bytes under a name. `dtype_name` says 'bfloat16' for both, and a checkp
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
@@ -20,6 +21,20 @@ BFLOAT16: Final = np.dtype([("bfloat16", "<u2")])
 """bfloat16 where no library has a dtype for it: one field of that name, with the bits of the value."""
 _MEMORY_DEVICES: Final = {1, 3, 11, 13}
 """The devices of DLPack whose memory this process can read: CPU, and memory that CUDA or ROCm shares with it."""
+
+
+class ThreadMemory(threading.local):
+    """Memory that each thread uses again: the kernel clears fresh memory, which costs as much as a read into it."""
+
+    def __init__(self) -> None:
+        self._memory: dict[str, npt.NDArray[np.uint8]] = {}
+
+    def take(self, size: int, name: str = "") -> npt.NDArray[np.uint8]:
+        """Return uint8 [size] with any content; the next call of this thread with the name returns the same bytes."""
+        memory = self._memory.get(name)
+        if memory is None or len(memory) < size:
+            memory = self._memory[name] = np.empty(size, np.uint8)
+        return memory[:size]
 
 
 @runtime_checkable

@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from edl_ckpt.core.base.arrays import ThreadMemory
 from edl_ckpt.core.base.errors import LockedError
 from edl_ckpt.core.base.parallel import run_parallel, stop_requested
 from edl_ckpt.core.kernel import bulk
@@ -28,19 +29,17 @@ _MULTIPLIER: Final = 0xBF58476D1CE4E5B9
 class Buckets:
     """Room for `rows` ids, in turns of at most `at_once`; several threads put ids.
 
-    `memory`, uint64 [n], is that of other buckets, and is used again where it is enough: the kernel clears
-    fresh memory, which costs as much as to put the ids.
+    They are in `memory`, which other buckets may have used before.
     """
 
-    def __init__(self, rows: int, at_once: int, memory: bulk.U64 | None = None) -> None:
+    def __init__(self, rows: int, at_once: int, memory: ThreadMemory | None = None) -> None:
         turns = max(-(-rows // max(at_once, 1)), 1)
         self.bits = min(max((rows // BUCKET_IDS).bit_length(), (turns - 1).bit_length(), 1), _MOST_BITS)
         mean = (rows >> self.bits) + 1
         self._room = mean + 8 * isqrt(mean) + 8  # a bucket has so many more by chance once in 10**14
         self._own = -(-(1 << self.bits) // turns)
-        needed = self._own * self._room
-        self.memory = np.empty(needed, np.uint64) if memory is None or len(memory) < needed else memory
-        self._words = self.memory[:needed].reshape(self._own, self._room)
+        words = (memory or ThreadMemory()).take(8 * self._own * self._room)
+        self._words = words.view(np.uint64).reshape(self._own, self._room)
         self._filled = np.zeros(self._own, np.int64)
         self._lock = threading.Lock()
 

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, groupby
-from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from edl_ckpt.core.base.arrays import ThreadMemory
 from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.base.job import FunctionWork, Job
 from edl_ckpt.core.base.packing import together
@@ -109,7 +109,7 @@ class Search:
         self._at_once = at_once
         self._sorted_at_once = min(at_once, SORTED_AT_ONCE)
         """Marks and sorts take twice the memory that buckets take for each id."""
-        self._spare: SimpleQueue[bulk.U64] = SimpleQueue()
+        self._memory = ThreadMemory()
 
     def repeated(self, reads: Sequence[Read], order: IdOrder, *, workers: int = 1, step: int = 1) -> Repeated:
         """Return what repeats among some ids, whose `order` is known: all are of one residue modulo `step`.
@@ -122,13 +122,7 @@ class Search:
             return 0, []
         if order.rows <= min(SORTED_ROWS, self._sorted_at_once):
             return _counted([_repeated_ids(np.concatenate([_NONE, *(read() for read in reads)]))])
-        try:
-            memory = self._spare.get_nowait()
-        except Empty:
-            memory = None
-        buckets = Buckets(order.rows, workers * self._at_once, memory)
-        if buckets.have_all_once(reads, workers):
-            self._spare.put(buckets.memory)
+        if Buckets(order.rows, workers * self._at_once, self._memory).have_all_once(reads, workers):
             return 0, []
         return _counted([_repeated_ids(ids) for ids in self._turns(reads, order.rows, workers)])
 

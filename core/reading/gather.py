@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from edl_ckpt.core.base.arrays import ThreadMemory
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.memory import check_memory
 from edl_ckpt.core.base.numbers import whole_number
@@ -123,10 +124,6 @@ class _Table:
         self.rows = rows
         self.spans.append(span)
 
-    def finish(self) -> None:
-        """Give back the memory behind the last id."""
-        self.ids.resize(self.rows, refcheck=False)
-
 
 _Dense = tuple[DenseEntry, npt.NDArray[Any]]
 """A variable, and the array for its values."""
@@ -157,7 +154,7 @@ class Gathering:
         self._shards = {shard.file.ps_id: shard for shard in shards}
         self._skipping = len(shards) < (source.version.ps_num or 1)
         self._reporter = reporter
-        self._buffers: list[bulk.U8] = []
+        self._memory = ThreadMemory()
 
     def part(self, out: PartLike | None) -> Part:
         """Return the part, in the arrays of `out` where it has some. Raises MisplacedError before any value is read."""
@@ -214,7 +211,7 @@ class Gathering:
             table = tables[piece.entry.name]
             table.add(_Span(piece.shard, piece.entry, first, count, table.rows, len(ids), keep), ids)
         for name, table in tables.items():
-            table.finish()
+            table.ids.resize(table.rows, refcheck=False)  # the memory behind the last id is free again
             for shard, entry in self._entries(name):
                 check_row_count(shard, entry, rows.get((name, shard.file.ps_id), 0))
         return tables
@@ -354,9 +351,7 @@ class Gathering:
         """Read rows from `first` on in batches, and copy those that are wanted."""
         size = entry.row_bytes
         step = max((_VALUE_BYTES if self._remote else _BATCH_BYTES) // size, 1)
-        buffer = self._buffers.pop() if self._buffers else np.empty(0, np.uint8)
-        if len(buffer) < step * size:
-            buffer = np.empty(step * size, np.uint8)
+        buffer = self._memory.take(step * size)
         cuts = np.searchsorted(wanted, np.arange(0, int(wanted[-1]) + step + 1, step))
         for start, stop in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
             if start == stop:
@@ -366,7 +361,6 @@ class Gathering:
             reader.read_into(entry.values.start + (first + low) * size, data.data)
             rows = as_dtype(data, entry.dtype).reshape(high - low, entry.dim)
             np.take(rows, wanted[start:stop] - low, axis=0, out=place[start:stop], mode="clip")
-        self._buffers.append(buffer)
 
     def _read(self, reads: Iterable[_Read], total: int) -> None:
         """Do all reads, of so many bytes; small ones of a disk many in a task."""

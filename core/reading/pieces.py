@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -19,6 +19,7 @@ from typing import Final, NamedTuple, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from edl_ckpt.core.base.arrays import ThreadMemory
 from edl_ckpt.core.base.job import FunctionWork, Job
 from edl_ckpt.core.base.packing import near, packed
 from edl_ckpt.core.base.parallel import Advance
@@ -369,27 +370,12 @@ class Looks:
     """How the threads of one pass look at what they have read of far storage.
 
     At most as many threads as cores look at a time. If all did, all would be done at the same time, and then all would
-    wait for the network together, while no core works. The memory of batches is used again by the next ones: the
-    kernel clears fresh memory, which costs as much as to receive it.
+    wait for the network together, while no core works. The memory of batches is used again by the next ones.
     """
 
     def __init__(self) -> None:
         self.turn = BoundedSemaphore(len(os.sched_getaffinity(0)))
-        self._spare: list[bulk.U8] = []
-
-    @contextmanager
-    def memory(self, size: int) -> Iterator[bulk.U8]:
-        """Lend uint8 [size], with any content, for a while."""
-        try:
-            memory = self._spare.pop()
-        except IndexError:
-            memory = np.empty(0, np.uint8)
-        if len(memory) < size:
-            memory = np.empty(size, np.uint8)
-        try:
-            yield memory[:size]
-        finally:
-            self._spare.append(memory)
+        self.memory = ThreadMemory()
 
 
 def row_batches(
@@ -422,24 +408,23 @@ def row_batches(
         block = -(-rows // max(round(rows / block), 1))  # requests of one size, and no small one at the end
         if looks is None:
             most += most // 2  # of one size for all pieces, so that the memory of one is used again for the next
-    with ExitStack() as stack:
-        room = max(block, most) * piece.entry.row_bytes
-        looks = looks if reader.block_bytes else None
-        memory = np.empty(room, np.uint8) if looks is None else stack.enter_context(looks.memory(room))
-        buffer = memory.reshape(-1, piece.entry.row_bytes) if room else np.empty((block, 0), np.uint8)
-        for first in range(0, rows, block or 1):
-            last = min(first + block, rows)
-            if wanted is not None and not wanted[first:last].any():
-                continue
-            values = read_rows(checkpoint, piece.shard, piece.entry, piece.first_row + first, buffer[: last - first])
-            with nullcontext() if looks is None else looks.turn:
-                for start in range(first, last, step):
-                    stop = min(start + step, last)
-                    some = values[start - first : stop - first]
-                    yield slice(start, stop), some
-                    if sums is not None:
-                        at = piece.entry.values.start + (piece.first_row + start) * piece.entry.row_bytes
-                        sums.add(reader, at, some.reshape(-1).data)
+    room = max(block, most) * piece.entry.row_bytes
+    looks = looks if reader.block_bytes else None
+    memory = np.empty(room, np.uint8) if looks is None else looks.memory.take(room)
+    buffer = memory.reshape(-1, piece.entry.row_bytes) if room else np.empty((block, 0), np.uint8)
+    for first in range(0, rows, block or 1):
+        last = min(first + block, rows)
+        if wanted is not None and not wanted[first:last].any():
+            continue
+        values = read_rows(checkpoint, piece.shard, piece.entry, piece.first_row + first, buffer[: last - first])
+        with nullcontext() if looks is None else looks.turn:
+            for start in range(first, last, step):
+                stop = min(start + step, last)
+                some = values[start - first : stop - first]
+                yield slice(start, stop), some
+                if sums is not None:
+                    at = piece.entry.values.start + (piece.first_row + start) * piece.entry.row_bytes
+                    sums.add(reader, at, some.reshape(-1).data)
 
 
 def sketch_directly(

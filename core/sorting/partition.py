@@ -19,6 +19,7 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from edl_ckpt.core.base.arrays import ThreadMemory
 from edl_ckpt.core.base.parallel import default_workers, run_all, run_parallel
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.kernel import bulk
@@ -212,7 +213,7 @@ class PartitionedTable:
         self._row_bytes = self.dim * (self.dtype.itemsize if self.dtype else 0)
         self._rows = np.zeros(parts, np.int64)
         self._lock = threading.Lock()
-        self._local = threading.local()
+        self._memory = ThreadMemory()
 
     @property
     def rows(self) -> int:
@@ -335,7 +336,7 @@ class PartitionedTable:
     def _write(self, area: Area, data: bulk.U8, owner: bulk.U16, rows: bulk.I64, place: bulk.I64) -> None:
         """Write rows ordered by part, each part's at its place: the number of a row."""
         if self.parts > 1:
-            grouped = self._scratch("grouped", data.nbytes).reshape(data.shape)
+            grouped = self._memory.take(data.nbytes, "grouped").reshape(data.shape)
             bulk.group_rows(data, owner, rows, grouped)
             data = grouped
         width, start = data.shape[1], 0
@@ -343,15 +344,6 @@ class PartitionedTable:
             size = int(rows[part]) * width
             area.write(int(place[part]) * width, data.reshape(-1)[start : start + size])
             start += size
-
-    def _scratch(self, name: str, size: int) -> bulk.U8:
-        """Return memory that this thread uses again the next time: fresh memory costs more than a read into it."""
-        memory = getattr(self._local, name, None)
-        if memory is None or len(memory) < size:
-            memory = np.empty(size, np.uint8)
-            setattr(self._local, name, memory)
-        some: bulk.U8 = memory[:size]
-        return some
 
     def part(self, number: int) -> TablePart:
         """Return one part; CorruptError for an id that occurs twice."""
@@ -369,8 +361,8 @@ class PartitionedTable:
     def _sort_part(self, number: int, *, done: Callable[[int, int], None]) -> None:
         assert self._areas is not None  # noqa: S101 - `__enter__` has set them
         rows, start, width = int(self._rows[number]), int(self._starts[number]), self._row_bytes
-        ids = self._scratch("ids", rows * 8).view(np.int64)
-        values = self._scratch("sorted", rows * width).reshape(rows, width)
+        ids = self._memory.take(rows * 8, "ids").view(np.int64)
+        values = self._memory.take(rows * width, "sorted").reshape(rows, width)
         self._sorted(number, ids, values)
         self._areas.ids.write(start * 8, ids.view(np.uint8))
         self._areas.rows.write(start * width, values.reshape(-1))
@@ -384,7 +376,7 @@ class PartitionedTable:
         order = bulk.order_ids(ids)
         check_reads(self._name, [lambda: ids], order_of(ids), at_once=len(ids), version=self._checkpoint.version)
         if width:
-            data = self._scratch("values", len(ids) * width)
+            data = self._memory.take(len(ids) * width, "values")
             self._areas.rows.read_into(start * width, data)
             bulk.take_rows(data.reshape(len(ids), width), order, out)
         return TablePart(ids, out, self.dtype, self.dim)

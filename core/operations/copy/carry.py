@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 import xxhash
 
+from edl_ckpt.core.base.arrays import ThreadMemory
 from edl_ckpt.core.base.errors import CorruptError, NotFoundError, UnavailableError
 from edl_ckpt.core.base.memory import check_memory
 from edl_ckpt.core.base.parallel import Advance
@@ -18,7 +17,6 @@ from edl_ckpt.core.base.progress import Reporter
 from edl_ckpt.core.base.words import escaped
 from edl_ckpt.core.commit.interface import SharedTargets
 from edl_ckpt.core.commit.publish.uploads import Extent, Sending, SharedUploads, TargetPart, even_edges
-from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.seals import Chunk
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.proof.sealing import CHUNK_BYTES, TASK_CHUNKS, batches, checksum, rereads_correctly
@@ -30,7 +28,7 @@ from edl_ckpt.core.storage import Store, open_store
 from edl_ckpt.core.storage.interface import RangeReader, Sink, lists_marks
 from edl_ckpt.core.storage.parts import PART_MEMORY_BYTES
 
-_spare = threading.local()
+_memory = ThreadMemory()
 
 
 def carry(reader: RangeReader, chunks: Sequence[Chunk], sink: Sink) -> list[str]:
@@ -41,7 +39,7 @@ def carry(reader: RangeReader, chunks: Sequence[Chunk], sink: Sink) -> list[str]
     start, end = chunks[0].start, chunks[-1].end
     if len(chunks) == 1 and end - start > 2 * CHUNK_BYTES:  # one of a version of terabytes
         return [_carry_large(reader, chunks[0], sink)]
-    data = _buffer(end - start)
+    data = _memory.take(end - start)
     reader.read_into(start, data.data)
     sums = []
     for chunk in chunks:
@@ -62,7 +60,7 @@ def _carry_large(reader: RangeReader, chunk: Chunk, sink: Sink) -> str:
     """
     total = xxhash.xxh3_128()
     for start in range(chunk.start, chunk.end, CHUNK_BYTES):
-        data = _buffer(min(CHUNK_BYTES, chunk.end - start)).data
+        data = _memory.take(min(CHUNK_BYTES, chunk.end - start)).data
         reader.read_into(start, data)
         total.update(data)
         sink.write(start, data)
@@ -73,14 +71,6 @@ def _carry_large(reader: RangeReader, chunk: Chunk, sink: Sink) -> str:
             hint="try again: the copy goes on where it was",
         )
     return total.hexdigest()
-
-
-def _buffer(size: int) -> bulk.U8:
-    """Return memory that this thread uses again for its next chunks: fresh memory costs more than the read."""
-    if getattr(_spare, "data", None) is None or len(_spare.data) < size:
-        _spare.data = np.empty(size, np.uint8)
-    data: bulk.U8 = _spare.data[:size]
-    return data
 
 
 def carry_other_files(version: Version, target: Store, *, reporter: Reporter) -> None:

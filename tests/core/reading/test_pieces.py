@@ -68,11 +68,11 @@ def test_memory_is_used_again(far: Checkpoint) -> None:
         assert fingerprint_checkpoint(near).text == far_text
 
 
-def test_another_size(far: Checkpoint) -> None:
-    """Memory that is too small is replaced."""
-    looks = Looks()
+def test_another_size() -> None:
+    """Memory that is too small is replaced, and each name has its own."""
+    memory = Looks().memory
     for size in (10, 5, 20):
-        with looks.memory(size) as one, looks.memory(size) as other:
-            assert one.shape == other.shape == (size,)
-            assert not np.shares_memory(one, other)
-    far.close()
+        one, other, again = memory.take(size), memory.take(size, "other"), memory.take(size)
+        assert one.shape == other.shape == (size,)
+        assert not np.shares_memory(one, other)
+        assert np.shares_memory(one, again)
