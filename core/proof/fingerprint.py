@@ -75,11 +75,6 @@ class Fingerprint:
         )
 
 
-def empty_fingerprint() -> str:
-    """Return the fingerprint of a checkpoint without variables and tables."""
-    return PREFIX + hashlib.blake2b(_DOMAIN, digest_size=32).hexdigest()
-
-
 @dataclass(slots=True)
 class _TableForm:
     """What is known of a table so far; its dim and its dtype are those of the first info and of the first rows."""

@@ -22,7 +22,7 @@ ALIASES: Final = ".ALIASES"
 
 Path: TypeAlias = tuple[str, ...]
 """The names of the edges from the root to an object."""
-_ESCAPED: Final = re.compile(r"\.(.)", re.DOTALL)
+_ESCAPED: Final = re.compile(r"\..", re.DOTALL)
 
 
 def path_name(path: Path) -> str:
@@ -42,11 +42,8 @@ def parse_name(name: str) -> Path:
     >>> parse_name("mapped/a.Sb..c"), parse_name("layer.0.weight")
     (('mapped', 'a/b.c'), ('layer.0.weight',))
     """
-    return tuple(_ESCAPED.sub(_unescape, step) for step in name.split("/"))
-
-
-def _unescape(match: re.Match[str]) -> str:
-    return {".": ".", "S": "/"}.get(match[1], match[0])
+    meant = {"..": ".", ".S": "/"}
+    return tuple(_ESCAPED.sub(lambda match: meant.get(match[0], match[0]), step) for step in name.split("/"))
 
 
 def parse_aliases(data: npt.NDArray[Any], ref: str) -> dict[Path, Path]:

@@ -129,12 +129,8 @@ _Dense = tuple[DenseEntry, npt.NDArray[Any]]
 """A variable, and the array for its values."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """Bytes to be read by one call."""
-
-    size_bytes: int
-    read: Callable[[], None]
+_Read = tuple[int, Callable[[], None]]
+"""How many bytes one call reads, and the call."""
 
 
 class Gathering:
@@ -287,7 +283,7 @@ class Gathering:
             for some in _neighbours(own) if self._remote else ([dense] for dense in own):
                 reader = self._source.reader(shard, some[0][0].values)
                 if len(some) > 1:
-                    yield _Read(sum(dense.size_bytes for dense, _ in some), partial(_read_at_once, reader, some))
+                    yield sum(dense.size_bytes for dense, _ in some), partial(_read_at_once, reader, some)
                 else:
                     yield from self._dense_reads(reader, *some[0])
         for name, table in tables.items():
@@ -302,7 +298,7 @@ class Gathering:
             some = flat[start : start + step]
             at = entry.values.start + start * entry.dtype.itemsize
 
-            yield _Read(some.size * entry.dtype.itemsize, partial(self._read_elements, reader, at, entry.dtype, some))
+            yield some.size * entry.dtype.itemsize, partial(self._read_elements, reader, at, entry.dtype, some)
 
     def _row_reads(self, reader: RangeReader, span: _Span, vectors: npt.NDArray[Any]) -> Iterator[_Read]:
         """Yield reads of some rows each; `vectors` is the place of those that are wanted."""
@@ -316,7 +312,7 @@ class Gathering:
         for start, count in zip(cuts, kept, strict=True):
             some = slice(start, min(start + step, span.rows))
             read = partial(self._read_rows, reader, span, some, vectors[at : at + count])
-            yield _Read((some.stop - start) * size, read)
+            yield (some.stop - start) * size, read
             at += count
 
     def _read_rows(self, reader: RangeReader, span: _Span, some: slice, place: npt.NDArray[Any]) -> None:
@@ -364,16 +360,12 @@ class Gathering:
 
     def _read(self, reads: Iterable[_Read], total: int) -> None:
         """Do all reads, of so many bytes; small ones of a disk many in a task."""
-        tasks = (
-            ([each] for each in reads)
-            if self._remote
-            else together(((each, each.size_bytes) for each in reads), _BATCH_BYTES)
-        )
+        tasks = together(((one, one[0]) for one in reads), 0 if self._remote else _BATCH_BYTES)
 
         def run(task: list[_Read]) -> int:
-            for each in task:
-                each.read()
-            return sum(each.size_bytes for each in task)
+            for _, read in task:
+                read()
+            return sum(size for size, _ in task)
 
         few = not self._remote and total < _FEW_VALUE_BYTES
         self._reporter.start("restore", total)

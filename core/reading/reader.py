@@ -37,9 +37,8 @@ from edl_ckpt.core.model.tables import DenseEntry, Extent, ShardIndex, TableEntr
 from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.reading.blocks import read_elements
 from edl_ckpt.core.reading.gather import Gathering, MisplacedError, Server
-from edl_ckpt.core.reading.gathered import GatheredReader
-from edl_ckpt.core.reading.kept import KeptReader, keep, take_over
 from edl_ckpt.core.reading.parts import Part, PartLike
+from edl_ckpt.core.reading.readers import GatheredReader, KeptReader, keep, take_over
 from edl_ckpt.core.reading.table import TableView
 from edl_ckpt.core.sources.registry import source_of
 from edl_ckpt.core.storage import open_store

@@ -48,7 +48,7 @@ from edl_ckpt.core.operations.importing.frameworks import (
     read_torch,
     tensorflow_prefix,
 )
-from edl_ckpt.core.proof.fingerprint import empty_fingerprint
+from edl_ckpt.core.proof.fingerprint import ContentSketch, Forms
 from edl_ckpt.core.storage import Location, ObjectStore, open_objects, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import RangeReader
@@ -143,7 +143,7 @@ class ArraySource:
         self._check_some()
 
     def _check_some(self) -> None:
-        if not self.arrays and self._fingerprint != empty_fingerprint():
+        if not self.arrays and self._fingerprint != Forms().fingerprint(ContentSketch()).text:
             raise NotFoundError("no array in it", path=self.path)
 
     def _open_far(self) -> None:

@@ -14,7 +14,7 @@ from edl_ckpt.core import list_versions, parse_ref, resolve, save_checkpoint, ve
 from edl_ckpt.core.base.errors import UnavailableError
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.proof import duplicates
-from edl_ckpt.core.reading import kept as kept_ids
+from edl_ckpt.core.reading import readers as kept_ids
 from edl_ckpt.core.storage.local import LocalReader
 from places import GOLDEN
 

@@ -1,9 +1,11 @@
-"""Ids of far storage, read once and kept on the local disk: they are looked at several times, and values only once.
+"""Readers over other readers: ids of far storage that are kept on the local disk, and rows that are gathered.
 
 Ids must be counted before a row can be found, and then compared, sorted and moved. So the first of these steps fetches
 the ids of all tables, and small tables whole, into one nameless file; the others read them there. A second opening of
 the same files takes them over, if the storage says that they are of the same generation. Without room on the disk, ids
 are read from the storage each time.
+
+Rows that a file has in pieces, or in another order, are read as if they were one after the other in a file.
 """
 
 from __future__ import annotations
@@ -16,10 +18,12 @@ from typing import Final
 
 import numpy as np
 
-from edl_ckpt.core.base.errors import EdlCkptError
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError
 from edl_ckpt.core.base.packing import near
 from edl_ckpt.core.base.parallel import run_all
-from edl_ckpt.core.model.tables import ShardIndex
+from edl_ckpt.core.kernel.bulk import I64
+from edl_ckpt.core.model.tables import GatheredRows, ShardIndex
+from edl_ckpt.core.reading.blocks import read_runs
 from edl_ckpt.core.storage.files import ScratchFile
 from edl_ckpt.core.storage.interface import RangeReader, RemoteReader
 
@@ -140,3 +144,46 @@ def _to_keep(shard: ShardIndex, file: int) -> Iterator[tuple[int, int]]:
         if own and entry.values.file == file and max(run.end for run in own) - entry.offset <= _SMALL_BYTES
     ]
     return ((start, end) for start, end, _ in near(sorted(extents), lambda extent: extent, _GAP_BYTES))
+
+
+class GatheredReader(RangeReader):
+    """Gathered rows as a file, over the open `files` of their shard."""
+
+    def __init__(self, rows: GatheredRows, files: Sequence[RangeReader]) -> None:
+        self._rows, self._files = rows, files
+        first = files[rows.columns[0].extent.file]
+        self.path = f"{first.path} (gathered rows)"  # not that of the file: its bytes are others
+        self.size_bytes = rows.rows * rows.row_bytes
+        self.block_bytes = first.block_bytes
+        self.bytes_read = 0
+        """What the files themselves count."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return exactly `size` bytes at `offset`, of whole rows or of parts of them."""
+        if not size:
+            return b""
+        width = self._rows.row_bytes
+        first, end = offset // width, -(-(offset + size) // width)
+        numbers = self._order(first, end)
+        parts = [
+            read_runs(self._files[some.extent.file], some.extent.start + numbers * some.row_bytes, some.row_bytes)
+            for some in self._rows.columns
+        ]
+        start = offset - first * width
+        return np.concatenate(parts, axis=1).reshape(-1)[start : start + size].tobytes()
+
+    def _order(self, first: int, end: int) -> I64:
+        """Return the numbers of the rows that rows [first, end) are, int64 [n]; CorruptError for one that is none."""
+        order, numbers = self._rows.order, np.arange(first, end, dtype=np.int64)
+        reader, at, size = self._files[self._rows.columns[0].extent.file], self._rows.columns[0].extent.start, 0
+        if order is not None:
+            size = order.encoding.itemsize
+            reader, at = self._files[order.file], order.start + first * size
+            data = np.frombuffer(reader.read(at, (end - first) * size), order.encoding.value)
+            numbers = data.astype(np.int64) - order.first
+        count = min(some.extent.size_bytes // some.row_bytes for some in self._rows.columns)
+        outside = np.flatnonzero((numbers < 0) | (numbers >= count))
+        if len(outside):
+            message = f"row {first + int(outside[0])} is row {numbers[outside[0]]} of {count}"
+            raise CorruptError(message, path=reader.path, offset=at + int(outside[0]) * size)
+        return numbers
