@@ -23,9 +23,8 @@ from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.commit.kinds import kind_of
 from edl_ckpt.core.commit.repair.notes import note_names_now
 from edl_ckpt.core.commit.shard import SHARD_PURPOSE, SavedPlace, ShardPlace
-from edl_ckpt.core.operations.prune.execute import prune
+from edl_ckpt.core.operations.prune.execute import doomed_shards, prune, remove_own_shard
 from edl_ckpt.core.operations.prune.guards import IN_A_JOB
-from edl_ckpt.core.operations.prune.own_shard import doomed_shards, remove_own_shard
 from edl_ckpt.core.operations.prune.plan import read_policy
 from edl_ckpt.core.operations.prune.retention import Policy
 from edl_ckpt.core.sources.elasticdl.target import VersionLayout, check_ps_num, check_version, restore_warnings

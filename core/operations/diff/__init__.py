@@ -16,8 +16,7 @@ from edl_ckpt.core.base.parallel import Advance
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.catalog.listing import VersionLike, as_version
 from edl_ckpt.core.cluster.choice import ExecutorLike, job_of
-from edl_ckpt.core.operations.diff.comparison import RowOptions
-from edl_ckpt.core.operations.diff.dense import diff_dense
+from edl_ckpt.core.operations.diff.comparison import RowOptions, diff_dense
 from edl_ckpt.core.operations.diff.results import HISTOGRAM_EDGES, DenseDiff, DiffResult, RowChange, TableDiff
 from edl_ckpt.core.operations.diff.tables import PART_BYTES, BothOpened, BothValue, diff_tables
 from edl_ckpt.core.proof.fingerprint import value_bytes
