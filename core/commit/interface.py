@@ -15,8 +15,7 @@ from typing import TypeAlias
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import base_name
-from edl_ckpt.core.commit.publish.uploads import SharedUploads, TargetPart
-from edl_ckpt.core.commit.writers import StagedTargets
+from edl_ckpt.core.commit.writers import SharedUploads, StagedTargets, TargetPart
 from edl_ckpt.core.model.layouts import Layout
 from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.model.versions import ShardFile, State, Version

@@ -10,6 +10,10 @@ ever open for writing by a process that may still write.
 
 Where each task writes one shard, each shard has a directory of records of its own, and a fence: then it is finished
 while others are written.
+
+Of uploads they send parts; the process that began them completes or aborts them. A part has one writer, and a task that
+is done twice sends the same bytes under the same number. The storage itself is the fence: once an upload was completed
+or aborted, it takes no part. So no late task changes what is published, and no record of attempts is needed.
 """
 
 from __future__ import annotations
@@ -17,25 +21,62 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from edl_ckpt.core.base.errors import EdlCkptError, LockedError
+from edl_ckpt.core.base.errors import EdlCkptError, LockedError, UnsupportedError
 from edl_ckpt.core.base.ids import kernel_id
-from edl_ckpt.core.commit.publish.uploads import Extent, TargetPart
+from edl_ckpt.core.base.parallel import Resource
 from edl_ckpt.core.state.document import parse_document
+from edl_ckpt.core.storage import Location, open_store
 from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import PreallocatedFile
-from edl_ckpt.core.storage.interface import Sink, Sinks
+from edl_ckpt.core.storage.interface import PartsStore, PartsWriter, SentPart, Sink, Sinks, has_parts
 from edl_ckpt.core.storage.meeting import TOKEN, SharedDirectory
-from edl_ckpt.core.storage.parts import PartMemory
+from edl_ckpt.core.storage.parts import PartMemory, least_part
 
 WRITERS: Final = "writers"
 _ATTEMPTS: Final = 1000
 _RECORD_BYTES: Final = 1 << 20
+Source = TypeVar("Source", bound=Resource)
+
+
+class Extent(NamedTuple):
+    """The parts of one target that one task sends."""
+
+    target: int
+    edges: tuple[int, ...]
+    """Where each part begins in the target, and where the last one ends."""
+    first: int
+    """The number of the first part."""
+
+
+def even_edges(start: int, end: int, least: int) -> list[int]:
+    """Return where parts end that are of one size, of `least` bytes at least unless all together have fewer.
+
+    >>> even_edges(10, 22, 5), even_edges(10, 13, 5)
+    ([16, 22], [13])
+    """
+    count = max((end - start) // least, 1)
+    return [start + (end - start) * number // count for number in range(1, count + 1)]
+
+
+class TargetPart(NamedTuple):
+    """A part that was sent, with the number of its target."""
+
+    target: int
+    part: SentPart
+
+
+class SharedUpload(NamedTuple):
+    """An upload as other processes know it."""
+
+    relative: str
+    size_bytes: int
+    upload_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,3 +231,102 @@ def _started(pid: int) -> str:
             return file.read().rpartition(b")")[2].split()[19].decode()
     except (OSError, IndexError):
         return ""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedUploads:
+    """The uploads of a version as a value, by the numbers of their targets; those that are finished are missing."""
+
+    location: Location
+    uploads: Mapping[int, SharedUpload]
+    part_bytes: int
+    """The least that the storage takes for each part but the last."""
+
+    def __repr__(self) -> str:
+        return f"<SharedUploads of {self.location.url}>"
+
+    def least_part(self, target: int) -> int:
+        """Return how large the parts of a target must be at least, so that there are not too many."""
+        return least_part(self.uploads[target].size_bytes, self.part_bytes)
+
+    def only(self, number: int) -> SharedUploads:  # noqa: ARG002 - each upload has an end of its own
+        """Return the same: nothing keeps one upload from being finished while others are sent."""
+        return self
+
+    @contextmanager
+    def opened(
+        self,
+        numbers: Collection[int],  # noqa: ARG002 - as `StagedTargets`
+        extents: Collection[Extent],
+        memory: PartMemory,
+    ) -> Iterator[SentFiles]:
+        """Yield writers of the parts of some targets; at the end all parts are sent, and the writers list them.
+
+        Raises LockedError when an upload was completed or aborted: then the task is not needed any more.
+        """
+        store = open_store(self.location)
+        if not has_parts(store):
+            raise UnsupportedError("this storage takes no parts of objects", path=self.location.url)
+        files = SentFiles({extent.target: self._writer(store, extent, memory) for extent in extents})
+        yield files
+        files.finish()
+
+    def _writer(self, store: PartsStore, extent: Extent, memory: PartMemory) -> PartsWriter:
+        relative, size_bytes, upload_id = self.uploads[extent.target]
+        return store.parts_of(relative, size_bytes, upload_id, edges=extent.edges, first=extent.first, memory=memory)
+
+
+class SentFiles(Sinks):
+    """The targets of a task, by their numbers; bytes for any other target are dropped."""
+
+    def __init__(self, writers: Mapping[int, PartsWriter]) -> None:
+        self._writers = writers
+        self.sent: list[TargetPart] = []
+        """The parts, once they are sent."""
+
+    def __repr__(self) -> str:
+        return f"<SentFiles of {len(self._writers)} targets>"
+
+    def __len__(self) -> int:
+        return max(self._writers, default=-1) + 1
+
+    def __getitem__(self, index: int) -> Sink:
+        return self._writers.get(index, _DROPPED)
+
+    def finish(self) -> None:
+        """Send what is left."""
+        for target, writer in self._writers.items():
+            self.sent += (TargetPart(target, part) for part in writer.sent())
+
+
+class _Dropped:
+    """Stands for a target that another task writes."""
+
+    path = ""
+
+    def write(self, offset: int, data: memoryview | bytes) -> None:
+        """Drop the bytes."""
+
+    def write_between(self, between: object) -> None:
+        """Drop the bytes."""
+
+
+_DROPPED = _Dropped()
+
+
+class Sending(Generic[Source]):
+    """A source, opened, and the memory for the parts that a process fills and sends."""
+
+    def __init__(self, source: Source, memory_bytes: int) -> None:
+        self.source = source
+        self.memory = PartMemory(memory_bytes)
+
+    @property
+    def bytes_read(self) -> int:
+        """Return how many bytes of the source were read so far."""
+        return self.source.bytes_read
+
+    def close(self) -> None:
+        """Stop what is still being sent, and close the source."""
+        self.memory.close()
+        self.source.close()

@@ -15,8 +15,7 @@ from edl_ckpt.core.base.packing import near
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import PART_NUMBERS, Part, tally_parts
 from edl_ckpt.core.model.tables import ShardIndex, TableEntry
-from edl_ckpt.core.moving.source import FileRows, SmallParts, Source, SurveyedTable
-from edl_ckpt.core.moving.sparse import PieceCounts
+from edl_ckpt.core.moving.source import FileRows, PieceCounts, SmallParts, Source, SurveyedTable
 from edl_ckpt.core.proof.duplicates import IdOrder, check_unique, order_of
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, fingerprint_of, value_bytes
 from edl_ckpt.core.proof.trust import Trust

@@ -27,8 +27,7 @@ from edl_ckpt.core.kernel import bulk, routing
 from edl_ckpt.core.kernel.routing import Part
 from edl_ckpt.core.moving.part_plan import DenseBytes
 from edl_ckpt.core.moving.settings import ReshardSettings
-from edl_ckpt.core.moving.source import FileRows, Source, read_bytes
-from edl_ckpt.core.moving.sparse import PieceCounts, SparsePair
+from edl_ckpt.core.moving.source import FileRows, PieceCounts, Source, SparsePair, read_bytes
 from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES, IdBlock
 from edl_ckpt.core.reading.pieces import DIRECT_BYTES, IdsAt

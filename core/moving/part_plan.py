@@ -22,11 +22,11 @@ import numpy.typing as npt
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.parallel import RESULT_BYTES, Executor
 from edl_ckpt.core.base.words import counted, size
-from edl_ckpt.core.commit.publish.uploads import Extent, even_edges
+from edl_ckpt.core.commit.writers import Extent, even_edges
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
 from edl_ckpt.core.moving.plan import MovePlan
-from edl_ckpt.core.moving.sparse import PieceCounts
+from edl_ckpt.core.moving.source import PieceCounts
 from edl_ckpt.core.sources.elasticdl.target import VersionLayout
 from edl_ckpt.core.storage.parts import least_part
 

@@ -22,7 +22,7 @@ import numpy as np
 from edl_ckpt.core.catalog.target import Target, WritePlan, lay_out
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.tables import ShardSummary
-from edl_ckpt.core.moving.sparse import PieceCounts, SparsePairs
+from edl_ckpt.core.moving.source import PieceCounts, SparsePairs
 from edl_ckpt.core.moving.survey import SourceSurvey
 from edl_ckpt.core.reading.pieces import RowMarks
 from edl_ckpt.core.sources.elasticdl.target import CountedTable, VersionLayout

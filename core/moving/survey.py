@@ -15,8 +15,7 @@ from edl_ckpt.core.base.job import FunctionWork, Job
 from edl_ckpt.core.base.packing import together
 from edl_ckpt.core.base.parallel import Advance
 from edl_ckpt.core.kernel import bulk
-from edl_ckpt.core.moving.source import Source, SurveyedTable
-from edl_ckpt.core.moving.sparse import PieceCounts, SparsePair, SparsePairs
+from edl_ckpt.core.moving.source import PieceCounts, Source, SparsePair, SparsePairs, SurveyedTable
 from edl_ckpt.core.proof.duplicates import NO_IDS, IdOrder
 from edl_ckpt.core.reading.pieces import PIECE_BYTES, IdsAt
 from edl_ckpt.core.sources.elasticdl.target import PlacedVariable, check_ps_num

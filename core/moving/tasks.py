@@ -20,7 +20,7 @@ from edl_ckpt.core.base.packing import packed, together
 from edl_ckpt.core.base.parallel import RESULT_BYTES, Advance, Executor, run_all
 from edl_ckpt.core.base.progress import SILENT, Counted
 from edl_ckpt.core.commit.interface import SharedTargets, VersionOutput, Written
-from edl_ckpt.core.commit.publish.uploads import Sending, SharedUploads, TargetPart
+from edl_ckpt.core.commit.writers import Sending, SharedUploads, TargetPart
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
 from edl_ckpt.core.model.seals import Seal
@@ -28,8 +28,7 @@ from edl_ckpt.core.moving.move import Movable, Mover, MoveTerms, Stretch, exceed
 from edl_ckpt.core.moving.part_plan import DenseBytes, MoveTask, TaskRead, literals_in, part_tasks, plan_parts
 from edl_ckpt.core.moving.plan import MovePlan, row_marks, stretch_order
 from edl_ckpt.core.moving.settings import ReshardSettings
-from edl_ckpt.core.moving.source import Source
-from edl_ckpt.core.moving.sparse import SparsePair
+from edl_ckpt.core.moving.source import Source, SparsePair
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint
 from edl_ckpt.core.proof.read_back import prove_version
 from edl_ckpt.core.proof.values import ValueOptions

@@ -37,8 +37,8 @@ from edl_ckpt.core.commit.interface import (
     written_version,
 )
 from edl_ckpt.core.commit.journal import Journal, discarded_copy, parse_journal
-from edl_ckpt.core.commit.publish.uploads import SharedUpload, SharedUploads, TargetPart
 from edl_ckpt.core.commit.repair.notes import forget_notes
+from edl_ckpt.core.commit.writers import SharedUpload, SharedUploads, TargetPart
 from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.state.annotate import Describe
 from edl_ckpt.core.state.holder import prove_lock, write_proved
@@ -66,7 +66,8 @@ class RemoteOutput(VersionOutput):
         self._names: list[str] = []
         self._objects: dict[int, ObjectWriter] = {}
         """The objects that this run completes; not those that an earlier run made visible."""
-        self._journal: Journal | None = None
+        self._journal = Journal(new.number, new.name)
+        """Names no shards until `create` has begun them."""
         self._is_listed = False
         """True when the journal on the storage lists our uploads, so that others can settle them."""
         self._decided = False
@@ -111,7 +112,6 @@ class RemoteOutput(VersionOutput):
         return f"{self._name}/{self._names[shard]}"
 
     def _write_journal(self) -> None:
-        assert self._journal is not None  # noqa: S101 - made by `create`
         self._place.check()
         self._store.write_small(f"{self._stage}/{JOURNAL}", self._journal.to_bytes())
 
@@ -167,7 +167,6 @@ class RemoteOutput(VersionOutput):
         item = self._objects[shard]
         item.finish()
         with self._lock:
-            assert self._journal is not None  # noqa: S101 - made by `create`
             self._journal = replace(self._journal, finished={**self._journal.finished, self._names[shard]: note})
             if item.size_bytes >= NOTED_BYTES:
                 self._write_journal()
@@ -190,7 +189,6 @@ class RemoteOutput(VersionOutput):
 
     def publish(self, prove: Prove, describe: Describe | None = None) -> Seal:
         """Complete all objects, prove them, and only then remove the shards that they replace."""
-        assert self._journal is not None  # noqa: S101 - made by `create`
         run_all(lambda item: item.finish(), list(self._objects.values()), _COMPLETIONS)
         self._memory.close()
         if self._memory.spooled_bytes:
@@ -224,7 +222,6 @@ class RemoteOutput(VersionOutput):
         return seal
 
     def _written(self) -> Written:
-        assert self._journal is not None  # noqa: S101 - made by `create`
         directory, sizes = self._store.path(self._name), list(self._journal.sizes.values())
         version = written_version(self._store.location, directory, self._new.layout, self._new.number, sizes)
         # Objects completed by an earlier run have not been verified in this one.
@@ -249,7 +246,7 @@ class RemoteOutput(VersionOutput):
         kept = [] if self._new.resumes is None or isinstance(error, CorruptError) else self._to_keep()
         dropped = [item for i, item in self._objects.items() if i not in kept]
         run_all(self._drop, dropped, _COMPLETIONS)
-        if self._journal is None:
+        if not self._journal.sizes:
             return
         with suppress(EdlCkptError):
             if not kept:
@@ -268,9 +265,8 @@ class RemoteOutput(VersionOutput):
 
         Objects that this run completed are not among them: no reader may find a part of a version.
         """
-        noted = list(self.resumed)
-        if self._journal is not None:
-            noted = [i for i, name in enumerate(self._names) if name in self._journal.finished]
+        finished = [i for i, name in enumerate(self._names) if name in self._journal.finished]
+        noted = finished if self._journal.sizes else list(self.resumed)
         waiting = {i for i, item in self._objects.items() if item.upload_id and not item.completed}
         return [i for i in noted if i in waiting or i not in self._objects]
 
@@ -295,10 +291,10 @@ class RemoteOutput(VersionOutput):
         if self._is_listed and (self._new.resumes is not None or not all(o.write_id for o in self._objects.values())):
             return
         with suppress(EdlCkptError):  # then the journal stays, and `recover` goes on
-            whole = self._journal is not None and not self._new.replaces and _all_visible(self._store, self._journal)
+            whole = not self._new.replaces and _all_visible(self._store, self._journal)
             for item in () if whole else self._objects.values():
                 self._discard(item)
-            if self._journal is not None:
+            if self._journal.sizes:
                 self._store.remove_many([f"{self._name}/{name}" for name in self._journal.markers])
                 self._store.remove(f"{self._stage}/{JOURNAL}")
 

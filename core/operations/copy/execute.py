@@ -26,9 +26,8 @@ from edl_ckpt.core.catalog.target import check_beside
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, job_of
 from edl_ckpt.core.commit.interface import LockedLocation, NewVersion, Resume, SharedTargets, VersionOutput, Written
 from edl_ckpt.core.commit.kinds import kind_of
-from edl_ckpt.core.commit.publish.uploads import Sending
 from edl_ckpt.core.commit.repair.recovery import location_lock
-from edl_ckpt.core.commit.writers import StagedTargets
+from edl_ckpt.core.commit.writers import Sending, StagedTargets
 from edl_ckpt.core.model.seals import Chunk, Seal, SealedShard, now_text
 from edl_ckpt.core.model.tables import ShardIndex
 from edl_ckpt.core.model.versions import State, Version

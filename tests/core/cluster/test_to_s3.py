@@ -29,7 +29,7 @@ from edl_ckpt.core import (
 )
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.commit.publish.objects import RemoteOutput
-from edl_ckpt.core.commit.publish.uploads import Extent, SharedUpload, SharedUploads
+from edl_ckpt.core.commit.writers import Extent, SharedUpload, SharedUploads
 from edl_ckpt.core.moving.part_plan import PartsPlan
 from edl_ckpt.core.operations.copy.execute import CopyResult
 from edl_ckpt.core.storage import Location, open_store

@@ -33,8 +33,7 @@ from edl_ckpt.core.moving import move, survey
 from edl_ckpt.core.moving.checkpoint import VersionSource
 from edl_ckpt.core.moving.move import Turns
 from edl_ckpt.core.moving.settings import ReshardSettings
-from edl_ckpt.core.moving.source import SurveyedTable
-from edl_ckpt.core.moving.sparse import PieceCounts, SparsePairs
+from edl_ckpt.core.moving.source import PieceCounts, SparsePairs, SurveyedTable
 from edl_ckpt.core.moving.tasks import Move
 from edl_ckpt.core.operations.reshard.plan import Survey, plan_reshard
 from edl_ckpt.core.reading.blocks import IdBlock, IdPiece, read_piece

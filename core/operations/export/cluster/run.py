@@ -15,7 +15,7 @@ from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.parallel import run_parallel
 from edl_ckpt.core.base.progress import Reporter
 from edl_ckpt.core.cluster.executor import ClusterExecutor
-from edl_ckpt.core.commit.publish.uploads import Sending
+from edl_ckpt.core.commit.writers import Sending
 from edl_ckpt.core.operations.export.cluster.plan import (
     FilesPlan,
     PartFile,

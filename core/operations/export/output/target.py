@@ -22,7 +22,7 @@ from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.parallel import Meeting, impatient
 from edl_ckpt.core.cluster.choice import not_shared
 from edl_ckpt.core.commit.publish.single_file import Ahead, StagedOutput, sweep_work, work_name
-from edl_ckpt.core.commit.publish.uploads import SharedUpload, SharedUploads
+from edl_ckpt.core.commit.writers import SharedUpload, SharedUploads
 from edl_ckpt.core.operations.export.interface import ExportedFile, FormatTraits
 from edl_ckpt.core.operations.export.output.parts import NewPart, SentUpload, SharedPart, WrittenFile
 from edl_ckpt.core.operations.export.output.places import OutputFile
