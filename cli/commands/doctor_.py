@@ -24,10 +24,9 @@ def doctor_command(
     files below .edl-ckpt-0 that are removed again, where no reader and no scan of ElasticDL looks.
     """
     from edl_ckpt.cli.render import doctor as render_doctor
-    from edl_ckpt.cli.render.program_facts import extra_facts, program_facts
     from edl_ckpt.core import examine_storage
 
-    program, extras = list(program_facts()), list(extra_facts())
+    program, extras = list(render_doctor.program_facts()), list(render_doctor.extra_facts())
     storage = None
     if location is not None:
         if not no_write:

@@ -43,7 +43,7 @@ def import_command(
     Each row goes to the parameter server that ElasticDL expects. The fingerprint proves the result. --dry-run reads the
     ids, and shows the shards that would be written.
     """
-    from edl_ckpt.cli.render import importing as render_import
+    from edl_ckpt.cli.render import written
     from edl_ckpt.core.base.memory import keep_freed_memory
     from edl_ckpt.core.operations import importing
 
@@ -65,8 +65,8 @@ def import_command(
             made, settings = getattr(importing, plan)(*where, **acting)
             for warning in (*made.warnings, *settings.warnings):
                 out.warn(warning)
-            planned, by = render_import.plan_document(made, settings, cluster_of(work)), workers_of(work)
-            out.show(lambda: planned, lambda: render_import.plan_human(made, settings, by))
+            planned, by = written.plan_import_document(made, settings, cluster_of(work)), workers_of(work)
+            out.show(lambda: planned, lambda: written.plan_import_human(made, settings, by))
             return
         result = getattr(importing, run)(*where, wait_seconds=wait, **acting)
-    out.show(lambda: render_import.document(result), lambda: render_import.human(result))
+    out.show(lambda: written.import_document(result), lambda: written.import_human(result))

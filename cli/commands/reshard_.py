@@ -44,7 +44,7 @@ def reshard_command(
 
     The new shards become visible only after their fingerprint has proved that no value was lost.
     """
-    from edl_ckpt.cli.render import reshard as render_reshard
+    from edl_ckpt.cli.render import written
     from edl_ckpt.core.base.memory import keep_freed_memory
     from edl_ckpt.core.operations.reshard.execute import execute_reshard
     from edl_ckpt.core.operations.reshard.needed import find_resharded
@@ -56,7 +56,7 @@ def reshard_command(
     if if_needed:
         made = find_resharded(version, ps, output=where, layout=layout, force=force, reporter=out)
         if made is not None:
-            out.show(lambda: render_reshard.document(made, dry_run=dry_run), lambda: render_reshard.human(made))
+            out.show(lambda: written.reshard_document(made, dry_run=dry_run), lambda: written.reshard_human(made))
             return
     target, size_bytes = where or version.location, None if dry_run else version.size_bytes
     writing = working(out, cluster, workers, target=target, size_bytes=size_bytes)
@@ -74,12 +74,12 @@ def reshard_command(
         for warning in (*plan.warnings, *settings.warnings):
             out.warn(warning)
         if dry_run:
-            planned = render_reshard.plan_document(plan, settings, cluster_of(work))
-            out.show(lambda: planned, lambda: render_reshard.plan_human(plan, settings, workers_of(work)))
+            planned = written.plan_reshard_document(plan, settings, cluster_of(work))
+            out.show(lambda: planned, lambda: written.plan_reshard_human(plan, settings, workers_of(work)))
             return
         how = o.locking(out, lock_wait)
         result = execute_reshard(plan, settings, executor=work["executor"], keep_old=keep_old, force=force, **how)
-    out.show(lambda: render_reshard.document(result), lambda: render_reshard.human(result))
+    out.show(lambda: written.reshard_document(result), lambda: written.reshard_human(result))
 
 
 def _where(output: str | None, out: Output) -> Location | None:

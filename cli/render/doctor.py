@@ -1,29 +1,77 @@
-"""What the program runs with and what a storage can do, as text and as JSON."""
+"""What the program runs with and what a storage can do: found out, as text and as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import platform
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
+from edl_ckpt.cli import __version__
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import picked
-from edl_ckpt.cli.terminal.lines import Lines, head, styled
-from edl_ckpt.cli.terminal.tables import Cell, Column, Table
-from edl_ckpt.core.base.words import extra_hint
+from edl_ckpt.cli.terminal.tables import Cell, Column, Lines, Table, head, styled
+from edl_ckpt.core.base.words import counted, extra_hint
 from edl_ckpt.core.storage.facts import Fact, Verdict
 
 if TYPE_CHECKING:
     from edl_ckpt.core import StorageReport
 
+EXTRAS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
+    "s3": (("botocore", "google_crc32c"), "S3 as a location"),
+    "watch": (("watchfiles",), "`wait` and `watch` hear of changes from the kernel"),
+    "tensorboard": (("tensorboard",), "`metrics import` from TensorBoard's event files"),
+    "arrow": (("pyarrow",), "Parquet"),
+    "pandas": (("pandas",), "tables as data frames, in the library"),
+    "torch": (("torch",), "states of PyTorch"),
+    "tensorflow": (("tensorflow",), "checkpoints of TensorFlow"),
+    "report": (("jinja2", "vl_convert"), "`report`: a page of charts"),
+    "tui": (("textual",), "`browse`: a checkpoint in the terminal"),
+    "dask": (("distributed",), "--cluster: work on several machines"),
+}
+"""The extras of the package: the modules that each brings, and what it gives."""
 _STYLES: Final[Mapping[Verdict, Cell]] = {
     Verdict.FINE: Cell("ok", "green"),
     Verdict.WEAKER: Cell("weaker", "yellow"),
     Verdict.BROKEN: Cell("broken", "bold red"),
     Verdict.UNKNOWN: Cell("-", "dim"),
 }
-
-
 _VERDICT: Final = Column("verdict", worth=9, title="")
+
+
+def program_facts() -> Iterator[Fact]:
+    """Yield what the program runs with."""
+    import google.protobuf
+    import numpy as np
+    from google.protobuf.internal import api_implementation
+
+    from edl_ckpt.core.kernel import bulk
+
+    yield Fact("edl-ckpt", __version__)
+    if bulk.kernel is not None:
+        yield Fact("kernel", "compiled")
+    else:
+        slower = "reshard, verify, diff and export take up to five times as long"
+        why = f"numpy does its work, and {slower}; install edl-ckpt again, with a C compiler"
+        yield Fact("kernel", "not compiled", Verdict.WEAKER, why)
+    yield Fact("Python", f"{platform.python_version()}, {platform.system()} {platform.machine()}")
+    yield Fact("numpy", np.__version__)
+    kind = api_implementation.Type()
+    slow = kind == "python"
+    why = "its compiled form is missing: versions in old formats are read more slowly" if slow else ""
+    yield Fact("protobuf", f"{google.protobuf.__version__} ({kind})", Verdict.WEAKER if slow else Verdict.FINE, why)
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    why = "one thread does all the work: --workers gives no more" if usable == 1 else ""
+    yield Fact("processors", counted(usable, "core"), Verdict.WEAKER if why else Verdict.FINE, why)
+
+
+def extra_facts() -> Iterator[Fact]:
+    """Yield for each extra whether it is installed; one that is missing is no fault."""
+    for extra, (modules, gives) in EXTRAS.items():
+        is_there = all(find_spec(name) is not None for name in modules)
+        found = ("installed", Verdict.FINE) if is_there else ("missing", Verdict.UNKNOWN)
+        yield Fact(extra, *found, gives)
 
 
 def document(program: Iterable[Fact], extras: Iterable[Fact], storage: StorageReport | None) -> dict[str, Any]:

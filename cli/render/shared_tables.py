@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from edl_ckpt.cli.terminal import text
-from edl_ckpt.cli.terminal.documents import as_dict, document_of
-from edl_ckpt.cli.terminal.lines import Lines, styled
-from edl_ckpt.cli.terminal.tables import MOST_ROWS, Bar, Column, Content, Table
+from edl_ckpt.cli.terminal.tables import MOST_ROWS, Bar, Column, Content, Lines, Table, styled
 from edl_ckpt.core.base import words
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from edl_ckpt.core.catalog.target import WritePlan
     from edl_ckpt.core.model.tables import ShardSummary
     from edl_ckpt.core.model.versions import ShardFile
-    from edl_ckpt.core.moving.settings import ReshardSettings
-    from edl_ckpt.core.operations.importing import ArraysPlan
-    from edl_ckpt.core.operations.reshard.plan import ReshardPlan
 
 Item = TypeVar("Item")
 SHARD_COLUMNS: Final = (
@@ -44,42 +38,6 @@ def first_rows(
     more = text.count(len(items) - MOST_ROWS, f"more {noun}")
     shown = items[-MOST_ROWS:] if last else items[:MOST_ROWS]
     return shown, [styled(f"  and {more}; {way}, and --json has everything", "dim")]
-
-
-def planned_version(
-    name: str,
-    plan: ArraysPlan | ReshardPlan,
-    settings: ReshardSettings,
-    ref: str,
-    cluster: Mapping[str, Any] | None,
-    **more: bool,
-) -> dict[str, Any]:
-    """Return the document of a dry run that would write a version: everything that its plan tells."""
-    target, parts = plan.target, settings.parts
-    unknown = dict.fromkeys(("seconds", "peak_memory_bytes", "fingerprint", "forced"))
-    return document_of(
-        name,
-        plan,
-        "ref output from_ps to_ps version size_bytes bytes_read bytes_written rows seconds peak_memory_bytes"
-        f" fingerprint shards forced {' '.join(more)} layout skew warnings cluster parts",
-        ref=ref,
-        output=target.location.url,
-        version=target.number,
-        layout=target.layout.name,
-        **{"bytes_read": plan.survey.bytes_read, "bytes_written": 0, **unknown, **more},
-        warnings=[*plan.warnings, *settings.warnings],
-        cluster=cluster,
-        parts=parts and {**as_dict(parts), "times_read": parts.times_read},
-    )
-
-
-def planned_lines(plan: WritePlan, settings: ReshardSettings, how: str) -> Lines:
-    """Yield the shards that a dry run would write, in which parts, and `how` in words."""
-    yield shard_table(plan.shards)
-    if settings.parts is not None:
-        yield styled(str(settings.parts), "dim")
-    content = f"{words.size(plan.size_bytes)}, {text.count(plan.rows, 'row')}"
-    yield styled(f"{content}, largest shard {plan.skew:.2f} x the mean{how}. Nothing was written.", "dim")
 
 
 def proved_lines(what: str, fingerprint: str | None) -> Lines:

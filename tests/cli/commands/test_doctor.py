@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from edl_ckpt.cli.render import doctor as render_doctor
-from edl_ckpt.cli.render.program_facts import EXTRAS, program_facts
+from edl_ckpt.cli.render.doctor import EXTRAS, program_facts
 from edl_ckpt.cli.terminal.tables import draw
 from edl_ckpt.core import StorageReport, examine_storage, save_checkpoint
 from edl_ckpt.core.base.errors import AuthError, EdlCkptError, NotFoundError, UnsupportedError

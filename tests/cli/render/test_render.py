@@ -36,15 +36,13 @@ from edl_ckpt.cli.render import du as render_usage
 from edl_ckpt.cli.render import experiment as render_experiment
 from edl_ckpt.cli.render import export as render_export
 from edl_ckpt.cli.render import get as render_get
-from edl_ckpt.cli.render import importing as render_import
 from edl_ckpt.cli.render import inspect as render_inspect
 from edl_ckpt.cli.render import listing as render_list
 from edl_ckpt.cli.render import metadata as render_metadata
 from edl_ckpt.cli.render import metrics as render_metrics
 from edl_ckpt.cli.render import prune as render_prune
 from edl_ckpt.cli.render import report as render_report
-from edl_ckpt.cli.render import reports
-from edl_ckpt.cli.render import reshard as render_reshard
+from edl_ckpt.cli.render import reports, written
 from edl_ckpt.cli.render import unlock as render_unlock
 from edl_ckpt.cli.render import verify as render_verify
 from edl_ckpt.cli.render import wait as render_wait
@@ -238,14 +236,16 @@ def _check_version(version: Version, tmp_path: Path, capsys: pytest.CaptureFixtu
         plan, settings = prepare_reshard(version, 3, output=str(tmp_path / f"out-{version.version}"))
     except EdlCkptError:
         return
-    check(render_reshard.plan_document(plan, settings), render_reshard.plan_human(plan, settings), "reshard/1", capsys)
+    check(
+        written.plan_reshard_document(plan, settings), written.plan_reshard_human(plan, settings), "reshard/1", capsys
+    )
     parts = PartsPlan("spilled", 2, 9, 30, 1 << 20, 1 << 21, 5000, 1 << 26, 1 << 25, 1 << 19, 5 << 20, 1 << 26)
     sending = replace(settings, parts=parts)
-    check(render_reshard.plan_document(plan, sending), render_reshard.plan_human(plan, sending), "reshard/1", capsys)
+    check(written.plan_reshard_document(plan, sending), written.plan_reshard_human(plan, sending), "reshard/1", capsys)
     assert "30 parts in 9 tasks, spilled: values read 2.00 times (2.0 MiB), 512.0 KiB by local disks" in str(parts)
     result = execute_reshard(plan, settings)
-    check(render_reshard.document(result), render_reshard.human(result), "reshard/1", capsys)
-    assert set(render_reshard.document(result)) <= set(render_reshard.plan_document(plan, settings))
+    check(written.reshard_document(result), written.reshard_human(result), "reshard/1", capsys)
+    assert set(written.reshard_document(result)) <= set(written.plan_reshard_document(plan, settings))
     copy = plan_copy([version], plan.target.location.with_url(f"{plan.target.location}-copy"))
     check(render_copy.plan_document(copy), render_copy.plan_human(copy), "copy/1", capsys)
     try:
@@ -436,10 +436,10 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "get.variable_document": lambda r: [render_get.variable_document("run@1", "a\x1b", _VECTOR, "float32")],
     "get.variable_human": lambda r: [render_get.variable_human("run@1", "a\x1b", _VECTOR, "float32")],
     "get.variable_rows": lambda r: [render_get.variable_rows(_VECTOR)],
-    "importing.document": lambda r: [render_import.document(r.imported)],
-    "importing.human": lambda r: [render_import.human(r.imported)],
-    "importing.plan_document": lambda r: [render_import.plan_document(*r.plan)],
-    "importing.plan_human": lambda r: [render_import.plan_human(*r.plan)],
+    "written.import_document": lambda r: [written.import_document(r.imported)],
+    "written.import_human": lambda r: [written.import_human(r.imported)],
+    "written.plan_import_document": lambda r: [written.plan_import_document(*r.plan)],
+    "written.plan_import_human": lambda r: [written.plan_import_human(*r.plan)],
     "inspect.document": lambda r: [
         render_inspect.document(r.summary),
         render_inspect.document(r.summary, r.stats),
@@ -469,10 +469,10 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
         render_report.document(report_location(r.listing.location, policy)) for policy in (None, Policy((Latest(1),)))
     ],
     "report.human": lambda r: [render_report.human(report_location(r.listing.location), "a\x1b.html")],
-    "reshard.document": lambda r: [render_reshard.document(r.resharded)],
-    "reshard.human": lambda r: [render_reshard.human(r.resharded)],
-    "reshard.plan_document": lambda r: [render_reshard.plan_document(*r.plan)],
-    "reshard.plan_human": lambda r: [render_reshard.plan_human(*r.plan)],
+    "written.reshard_document": lambda r: [written.reshard_document(r.resharded)],
+    "written.reshard_human": lambda r: [written.reshard_human(r.resharded)],
+    "written.plan_reshard_document": lambda r: [written.plan_reshard_document(*r.plan)],
+    "written.plan_reshard_human": lambda r: [written.plan_reshard_human(*r.plan)],
     "unlock.document": lambda r: [render_unlock.document(r.listing.location, _HOLDERS)],
     "unlock.human": lambda r: [render_unlock.human(r.listing.location, _HOLDERS)],
     "du.document": lambda r: [render_usage.document(usage(r))],
@@ -487,7 +487,7 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "verify.human": lambda r: [render_verify.human(r.verified)],
     "wait.document": lambda r: map(render_wait.document, r.waits),
     "watch.document": lambda r: map(render_watch.document, r.events),
-    "watch.human": lambda r: map(render_watch.human, r.events),
+    "watch.human": lambda r: ([render_watch.human(event)] for event in r.events),
     "watch.live_human": lambda r: [
         render_watch.live_human(r.moment, r.events, {}, limits=Limits(), title="a\x1b[bold]", notes=["\x1b", "x" * 300])
     ],
