@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import document_of, picked, rows_of
-from edl_ckpt.cli.terminal.lines import Lines, head, styled
-from edl_ckpt.cli.terminal.tables import Column, Table
+from edl_ckpt.cli.terminal.tables import Column, Lines, Table, head, styled
 
 if TYPE_CHECKING:
     from edl_ckpt.cli.options.settings import Setting, Settings

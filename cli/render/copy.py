@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import document_of, failure, picked, rows_of
-from edl_ckpt.cli.terminal.lines import Lines, styled
+from edl_ckpt.cli.terminal.tables import Lines, styled
 from edl_ckpt.core.base import words
 
 if TYPE_CHECKING:

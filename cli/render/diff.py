@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from edl_ckpt.cli.render.shared_tables import first_rows
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import as_dict
-from edl_ckpt.cli.terminal.lines import Lines, styled
-from edl_ckpt.cli.terminal.tables import MOST_ROWS, Bar, Cell, Column, Content, Histogram, Table, beside
+from edl_ckpt.cli.terminal.tables import MOST_ROWS, Bar, Cell, Column, Content, Histogram, Lines, Table, beside, styled
 from edl_ckpt.core.operations.diff import HISTOGRAM_EDGES
 
 if TYPE_CHECKING:

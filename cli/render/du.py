@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import document_of, picked
-from edl_ckpt.cli.terminal.lines import Lines, head, styled
-from edl_ckpt.cli.terminal.tables import Bar, Column, Table
+from edl_ckpt.cli.terminal.tables import Bar, Column, Lines, Table, head, styled
 from edl_ckpt.core.base import words
 
 if TYPE_CHECKING:

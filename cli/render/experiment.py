@@ -8,8 +8,7 @@ from edl_ckpt.cli.render import listing as render_list
 from edl_ckpt.cli.render.metrics import BEST, metric_cell
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import picked, rows_of
-from edl_ckpt.cli.terminal.lines import Lines, head, styled
-from edl_ckpt.cli.terminal.tables import Cell, Column, Table
+from edl_ckpt.cli.terminal.tables import Cell, Column, Lines, Table, head, styled
 from edl_ckpt.core.base import words
 from edl_ckpt.core.catalog.experiment import Experiment, Trial
 from edl_ckpt.core.model.versions import State, Version

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from edl_ckpt.cli.render.shared_tables import proved_lines
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import as_dict
-from edl_ckpt.cli.terminal.lines import Lines, head, styled
-from edl_ckpt.cli.terminal.tables import Column, Table
+from edl_ckpt.cli.terminal.tables import Column, Lines, Table, head, styled
 from edl_ckpt.core.base import words
 
 if TYPE_CHECKING:

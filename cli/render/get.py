@@ -10,8 +10,7 @@ import numpy.typing as npt
 
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import document_of
-from edl_ckpt.cli.terminal.lines import Lines, head, styled
-from edl_ckpt.cli.terminal.tables import Column, Fitted, Table
+from edl_ckpt.cli.terminal.tables import Column, Fitted, Lines, Table, head, styled
 from edl_ckpt.core.base import words
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from edl_ckpt.cli.render.metadata import lines
 from edl_ckpt.cli.render.shared_tables import first_rows, shard_table
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import Several, as_dict
-from edl_ckpt.cli.terminal.lines import Lines, head, styled
-from edl_ckpt.cli.terminal.tables import Cell, Column, Histogram, Table, beside
+from edl_ckpt.cli.terminal.tables import Cell, Column, Histogram, Lines, Table, beside, head, styled
 from edl_ckpt.core.base import words
 
 if TYPE_CHECKING:

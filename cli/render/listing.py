@@ -10,8 +10,7 @@ from edl_ckpt.cli.render.metrics import BEST, best_paths, metric_cell, names_of
 from edl_ckpt.cli.render.shared_tables import first_rows
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import Several, picked
-from edl_ckpt.cli.terminal.lines import Lines, head, styled
-from edl_ckpt.cli.terminal.tables import PIPE, Bar, Cell, Column, Table
+from edl_ckpt.cli.terminal.tables import PIPE, Bar, Cell, Column, Lines, Table, head, styled
 from edl_ckpt.core.base import words
 from edl_ckpt.core.model.listings import Listing
 from edl_ckpt.core.model.versions import State, Version

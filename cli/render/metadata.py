@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import Recorded, document_of
-from edl_ckpt.cli.terminal.lines import Lines, head, styled
-from edl_ckpt.cli.terminal.tables import Cell, Column, Table
+from edl_ckpt.cli.terminal.tables import Cell, Column, Lines, Table, head, styled
 from edl_ckpt.core.model.versions import Version
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import document_of, picked
-from edl_ckpt.cli.terminal.lines import Lines, head, styled
-from edl_ckpt.cli.terminal.tables import Cell, Column, Table
+from edl_ckpt.cli.terminal.tables import Cell, Column, Lines, Table, head, styled
 from edl_ckpt.core.base import words
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.catalog.listing import ranked

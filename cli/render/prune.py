@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import Several, failure, picked, rows_of
-from edl_ckpt.cli.terminal.lines import Lines, head, styled
-from edl_ckpt.cli.terminal.tables import Cell, Column, Content, Table
+from edl_ckpt.cli.terminal.tables import Cell, Column, Content, Lines, Table, head, styled
 from edl_ckpt.core.base import words
 from edl_ckpt.core.operations.prune.plan import Action
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from edl_ckpt.cli.render.listing import keys_of, timestamp
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import as_dict, document_of, picked
-from edl_ckpt.cli.terminal.lines import Lines, head
+from edl_ckpt.cli.terminal.tables import Lines, head
 
 if TYPE_CHECKING:
     from edl_ckpt.core.model.versions import Version

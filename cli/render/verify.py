@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from edl_ckpt.cli.render.shared_tables import first_rows
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import failure, picked, rows_of
-from edl_ckpt.cli.terminal.lines import Lines, head, styled
-from edl_ckpt.cli.terminal.tables import PIPE
+from edl_ckpt.cli.terminal.tables import PIPE, Lines, head, styled
 from edl_ckpt.core.base.errors import EdlCkptError
 
 if TYPE_CHECKING:

@@ -1,8 +1,9 @@
-"""Tables that never lie: what does not fit the window gives way in a known order, and no number is ever cut.
+"""Lines and tables that never lie: what does not fit the window gives way in a known order, and no number is ever cut.
 
 A column says what it has. Bars and histograms give way first. Then names fold at separators, and prose at spaces. Then
 columns are left out, those of least worth first, and a line names them. Below 60 columns, and wherever even that does
-not fit, each row becomes a block of lines. A pipe has no width, so nothing there is folded or left out.
+not fit, each row becomes a block of lines. A pipe has no width, so nothing there is folded or left out. A line imports
+rich only when it is made: a document and the help need none.
 """
 
 from __future__ import annotations
@@ -100,6 +101,8 @@ class Histogram:
 _Drawable = Cell | Bar | Histogram
 Content = str | Cell | tuple[str, str] | Bar | Histogram
 Line = list[Cell]
+Lines = Iterator["RenderableType"]
+"""What a renderer yields, from top to bottom: lines and tables."""
 
 
 class Table:
@@ -355,6 +358,18 @@ def _levels(cells: Sequence[Sequence[Cell]]) -> Iterator[list[Cell]]:
     """Yield the cells of each line of a row whose cells are folded."""
     for level in range(max(map(len, cells))):
         yield [parts[level] if level < len(parts) else Cell("") for parts in cells]
+
+
+def styled(words: str = "", style: str = "") -> Text:
+    """Return a line in a style of rich, such as 'dim' or 'bold red'."""
+    from rich.text import Text
+
+    return Text(words, style)
+
+
+def head(name: str, about: str = "", style: str = "dim") -> Text:
+    """Return the line above a result: its name, escaped and bold, and what there is to say about it."""
+    return styled(text.escaped(name), "bold").append(f"  {about}" if about else "", style)
 
 
 def draw(items: Iterable[RenderableType], console: Console, *, charset: str = "utf-8") -> None:
