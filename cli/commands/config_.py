@@ -23,13 +23,10 @@ def config_show_command(
     means all that have the option. Secrets are shown as ***.
     """
     from edl_ckpt.cli.options.settings import settings_in_force
-    from edl_ckpt.cli.render import config as render_config
+    from edl_ckpt.cli.render import config as render
 
     found = settings_in_force(out.config)
     out.show(
-        lambda: render_config.document(found),
-        lambda: render_config.human(found, origin=origin, every=every),
-        lambda: render_config.rows(found),
+        lambda: render.document(found), render.human(found, origin=origin, every=every), lambda: render.rows(found)
     )
-    if not found.is_sound:
-        raise SystemExit(3)
+    out.conclude(ok=found.is_sound)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.manual.marks import WRITES, declared
@@ -43,7 +42,7 @@ def copy_command(
     stopped. Versions already there with identical content are skipped; a different version under the same number is
     refused.
     """
-    from edl_ckpt.cli.render import copy as render_copy
+    from edl_ckpt.cli.render import copy as render
     from edl_ckpt.core.operations.copy.execute import execute_copy
     from edl_ckpt.core.operations.copy.plan import plan_copy
 
@@ -54,17 +53,15 @@ def copy_command(
     source = words[0] if len(words) == 2 else None
     versions = _versions(source, out, since=since, every=every)
     plan = plan_copy(versions, out.location(words[-1]), force=force)
-    for warning in plan.warnings:
-        out.warn(warning)
+    out.warn(*plan.warnings)
     with working(out, cluster, workers, target=plan.target) as work, resumable(out, _AGAIN):
         if dry_run:
-            planned, by = render_copy.plan_document(plan, cluster_of(work)), workers_of(work)
-            human = partial(render_copy.plan_human, plan, by)
-            out.show(lambda: planned, human, lambda: render_copy.rows(planned["copied"]))
+            planned, by = render.plan_document(plan, cluster_of(work)), workers_of(work)
+            out.show(lambda: planned, render.plan_human(plan, by), lambda: render.rows(planned["copied"]))
             return
         result = execute_copy(plan, **work, **o.locking(out, lock_wait))
-        done = render_copy.document(result)
-        out.show(lambda: done, lambda: render_copy.human(result), lambda: render_copy.rows(done["copied"]))
+        done = render.document(result)
+        out.show(lambda: done, render.human(result), lambda: render.rows(done["copied"]))
         for ref, error in result.failed:
             out.warn(f"{ref}: not copied completely: {error}{f'; {error.hint}' if error.hint else ''}")
         if result.failed:

@@ -28,7 +28,7 @@ def demo_command(
 
     It has several versions, one of them incomplete. The demo runs commands on them and shows their output.
     """
-    from edl_ckpt.cli.render import demo as render_demo
+    from edl_ckpt.cli.render import demo as render
     from edl_ckpt.core.base.errors import RefusedError
 
     if (os.path.isdir(directory) and os.listdir(directory)) or os.path.isfile(directory):
@@ -36,7 +36,7 @@ def demo_command(
     make_checkpoints(directory, layout=layout, reporter=out)
     if out.json:
         ran = [(arguments, *captured(arguments, out)) for arguments in _walk(directory)]
-        out.print_json(render_demo.document(directory, _PS_NUM, _VERSIONS, ran))
+        out.print_json(render.document(directory, _PS_NUM, _VERSIONS, ran))
         return
     out.say(f"A job with {_PS_NUM} parameter servers saved {len(_VERSIONS)} versions. The last save was interrupted.")
     for arguments in _walk(directory):

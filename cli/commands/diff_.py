@@ -39,7 +39,7 @@ def diff_command(
     The versions may differ in shard count and generation. A second reference that begins with @ is in the location of
     the first. Exit code 3 means that their content differs.
     """
-    from edl_ckpt.cli.render import diff as render_diff
+    from edl_ckpt.cli.render import diff as render
     from edl_ckpt.core.operations.diff import diff_versions
 
     if not tolerance >= 0:
@@ -54,9 +54,8 @@ def diff_command(
     with working(out, cluster, workers) as work:
         result = diff_versions(*versions, tolerance=tolerance, top=top, rows=rows, **work, reporter=out)
     out.show(
-        lambda: render_diff.document(result, rows=rows),
-        lambda: render_diff.human(result, every=out.shows_all(every)),
-        lambda: render_diff.changed_rows(result) if rows else render_diff.rows(result),
+        lambda: render.document(result, rows=rows),
+        render.human(result, every=out.shows_all(every)),
+        lambda: render.changed_rows(result) if rows else render.rows(result),
     )
-    if not result.equal:
-        raise SystemExit(3)
+    out.conclude(ok=result.equal)

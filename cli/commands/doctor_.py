@@ -23,18 +23,15 @@ def doctor_command(
     Of the program: its kernel, libraries and extras. Of a LOCATION: its file system or service, found out with small
     files below .edl-ckpt-0 that are removed again, where no reader and no scan of ElasticDL looks.
     """
-    from edl_ckpt.cli.render import doctor as render_doctor
+    from edl_ckpt.cli.render import doctor as render
     from edl_ckpt.core import examine_storage
 
-    program, extras = list(render_doctor.program_facts()), list(render_doctor.extra_facts())
+    program, extras = list(render.program_facts()), list(render.extra_facts())
     storage = None
     if location is not None:
         if not no_write:
             place = f"{escaped(location)}/.edl-ckpt-0"
             out.say(f"doctor writes small files below {place} and removes them; not with --no-write")
         storage = examine_storage(out.location(location), write=not no_write)
-    out.show(
-        lambda: render_doctor.document(program, extras, storage), lambda: render_doctor.human(program, extras, storage)
-    )
-    if not render_doctor.is_sound(program, storage):
-        raise SystemExit(3)
+    out.show(lambda: render.document(program, extras, storage), render.human(program, extras, storage))
+    out.conclude(ok=render.is_sound(program, storage))

@@ -17,7 +17,7 @@ def du_command(
     Of a location: its versions, deleted ones in the trash, what commands left, and files of others. Of a version, as in
     run@100: its tables and variables, from headers.
     """
-    from edl_ckpt.cli.render import du as render_usage
+    from edl_ckpt.cli.render import du as render
     from edl_ckpt.core.operations.summary import summarize
     from edl_ckpt.core.operations.usage import measure_usage
     from edl_ckpt.core.reading.reader import open_checkpoint
@@ -26,14 +26,12 @@ def du_command(
         with open_checkpoint(resolve_ref(ref, out)) as checkpoint:
             summary = summarize(checkpoint.version, checkpoint.shards)
         out.show(
-            lambda: render_usage.version_document(summary),
-            lambda: render_usage.version_human(summary),
-            lambda: render_usage.version_rows(summary),
+            lambda: render.version_document(summary),
+            render.version_human(summary),
+            lambda: render.version_rows(summary),
         )
         return
     usage = measure_usage(parsed_ref(ref, out).location)
-    out.show(lambda: render_usage.document(usage), lambda: render_usage.human(usage), lambda: render_usage.rows(usage))
-    for problem in usage.problems:
-        out.warn(problem)
-    if usage.problems:
-        raise SystemExit(3)
+    out.show(lambda: render.document(usage), render.human(usage), lambda: render.rows(usage))
+    out.warn(*usage.problems)
+    out.conclude(ok=not usage.problems)

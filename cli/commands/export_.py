@@ -72,7 +72,7 @@ def export_command(
     --table and --variable export a part of it. The command needs little memory, whatever the size of the version. A
     pipe or a device as OUTPUT is written into. When OUTPUT is stdout, the report goes to stderr.
     """
-    from edl_ckpt.cli.render import export as render_export
+    from edl_ckpt.cli.render import export as render
     from edl_ckpt.core.operations.export import Selection, export_version, plan_export
     from edl_ckpt.core.storage.streams import descriptor_of
 
@@ -97,12 +97,12 @@ def export_command(
     with working(out, cluster, None, target=goal) as work, resumable(out, _again(goal)):
         if dry_run:
             plan = plan_export(version, goal, executor=work["executor"], **chosen)
-            planned, workers = render_export.plan_document(plan, cluster_of(work)), workers_of(work)
-            out.show(lambda: planned, lambda: render_export.plan_human(plan, workers))
+            planned, workers = render.plan_document(plan, cluster_of(work)), workers_of(work)
+            out.show(lambda: planned, render.plan_human(plan, workers))
             return
         result = export_version(version, goal, executor=work["executor"], **chosen)
     show = out.show_aside if descriptor_of(result.output) == 1 else out.show
-    show(lambda: render_export.document(result), lambda: render_export.human(result))
+    show(lambda: render.document(result), render.human(result))
     if result.overflowed:
         values = counted(result.overflowed, "value")
         out.warn(f"{values} became infinite: too large for {dtype}")

@@ -45,7 +45,7 @@ def get_command(
     The command opens only the shards that the ids belong to, and reads only the rows or the slice. A slice of a table
     counts its rows shard after shard. Exit code 3 means that an id is not in the table.
     """
-    from edl_ckpt.cli.render import get as render_get
+    from edl_ckpt.cli.render import get as render
     from edl_ckpt.core.operations.lookup import find_nearest, look_up
 
     by_id = bool(ids or ids_file or nearest or everywhere)
@@ -67,34 +67,28 @@ def get_command(
     if files.write(found.vectors):
         show_rows(out, found, close)
     out.detail(f"read {found.bytes_read} bytes of {version.size_bytes}")
-    for warning in render_get.warnings(found):
-        out.warn(warning)
-    if found.missing:
-        raise SystemExit(3)
+    out.warn(*render.warnings(found))
+    out.conclude(ok=not found.missing)
 
 
 def _show_variable(out: Output, version: Version, name: str, index: str | None, files: ValueFiles) -> None:
-    from edl_ckpt.cli.render import get as render_get
+    from edl_ckpt.cli.render import get as render
     from edl_ckpt.core.operations.lookup import slice_variable
 
     values, dtype = slice_variable(version, name, "..." if index is None else index)
     if files.write(values):
         out.show(
-            lambda: render_get.variable_document(version.ref, name, values, dtype.name, index),
-            lambda: render_get.variable_human(version.ref, name, values, dtype.name, index),
-            lambda: render_get.variable_rows(values),
+            lambda: render.variable_document(version.ref, name, values, dtype.name, index),
+            render.variable_human(version.ref, name, values, dtype.name, index),
+            lambda: render.variable_rows(values),
         )
 
 
 def show_rows(out: Output, found: Lookup, close: Sequence[Neighbours] = (), *, name: str = "get") -> None:
     """Print rows of a table, and those nearest to them, as the command of this name does."""
-    from edl_ckpt.cli.render import get as render_get
+    from edl_ckpt.cli.render import get as render
 
-    out.show(
-        lambda: render_get.document(found, close, name=name),
-        lambda: render_get.human(found, close),
-        lambda: render_get.rows(found),
-    )
+    out.show(lambda: render.document(found, close, name=name), render.human(found, close), lambda: render.rows(found))
 
 
 def _show_slice(out: Output, version: Version, table: str, index: str, files: ValueFiles) -> None:

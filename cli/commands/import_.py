@@ -63,10 +63,9 @@ def import_command(
         acting["executor"] = work["executor"]
         if dry_run:
             made, settings = getattr(importing, plan)(*where, **acting)
-            for warning in (*made.warnings, *settings.warnings):
-                out.warn(warning)
+            out.warn(*made.warnings, *settings.warnings)
             planned, by = written.plan_import_document(made, settings, cluster_of(work)), workers_of(work)
-            out.show(lambda: planned, lambda: written.plan_import_human(made, settings, by))
+            out.show(lambda: planned, written.plan_import_human(made, settings, by))
             return
         result = getattr(importing, run)(*where, wait_seconds=wait, **acting)
-    out.show(lambda: written.import_document(result), lambda: written.import_human(result))
+    out.show(lambda: written.import_document(result), written.import_human(result))

@@ -23,7 +23,7 @@ def inspect_command(
 
     Without --stats the command reads headers only.
     """
-    from edl_ckpt.cli.render import inspect as render_inspect
+    from edl_ckpt.cli.render import inspect as render
     from edl_ckpt.core.base.errors import IncompleteError
     from edl_ckpt.core.base.words import missing_shards
     from edl_ckpt.core.operations.stats import tensor_stats
@@ -39,9 +39,9 @@ def inspect_command(
         found = tensor_stats(checkpoint, variables=names, tables=tables, reporter=out) if stats else ()
         out.detail(f"read {checkpoint.bytes_read} bytes of {version.size_bytes}")
     out.show(
-        lambda: render_inspect.document(summary, found),
-        lambda: render_inspect.human(summary, found, every=out.shows_all(every)),
-        lambda: render_inspect.rows(summary, found),
+        lambda: render.document(summary, found),
+        render.human(summary, found, every=out.shows_all(every)),
+        lambda: render.rows(summary, found),
     )
     for shard_index, problem in ((s, p) for s in checkpoint.shards for p in s.problems):
         out.warn(f"shard {shard_index.file.ps_id}, {problem.subject}: {problem.message} ({problem.code})")

@@ -75,21 +75,20 @@ def list_command(
     listings = [narrowed(_only(*each), sort=sort, best=best, tags=tag or (), mode=mode) for each in found]
     out.show(
         lambda: render_list.document(listings),
-        lambda: render_list.human(listings, time.time(), whole, every=out.shows_all(False), is_sorted=sort is not None),
+        render_list.human(listings, time.time(), whole, every=out.shows_all(False), is_sorted=sort is not None),
         lambda: render_list.rows(listings),
         lambda: render_list.records(listings),
     )
     for listing in whole:
         _warn(out, listing, tag or ())
-    _end(whole, failed)
+    _end(out, whole, failed)
 
 
-def _end(listings: list[Listing], failed: list[EdlCkptError]) -> None:
+def _end(out: Output, listings: list[Listing], failed: list[EdlCkptError]) -> None:
     """Raise the worst error, or exit with 3 when a version is there and cannot be read now."""
     if failed:
         raise max(failed, key=lambda error: error.exit_code)
-    if any(listing.unread for listing in listings):
-        raise SystemExit(3)
+    out.conclude(ok=not any(listing.unread for listing in listings))
 
 
 def _show_experiment(out: Output, place: str, metric: str | None, mode: str | None, grace_seconds: float) -> None:
@@ -101,17 +100,15 @@ def _show_experiment(out: Output, place: str, metric: str | None, mode: str | No
     found = list_experiment(out.location(place), metric=metric, mode=mode, grace_seconds=grace_seconds)
     out.show(
         lambda: render_experiment.document(found),
-        lambda: render_experiment.human(found),
+        render_experiment.human(found),
         lambda: render_experiment.rows(found),
         lambda: render_experiment.records(found),
     )
     for trial in found.trials:
         if trial.fault is not None:
             out.warn(str(trial.fault))
-        for warning in render_list.warnings(trial.listing):
-            out.warn(warning)
-    if found.unread:
-        raise SystemExit(3)
+        out.warn(*render_list.warnings(trial.listing))
+    out.conclude(ok=not found.unread)
 
 
 def _show_metrics(out: Output, listings: list[Listing], failed: list[EdlCkptError]) -> None:
@@ -119,7 +116,7 @@ def _show_metrics(out: Output, listings: list[Listing], failed: list[EdlCkptErro
     from edl_ckpt.cli.render import prometheus
 
     out.write(prometheus.of_listings(listings, [error.path or "" for error in failed]))
-    _end(listings, failed)
+    _end(out, listings, failed)
 
 
 def _warn(out: Output, listing: Listing, tags: Iterable[str]) -> None:
@@ -135,8 +132,7 @@ def _warn(out: Output, listing: Listing, tags: Iterable[str]) -> None:
     if hint is not None:
         out.say(f"{escaped(listing.location.url)}: {hint}")
         return
-    for warning in render_list.warnings(listing):
-        out.warn(warning)
+    out.warn(*render_list.warnings(listing))
 
 
 def _listings(

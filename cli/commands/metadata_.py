@@ -50,8 +50,7 @@ def metadata_show_command(out: Output, ref: o.Ref = None) -> None:
     _show(out, version)
     if version.metadata_fault:
         out.warn(f"{version.ref}: {version.metadata_fault}")
-    if version.unread:
-        raise SystemExit(3)
+    out.conclude(ok=not version.unread)
 
 
 @declared("metadata remove run@100 owner", "metadata remove run@100 owner lr", exits=NOTES)
@@ -70,13 +69,9 @@ def metadata_remove_command(
 
 
 def _show(out: Output, version: Version) -> None:
-    from edl_ckpt.cli.render import metadata as render_metadata
+    from edl_ckpt.cli.render import metadata as render
 
-    out.show(
-        lambda: render_metadata.document(version),
-        lambda: render_metadata.human(version),
-        lambda: render_metadata.rows(version),
-    )
+    out.show(lambda: render.document(version), render.human(version), lambda: render.rows(version))
 
 
 def _is_ref(word: str) -> bool:

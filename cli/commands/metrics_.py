@@ -73,7 +73,7 @@ def metrics_import_command(
 
     Metrics of a training step belong to the version with the same number. The command reports all that do not match.
     """
-    from edl_ckpt.cli.render import metrics as render_metrics
+    from edl_ckpt.cli.render import metrics as render
     from edl_ckpt.core.catalog.listing import list_versions
     from edl_ckpt.core.operations.metric_sources import import_metrics, match_series, read_series
 
@@ -83,12 +83,11 @@ def metrics_import_command(
         plan = match_series(series, where, list_versions(where).versions, nearest=nearest)
     else:
         plan = import_metrics(series, where, nearest=nearest, **o.locking(out, lock_wait))
-    for problem in plan.skipped[:20]:
-        out.warn(f"{source}: {problem}")
+    out.warn(*(f"{source}: {problem}" for problem in plan.skipped[:20]))
     out.show(
-        lambda: render_metrics.import_document(plan, applied=not dry_run),
-        lambda: render_metrics.import_human(plan, applied=not dry_run),
-        lambda: render_metrics.import_rows(plan),
+        lambda: render.import_document(plan, applied=not dry_run),
+        render.import_human(plan, applied=not dry_run),
+        lambda: render.import_rows(plan),
     )
 
 
@@ -143,21 +142,15 @@ def _number(name: str, text: str) -> float:
 
 def _show(out: Output, location: Location, version: int | str | None, *, changed: bool = True) -> None:
     """Show metrics; a command that only shows them ends with 3 when some cannot be read."""
-    from edl_ckpt.cli.render import metrics as render_metrics
+    from edl_ckpt.cli.render import metrics as render
     from edl_ckpt.core.catalog.listing import list_versions
 
     listing = list_versions(location)
     chosen = [v for v in listing.versions if version in {None, v.key}]
     out.show(
-        lambda: render_metrics.document(listing, chosen),
-        lambda: (
-            render_metrics.human(listing, chosen)
-            if version is None
-            else [render_metrics.line(listing, v) for v in chosen]
-        ),
-        lambda: render_metrics.rows(chosen),
+        lambda: render.document(listing, chosen),
+        render.human(listing, chosen) if version is None else (render.line(listing, v) for v in chosen),
+        lambda: render.rows(chosen),
     )
-    for problem in listing.problems:
-        out.warn(problem)
-    if not changed and (listing.unread if version is None else any(v.unread for v in chosen)):
-        raise SystemExit(3)
+    out.warn(*listing.problems)
+    out.conclude(ok=changed or not (listing.unread if version is None else any(v.unread for v in chosen)))

@@ -30,4 +30,4 @@ def note_command(
     version = o.resolve_named(words[0] if len(words) == 2 else None, out, "note", words[-1])
     set_note(version, words[-1], **o.locking(out, lock_wait))
     document = {"schema": "edl-ckpt/note/1", "ref": version.ref, "note": words[-1]}
-    out.show(lambda: document, lambda: [f"{escaped(version.ref)}: {escaped(words[-1]) or 'note removed'}"])
+    out.show(lambda: document, [f"{escaped(version.ref)}: {escaped(words[-1]) or 'note removed'}"])

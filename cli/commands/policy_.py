@@ -33,7 +33,7 @@ def policy_show_command(out: Output, location: o.Place = None) -> None:
         "words": list(policy.describe()),
     }
     words = escaped(", or ".join(policy.describe()))
-    out.show(lambda: document, lambda: [f"keep {words}" if words else "no policy is stored here"])
+    out.show(lambda: document, [f"keep {words}" if words else "no policy is stored here"])
 
 
 @declared("policy set run --keep 5", "policy set run --keep 3 --keep-best 1 --metric auc", exits=NOTES)

@@ -154,8 +154,7 @@ def _review(out: Output, plan: PrunePlan, *, max_delete: int | None, plan_out: s
             f"no complete version would remain in {abridged((place.url for place in plan.emptied), 3)}",
             hint="nothing was deleted; --even-newest and --yes on the command line delete the last one too",
         )
-    for warning in plan.warnings:
-        out.warn(warning, always=bool(plan.deletions))
+    out.warn(*plan.warnings, always=bool(plan.deletions))
     for place in () if plan.entries or plan.only_purges else plan.locations:
         if hint := trials_hint(place):
             out.warn(f"{place.url}: {hint}")
@@ -166,9 +165,9 @@ def _review(out: Output, plan: PrunePlan, *, max_delete: int | None, plan_out: s
 
 def _confirm(out: Output, plan: PrunePlan, *, trash: bool, listed: str) -> bool:
     """Show the plan where the question comes, and ask; there is nothing to ask when it changes nothing."""
-    from edl_ckpt.cli.render import prune as render_prune
+    from edl_ckpt.cli.render import prune as render
 
-    out.print_human(render_prune.plan_human(plan, listed=listed), stderr=out.is_for_programs or not sys.stdout.isatty())
+    out.print_human(render.plan_human(plan, listed=listed), stderr=out.is_for_programs or not sys.stdout.isatty())
     purge = plan.purge_older_than_seconds is not None
     if not plan.deletions and not purge:
         return True
@@ -186,14 +185,14 @@ def _confirm(out: Output, plan: PrunePlan, *, trash: bool, listed: str) -> bool:
 
 def _show(out: Output, done: PrunePlan | PruneResult, *, brief: bool, listed: str) -> None:
     """Print a plan, or a result with the files that could not be deleted."""
-    from edl_ckpt.cli.render import prune as render_prune
+    from edl_ckpt.cli.render import prune as render
     from edl_ckpt.core.operations.prune.plan import PrunePlan
 
     plan, result = (done, None) if isinstance(done, PrunePlan) else (done.plan, done)
     out.show(
-        lambda: render_prune.document(plan, result),
-        lambda: render_prune.human(plan, result, brief=brief, listed=listed),
-        lambda: render_prune.rows(plan, listed=listed),
+        lambda: render.document(plan, result),
+        render.human(plan, result, brief=brief, listed=listed),
+        lambda: render.rows(plan, listed=listed),
     )
     errors = result.errors if result else ()
     for error in errors:
@@ -205,5 +204,4 @@ def _show(out: Output, done: PrunePlan | PruneResult, *, brief: bool, listed: st
         if kind in _SAME_CODE:
             raise kind(message, hint=_RESUME)
         out.warn(f"{message}; {_RESUME}")
-    if errors or plan.unread:
-        raise SystemExit(3)
+    out.conclude(ok=not (errors or plan.unread))

@@ -36,7 +36,6 @@ def recover_command(
     words = [f"{escaped(where.url)}: {escaped(text)}" for text in (*done.done, *kept, *left)]
     out.show(
         lambda: {"schema": "edl-ckpt/recover/1", "location": where.url, **lists},
-        lambda: words or [f"{escaped(where.url)}: nothing to recover"],
+        words or [f"{escaped(where.url)}: nothing to recover"],
     )
-    if done.left:
-        raise SystemExit(3)
+    out.conclude(ok=not done.left)

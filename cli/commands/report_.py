@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated, Self
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options.common import Place, flag, option
@@ -13,7 +14,6 @@ from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.words import command
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.operations.export.output.target import ExportTarget
     from edl_ckpt.core.operations.report.results import LocationReport
     from edl_ckpt.core.storage.location import Location
 
@@ -42,7 +42,7 @@ def report_command(
     histograms, and how much values moved between versions. It reads little, and names what it does not read. It needs
     the extra `report`, unless --json prints the data alone.
     """
-    from edl_ckpt.cli.render import report as render_report
+    from edl_ckpt.cli.render import report as render
     from edl_ckpt.core.operations.report.results import ReportLimits
     from edl_ckpt.core.operations.report.survey import report_location
 
@@ -52,7 +52,7 @@ def report_command(
         raise UsageError("--json and the page cannot both go to stdout", hint="try: -o report.html --json")
     where = _checked(out.location(location))
     policy = rules.policy(out, [where])
-    with _ReportFile(out, output, force=force) as page:
+    with _page_file(out, output, force=force) as write:
         report = report_location(
             where,
             policy,
@@ -61,11 +61,10 @@ def report_command(
             values=not no_values,
             reporter=out,
         )
-        page.write(report)
+        write(report)
     if output != "-":
-        out.show(lambda: render_report.document(report), lambda: render_report.human(report, page.name))
-    if report.unread:
-        raise SystemExit(3)
+        out.show(lambda: render.document(report), render.human(report, output or ""))
+    out.conclude(ok=not report.unread)
 
 
 def _checked(where: Location) -> Location:
@@ -79,39 +78,30 @@ def _checked(where: Location) -> Location:
     return where
 
 
-class _ReportFile(ExitStack):
-    """The file of the page: where it may not stand, or cannot be drawn, is known before anything is read."""
+@contextmanager
+def _page_file(out: Output, name: str | None, *, force: bool) -> Iterator[Callable[[LocationReport], None]]:
+    """Yield what writes the page of a report, whole or not at all.
 
-    def __init__(self, out: Output, name: str | None, *, force: bool) -> None:
-        super().__init__()
-        self.name = name or ""
-        self._out, self._force = out, force
-        self._target: ExportTarget | None = None
+    Where it may not stand, or cannot be drawn, is known before anything is read.
+    """
+    if not name:
+        yield lambda _: None
+        return
+    from edl_ckpt.cli.page.render import check_libraries, page_of
+    from edl_ckpt.core.operations.export.interface import FormatTraits
+    from edl_ckpt.core.operations.export.output.target import open_target
 
-    def __enter__(self) -> Self:
-        if self.name:
-            from edl_ckpt.cli.page.render import check_libraries
-            from edl_ckpt.core.operations.export.interface import FormatTraits
-            from edl_ckpt.core.operations.export.output.target import open_target
+    check_libraries()
+    if name == "-":
+        yield lambda report: out.write(page_of(report))
+        return
+    traits = FormatTraits("report", is_text=True)
+    with open_target(out.location(name), traits, is_directory=False, force=force) as target:
 
-            check_libraries()
-            if self.name != "-":
-                goal = self._out.location(self.name)
-                self._target = self.enter_context(
-                    open_target(goal, FormatTraits("report", is_text=True), is_directory=False, force=self._force)
-                )
-        return self
+        def write(report: LocationReport) -> None:
+            page = page_of(report)
+            with target.open_text() as file:
+                file.write(page)
+            target.publish()
 
-    def write(self, report: LocationReport) -> None:
-        """Write the page of a report, whole or not at all."""
-        if not self.name:
-            return
-        from edl_ckpt.cli.page.render import page_of
-
-        page = page_of(report)
-        if self._target is None:
-            self._out.write(page)
-            return
-        with self._target.open_text() as file:
-            file.write(page)
-        self._target.publish()
+        yield write

@@ -56,7 +56,7 @@ def reshard_command(
     if if_needed:
         made = find_resharded(version, ps, output=where, layout=layout, force=force, reporter=out)
         if made is not None:
-            out.show(lambda: written.reshard_document(made, dry_run=dry_run), lambda: written.reshard_human(made))
+            out.show(lambda: written.reshard_document(made, dry_run=dry_run), written.reshard_human(made))
             return
     target, size_bytes = where or version.location, None if dry_run else version.size_bytes
     writing = working(out, cluster, workers, target=target, size_bytes=size_bytes)
@@ -71,15 +71,14 @@ def reshard_command(
             reporter=out,
             **work,
         )
-        for warning in (*plan.warnings, *settings.warnings):
-            out.warn(warning)
+        out.warn(*plan.warnings, *settings.warnings)
         if dry_run:
             planned = written.plan_reshard_document(plan, settings, cluster_of(work))
-            out.show(lambda: planned, lambda: written.plan_reshard_human(plan, settings, workers_of(work)))
+            out.show(lambda: planned, written.plan_reshard_human(plan, settings, workers_of(work)))
             return
         how = o.locking(out, lock_wait)
         result = execute_reshard(plan, settings, executor=work["executor"], keep_old=keep_old, force=force, **how)
-    out.show(lambda: written.reshard_document(result), lambda: written.reshard_human(result))
+    out.show(lambda: written.reshard_document(result), written.reshard_human(result))
 
 
 def _where(output: str | None, out: Output) -> Location | None:

@@ -63,10 +63,8 @@ def tag_remove_command(out: Output, words: _Words, lock_wait: o.LockWait = "10s"
 def tag_list_command(out: Output, location: o.Place = None) -> None:
     """List the tags of a location, and their versions."""
     listing = _show(out, out.location(location))
-    for problem in listing.problems:
-        out.warn(problem)
-    if listing.unread:
-        raise SystemExit(3)
+    out.warn(*listing.problems)
+    out.conclude(ok=not listing.unread)
 
 
 def _split(words: list[str]) -> tuple[str | None, str]:
@@ -90,7 +88,7 @@ def _show(out: Output, location: Location, more: Mapping[str, Any] | None = None
     listed = [{"tag": tag, "versions": numbers} for tag, numbers in tags.items()]
     out.show(
         lambda: {**document, "tags": listed, **(more or {})},
-        lambda: [f"{escaped(tag)}  {', '.join(map(str, numbers))}" for tag, numbers in tags.items()] or ["no tags"],
+        [f"{escaped(tag)}  {', '.join(map(str, numbers))}" for tag, numbers in tags.items()] or ["no tags"],
         lambda: [["tag", "version"], *([tag, number] for tag, numbers in tags.items() for number in numbers)],
     )
     return listing

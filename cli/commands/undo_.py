@@ -35,4 +35,4 @@ def undo_command(out: Output, ref: _Deleted = None, lock_wait: LockWait = "10s")
         raise UsageError(f"@{asked.version}: a version in the trash has only its number", path=where.url)
     names = undo(where, number, wait_seconds=parse_duration(lock_wait), reporter=out)
     document = {"schema": "edl-ckpt/undo/1", "location": where.url, "restored": list(names)}
-    out.show(lambda: document, lambda: [f"{escaped(where.url)}: restored {escaped(name)}" for name in names])
+    out.show(lambda: document, [f"{escaped(where.url)}: restored {escaped(name)}" for name in names])

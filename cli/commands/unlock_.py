@@ -33,12 +33,12 @@ def unlock_command(
     Other commands take a stale lock over by themselves: at once when its process died on this host, else after ten
     minutes. This command does it earlier. It refuses while the holder is alive.
     """
-    from edl_ckpt.cli.render import unlock as render_unlock
+    from edl_ckpt.cli.render import unlock as render
     from edl_ckpt.core.operations.unlock import unlock
 
     where = out.location(location)
     holders = unlock(where, confirm=lambda found: yes or _confirm(found), reporter=out)
-    out.show(lambda: render_unlock.document(where, holders), lambda: render_unlock.human(where, holders))
+    out.show(lambda: render.document(where, holders), render.human(where, holders))
 
 
 def _confirm(holders: Sequence[Holder]) -> bool:

@@ -54,22 +54,24 @@ def verify_command(
 
     By default the command reads names, headers and ids. Exit code 3 means that it found errors.
     """
-    from edl_ckpt.cli.render import verify as render_verify
+    from edl_ckpt.cli.render import verify as render
     from edl_ckpt.core.operations.verify.check import verify_versions
+    from edl_ckpt.core.storage.regular import check_target
 
     if quick and (deep or seal):
         raise UsageError("--quick cannot be used with --deep or --seal")
     if force and not seal:
         raise UsageError("--force can only be used with --seal")
     o.check_prometheus(out, prometheus=prometheus)
-    reports = _Reports(out, junit, summary, strict=strict, prometheus=prometheus)
+    for path in filter(None, (junit, summary)):  # before hours of reading
+        check_target(path)
     location, versions = _versions(out, ref, every=every)
     level = "quick" if quick else "deep" if deep else "default"
     with working(out, cluster, workers) as work:
         take = partial(_print_line, out) if out.jsonl else lambda _: None
         options: dict[str, Any] = {**work, **o.locking(out, lock_wait), "take": take}
         run = verify_versions(versions, level=level, seal=seal, use_seal=not force, **options)
-    reports.write(run)
+    _write_reports(out, run, junit, summary, strict=strict, prometheus=prometheus)
     if run.failed and not every:
         raise run.failed[0][1]
     for _, error in run.failed:
@@ -77,57 +79,45 @@ def verify_command(
     if not (prometheus or out.jsonl):
         out.show(
             lambda: (
-                render_verify.document_all(location.url, run.results, run.failed)
-                if every
-                else render_verify.document(run.results[0])
+                render.document_all(location.url, run.results, run.failed) if every else render.document(run.results[0])
             ),
-            lambda: render_verify.human(run.results, every=out.shows_all(False)),
-            lambda: render_verify.rows(run.results),
+            render.human(run.results, every=out.shows_all(False)),
+            lambda: render.rows(run.results),
         )
     if not versions:
         out.say(f"{escaped(location.url)}: no checkpoint, so nothing was verified")
-    _end(run, strict=strict)
+    _end(out, run, strict=strict)
 
 
 def _print_line(out: Output, done: VerifyResult | tuple[str, EdlCkptError]) -> None:
-    from edl_ckpt.cli.render import verify as render_verify
+    from edl_ckpt.cli.render import verify as render
 
-    out.print_json(render_verify.line(done), line=True)
-
-
-class _Reports:
-    """What verify writes for other programs; their files are checked before hours of reading."""
-
-    def __init__(self, out: Output, junit: str | None, summary: str | None, *, strict: bool, prometheus: bool) -> None:
-        from edl_ckpt.core.storage.regular import check_target
-
-        self._out, self._junit, self._summary = out, junit, summary
-        self._strict, self._prometheus = strict, prometheus
-        for path in filter(None, (junit, summary)):
-            check_target(path)
-
-    def write(self, run: VerifyRun) -> None:
-        """Write all reports of a run, also of one that could verify no version."""
-        from edl_ckpt.cli.render import prometheus, reports
-        from edl_ckpt.cli.terminal import github
-
-        if self._junit:
-            reports.write_report(self._junit, reports.junit(run.results, run.failed, strict=self._strict))
-        if self._summary:
-            reports.write_report(self._summary, reports.summary(run.results, run.failed), append=True)
-        if self._prometheus:
-            self._out.write(prometheus.of_results(run.results, run.failed, strict=self._strict))
-        if github.is_runner():
-            for line in github.finding_lines(run.results):
-                self._out.annotate(line)
+    out.print_json(render.line(done), line=True)
 
 
-def _end(run: VerifyRun, *, strict: bool) -> None:
+def _write_reports(
+    out: Output, run: VerifyRun, junit: str | None, summary: str | None, *, strict: bool, prometheus: bool
+) -> None:
+    """Write what verify says to other programs, also of a run that could verify no version."""
+    from edl_ckpt.cli.render import prometheus as render_prometheus
+    from edl_ckpt.cli.render import reports
+    from edl_ckpt.cli.terminal import github
+
+    if junit:
+        reports.write_report(junit, reports.junit(run.results, run.failed, strict=strict))
+    if summary:
+        reports.write_report(summary, reports.summary(run.results, run.failed), append=True)
+    if prometheus:
+        out.write(render_prometheus.of_results(run.results, run.failed, strict=strict))
+    for line in github.finding_lines(run.results) if github.is_runner() else ():
+        out.annotate(line)
+
+
+def _end(out: Output, run: VerifyRun, *, strict: bool) -> None:
     """Raise the worst error, which wins over findings, or exit with 3 for findings."""
     if run.worst_error:
         raise run.worst_error
-    if any(not r.ok or (strict and r.findings) for r in run.results):
-        raise SystemExit(3)
+    out.conclude(ok=all(r.ok and not (strict and r.findings) for r in run.results))
 
 
 def _versions(out: Output, ref: str | None, *, every: bool) -> tuple[Location, tuple[Version, ...]]:

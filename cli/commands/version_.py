@@ -44,7 +44,7 @@ def version_command(out: Output) -> None:
     }
     present = [f"{name} {version}" for name, version in libraries.items() if version]
     words = f"{kernel} kernel, Python {document['python']}, {document['platform']}"
-    out.show(lambda: document, lambda: [f"edl-ckpt {__version__} ({words})", f"with {', '.join(present)}"])
+    out.show(lambda: document, [f"edl-ckpt {__version__} ({words})", f"with {', '.join(present)}"])
 
 
 def _installed() -> Mapping[str, str | None]:

@@ -45,7 +45,7 @@ def wait_command(
     That is the newest complete version that can be read, as soon as there is one. Exit code 3 means that the time is
     over, or that nothing at the location changes any more.
     """
-    from edl_ckpt.cli.render import wait as render_wait
+    from edl_ckpt.cli.render import wait as render
     from edl_ckpt.core.operations.follow.wait import wait_for_version
 
     if mode is not None and best is None and "mode" not in out.defaulted:
@@ -63,7 +63,7 @@ def wait_command(
         reporter=out,
     )
     if out.json:
-        out.print_json(render_wait.document(result))
+        out.print_json(render.document(result))
     elif result.version is not None:
         ref = result.version.ref
         out.write((escaped(ref) if sys.stdout.isatty() else ref) + "\n")

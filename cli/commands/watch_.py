@@ -41,7 +41,7 @@ def watch_command(
     That is a live view on a terminal, and one line of JSON for each event elsewhere. The command runs until it is
     interrupted. With --exec it prints events as lines on a terminal too.
     """
-    from edl_ckpt.cli.render import watch as render_watch
+    from edl_ckpt.cli.render import watch as render
     from edl_ckpt.cli.terminal.hooks import Hook
     from edl_ckpt.core.operations.follow.changes import Limits
     from edl_ckpt.core.operations.follow.watch import watch_steps
@@ -49,7 +49,7 @@ def watch_command(
     where, kinds = followed_location(out, location), _kinds(on)
     hook = Hook.of(execute, shell=shell)
     limits = Limits(parse_limit(stall_after) or None)
-    with render_watch.view(out, where, limits, lines=hook is not None) as view:
+    with render.view(out, where, limits, lines=hook is not None) as view:
         looks = watch_steps(
             where,
             after=after,

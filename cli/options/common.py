@@ -274,8 +274,7 @@ def with_output(function: Callable[..., None]) -> Callable[..., None]:
             out.defaulted = _defaulted(context, values)
             out.storages = None if context.obj is None else context.obj.storages
             _configure(out, context, values)
-            for warning in (*stray_variables(), *(context.obj.warnings if context.obj is not None else ())):
-                out.warn(warning)
+            out.warn(*stray_variables(), *(context.obj.warnings if context.obj is not None else ()))
             for name, bundle in bundles.items():
                 values[name] = bundle(**{field.name: values.pop(field.name) for field in fields(bundle)})
             try:

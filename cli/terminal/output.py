@@ -90,11 +90,14 @@ class Output:
     def show(
         self,
         document: Callable[[], dict[str, Any]],
-        human: Callable[[], Iterable[RenderableType]],
+        human: Iterable[RenderableType],
         rows: Callable[[], Sequence[Sequence[Any]]] | None = None,
         records: Callable[[], Iterable[Mapping[str, Any]]] | None = None,
     ) -> None:
-        """Print a result: as one JSON document, as rows of CSV or JSON, as lines of the user's template, or as text."""
+        """Print a result: as one JSON document, as rows of CSV or JSON, as lines of the user's template, or as text.
+
+        Only that is made: the text is an iterator, and the others are functions.
+        """
         self.end_progress()
         if self.json:
             self.print_json(document())
@@ -105,15 +108,15 @@ class Output:
         elif self.template is not None and records is not None:
             self.write(self.template.of(records(), safe=sys.stdout.isatty()))
         else:
-            self.print_human(human())
+            self.print_human(human)
 
-    def show_aside(self, document: Callable[[], dict[str, Any]], human: Callable[[], Iterable[RenderableType]]) -> None:
+    def show_aside(self, document: Callable[[], dict[str, Any]], human: Iterable[RenderableType]) -> None:
         """Print a result on stderr, because stdout has the data: as a line of JSON, or as text unless quiet."""
         self.end_progress()
         if self.json:
             print(to_json(document()), file=sys.stderr)
         elif not self.quiet:
-            self.print_human(human(), stderr=True)
+            self.print_human(human, stderr=True)
 
     @property
     def is_for_programs(self) -> bool:
@@ -209,9 +212,9 @@ class Output:
         if not self.quiet:
             self._print_aside(self._folded(text))
 
-    def warn(self, text: str, *, always: bool = False) -> None:
-        """Print a warning on stderr, unless quiet; with `always` also then."""
-        if always or not self.quiet:
+    def warn(self, *texts: str, always: bool = False) -> None:
+        """Print warnings on stderr, unless quiet; with `always` also then."""
+        for text in texts if always or not self.quiet else ():
             self._print_aside(self._labelled("warning", text))
 
     def _print_aside(self, text: str) -> None:
@@ -324,6 +327,12 @@ class Output:
     def _painted(self, text: str, kind: str) -> str:
         """Return text for stderr, in the colour of its kind if stderr has colours."""
         return painted(text, kind, colour=uses_colour(sys.stderr, no_color=self.no_color))
+
+    @staticmethod
+    def conclude(*, ok: object) -> None:
+        """End the program with exit code 3 unless the answer of the command is yes, and all could be read."""
+        if not ok:
+            raise SystemExit(3)
 
     def bug(self) -> NoReturn:
         """Print the traceback of an unexpected exception and end with 70."""
