@@ -132,7 +132,7 @@ def cells(part: DenseDiff | TableDiff, largest: float) -> dict[str, Content]:
 def _drawn(title: str, parts: Sequence[DenseDiff | TableDiff], names: Sequence[str], largest: float) -> Table:
     columns = (Column(title, "name"), *map(COLUMNS.__getitem__, names))
     rows = ([part.name, *map(cells(part, largest).__getitem__, names)] for part in parts)
-    return Table.of(columns, rows, whole=True)
+    return Table(*columns, rows=rows, whole=True)
 
 
 def _details(table: TableDiff) -> Lines:

@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli import __version__
-from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import picked
 from edl_ckpt.cli.terminal.tables import Cell, Column, Lines, Table, head, styled
 from edl_ckpt.core.base.words import counted, extra_hint
@@ -117,15 +116,12 @@ def human(program: Sequence[Fact], extras: Sequence[Fact], storage: StorageRepor
 def _facts(facts: Sequence[Fact]) -> Table:
     """Return a table of facts. A reason stands behind the value: in a column of its own it would be the first to go."""
     columns = Column("fact", "name", worth=10, title=""), Column("value", "prose", worth=8, title="")
-    values = (f"{fact.value}: {fact.why}" if fact.why else fact.value for fact in facts)
-    cells = zip(facts, values, strict=True)
-    return Table.of(
-        (_VERDICT, *columns), ((_STYLES[fact.verdict], fact.name, text.escaped(value)) for fact, value in cells)
-    )
+    rows = ((_STYLES[f.verdict], f.name, f"{f.value}: {f.why}" if f.why else f.value) for f in facts)
+    return Table(_VERDICT, *columns, rows=rows)
 
 
 def _extras(facts: Iterable[Fact]) -> Table:
     """Return a table of extras, with what each gives."""
     value, gives = Column("value", worth=7, title=""), Column("gives", "prose", worth=8, title="")
     columns = _VERDICT, Column("extra", "name", worth=10, title=""), value, gives
-    return Table.of(columns, ([_STYLES[fact.verdict], fact.name, fact.value, Cell(fact.why, "dim")] for fact in facts))
+    return Table(*columns, rows=((_STYLES[f.verdict], f.name, f.value, Cell(f.why, "dim")) for f in facts))

@@ -88,7 +88,5 @@ def _table(parts: Sequence[tuple[str, str, str, int]]) -> Table:
         Column("what"), Column("name", "name", worth=9), Column("size", "number", worth=10),
         Column("share", "bar", worth=1, title=""), Column("note", "prose", worth=2, title=""),
     )  # fmt: skip
-    return Table.of(
-        columns,
-        ([what, name, words.size(size), Bar(size, largest, _BAR_WIDTH), note] for what, name, note, size in parts),
-    )
+    rows = ((what, name, words.size(size), Bar(size, largest, _BAR_WIDTH), note) for what, name, note, size in parts)
+    return Table(*columns, rows=rows)

@@ -42,7 +42,7 @@ def plan_human(plan: ExportPlan, workers: str = "") -> Lines:
 def _files(found: Sequence[ExportedFile | PlannedFile]) -> Lines:
     columns = Column("size", "number", title=""), Column("file", "name", worth=9, title="")
     sizes = ("" if file.size_bytes is None else words.size(file.size_bytes) for file in found)
-    yield Table.of(columns, ([size, file.path] for size, file in zip(sizes, found[:_FILES], strict=False)))
+    yield Table(*columns, rows=([size, file.path] for size, file in zip(sizes, found[:_FILES], strict=False)))
     if len(found) > _FILES:
         yield styled(f"  and {text.count(len(found) - _FILES, 'more file')}", "dim")
 

@@ -43,10 +43,9 @@ def human(found: Lookup, close: Sequence[Neighbours] = ()) -> Lines:
     """Yield the rows, each cut to one line, and the rows nearest to them."""
     rows_found = text.count(len(found.ids), "row")
     yield head(f"{found.ref}  {found.table}", f"{rows_found} of {found.vectors.shape[1]} {found.dtype}")
-    table = Table(Column("id", "number", title=""), Column("values", "prose", worth=9, title=""))
-    for i, vector in zip(found.ids.tolist(), found.vectors, strict=True):
-        table.add(str(i), _numbers(vector))
-    yield table
+    columns = Column("id", "number", title=""), Column("values", "prose", worth=9, title="")
+    vectors = zip(found.ids.tolist(), found.vectors, strict=True)
+    yield Table(*columns, rows=((str(i), _numbers(vector)) for i, vector in vectors))
     for neighbours in close:
         near = [f"{i} ({similar:.4f})" for i, similar in neighbours.nearest]
         yield styled(f"  nearest to {neighbours.id}: ", "dim").append(", ".join(near) or "no similar row")

@@ -72,11 +72,11 @@ def human(summary: CheckpointSummary, stats: Sequence[TensorStats] = (), *, ever
         yield lines(summary.metadata)
     tables, more_tables = first_rows(summary.tables, "table", every=every)
     if tables:
-        yield Table.of(TABLE_COLUMNS, map(table_cells, tables), whole=True)
+        yield Table(*TABLE_COLUMNS, rows=map(table_cells, tables), whole=True)
     yield from more_tables
     variables, more_variables = first_rows(summary.variables, "variable", every=every)
     if variables:
-        yield Table.of(VARIABLE_COLUMNS, map(variable_cells, variables), whole=True)
+        yield Table(*VARIABLE_COLUMNS, rows=map(variable_cells, variables), whole=True)
     yield from more_variables
     shown, more_stats = first_rows(stats, "tensor", every=every)
     yield from _stats(shown)

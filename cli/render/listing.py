@@ -108,7 +108,7 @@ def human(
         yield head(where, f"{versions}, {words.size(total)}, {listing.layout} layout")
         shown, others = first_rows(listing.versions, "version", every=every, way=PIPE, last=not is_sorted)
         made = VersionCells(complete, names_of(listing.versions)[:_METRICS], listing.versions, now)
-        yield Table.of(made.columns, map(made.row, shown))
+        yield Table(*made.columns, rows=map(made.row, shown))
         yield from others
         if more := names_of(listing.versions)[_METRICS:]:
             rest = words.abridged(map(text.escaped, more), _SOME)

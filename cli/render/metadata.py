@@ -38,7 +38,7 @@ def human(version: Version) -> Lines:
 def lines(metadata: Mapping[str, Any]) -> RenderableType:
     """Return a line for each key, by name: the key, and its value as JSON; a text stands without quotes."""
     columns = Column("key", "name", title=""), Column("value", "prose", worth=9, title="")
-    return Table.of(columns, ([Cell(key, "dim"), shown(metadata[key])] for key in sorted(metadata)))
+    return Table(*columns, rows=([Cell(key, "dim"), shown(metadata[key])] for key in sorted(metadata)))
 
 
 def shown(value: Any) -> str:

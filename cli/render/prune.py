@@ -97,7 +97,7 @@ def _table(entries: Sequence[PruneEntry]) -> RenderableType:
         Column("action", worth=9, title=""),
         Column("why", "prose", worth=8, title=""),
     )
-    return Table.of(columns, map(_cells, entries))
+    return Table(*columns, rows=map(_cells, entries))
 
 
 def _cells(entry: PruneEntry) -> list[Content]:

@@ -49,7 +49,7 @@ def proved_lines(what: str, fingerprint: str | None) -> Lines:
 def shard_table(shards: Sequence[ShardSummary]) -> Table:
     """Return a table of shards, with a bar for the size of each."""
     largest = max((shard.size_bytes for shard in shards), default=0)
-    return Table.of(SHARD_COLUMNS, (shard_cells(s, largest, s.rows, s.variables) for s in shards))
+    return Table(*SHARD_COLUMNS, rows=(shard_cells(s, largest, s.rows, s.variables) for s in shards))
 
 
 def shard_cells(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.folding import breaks, cell_width, fold, padded
@@ -108,20 +108,16 @@ Lines = Iterator["RenderableType"]
 class Table:
     """Rows of cells in columns; the first column is the key of a row, and is never left out."""
 
-    def __init__(self, *columns: Column, indent: int = _INDENT, whole: bool = False) -> None:
+    def __init__(
+        self, *columns: Column, rows: Iterable[Iterable[Content]] = (), indent: int = _INDENT, whole: bool = False
+    ) -> None:
         self.columns = tuple(
             replace(c, name=text.escaped(c.name), title=c.title and text.escaped(c.title)) for c in columns
         )
         self._indent, self._is_whole = indent, whole
         self.rows: list[list[_Drawable]] = []
-
-    @classmethod
-    def of(cls, columns: Iterable[Column], rows: Iterable[Iterable[Content]], **how: Any) -> Self:
-        """Return a table with these rows; `how` are the keywords of a table."""
-        table = cls(*columns, **how)
         for cells in rows:
-            table.add(*cells)
-        return table
+            self.add(*cells)
 
     def add(self, *cells: Content) -> None:
         """Add a row with a cell for each column; texts are escaped."""
