@@ -69,8 +69,8 @@ def extra_facts() -> Iterator[Fact]:
     """Yield for each extra whether it is installed; one that is missing is no fault."""
     for extra, (modules, gives) in EXTRAS.items():
         is_there = all(find_spec(name) is not None for name in modules)
-        found = ("installed", Verdict.FINE) if is_there else ("missing", Verdict.UNKNOWN)
-        yield Fact(extra, *found, gives)
+        state = ("installed", Verdict.FINE) if is_there else ("missing", Verdict.UNKNOWN)
+        yield Fact(extra, *state, gives)
 
 
 def document(program: Iterable[Fact], extras: Iterable[Fact], storage: StorageReport | None) -> dict[str, Any]:
