@@ -84,24 +84,22 @@ def numbered(span: Span) -> str:
     return f"{span.number + 1:05}-of-{span.total:05}"
 
 
-class PartFile(NamedTuple):
-    """A file that one task writes."""
-
-    path: str
-    variables: tuple[str, ...] = ()
-    spans: tuple[Span, ...] = ()
-
-
 Name = tuple[str, bool]
 """The name of a variable or a table, and whether it is a table's."""
 
 
-@dataclass(frozen=True, slots=True)
-class FilesPlan:
-    """All files, and whose sums the task of each returns: the fingerprint needs them. Others are read once more."""
+class PartFile(NamedTuple):
+    """A file that one task writes, and whose sums it returns: the fingerprint needs them. Others are read once more."""
 
-    files: tuple[PartFile, ...]
-    summed: tuple[frozenset[Name], ...]
+    path: str
+    variables: tuple[str, ...] = ()
+    spans: tuple[Span, ...] = ()
+    summed: frozenset[Name] = frozenset()
+
+    def unsummed(self) -> list[Name]:
+        """Return what is in the file, and whose sums its task does not return."""
+        names = [*((name, False) for name in self.variables), *((span.table, True) for span in self.spans)]
+        return [name for name in names if name not in self.summed]
 
 
 def file_bytes(executor: ClusterExecutor, total_bytes: int, most_bytes: int | None) -> int:
@@ -135,9 +133,9 @@ def cut_tables(content: ExportContent, looked: LookedAt, size_bytes: int, *, sto
     return spans
 
 
-def with_sums(checkpoint: Checkpoint, files: Sequence[PartFile], sizes: Mapping[Name, int]) -> FilesPlan:
-    """Return the plan of files: large tables and variables are summed where they are written, as far as they can be."""
-    summed = []
+def with_sums(checkpoint: Checkpoint, files: Sequence[PartFile], sizes: Mapping[Name, int]) -> list[PartFile]:
+    """Return files whose tasks sum large tables and variables where they write them, as far as they can be."""
+    planned = []
     for file in files:
         names = {(name, False) for name in file.variables} | {(s.table, True) for s in file.spans if s.total == 1}
         chosen = {(span.table, True) for span in file.spans if span.total > 1}
@@ -148,8 +146,8 @@ def with_sums(checkpoint: Checkpoint, files: Sequence[PartFile], sizes: Mapping[
                 continue
             chosen.add(name)
             total += more
-        summed.append(frozenset(chosen))
-    return FilesPlan(tuple(files), tuple(summed))
+        planned.append(file._replace(summed=frozenset(chosen)))
+    return planned
 
 
 def _sums_bytes(checkpoint: Checkpoint, name: Name) -> int:
@@ -178,7 +176,7 @@ class PartDone(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartWork:
-    """Writing the files of an export; a task is the number of one."""
+    """Writing the files of an export; a task is one of them, and where it is written."""
 
     source: CheckpointValue
     selection: Selection
@@ -186,17 +184,15 @@ class PartWork:
     counts: ContentCounts
     """Those of the whole export."""
     looked: LookedAt
-    plan: FilesPlan
-    parts: Sequence[NewPart]
     write: WritePart
 
     def open(self) -> Sending[Checkpoint]:
         """Open the checkpoint in another process."""
         return Sending(self.source.open(), _SENT_BYTES)
 
-    def do(self, opened: Sending[Checkpoint], task: int, advance: Advance) -> PartDone:
+    def do(self, opened: Sending[Checkpoint], task: tuple[PartFile, NewPart], advance: Advance) -> PartDone:
         """Write a file."""
-        file, part, checkpoint = self.plan.files[task], self.parts[task], opened.source
+        (file, part), checkpoint = task, opened.source
         ids = {span.table: self._ids(checkpoint, span) for span in file.spans}
         reader = ContentReader(
             checkpoint, self.selection, self.metadata, tempfile.gettempdir(), ids, reporter=Counted(advance)
@@ -206,9 +202,8 @@ class PartWork:
             new_file = partial(OutputFile, durable=not part.is_temporary)
             self.write(replace(content, counts=self.counts), path, new_file)
             written = part.deliver(path, opened.memory)
-        summed = self.plan.summed[task]
-        digests = tuple(digest_of(reader.source, name) for name in unsummed(self.plan, task))
-        return PartDone(written, _only(reader.source, summed), digests, reader.overflowed)
+        digests = tuple(digest_of(reader.source, name) for name in file.unsummed())
+        return PartDone(written, _only(reader.source, file.summed), digests, reader.overflowed)
 
     def _ids(self, checkpoint: Checkpoint, span: Span) -> TableIds:
         """Return the ids of a span, counted, with a sample of them if they are sorted in parts."""
@@ -224,13 +219,6 @@ class PartWork:
             count += len(ids)
             samples.append(ids[::step].copy() if step else ids[:0])
         return TableIds(span.title, pieces, count, np.concatenate(samples), span.has if span.is_range else None)
-
-
-def unsummed(plan: FilesPlan, number: int) -> list[Name]:
-    """Return what is in a file, and whose sums its task does not return."""
-    file = plan.files[number]
-    names = [*((name, False) for name in file.variables), *((span.table, True) for span in file.spans)]
-    return [name for name in names if name not in plan.summed[number]]
 
 
 def digest_of(sums: ContentSketch, name: Name) -> bytes:

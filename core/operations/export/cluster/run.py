@@ -7,17 +7,15 @@ import uuid
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.parallel import run_parallel
-from edl_ckpt.core.base.progress import Reporter
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.commit.writers import Sending
 from edl_ckpt.core.operations.export.cluster.plan import (
-    FilesPlan,
     PartFile,
     PartWork,
     Span,
@@ -26,11 +24,10 @@ from edl_ckpt.core.operations.export.cluster.plan import (
     digest_of,
     file_bytes,
     sizes_of,
-    unsummed,
     with_sums,
 )
 from edl_ckpt.core.operations.export.content.reader import ContentReader
-from edl_ckpt.core.operations.export.content.selection import STORED, Selection
+from edl_ckpt.core.operations.export.content.selection import STORED
 from edl_ckpt.core.operations.export.content.tables import LookedAt, look, rows_claimed
 from edl_ckpt.core.operations.export.formats.content_format import ContentFormat, metadata_of
 from edl_ckpt.core.operations.export.interface import ExportContent
@@ -49,16 +46,68 @@ _REQUESTS: Final = 32
 """Uploads that are begun at a time."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterPlan:
-    """What the workers would write."""
+@dataclass(slots=True)
+class ClusterExport:
+    """What the workers write, and its sums, against those of all that a checkpoint has."""
 
+    cluster: ClusterExecutor
     reader: ContentReader
     content: ExportContent
     looked: LookedAt
-    files: FilesPlan
+    files: Sequence[PartFile]
     file_bytes: int
     """About how large each file is."""
+    overflowed: int = 0
+    _sums: ContentSketch = field(default_factory=ContentSketch)
+    _digests: list[tuple[bytes, ...]] = field(default_factory=list)
+
+    def write(self, write: WritePart, target: PartsTarget) -> None:
+        """Let the workers write all files."""
+        reader, content, paths = self.reader, self.content, [file.path for file in self.files]
+        parts = list(run_parallel(target.part, paths, min(_REQUESTS, len(paths))))
+        if parts[0].is_temporary:
+            self.cluster.check_temporary(2 * self.file_bytes, len(paths))  # the file, and what it is sorted in
+        source, metadata = CheckpointValue.of(reader.checkpoint), dict(content.metadata)
+        work = PartWork(source, reader.selection, metadata, content.counts, self.looked, write)
+        opened, tasks = Sending(reader.checkpoint, 0), zip(self.files, parts, strict=True)
+        with closing(self.cluster.run(work, opened, tasks, reader.reporter.advance)) as results:
+            for path, done in zip(paths, results, strict=True):
+                target.take(path, done.written)
+                self._sums.add(done.sums)
+                self._digests.append(done.digests)
+                self.overflowed += done.overflowed
+
+    def fingerprint(self) -> str:
+        """Return the fingerprint of the checkpoint: read what no task summed, and compare it with what was written."""
+        summed = set().union(*(file.summed for file in self.files))
+        checkpoint, reporter = self.reader.checkpoint, self.reader.reporter
+        task_bytes = self.cluster.task_bytes(checkpoint.version.size_bytes)
+        rest: list[PieceAt] = [
+            at for at in dense_at(checkpoint, task_bytes) if (at.entry(checkpoint).name, False) not in summed
+        ]
+        for table, places in self.looked.places.items():
+            rest += places if (table, True) not in summed else ()
+        if rest:
+            reporter.start("fingerprint", sum(map(self._size_of, rest)))
+            job = Job(self.cluster, 1, reporter=reporter)
+            self._sums.add(read_values(checkpoint, rest, job, task_bytes=task_bytes, options=ValueOptions()).sketch)
+        self._compare()
+        return fingerprint_of(checkpoint, self._sums).text
+
+    def _size_of(self, at: PieceAt) -> int:
+        return at.size if isinstance(at, DenseAt) else at.rows * at.entry(self.reader.checkpoint).row_bytes
+
+    def _compare(self) -> None:
+        """Raise EdlCkptError unless what was read twice was the same both times."""
+        checkpoint = self.reader.checkpoint
+        for file, digests in zip(self.files, self._digests, strict=True):
+            if digests != tuple(digest_of(self._sums, name) for name in file.unsummed()):
+                checkpoint.check_unchanged()
+                raise EdlCkptError(
+                    "values were read differently the second time; nothing was published",
+                    path=checkpoint.version.path,
+                    hint="check the memory and the network of the workers, and try again",
+                )
 
 
 class PartsFormat(ContentFormat):
@@ -94,7 +143,7 @@ class PartsFormat(ContentFormat):
         read = cluster.bytes_read()
         with self._planned_parts(checkpoint, cluster, path, beside) as plan:
             sizes: dict[str, int | None] = {}
-            for file in plan.files.files:
+            for file in plan.files:
                 tables, is_cut = [span.table for span in file.spans], any(span.total > 1 for span in file.spans)
                 sizes[file.path] = None if is_cut else self.part_bytes(plan.reader.content(file.variables, tables))
             sizes[os.path.join(path, self.index)] = None
@@ -112,18 +161,17 @@ class PartsFormat(ContentFormat):
             total = sum(tensor.size_bytes for tensor in plan.content.tensors)
             cluster.share(meeting, total)
             self.request.reporter.start("exporting", 2 * total)
-            done = _Proof(checkpoint, cluster, plan, self.request.reporter)
-            done.write(self.request.selection, self.write_part, target)
-            fingerprint = done.fingerprint()
+            plan.write(self.write_part, target)
+            fingerprint = plan.fingerprint()
             trust.confirm(fingerprint)
             metadata = {**plan.content.metadata, "fingerprint": fingerprint}
-            self.end_parts(plan.content, plan.files.files, target.path, metadata)
-            return plan.content, fingerprint, done.overflowed
+            self.end_parts(plan.content, plan.files, target.path, metadata)
+            return plan.content, fingerprint, plan.overflowed
 
     @contextmanager
     def _planned_parts(
         self, checkpoint: Checkpoint, cluster: ClusterExecutor, path: str, beside: str
-    ) -> Iterator[ClusterPlan]:
+    ) -> Iterator[ClusterExport]:
         """Yield the plan of an export to a directory, and perhaps to another one beside; no value is read."""
         request = self.request
         metadata = {name: text for name, text in metadata_of(request.version).items() if name != "fingerprint"}
@@ -139,66 +187,5 @@ class PartsFormat(ContentFormat):
             total = sum(tensor.size_bytes for tensor in content.tensors)
             size = file_bytes(cluster, total, request.max_shard_bytes)
             spans = cut_tables(content, looked, size, stored=request.selection.order == STORED)
-            files = self.part_files(content, spans, path, beside, size)
-            yield ClusterPlan(
-                reader, content, looked, with_sums(checkpoint, files, sizes_of(content)), min(size, total)
-            )
-
-
-class _Proof:
-    """The sums of all that was written, against those of all that a checkpoint has."""
-
-    def __init__(self, checkpoint: Checkpoint, cluster: ClusterExecutor, plan: ClusterPlan, reporter: Reporter) -> None:
-        self.overflowed = 0
-        self._checkpoint, self._cluster, self._plan, self._reporter = checkpoint, cluster, plan, reporter
-        self._sums = ContentSketch()
-        self._digests: list[tuple[bytes, ...]] = []
-
-    def write(self, selection: Selection, write: WritePart, target: PartsTarget) -> None:
-        """Let the workers write all files."""
-        plan, content, cluster = self._plan, self._plan.content, self._cluster
-        paths = [file.path for file in plan.files.files]
-        parts = list(run_parallel(target.part, paths, min(_REQUESTS, len(paths))))
-        if parts[0].is_temporary:
-            cluster.check_temporary(2 * plan.file_bytes, len(paths))  # the file, and what it is sorted in
-        source, metadata = CheckpointValue.of(self._checkpoint), dict(content.metadata)
-        work = PartWork(source, selection, metadata, content.counts, plan.looked, plan.files, parts, write)
-        opened, tasks = Sending(self._checkpoint, 0), range(len(paths))
-        with closing(cluster.run(work, opened, tasks, self._reporter.advance)) as results:
-            for path, done in zip(paths, results, strict=True):
-                target.take(path, done.written)
-                self._sums.add(done.sums)
-                self._digests.append(done.digests)
-                self.overflowed += done.overflowed
-
-    def fingerprint(self) -> str:
-        """Return the fingerprint of the checkpoint: read what no task summed, and compare it with what was written."""
-        summed = set().union(*self._plan.files.summed)
-        checkpoint, cluster, reporter = self._checkpoint, self._cluster, self._reporter
-        task_bytes = cluster.task_bytes(checkpoint.version.size_bytes)
-        rest: list[PieceAt] = [
-            at for at in dense_at(checkpoint, task_bytes) if (at.entry(checkpoint).name, False) not in summed
-        ]
-        for table, places in self._plan.looked.places.items():
-            rest += places if (table, True) not in summed else ()
-        if rest:
-            reporter.start("fingerprint", sum(map(self._size_of, rest)))
-            job = Job(cluster, 1, reporter=reporter)
-            self._sums.add(read_values(checkpoint, rest, job, task_bytes=task_bytes, options=ValueOptions()).sketch)
-        self._compare()
-        return fingerprint_of(checkpoint, self._sums).text
-
-    def _size_of(self, at: PieceAt) -> int:
-        return at.size if isinstance(at, DenseAt) else at.rows * at.entry(self._checkpoint).row_bytes
-
-    def _compare(self) -> None:
-        """Raise EdlCkptError unless what was read twice was the same both times."""
-        for number, digests in enumerate(self._digests):
-            names = unsummed(self._plan.files, number)
-            if digests != tuple(digest_of(self._sums, name) for name in names):
-                self._checkpoint.check_unchanged()
-                raise EdlCkptError(
-                    "values were read differently the second time; nothing was published",
-                    path=self._checkpoint.version.path,
-                    hint="check the memory and the network of the workers, and try again",
-                )
+            files = with_sums(checkpoint, self.part_files(content, spans, path, beside, size), sizes_of(content))
+            yield ClusterExport(cluster, reader, content, looked, files, min(size, total))
