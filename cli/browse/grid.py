@@ -42,10 +42,7 @@ class Numbers:
     @property
     def width(self) -> int:
         """Return the width at which all of them are shown."""
-        return len(self._all())
-
-    def _all(self) -> str:
-        return self._line(len(self.texts))
+        return len(self._line(len(self.texts)))
 
     def _line(self, count: int) -> str:
         more = self.total - count

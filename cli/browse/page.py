@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from rich.text import Text
@@ -40,12 +41,11 @@ _LINES: Final = 6
 """The lines of an error, and those of the row under the cursor."""
 
 
+@dataclass
 class JobEnded(Message):
     """A job of a screen has a result or an error."""
 
-    def __init__(self, job: BackgroundJob) -> None:
-        super().__init__()
-        self.job = job
+    job: BackgroundJob
 
 
 class Prompt(Horizontal):

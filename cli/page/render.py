@@ -22,6 +22,7 @@ from edl_ckpt.core.model.versions import State, Version
 
 if TYPE_CHECKING:
     from edl_ckpt.core.operations.report.results import LocationReport, OpenedVersion
+    from edl_ckpt.core.operations.summary import CheckpointSummary
 
 
 _Column = tuple[str, str]
@@ -93,7 +94,7 @@ def sections_of(report: LocationReport) -> list[Section]:
     """Return the sections of a report; those without content are left out, but for findings and what is missing."""
     found = [_versions(report), _metrics(report), _findings(report)]
     if report.newest is not None:
-        found += [_shards(report), _growth(report), _histograms(report), _drift(report)]
+        found += [_shards(report.newest), _growth(report, report.newest), _histograms(report), _drift(report)]
     found.append(Section("left-out", "Not read, or not shown", items=[escaped(note) for note in report.left_out]))
     return [section for section in found if section is not None]
 
@@ -214,9 +215,7 @@ def _finding_rows(opened: OpenedVersion) -> Iterator[list[Any]]:
         yield [ref, severity, found.code, *map(escaped, (found.place, found.message, found.hint))]
 
 
-def _shards(report: LocationReport) -> Section:
-    assert report.newest is not None  # noqa: S101 - the caller looked
-    newest = report.newest
+def _shards(newest: CheckpointSummary) -> Section:
     sizes = [shard.size_bytes for shard in newest.shards]
     mean = sum(sizes) / len(sizes) if sizes else 0
     text = f"Shards of {escaped(newest.ref)}, the newest version whose headers show no error."
@@ -229,15 +228,14 @@ def _shards(report: LocationReport) -> Section:
                    tables=[HtmlTable("Shards", columns, rows, folded=True)])  # fmt: skip
 
 
-def _growth(report: LocationReport) -> Section:
-    assert report.newest is not None  # noqa: S101 - the caller looked
+def _growth(report: LocationReport, newest: CheckpointSummary) -> Section:
     columns = [("table", "name"), *_numbers("rows", "dim"), ("dtype", ""), *_numbers("size")]
     rows = [
         [
             *(escaped(table.name), count(table.rows), count(table.dim), table.dtype or ""),
             *(words.size(table.size_bytes), escaped(table.initializer or "")),
         ]
-        for table in report.newest.tables
+        for table in newest.tables
     ]
     if not rows:
         return Section("tables", "Growth of tables", ["There is no embedding table."])
@@ -247,7 +245,7 @@ def _growth(report: LocationReport) -> Section:
         for table in opened.tables
     ]
     tables = [
-        HtmlTable(f"Tables of {escaped(report.newest.ref)}", [*columns, ("initializer", "name")], rows),
+        HtmlTable(f"Tables of {escaped(newest.ref)}", [*columns, ("initializer", "name")], rows),
         HtmlTable(
             "Rows of tables in each version whose headers were read",
             [("version", "name"), ("table", "name"), *_numbers("rows", "size")],

@@ -362,15 +362,12 @@ class Executor(Protocol):
     """The most bytes that a task should give back."""
     openings: int | None
     """How many files are opened at a time; None where that depends on their storage alone."""
+    task_threads: int
+    """How many threads a task may use that is done `in_turn`."""
 
     @property
     def threads(self) -> int:
         """Return how many tasks one process does at a time: they share its memory."""
-        ...
-
-    @property
-    def task_threads(self) -> int:
-        """Return how many threads a task may use that is done `in_turn`."""
         ...
 
     def limited(self, workers: int) -> Executor:

@@ -91,17 +91,17 @@ def file_version(location: Location) -> Version | None:
         stat = store.stat(name)
         if stat is None:
             return None
-        path, size = store.path(name), stat.size_bytes
+        path, size, modified = store.path(name), stat.size_bytes, stat.modified
     else:
         check_input(path)
         if not _is_file(path):
             return None
         with storage_errors(path):
-            size = os.stat(path).st_size
+            local = os.stat(path)
+        size, modified = local.st_size, local.st_mtime
     _check_alone(folder, path)
     with store.open(path) as reader:
         number = ALONE.number_in_file(reader, name)
-    modified = store.modified(name)
     shard = ShardFile(0, 1, path, size, modified)
     return Version(folder, number, path, ALONE.alone, State.COMPLETE, 1, (shard,), modified=modified)
 

@@ -272,8 +272,8 @@ class SharedUploads:
         files.finish()
 
     def _writer(self, store: PartsStore, extent: Extent, memory: PartMemory) -> PartsWriter:
-        relative, size_bytes, upload_id = self.uploads[extent.target]
-        return store.parts_of(relative, size_bytes, upload_id, edges=extent.edges, first=extent.first, memory=memory)
+        relative, _, upload_id = self.uploads[extent.target]
+        return store.parts_of(relative, upload_id, edges=extent.edges, first=extent.first, memory=memory)
 
 
 class SentFiles(Sinks):

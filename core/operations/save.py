@@ -97,7 +97,8 @@ def _as_listed(target: Target, sizes: Sequence[int], fingerprint: str) -> Versio
     directory = layout.version_dir(number)
     version = written_version(target.location, store.path(directory), layout, number, sizes)
     files = [f"{directory}/{layout.shard_file(i, len(sizes))}" for i in range(len(sizes))]
-    times = run_parallel(store.modified, files, default_workers(remote=store.properties.round_trips))
+    states = run_parallel(store.stat, files, default_workers(remote=store.properties.round_trips))
+    times = [state.modified if state else 0.0 for state in states]
     shards = tuple(replace(shard, modified=time) for shard, time in zip(version.shards, times, strict=True))
     latest = max((shard.modified for shard in shards), default=0.0)
     return replace(version, shards=shards, modified=latest, fingerprint=fingerprint)

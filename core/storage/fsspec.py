@@ -224,11 +224,6 @@ class FsspecStore(ObjectStore):
         """Open a file for ranged reads."""
         return FsspecReader(self._fs, self._inner(path.removeprefix(f"{self._url}/")), path)
 
-    def modified(self, relative: str) -> float:
-        """Return when a file was last written, in seconds since the epoch; 0.0 where the filesystem does not say."""
-        with storage_errors(self.path(relative)):
-            return _modified(self._fs.info(self._inner(relative)))
-
     def read_small(self, relative: str) -> bytes | None:
         """Return the whole of a small file below the location, None when there is none."""
         data: bytes | None = None
@@ -265,7 +260,10 @@ class FsspecStore(ObjectStore):
     def stat(self, relative: str) -> ObjectStat | None:
         """Return a file's size and age, None when there is none."""
         info = self._info(relative)
-        return None if info is None else ObjectStat(int(info.get("size") or 0), "", time.time() - _modified(info))
+        if info is None:
+            return None
+        modified = _modified(info)
+        return ObjectStat(int(info.get("size") or 0), "", time.time() - modified, modified=modified)
 
     def new_object(self, relative: str, size_bytes: int, memory: PartMemory | None = None) -> Spool:  # noqa: ARG002
         """Begin a file of a known size. It has no parts, so it needs no memory."""

@@ -169,10 +169,6 @@ class Store(Protocol):
         """Return the state of a file; None when there is no such file."""
         ...
 
-    def modified(self, relative: str) -> float:
-        """Return when a file was last written, in seconds since the epoch, as a listing shows it."""
-        ...
-
     def read_small(self, relative: str) -> bytes | None:
         """Return the whole of a small file below the location; None when there is no such file."""
         ...
@@ -341,14 +337,7 @@ class PartsStore(ObjectStore, Protocol):
     """A store of objects whose parts several processes can write (`Properties.part_bytes`)."""
 
     def parts_of(
-        self,
-        relative: str,
-        size_bytes: int,
-        upload_id: str,
-        *,
-        edges: Sequence[int],
-        first: int,
-        memory: PartMemory,
+        self, relative: str, upload_id: str, *, edges: Sequence[int], first: int, memory: PartMemory
     ) -> PartsWriter:
         """Return a writer of the parts between `edges`, offsets in the object, from part number `first` on."""
         ...
@@ -375,12 +364,16 @@ class OpenUpload:
 
 @dataclass(frozen=True, slots=True)
 class ObjectStat:
-    """The state of a file: size, ETag, age by the store's clock, and what identifies its writing, if anything."""
+    """The state of a file: size, ETag, age by the store's clock, and what identifies its writing, if anything.
+
+    `modified` is when it was last written, in seconds since the epoch, as a listing shows it.
+    """
 
     size_bytes: int
     etag: str
     age_seconds: float
     write_id: str | None = None
+    modified: float = 0.0
 
     @property
     def mark(self) -> str:

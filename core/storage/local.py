@@ -244,7 +244,12 @@ class LocalStore:
     def ages(self, relative: str) -> dict[str, float]:
         """Return the seconds since each file of a directory was written, by its name."""
         now = time.time()
-        return {name: now - self.modified(f"{relative}/{name}") for name in self.names(relative)}
+
+        def age(path: str) -> float:
+            with storage_errors(path):
+                return now - os.stat(path).st_mtime
+
+        return {name: age(path) for name, path in self.names(relative).items()}
 
     def stat(self, relative: str) -> ObjectStat | None:
         """Return the state of a file; None when there is no such file."""
@@ -259,13 +264,10 @@ class LocalStore:
         else:
             with suppress(NotFoundError), storage_errors(path):
                 found = os.stat(path)
-        return None if found is None else ObjectStat(found.st_size, "", time.time() - found.st_mtime, file_mark(found))
-
-    def modified(self, relative: str) -> float:
-        """Return when a file was last written, in seconds since the epoch."""
-        path = self.path(relative)
-        with storage_errors(path):
-            return os.stat(path).st_mtime
+        if found is None:
+            return None
+        age = time.time() - found.st_mtime
+        return ObjectStat(found.st_size, "", age, file_mark(found), modified=found.st_mtime)
 
     def read_small(self, relative: str) -> bytes | None:
         """Return the whole of a small file below the location; None when there is no such file."""

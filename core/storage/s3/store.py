@@ -99,13 +99,14 @@ class S3Reader(RemoteReader):
         if found is not None:
             return found
         if size > _INDEX_READ_BYTES:
-            return self._get(offset, size)
+            return bytes(self._pinned(offset, size, size))
         # Tags and lengths are read in small steps. One request also fetches the bytes of the next steps, and four times
         # as many when those were not enough: between two tags there may be a value of any size.
         start = self._next_end
         if not 0 <= offset - start <= max(self._next_bytes, _NEAR_BYTES):
             start, self._next_bytes = offset, _SMALL_READ_BYTES
-        data = self._get(start, min(max(offset + size - start, self._next_bytes), self.size_bytes - start))
+        wanted = min(max(offset + size - start, self._next_bytes), self.size_bytes - start)
+        data: bytes = self._pinned(start, wanted, wanted)
         self._next_end, self._next_bytes = start + len(data), min(4 * self._next_bytes, _LARGEST_WINDOW)
         self._windows.keep(start, data)
         return data[offset - start : offset - start + size]
@@ -127,10 +128,6 @@ class S3Reader(RemoteReader):
             buffer.cast("B")[:] = found
             return
         self._pinned(offset, size, buffer.cast("B"))
-
-    def _get(self, offset: int, size: int) -> bytes:
-        data: bytes = self._pinned(offset, size, size)
-        return data
 
     def _pinned(self, offset: int, size: int, wanted: memoryview | int) -> Any:
         """Read a range of the generation that was opened, and return the body; LockedError for any other."""
@@ -262,10 +259,6 @@ class S3Store(ObjectStore):
         """Open an object for ranged reads."""
         return S3Reader(self._target(path.removeprefix(f"{self._url}/")))
 
-    def modified(self, relative: str) -> float:
-        """Return when an object was last written, in seconds since the epoch."""
-        return float(self._target(relative).request("head_object")["LastModified"].timestamp())
-
     def read_small(self, relative: str) -> bytes | None:
         """Return the whole of a small object below the location; None when there is no such object."""
         found = self.read_marked(relative)
@@ -358,25 +351,17 @@ class S3Store(ObjectStore):
             raise
         except NotFoundError:
             return None
-        age = (served_at(answer) - answer["LastModified"]).total_seconds()
-        return ObjectStat(int(answer["ContentLength"]), answer["ETag"], age, answer.get("Metadata", {}).get(WRITE_ID))
+        size, written = int(answer["ContentLength"]), answer["LastModified"]
+        age, write_id = (served_at(answer) - written).total_seconds(), answer.get("Metadata", {}).get(WRITE_ID)
+        return ObjectStat(size, answer["ETag"], age, write_id, modified=written.timestamp())
 
     def new_object(self, relative: str, size_bytes: int, memory: PartMemory | None = None) -> Upload:
         """Begin an object of a known size; nothing is visible until it is completed."""
         return Upload(self._target(relative), size_bytes, memory)
 
-    def parts_of(
-        self,
-        relative: str,
-        size_bytes: int,
-        upload_id: str,
-        *,
-        edges: Sequence[int],
-        first: int,
-        memory: PartMemory,
-    ) -> Parts:
+    def parts_of(self, relative: str, upload_id: str, *, edges: Sequence[int], first: int, memory: PartMemory) -> Parts:
         """Return a writer of some parts of an upload that another process began."""
-        return Parts(self._target(relative), size_bytes, memory, edges=edges, first=first, upload_id=upload_id)
+        return Parts(self._target(relative), upload_id, edges, first, memory)
 
     def open_uploads(self) -> Iterator[OpenUpload]:
         """Yield the uploads below the location that are neither completed nor aborted, if the service lists them."""

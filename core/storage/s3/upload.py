@@ -52,26 +52,20 @@ class Upload:
     becomes visible, even if this process was stopped and goes on later. Only an object without bytes is a single PUT.
     """
 
+    _first = 0
+    """The number of the first of these parts in the upload."""
+
     def __init__(
-        self,
-        target: S3Target,
-        size_bytes: int,
-        memory: PartMemory | None = None,
-        *,
-        edges: Sequence[int] = (),
-        first: int = 0,
-        upload_id: str = "",
+        self, target: S3Target, size_bytes: int, memory: PartMemory | None = None, edges: Sequence[int] = ()
     ) -> None:
         self.path = target.path
         self.size_bytes = size_bytes
         self._edges = edges or [*range(0, max(size_bytes, 1), part_bytes(size_bytes)), size_bytes]
         """Where each part begins in the object, and where the last one ends."""
-        self._first = first
-        """The number of the first of these parts in the upload."""
         self.bytes_written = 0
         self.verified = True
         """False once S3 did not report the checksum of a part. Then the object must be read back."""
-        self.upload_id = upload_id
+        self.upload_id = ""
         self._target = target
         self.write_id = new_id()
         self._has_own_memory = memory is None
@@ -254,10 +248,10 @@ class Upload:
                 raise RefusedError("already exists; nothing was changed", path=self.path) from None
             self._complete()
         except (LockedError, NotFoundError):
-            found = self._found()
-            if found is None or not self._is_ours(found):
-                if found is None:
-                    raise
+            there = self._found()
+            if there is None:
+                raise
+            if not self._is_ours(there):
                 raise RefusedError("already exists; nothing was changed", path=self.path) from None
         self.completed = True
 
@@ -301,6 +295,10 @@ class Parts(Upload):
 
     Bytes for other parts are dropped: whoever passes over a source writes all of it, and others write the rest.
     """
+
+    def __init__(self, target: S3Target, upload_id: str, edges: Sequence[int], first: int, memory: PartMemory) -> None:
+        super().__init__(target, edges[-1], memory, edges)
+        self.upload_id, self._first = upload_id, first
 
     def write(self, offset: int, data: memoryview | bytes) -> None:
         """Write those of the bytes that belong to these parts."""

@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -59,6 +59,12 @@ class Failing:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
+
+    def __enter__(self) -> RangeReader:
+        return cast("RangeReader", self)
+
+    def __exit__(self, *_: object) -> None:
+        self._inner.close()
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fail."""

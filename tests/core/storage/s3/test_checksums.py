@@ -87,9 +87,7 @@ def test_another_process_learns_it_from_its_first_part(s3: Bucket) -> None:
     other = _store(s3)
     assert has_parts(other)
     for number in range(2):
-        parts = other.parts_of(
-            "x", 20, upload_id, edges=(number * 10, number * 10 + 10), first=number, memory=PartMemory()
-        )
+        parts = other.parts_of("x", upload_id, edges=(number * 10, number * 10 + 10), first=number, memory=PartMemory())
         parts.write(number * 10, bytes(10))
         upload.take(parts.sent())
     assert (seen.sums, upload.verified) == (["md5 crc32c", "crc32c"], True)
@@ -101,7 +99,7 @@ def test_a_process_that_finds_it_refused_sends_an_md5(s3: Bucket) -> None:
     upload = _store(s3).new_object("x", 10)
     upload_id = upload.begin()
     seen, other = _Seen(s3), _store(s3)
-    parts = other.parts_of("x", 10, upload_id, edges=(0, 10), first=0, memory=PartMemory())
+    parts = other.parts_of("x", upload_id, edges=(0, 10), first=0, memory=PartMemory())
     parts.write(0, bytes(10))
     assert [part.verified for part in parts.sent()] == [True]
     assert seen.sums[-1] == "md5"
