@@ -8,7 +8,7 @@ savers write in place.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -245,9 +245,5 @@ def why_unfinished(seen: SeenVersion) -> str:
         return "its headers were not read"
     if version.ps_num is None:
         return "it has shards of several jobs" if version.shards else "it has no shard"
-    return f"it has {len(version.shards)} of {counted(version.ps_num, 'shard')}" + _beside(version.extra)
-
-
-def _beside(extra: Iterable[str]) -> str:
-    names = sorted(extra)
-    return f", and the file {names[0]!r}" if names else ""
+    beside = f", and the file {min(version.extra)!r}" if version.extra else ""
+    return f"it has {len(version.shards)} of {counted(version.ps_num, 'shard')}{beside}"

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, UsageError
@@ -142,7 +143,7 @@ def _verify(
         report.take(found)
         fingerprint, sound = None, True
         if level != "quick":
-            content = ContentCheck(checkpoint, version, report, job, values=level == "deep")
+            content = ContentCheck(checkpoint, report, job, values=level == "deep")
             stack.callback(content.close)
             with report.checking("ids"):
                 content.check_ids()
@@ -228,16 +229,15 @@ def verify_versions(
     results: list[VerifyResult] = []
     failed: list[tuple[str, EdlCkptError]] = []
     seen: set[Location] = set()
+    verify = partial(verify_and_seal, wait_seconds=wait_seconds) if seal else partial(verify_version, level=level)
     for wanted in versions:
         COMMIT.more()  # between two versions a signal ends the command: the one before may have been sealed
         try:
             version = as_version(wanted)
             beside = version.location not in seen
-            job = verify_job(version, workers=workers, executor=executor, reporter=reporter)
-            wanted_level = "deep" if seal else level
-            result, _ = verify_indexed(version, job, level=wanted_level, use_seal=use_seal, beside=beside)
-            if seal:
-                result = _seal_if_whole(version, result, job, replaces=not use_seal, wait_seconds=wait_seconds)
+            result = verify(
+                version, use_seal=use_seal, beside=beside, workers=workers, executor=executor, reporter=reporter
+            )
         except EdlCkptError as error:
             failed.append((wanted.ref if isinstance(wanted, Version) else str(wanted), error))
             take(failed[-1])
@@ -267,20 +267,13 @@ def verify_and_seal(
     version = as_version(version)
     job = verify_job(version, workers=workers, executor=executor, reporter=reporter)
     result, _ = verify_indexed(version, job, level="deep", use_seal=use_seal, beside=beside)
-    return _seal_if_whole(version, result, job, replaces=not use_seal, wait_seconds=wait_seconds)
-
-
-def _seal_if_whole(
-    version: Version, result: VerifyResult, job: Job, *, replaces: bool, wait_seconds: float
-) -> VerifyResult:
-    """Seal a version after a deep verification, as `verify_and_seal` does."""
     if result.fingerprint is None:
-        job.reporter.warn(f"{result.ref}: not sealed, because shards are missing or damaged")
+        reporter.warn(f"{result.ref}: not sealed, because shards are missing or damaged")
         return result
     codes = {finding.code for finding in result.findings}
     if _NOT_MATCHING & codes:
-        job.reporter.warn(f"{result.ref}: not sealed, because its seal is damaged or does not match; see --force")
+        reporter.warn(f"{result.ref}: not sealed, because its seal is damaged or does not match; see --force")
         return result
     if not result.sealed or "old-seal" in codes:
-        write_seal(version, result.fingerprint, job, force=replaces, wait_seconds=wait_seconds)
+        write_seal(version, result.fingerprint, job, force=not use_seal, wait_seconds=wait_seconds)
     return replace(result, sealed=True, findings=tuple(f for f in result.findings if f.code != "old-seal"))

@@ -18,7 +18,6 @@ from edl_ckpt.core.base.parallel import LOOK_SECONDS, RESULT_BYTES, Beside, awai
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.kernel.placement import owners
 from edl_ckpt.core.model.tables import DenseEntry, ShardIndex, TableEntry
-from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.verify.findings import Report
 from edl_ckpt.core.proof.duplicates import (
     NO_IDS,
@@ -46,11 +45,9 @@ _BESIDE_WORKERS: Final = 2
 class ContentCheck:
     """The checks that read ids and values, over all shards."""
 
-    def __init__(
-        self, checkpoint: Checkpoint, version: Version, report: Report, job: Job, *, values: bool = False
-    ) -> None:
+    def __init__(self, checkpoint: Checkpoint, report: Report, job: Job, *, values: bool = False) -> None:
         self.checkpoint = checkpoint
-        self.version = version
+        self.version = checkpoint.version
         self.report = report
         self.job = job
         self._places: list[IdsAt] = []
