@@ -108,7 +108,7 @@ def _list(
         fresh_after = (time.time() if now is None else now) - grace_seconds
         listing, state = _list_once(store, fresh_after, known, entries, seals=seals)
         entries = None
-        if not settling.wait(listing, has_state=bool(state), has_journal=has_journal(state)):
+        if not settling.wait(listing, state):
             return settling.marked(listing)
 
 

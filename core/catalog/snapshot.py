@@ -83,10 +83,9 @@ class Snapshots:
             listing = grouped(self.store, self._entries, now - GRACE_SECONDS)
             listing = replace(listing, versions=tuple(v for v in listing.versions if not v.uuid))
             state = [entry for entry in self._entries if entry.relative.startswith(f"{STATE_DIR}/")]
-            journal = has_journal(state)
-            if not journal and not (state and self._lost(listing.versions)):
+            if not has_journal(state) and not (state and self._lost(listing.versions)):
                 break
-            if not settling.wait(listing, has_state=bool(state), has_journal=journal):
+            if not settling.wait(listing, state):
                 listing = settling.marked(listing)
                 break
         present = {v.path for v in listing.versions if v.state is State.COMPLETE}

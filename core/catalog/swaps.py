@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -18,6 +18,7 @@ from typing import Any, Final
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.progress import SILENT
 from edl_ckpt.core.base.words import base_name
+from edl_ckpt.core.catalog.grouping import has_journal
 from edl_ckpt.core.model.listings import Listing
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.state.lock import open_lock
@@ -26,6 +27,7 @@ from edl_ckpt.core.state.owner import OWNER_FILE, format_owner, is_abandoned, is
 from edl_ckpt.core.state.paths import JOURNAL, STAGE_DIR, is_resumable
 from edl_ckpt.core.storage import LocalStore, ObjectStore, Store
 from edl_ckpt.core.storage.beneath import ForeignError
+from edl_ckpt.core.storage.interface import Entry
 
 DOUBTFUL: Final = frozenset({State.INCOMPLETE, State.WRITING, State.MIXED, State.INVALID})
 """The states in which a listing may find a version that is being replaced."""
@@ -57,24 +59,23 @@ class Settling:
         except OSError:  # the listing says why
             return 0
 
-    def wait(self, listing: Listing, *, has_state: bool, has_journal: bool) -> bool:
+    def wait(self, listing: Listing, state: Sequence[Entry]) -> bool:
         """Wait where a version of a listing was being replaced; True when the location must be listed again.
 
-        After the deadline it is False; `marked` then names the versions. `has_state` and `has_journal` say what of ours
-        the listing has.
+        After the deadline it is False; `marked` then names the versions. `state` is what of ours the listing has.
         """
-        pause = self._pause(listing, has_state=has_state, has_journal=has_journal)
+        pause = self._pause(listing, state)
         if pause:
             time.sleep(pause)
         return pause is not None
 
-    def _pause(self, listing: Listing, *, has_state: bool, has_journal: bool) -> float | None:
+    def _pause(self, listing: Listing, state: Sequence[Entry]) -> float | None:
         """Return how long to wait for the next listing, in seconds; None when this one can be relied on."""
         self._replacing = {}
         doubtful = {base_name(v.path): _shape(v) for v in listing.versions if v.state in DOUBTFUL or v.seal_fault}
         before, self._changed = self._changed, self._root_time()
-        moved = has_state and (before != self._changed or 0 <= time.time_ns() - before < _TICK_NS)
-        if not (has_journal or moved or (doubtful and has_state)):
+        moved = bool(state) and (before != self._changed or 0 <= time.time_ns() - before < _TICK_NS)
+        if not (has_journal(state) or moved or (doubtful and state)):
             return None
         present = {base_name(v.path) for v in listing.versions}
         at_work = replacements_at_work(self._store)

@@ -25,7 +25,7 @@ from edl_ckpt.core.sources.elasticdl.target import (
     VersionLayout,
     check_version,
     lay_out_shards,
-    layout_warnings,
+    restore_warnings,
     writable_layout,
 )
 from edl_ckpt.core.sources.registry import is_uuid, is_version_dir, layouts_among, number_named
@@ -192,6 +192,7 @@ def lay_out(
 ) -> tuple[VersionLayout, tuple[ShardSummary, ...], tuple[str, ...]]:
     """Return the layouts of shards that contain a version `number`, the shards of the target, and all warnings."""
     layouts = lay_out_shards(number, variables, tables, to_ps)
+    sizes = layouts.size_bytes.tolist()
     rows = sum((table.rows for table in tables), np.zeros(to_ps, np.int64)).tolist()
     shards = tuple(
         ShardSummary(
@@ -201,6 +202,8 @@ def lay_out(
             variables_of,
             rows[ps_id],
         )
-        for ps_id, (size, variables_of) in enumerate(zip(layouts.size_bytes.tolist(), layouts.variables, strict=True))
+        for ps_id, (size, variables_of) in enumerate(zip(sizes, layouts.variables, strict=True))
     )
-    return layouts, shards, (*target.warnings, *layout_warnings(layouts, variables, tables))
+    dtypes = [*(variable.dtype for variable in variables), *(table.dtype for table in tables)]
+    warnings = restore_warnings(sizes, len(variables), dtypes, [table.info for table in tables])
+    return layouts, shards, (*target.warnings, *warnings)

@@ -7,7 +7,8 @@ location's lock: `operations/annotate.py` has the functions that take it themsel
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError, UsageError
@@ -41,7 +42,6 @@ from edl_ckpt.core.storage import Store, open_store
 from edl_ckpt.core.storage.interface import lists_marks
 
 Document = dict[str, Any]
-Change = Callable[[Document], None]
 Describe = Callable[[Drafts | None], None]
 """Writes the metadata of a version that is about to become visible to drafts; at once without any."""
 
@@ -60,33 +60,26 @@ def write_metrics(
     values = {check_metric_name(name): check_metric_value(name, value) for name, value in metrics.items()}
     measured = {name: whole_number(f"the step of {name!r}", step, least=0) for name, step in (steps or {}).items()}
 
-    def change(document: Document) -> None:
+    with _editing_version(store, version.key) as document:
         document["metrics"] = document.get("metrics", {}) | {n: json_number(v) for n, v in values.items()}
         kept = {n: s for n, s in document.get("steps", {}).items() if n not in metrics}
         document["steps"] = kept | measured
 
-    _edit_version(store, version.key, change)
-
 
 def erase_metrics(store: Store, version: Version, names: Sequence[str]) -> None:
     """Remove metrics of a version; NotFoundError when it has none of such a name."""
-
-    def change(document: Document) -> None:
+    with _editing_version(store, version.key) as document:
         _check_present(names, document.get("metrics", {}), version.ref, "metric", "metrics")
         for key in ("metrics", "steps"):
             document[key] = {n: v for n, v in document.get(key, {}).items() if n not in names}
-
-    _edit_version(store, version.key, change)
 
 
 def write_tag(store: Store, version: Version, tag: str) -> None:
     """Give a version a tag; nothing changes when the version has it already."""
     check_tag(tag)
 
-    def change(document: Document) -> None:
+    with _editing_version(store, version.key) as document:
         document["tags"] = sorted({*document.get("tags", []), tag})
-
-    _edit_version(store, version.key, change)
 
 
 def erase_tag(store: Store, version: Version, tag: str) -> None:
@@ -95,18 +88,17 @@ def erase_tag(store: Store, version: Version, tag: str) -> None:
 
 
 def _erase_tag(store: Store, key: int | str, tag: str, drafts: Drafts | None = None) -> None:
-    def change(document: Document) -> None:
+    with _editing_version(store, key, drafts) as document:
         _check_present([tag], document.get("tags", []), f"{store.location}@{key}", "tag", "tags")
         document["tags"] = [t for t in document.get("tags", []) if t != tag]
-
-    _edit_version(store, key, change, drafts)
 
 
 def write_note(store: Store, version: Version, text: object) -> None:
     """Write a version's note; it replaces an older one, and '' removes it. UsageError for what is no text."""
     if not isinstance(text, str):
         raise UsageError(f"a note must be a text, got {text!r:.80}")
-    _edit_version(store, version.key, lambda document: document.update(note=text))
+    with _editing_version(store, version.key) as document:
+        document["note"] = text
 
 
 def write_metadata(store: Store, version: Version, metadata: Mapping[str, Any]) -> None:
@@ -115,21 +107,16 @@ def write_metadata(store: Store, version: Version, metadata: Mapping[str, Any]) 
         raise UsageError(f"metadata must be a mapping of keys, got {type(metadata).__name__}")
     values = {check_key(key): check_value(value, f"the metadata {key!r}") for key, value in metadata.items()}
 
-    def change(document: Document) -> None:
+    with _editing_version(store, version.key) as document:
         document["metadata"] = _bounded(document.get("metadata", {}) | values, version.ref)
-
-    _edit_version(store, version.key, change)
 
 
 def erase_metadata(store: Store, version: Version, keys: Sequence[str]) -> None:
     """Remove values by their keys; NotFoundError, and nothing is removed, when the version lacks one of the keys."""
-
-    def change(document: Document) -> None:
+    with _editing_version(store, version.key) as document:
         present = document.get("metadata", {})
         _check_present(keys, present, version.ref, "metadata", "keys")
         document["metadata"] = {key: value for key, value in present.items() if key not in keys}
-
-    _edit_version(store, version.key, change)
 
 
 def _check_present(names: Sequence[str], present: Collection[str], ref: str, noun: str, nouns: str) -> None:
@@ -153,25 +140,23 @@ def _bounded(metadata: Document, ref: str) -> Document:
 
 def write_modes(store: Store, modes: Mapping[str, str], drafts: Drafts | None = None) -> None:
     """Declare for a location the mode of each metric: 'max' when higher is better, 'min' when lower is."""
-
-    def change(document: Document) -> None:
+    with _editing_location(store, drafts) as document:
         document["modes"] = document.get("modes", {}) | {check_metric_name(n): mode for n, mode in modes.items()}
-
-    _edit_location(store, change, drafts)
 
 
 def write_policy(store: Store, policy: Mapping[str, Any] | None) -> None:
     """Store a retention policy, as `Policy.to_json` makes it, with a location; None removes it."""
-    _edit_location(store, lambda document: document.update(policy=policy))
+    with _editing_location(store) as document:
+        document["policy"] = policy
 
 
-def _edit_version(store: Store, key: int | str, change: Change, drafts: Drafts | None = None) -> None:
+def _editing_version(store: Store, key: int | str, drafts: Drafts | None = None) -> AbstractContextManager[Document]:
     empty = {"schema": VERSION_SCHEMA, "uuid" if isinstance(key, str) else "version": key}
-    _edit(store, version_file(key), empty, change, parse_version, drafts)
+    return _editing(store, version_file(key), empty, parse_version, drafts)
 
 
-def _edit_location(store: Store, change: Change, drafts: Drafts | None = None) -> None:
-    _edit(store, f"{META_DIR}/{LOCATION_FILE}", {"schema": LOCATION_SCHEMA}, change, parse_location, drafts)
+def _editing_location(store: Store, drafts: Drafts | None = None) -> AbstractContextManager[Document]:
+    return _editing(store, f"{META_DIR}/{LOCATION_FILE}", {"schema": LOCATION_SCHEMA}, parse_location, drafts)
 
 
 def _check_again(document: Document, check: Callable[[Document], object], path: str) -> None:
@@ -183,15 +168,14 @@ def _check_again(document: Document, check: Callable[[Document], object], path: 
         raise UsageError(f"this cannot be recorded ({why}); nothing was changed", path=path) from None
 
 
-def _edit(
-    store: Store,
-    relative: str,
-    empty: Document,
-    change: Change,
-    check: Callable[[Document], object],
-    drafts: Drafts | None,
-) -> None:
-    """Read a document, change it, and write it back; an empty one is removed where that cannot remove another one."""
+@contextmanager
+def _editing(
+    store: Store, relative: str, empty: Document, check: Callable[[Document], object], drafts: Drafts | None
+) -> Iterator[Document]:
+    """Read a document, let the block change its keys, and write it back.
+
+    An empty one is removed where that cannot remove another one. Nothing is written when the block raises an exception.
+    """
     path = f"{store.location}/{relative}"
     try:
         existing = read_document(drafts or store, relative) or {}
@@ -203,7 +187,7 @@ def _edit(
             hint=error.hint or "repair the file or move it away; nothing was changed",
         ) from None
     document = empty | existing
-    change(document)
+    yield document
     _check_again(document, check, path)
     if json.dumps(document) == json.dumps(existing):  # to Python, 1 and true are equal
         return
@@ -258,10 +242,8 @@ class MetadataCopies:
         if not document:
             return
 
-        def change(existing: Document) -> None:
+        with _editing_version(self._target, source.version, drafts) as existing:
             existing.update(_merged(existing, document))
-
-        _edit_version(self._target, source.version, change, drafts)
         self._copy_modes(store, {*document.get("metrics", ()), *source.metrics}, drafts)
         for tag in document.get("tags", ()):
             self._move_tag(tag, source, store, drafts)

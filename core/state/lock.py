@@ -115,13 +115,13 @@ class LocalLock:
         fd = self._open()
         if fd is None:
             return False
+        is_ours = False
         try:
-            ours = self._lock(fd)
-        except BaseException:
-            os.close(fd)
-            raise
-        if not ours:
-            os.close(fd)
+            is_ours = self._lock(fd)
+        finally:
+            if not is_ours:
+                os.close(fd)
+        if not is_ours:
             return False
         self._fd = fd
         try:

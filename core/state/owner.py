@@ -190,7 +190,7 @@ def if_abandoned(directory: Directory) -> Iterator[bool]:
             fd = directory.open_file(OWNER_FILE, os.O_RDWR)
             dead = _is_abandoned_file(fd, directory)
         except FileNotFoundError:  # killed before it made the file, or about to make it
-            dead = _has_dead_name(directory)
+            dead = is_dead(owner_in(_name(directory)), time.time() - os.fstat(directory.fd).st_mtime)
         except (OSError, EdlCkptError):
             dead = False
         yield dead
@@ -211,11 +211,6 @@ def is_abandoned(root: str, relative: str) -> bool:
 
 def _name(directory: Directory) -> str:
     return os.path.basename(directory.path)
-
-
-def _has_dead_name(directory: Directory) -> bool:
-    """Say whether the owner in the name of a directory is dead, where there is no owner's file."""
-    return is_dead(owner_in(_name(directory)), time.time() - os.fstat(directory.fd).st_mtime)
 
 
 def _is_abandoned_file(fd: int, directory: Directory) -> bool:

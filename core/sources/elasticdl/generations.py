@@ -10,10 +10,10 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -43,6 +43,7 @@ _ENTRY_NUMBERS: Final = 12
 _ENTRIES_AT_ONCE: Final = 4096
 _USUAL_TAGS: Final = frozenset(wire.tag(2, BYTES) + wire.tag(3, BYTES) + wire.tag(4, BYTES))
 _V4: Final = frozenset({"v4"})
+_Parsed = TypeVar("_Parsed")
 
 
 @dataclass(slots=True)
@@ -59,12 +60,6 @@ class RawTensor:
     """The offset of values outside of tensor_content."""
     absent: bool = False
     """True where a map entry has no tensor."""
-
-    @property
-    def element_bytes(self) -> float:
-        """Return the bytes per element, 0 without elements."""
-        elements = math.prod(self.shape)
-        return self.values.size_bytes / elements if elements else 0
 
 
 @dataclass(slots=True)
@@ -270,12 +265,17 @@ def _map_entry(cursor: Cursor, found: Field) -> tuple[str, Field | None]:
     return name, value
 
 
-def _info(cursor: Cursor, found: Field) -> TableInfo:
-    data = cursor.small(found.start, found.end, "a table info")
+def _parsed(cursor: Cursor, message: Field, part: str, parse: Callable[[bytes], _Parsed]) -> _Parsed:
+    """Return what protobuf finds in a small part."""
+    data = cursor.small(message.start, message.end, part)
     try:
-        info = _parse_info(data, found.offset)
+        return parse(data)
     except DecodeError:
-        raise cursor.corrupt("protobuf cannot parse a table info", found.offset) from None
+        raise cursor.corrupt(f"protobuf cannot parse {part}", message.offset) from None
+
+
+def _info(cursor: Cursor, found: Field) -> TableInfo:
+    info = _parsed(cursor, found, "a table info", lambda data: _parse_info(data, found.offset))
     if not 0 <= info.dim < MAX_DIM:
         raise cursor.corrupt(f"a table info has dim {info.dim}, expected 0 to {MAX_DIM - 1}", found.offset)
     return info
@@ -320,11 +320,7 @@ def _tensor(draft: Draft, value: Field) -> RawTensor:
 
 
 def _shape(cursor: Cursor, found: Field) -> tuple[int, ...]:
-    data = cursor.small(found.start, found.end, "a shape")
-    try:
-        shape, fault = _parse_shape(data)
-    except DecodeError:
-        raise cursor.corrupt("protobuf cannot parse a shape", found.offset) from None
+    shape, fault = _parsed(cursor, found, "a shape", _parse_shape)
     if fault:
         raise cursor.corrupt(fault, found.offset)
     return shape

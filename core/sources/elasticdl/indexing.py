@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -165,8 +165,8 @@ def _dtype_numbers(drafts: Sequence[Draft], family: str) -> tuple[dict[int, DTyp
 
 
 def _agrees(tensor: RawTensor, dtypes: dict[int, DType]) -> bool:
-    dtype = dtypes.get(tensor.dtype_number or 0)
-    return dtype is not None and tensor.element_bytes in {0, dtype.itemsize}
+    dtype, elements = dtypes.get(tensor.dtype_number or 0), math.prod(tensor.shape)
+    return dtype is not None and (not elements or tensor.values.size_bytes in {0, elements * dtype.itemsize})
 
 
 def _finish(draft: Draft, dtypes: dict[int, DType], generation: str, *, ambiguous: bool) -> ShardIndex:
@@ -189,7 +189,7 @@ def _finish(draft: Draft, dtypes: dict[int, DType], generation: str, *, ambiguou
             problems.append(_twice(tensor, "table"))
         tables[entry.name] = entry
     if ambiguous:
-        problems += [_ambiguous(t) for t in (*draft.dense, *draft.tables) if _is_ambiguous(t)]
+        problems += _ambiguous([*draft.dense, *draft.tables])
     return ShardIndex(
         draft.file,
         draft.version,
@@ -203,17 +203,14 @@ def _finish(draft: Draft, dtypes: dict[int, DType], generation: str, *, ambiguou
     )
 
 
-def _is_ambiguous(tensor: RawTensor) -> bool:
-    """Return whether the dtype number of a tensor means one type in v1 and another in v2."""
-    old, new = OLD_DTYPES.get(tensor.dtype_number or 0), TF_DTYPES.get(tensor.dtype_number or 0)
-    return old is not None and new is not None and old != new
-
-
-def _ambiguous(tensor: RawTensor) -> Problem:
-    number = tensor.dtype_number or 0
-    old, new = OLD_DTYPES[number].name, TF_DTYPES[number].name
-    message = f"dtype number {number} means {old} until 2020-02-14 and {new} since then; it is read as {old}"
-    return Problem("ambiguous-dtype", tensor.name, tensor.offset, message)
+def _ambiguous(tensors: Iterable[RawTensor]) -> Iterator[Problem]:
+    """Yield the tensors whose dtype number means one type in v1 and another in v2."""
+    for tensor in tensors:
+        number = tensor.dtype_number or 0
+        old, new = OLD_DTYPES.get(number), TF_DTYPES.get(number)
+        if old is not None and new is not None and old != new:
+            meaning = f"{old.name} until 2020-02-14 and {new.name} since then; it is read as {old.name}"
+            yield Problem("ambiguous-dtype", tensor.name, tensor.offset, f"dtype number {number} means {meaning}")
 
 
 def _twice(tensor: RawTensor, kind: str) -> Problem:

@@ -18,7 +18,7 @@ from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.tables import TableInfo, table_dtype
 from edl_ckpt.core.sources.elasticdl import placement, wire
-from edl_ckpt.core.sources.elasticdl.checks import check_ps_num, check_texts, check_version, restore_warnings
+from edl_ckpt.core.sources.elasticdl.checks import check_ps_num, check_texts, check_version
 from edl_ckpt.core.sources.elasticdl.literals import Literals
 from edl_ckpt.core.storage.interface import Sinks, is_on_disk
 from edl_ckpt.proto import tensor_pb2
@@ -235,15 +235,6 @@ def lay_out_shards(
     for variable in sorted(variables, key=lambda v: v.name.encode()):
         dense[placement.variable_owner(variable.name, ps_num)].append(variable)
     return VersionLayout(version, dense, sorted(tables, key=lambda t: t.info.name.encode()))
-
-
-def layout_warnings(
-    layouts: VersionLayout, variables: Sequence[PlacedVariable], tables: Sequence[CountedTable]
-) -> tuple[str, ...]:
-    """Return a warning for everything in the shards of a version that ElasticDL cannot read or does not use."""
-    dtypes = [*(variable.dtype for variable in variables), *(table.dtype for table in tables)]
-    sizes = layouts.size_bytes.tolist()
-    return tuple(restore_warnings(sizes, len(variables), dtypes, [table.info for table in tables]))
 
 
 def _describe(version: int, infos: Iterable[TableInfo], dtypes: Iterable[DType]) -> bytes:

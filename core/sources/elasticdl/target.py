@@ -12,6 +12,5 @@ from edl_ckpt.core.sources.elasticdl.shard_layout import (
     PlacedVariable,
     VersionLayout,
     lay_out_shards,
-    layout_warnings,
     write_groups,
 )
