@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from edl_ckpt.core.base.packing import near
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.tables import DenseEntry, ShardIndex
@@ -38,9 +40,10 @@ class Piece(NamedTuple):
     size: int
 
     @property
-    def offset(self) -> int:
-        """Return where the bytes begin in the shard."""
-        return self.entry.values.start + self.start
+    def extent(self) -> tuple[int, int]:
+        """Return where the bytes begin and end in the file."""
+        start = self.entry.values.start + self.start
+        return start, start + self.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,8 @@ class Span:
 
     shard: ShardIndex
     pieces: tuple[Piece, ...]
+    start: int
+    end: int
 
     @property
     def size_bytes(self) -> int:
@@ -59,25 +64,13 @@ class Span:
 def spans(checkpoint: Checkpoint, names: Container[str] | None = None) -> Iterator[Span]:
     """Yield all dense variables, or those with some names; an empty one is an empty piece."""
     for shard in checkpoint.shards:
-        near: list[Piece] = []
-        begin = end = 0
         wanted = (entry for entry in shard.variables if names is None or entry.name in names)
-        for entry in sorted(wanted, key=lambda entry: (entry.values.file, entry.values.start)):
-            for start in range(0, max(entry.size_bytes, 1), SPAN_BYTES):
-                piece = Piece(entry, start, min(SPAN_BYTES, entry.size_bytes - start))
-                offset = piece.offset
-                same = bool(near) and near[0].entry.values.file == entry.values.file
-                if near and not (
-                    same and 0 <= offset - end <= _GAP_BYTES and offset + piece.size - begin <= SPAN_BYTES
-                ):
-                    yield Span(shard, tuple(near))
-                    near = []
-                if not near:
-                    begin = offset
-                near.append(piece)
-                end = offset + piece.size
-        if near:
-            yield Span(shard, tuple(near))
+        ordered = sorted(wanted, key=lambda entry: (entry.values.file, entry.values.start))
+        for _, of_file in groupby(ordered, key=lambda entry: entry.values.file):
+            starts = ((entry, start) for entry in of_file for start in range(0, max(entry.size_bytes, 1), SPAN_BYTES))
+            pieces = (Piece(entry, start, min(SPAN_BYTES, entry.size_bytes - start)) for entry, start in starts)
+            for start, end, close in near(pieces, lambda piece: piece.extent, _GAP_BYTES, SPAN_BYTES):
+                yield Span(shard, tuple(close), start, end)
 
 
 def read_span(
@@ -87,12 +80,11 @@ def read_span(
     take: Callable[[Piece, bulk.U8], None] | None = None,
 ) -> int:
     """Read a span and return its bytes; each piece is added to a sketch, and given to `take` with its bytes."""
-    start, last = span.pieces[0].offset, span.pieces[-1]
-    data = np.empty(last.offset + last.size - start, np.uint8)
+    data = np.empty(span.end - span.start, np.uint8)
     if len(data):
-        checkpoint.reader(span.shard, span.pieces[0].entry.values).read_into(start, data.data)
+        checkpoint.reader(span.shard, span.pieces[0].entry.values).read_into(span.start, data.data)
     for piece in span.pieces:
-        own = data[piece.offset - start :][: piece.size]
+        own = data[piece.extent[0] - span.start :][: piece.size]
         sketch.add_dense(piece.entry.name, piece.entry.size_bytes, piece.start, own)
         if take is not None:
             take(piece, own)
@@ -140,16 +132,9 @@ def write_together(found: Iterable[Sequence[SmallVariable]]) -> None:
 def _write_all(some: list[SmallVariable]) -> None:
     """Write variables; those that follow each other in a file, in one go."""
     some.sort(key=lambda small: (small.place.file.path, small.place.offset))
-    run: list[SmallVariable] = []
-    end = 0
-    for small in some:
-        if run and (small.place.offset != end or small.place.file is not run[0].place.file):
+    for _, of_file in groupby(some, key=lambda small: small.place.file):
+        for _, _, run in near(of_file, lambda small: (small.place.offset, small.place.offset + len(small.data)), 0):
             _write_run(run)
-            run = []
-        run.append(small)
-        end = small.place.offset + len(small.data)
-    if run:
-        _write_run(run)
 
 
 def _write_run(run: Sequence[SmallVariable]) -> None:
