@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -289,7 +290,7 @@ class Gathering:
         for name, table in tables.items():
             for span in table.spans:
                 vectors = part.tables[name].vectors[span.at : span.at + span.kept]
-                yield from self._row_reads(self._source.reader(span.shard, span.entry.values), span, vectors)
+                yield from self._row_reads(span, vectors)
 
     def _dense_reads(self, reader: RangeReader, entry: DenseEntry, array: npt.NDArray[Any]) -> Iterator[_Read]:
         flat = array.reshape(-1)
@@ -300,7 +301,7 @@ class Gathering:
 
             yield some.size * entry.dtype.itemsize, partial(self._read_elements, reader, at, entry.dtype, some)
 
-    def _row_reads(self, reader: RangeReader, span: _Span, vectors: npt.NDArray[Any]) -> Iterator[_Read]:
+    def _row_reads(self, span: _Span, vectors: npt.NDArray[Any]) -> Iterator[_Read]:
         """Yield reads of some rows each; `vectors` is the place of those that are wanted."""
         size = span.entry.row_bytes
         if not size or not span.kept:
@@ -311,17 +312,32 @@ class Gathering:
         at = 0
         for start, count in zip(cuts, kept, strict=True):
             some = slice(start, min(start + step, span.rows))
-            read = partial(self._read_rows, reader, span, some, vectors[at : at + count])
+            read = partial(self._read_rows, span, some, vectors[at : at + count])
             yield (some.stop - start) * size, read
             at += count
 
-    def _read_rows(self, reader: RangeReader, span: _Span, some: slice, place: npt.NDArray[Any]) -> None:
-        """Read the rows that are wanted among some of a span, all of them at once or in batches."""
-        entry, first = span.entry, span.first + some.start
+    def _read_rows(self, span: _Span, some: slice, place: npt.NDArray[Any]) -> None:
+        """Read the rows that are wanted among some of a span: all of them at once, or those wanted from batches."""
+        entry, reader = span.entry, self._source.reader(span.shard, span.entry.values)
+        size = entry.row_bytes
+        begin = entry.values.start + (span.first + some.start) * size
         if len(place) == some.stop - some.start:
-            self._read_elements(reader, entry.values.start + first * entry.row_bytes, entry.dtype, place.reshape(-1))
-        elif len(place):
-            self._pick_rows(reader, entry, first, np.flatnonzero(span.mask()[some]), place)
+            self._read_elements(reader, begin, entry.dtype, place.reshape(-1))
+            return
+        if not len(place):
+            return
+        wanted = np.flatnonzero(span.mask()[some])
+        step = max((_VALUE_BYTES if self._remote else _BATCH_BYTES) // size, 1)
+        buffer = self._memory.take(step * size)
+        cuts = np.searchsorted(wanted, np.arange(0, int(wanted[-1]) + step + 1, step))
+        for start, stop in pairwise(cuts.tolist()):
+            if start == stop:
+                continue
+            low, high = int(wanted[start]), int(wanted[stop - 1]) + 1
+            data = buffer[: (high - low) * size]
+            reader.read_into(begin + low * size, data.data)
+            rows = as_dtype(data, entry.dtype).reshape(high - low, entry.dim)
+            np.take(rows, wanted[start:stop] - low, axis=0, out=place[start:stop], mode="clip")
 
     def _read_elements(self, reader: RangeReader, at: int, dtype: DType | None, flat: npt.NDArray[Any]) -> None:
         """Fill a one-dimensional array from its bytes in a file."""
@@ -335,28 +351,6 @@ class Gathering:
             data = np.empty(len(some) * itemsize, np.uint8)
             reader.read_into(at + start * itemsize, data.data)
             some[:] = as_dtype(data, dtype)
-
-    def _pick_rows(
-        self,
-        reader: RangeReader,
-        entry: TableEntry,
-        first: int,
-        wanted: npt.NDArray[np.intp],
-        place: npt.NDArray[Any],
-    ) -> None:
-        """Read rows from `first` on in batches, and copy those that are wanted."""
-        size = entry.row_bytes
-        step = max((_VALUE_BYTES if self._remote else _BATCH_BYTES) // size, 1)
-        buffer = self._memory.take(step * size)
-        cuts = np.searchsorted(wanted, np.arange(0, int(wanted[-1]) + step + 1, step))
-        for start, stop in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
-            if start == stop:
-                continue
-            low, high = int(wanted[start]), int(wanted[stop - 1]) + 1
-            data = buffer[: (high - low) * size]
-            reader.read_into(entry.values.start + (first + low) * size, data.data)
-            rows = as_dtype(data, entry.dtype).reshape(high - low, entry.dim)
-            np.take(rows, wanted[start:stop] - low, axis=0, out=place[start:stop], mode="clip")
 
     def _read(self, reads: Iterable[_Read], total: int) -> None:
         """Do all reads, of so many bytes; small ones of a disk many in a task."""

@@ -6,9 +6,8 @@ are read, and rows that lie less than a page apart at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -212,19 +211,26 @@ class TableView:
     def _ids(self, row_bytes: int) -> I64:
         """Return all ids in stored order; EdlCkptError where this machine has no memory for `row_bytes` a row."""
         check_memory(self.rows * row_bytes, f"table {self.name!r}", self._checkpoint.version.ref)
-        ids, dim, first = np.empty(self.rows, np.int64), self.dim, 0
-        tasks: list[Callable[[], None]] = []
-        for shard, entry in self._checkpoint.entries(self.name):
+        ids, dim = np.empty(self.rows, np.int64), self.dim
+        parts = list(self._parts())
+        for shard, entry, _ in parts:
             if entry.rows and entry.dim != dim:
                 raise CorruptError(f"table {self.name!r} has rows of {entry.dim} and of {dim}", path=shard.file.path)
-            tasks.append(partial(self._read_ids, shard, entry, ids[first : first + entry.rows]))
-            first += entry.rows
-        self._do(tasks)
+
+        def read(part: tuple[ShardIndex, TableEntry, int]) -> None:
+            shard, entry, begin = part
+            for first, block in id_blocks(self._checkpoint, shard, entry):
+                ids[begin + first : begin + first + len(block)] = block
+
+        run_all(read, parts, default_workers(remote=self._checkpoint.is_far))
         return ids
 
-    def _do(self, tasks: Sequence[Callable[[], None]], *, in_turn: bool = False) -> None:
-        remote = self._checkpoint.is_far
-        run_all(lambda task: task(), tasks, 1 if in_turn else default_workers(remote=remote))
+    def _parts(self) -> Iterator[tuple[ShardIndex, TableEntry, int]]:
+        """Yield the rows of each shard, with the number of the first of them among all rows."""
+        first = 0
+        for shard, entry in self._checkpoint.entries(self.name):
+            yield shard, entry, first
+            first += entry.rows
 
     def _read_values(
         self, vectors: npt.NDArray[Any], place: npt.NDArray[np.integer] | None, *, bits: bool, in_turn: bool = False
@@ -233,40 +239,24 @@ class TableView:
 
         With `in_turn`, of rows with one place the last one stays.
         """
-        tasks: list[Callable[[], None]] = []
-        first = 0
-        for shard, entry in self._checkpoint.entries(self.name):
+
+        def read(piece: tuple[ShardIndex, TableEntry, int, range]) -> None:
+            """Fill the places of some rows of a shard; if possible without a copy."""
+            shard, entry, first, rows = piece
+            some = slice(first + rows.start, first + rows.stop)
+            fits = place is None and vectors.itemsize * vectors.shape[1] == entry.row_bytes
+            out = vectors[some].view(np.uint8) if fits else np.empty((len(rows), entry.row_bytes), np.uint8)
+            data = read_rows(self._checkpoint, shard, entry, rows.start, out)
+            if data is not out or not fits:  # bfloat16 grows to float32; mapped files give views
+                values = as_dtype(data.reshape(-1), entry.dtype, bits=bits).reshape(len(rows), entry.dim)
+                vectors[some if place is None else place[some]] = values
+
+        pieces: list[tuple[ShardIndex, TableEntry, int, range]] = []
+        for shard, entry, first in self._parts():
             step = max(PIECE_BYTES // max(entry.row_bytes, 1), 1)
-            for at in range(0, entry.rows, step):
-                end = min(at + step, entry.rows)
-                some = slice(first + at, first + end)
-                where = some if place is None else place[some]
-                tasks.append(partial(self._read_piece, shard, entry, at, end, vectors, where, bits=bits))
-            first += entry.rows
-        self._do(tasks, in_turn=in_turn)
-
-    def _read_piece(
-        self,
-        shard: ShardIndex,
-        entry: TableEntry,
-        at: int,
-        end: int,
-        vectors: npt.NDArray[Any],
-        where: slice | npt.NDArray[np.integer],
-        *,
-        bits: bool,
-    ) -> None:
-        """Fill vectors [n, dim] at some places with rows [at, end) of a shard; if possible without a copy."""
-        fits = isinstance(where, slice) and vectors.itemsize * vectors.shape[1] == entry.row_bytes
-        out = vectors[where].view(np.uint8) if fits else np.empty((end - at, entry.row_bytes), np.uint8)
-        data = read_rows(self._checkpoint, shard, entry, at, out)
-        if data is not out or not fits:  # bfloat16 grows to float32; mapped files give views
-            vectors[where] = as_dtype(data.reshape(-1), entry.dtype, bits=bits).reshape(end - at, entry.dim)
-
-    def _read_ids(self, shard: ShardIndex, entry: TableEntry, ids: I64) -> None:
-        """Fill int64 [entry.rows] with the ids of a shard; CorruptError when there are more or fewer."""
-        for first, block in id_blocks(self._checkpoint, shard, entry):
-            ids[first : first + len(block)] = block
+            starts = range(0, entry.rows, step)
+            pieces += [(shard, entry, first, range(at, min(at + step, entry.rows))) for at in starts]
+        run_all(read, pieces, 1 if in_turn else default_workers(remote=self._checkpoint.is_far))
 
     def __repr__(self) -> str:
         kind = f"{counted(self.rows, 'row')} of {self.dim} {self.dtype}"
@@ -319,7 +309,8 @@ def find_rows(
     Of several rows with one id, the last one counts. `bits` keeps bfloat16 as it is. Raises NameNotFoundError for an
     unknown table, EdlCkptError when the rows need more memory than this machine has, CorruptError for damage.
     """
-    owner = owners(checkpoint.placement(table), wanted, checkpoint.version.ps_num or 1)
+    rule, ps_num = checkpoint.placement(table), checkpoint.version.ps_num or 1
+    owner = None if everywhere else owners(rule, wanted, ps_num)
     entries = checkpoint.entries(table)
     # Only the info of a table without rows claims a dim: no array gets that size.
     dim = max((entry.dim for _, entry in entries), default=0)
@@ -330,39 +321,29 @@ def find_rows(
     kind = numpy_dtype(checkpoint.table_dtype(table), bits=bits)
     found = FoundRows(np.zeros((len(wanted), dim), kind), np.zeros(len(wanted), np.int64))
     for shard, entry in entries:
-        mine = np.arange(len(wanted)) if everywhere or owner is None else np.flatnonzero(owner == shard.file.ps_id)
-        if everywhere or owner is None or len(mine):
-            _collect(checkpoint, shard, entry, wanted, mine, found, bits=bits)
+        mine = np.arange(len(wanted)) if owner is None else np.flatnonzero(owner == shard.file.ps_id)
+        if owner is not None and not len(mine):
+            continue
+        order = mine[np.argsort(wanted[mine])]
+        hit, row = _search(checkpoint, shard, entry, wanted[order])
+        if not len(row):
+            continue
+        np.add.at(found.hits, order[hit], 1)
+        place, last = np.unique(order[hit][::-1], return_index=True)
+        starts = entry.values.start + row[::-1][last] * entry.row_bytes
+        data = read_runs(checkpoint.reader(shard, entry.values), starts, entry.row_bytes)
+        found.vectors[place] = as_dtype(data.reshape(-1), entry.dtype, bits=bits).reshape(len(data), entry.dim)
     return found
 
 
-def _collect(
-    checkpoint: Checkpoint,
-    shard: ShardIndex,
-    entry: TableEntry,
-    wanted: I64,
-    mine: I64,
-    found: FoundRows,
-    *,
-    bits: bool,
-) -> None:
-    """Search a shard for `wanted[mine]`; write the rows, and count those of each id."""
-    order = mine[np.argsort(wanted[mine])]
-    ordered = wanted[order]
-    places: list[I64] = []
-    rows: list[I64] = []
+def _search(checkpoint: Checkpoint, shard: ShardIndex, entry: TableEntry, ordered: I64) -> tuple[I64, I64]:
+    """Search a shard for ascending ids; return the number of the id, and the row, of each hit: int64 [n]."""
+    numbers, rows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for first, ids in id_blocks(checkpoint, shard, entry):
         if len(ordered) <= _FEW_IDS:  # comparing with each takes less than a search
             hits = np.flatnonzero(np.isin(ids, ordered))
         else:
             hits = np.flatnonzero(ordered[np.minimum(np.searchsorted(ordered, ids), len(ordered) - 1)] == ids)
-        places.append(order[np.searchsorted(ordered, ids[hits])])
+        numbers.append(np.searchsorted(ordered, ids[hits]))
         rows.append(hits + first)
-    if not rows:
-        return
-    place, row = np.concatenate(places), np.concatenate(rows)
-    np.add.at(found.hits, place, 1)
-    place, last = np.unique(place[::-1], return_index=True)
-    starts = entry.values.start + row[::-1][last] * entry.row_bytes
-    data = read_runs(checkpoint.reader(shard, entry.values), starts, entry.row_bytes)
-    found.vectors[place] = as_dtype(data.reshape(-1), entry.dtype, bits=bits).reshape(len(data), entry.dim)
+    return np.concatenate(numbers), np.concatenate(rows)
