@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
@@ -252,11 +252,8 @@ class DiskShard(ShardOutput):
         return file_mark(found)
 
     def _visible_mark(self) -> str:
-        directory = self._staging.root.find(self._place.directory)
-        if directory is None:
-            return ""
-        with directory:
-            found = directory.stat(self._place.name)
+        with self._staging.root.find(self._place.directory) or nullcontext() as directory:
+            found = None if directory is None else directory.stat(self._place.name)
         return "" if found is None else file_mark(found)
 
     def _publish_new(self) -> bool:

@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -73,17 +73,6 @@ def metadata_names(number: int) -> tuple[str, str]:
     return os.path.basename(version_file(number)), os.path.basename(seal_file(number))
 
 
-@contextmanager
-def opened_trash(root: Directory) -> Iterator[Directory | None]:
-    """Open the trash of a location, None when there is none."""
-    top = root.find(TRASH_DIR)
-    try:
-        yield top
-    finally:
-        if top is not None:
-            top.close()
-
-
 def list_trash(path: str) -> list[TrashEntry]:
     """Return the deletions in the trash of a location on a disk, the newest first.
 
@@ -91,7 +80,7 @@ def list_trash(path: str) -> list[TrashEntry]:
     """
     if is_gone(path):
         return []
-    with Directory.open(path) as root, opened_trash(root) as top:
+    with Directory.open(path) as root, root.find(TRASH_DIR) or nullcontext() as top:
         if top is None:
             return []
         entries = [_read_entry(top, name) for name in top.names() if not name.startswith(DROP)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError, UnsupportedError
@@ -27,7 +27,6 @@ from edl_ckpt.core.commit.deletion.records import (
     last_deletion,
     list_trash,
     metadata_names,
-    opened_trash,
     read_record,
     recorded_metadata,
     write_record,
@@ -160,7 +159,7 @@ class Trash:
         """Finish deletions that were killed, except those that stay in the trash; return what failed."""
         problems: list[EdlCkptError] = []
         with Directory.open(self._store.root) as root:
-            with opened_trash(root) as top:
+            with root.find(TRASH_DIR) or nullcontext() as top:
                 doomed = [] if top is None else [name for name in top.names() if _is_doomed(top, name)]
             for name in doomed:
                 problems += _drop(root, name)
@@ -250,10 +249,9 @@ def _remove_in_place(root: Directory, versions: Iterable[Version]) -> Removal:
 
 def _copy_metadata(root: Directory, trash: Directory, numbers: Iterable[int]) -> None:
     """Copy the metadata files that exist into a directory of the trash; a seal that is no file stays where it is."""
-    source = root.find(META_DIR)
-    if source is None:
-        return
-    with source:
+    with root.find(META_DIR) or nullcontext() as source:
+        if source is None:
+            return
         names = [name for number in numbers for name in metadata_names(number)]
         found = {n: source.read(n, SMALL_BYTES) for n in names if source.is_file(n) or not n.endswith(_SEAL)}
     present = {name: data for name, data in found.items() if data is not None}
@@ -268,12 +266,10 @@ def _forget(directory: Directory, folder: str, numbers: Iterable[int]) -> list[E
     """Remove the metadata of versions in a folder of a directory; return why some could not be removed."""
     problems: list[EdlCkptError] = []
     try:
-        meta = directory.find(folder)
-        if meta is not None:
-            with meta:
-                for name in (name for number in numbers for name in metadata_names(number)):
-                    if meta.is_file(name):
-                        meta.unlink(name)
+        with directory.find(folder) or nullcontext() as meta:
+            for name in (name for number in numbers for name in metadata_names(number)):
+                if meta is not None and meta.is_file(name):
+                    meta.unlink(name)
     except EdlCkptError as error:  # the versions are gone: the next prune forgets the rest
         problems.append(error)
     return problems
@@ -289,24 +285,19 @@ def _restore(root: Directory, trash: Directory, entry: TrashEntry, location: Loc
             hint=f"move it away and try again; the deleted version is in {entry.path}",
         )
     with COMMIT:
-        _move_back(root, trash, entry)
-
-
-def _move_back(root: Directory, trash: Directory, entry: TrashEntry) -> None:
-    for name in entry.recorded:
-        trash.rename_new(name, root, name)
-    if entry.metadata:
-        with trash.enter(META) as meta, root.enter(META_DIR, make=True) as target:
-            for name in entry.metadata:
-                if target.stat(name) is None or (
-                    name.endswith(_SEAL) and target.is_file(name)
-                ):  # of files that are gone
-                    meta.rename(name, target, name)
-                else:
-                    meta.unlink(name)
-            target.flush()
-    trash.flush()
-    root.flush()
+        for name in entry.recorded:
+            trash.rename_new(name, root, name)
+        if entry.metadata:
+            with trash.enter(META) as meta, root.enter(META_DIR, make=True) as target:
+                for name in entry.metadata:
+                    is_stale = name.endswith(_SEAL) and target.is_file(name)  # of files that are gone
+                    if is_stale or target.stat(name) is None:
+                        meta.rename(name, target, name)
+                    else:
+                        meta.unlink(name)
+                target.flush()
+        trash.flush()
+        root.flush()
 
 
 def _is_doomed(top: Directory, name: str) -> bool:
@@ -328,7 +319,7 @@ def _doomed(name: str) -> str:
 def _drop(root: Directory, name: str) -> list[EdlCkptError]:
     """Remove a directory of the trash; return why files could not be removed."""
     problems: list[EdlCkptError] = []
-    with opened_trash(root) as top:
+    with root.find(TRASH_DIR) or nullcontext() as top:
         if top is not None:
             if _doomed(name) != name:
                 try:
@@ -355,10 +346,7 @@ def _drop_each(top: Directory, name: str) -> None:
 def _left_of(root: Directory, name: str) -> set[str]:
     """Return what is left in a directory of the trash that was removed."""
     left: set[str] = set()
-    with opened_trash(root) as top:
-        for each in (name, _doomed(name)) if top is not None else ():
-            inside = top.find(each) if top is not None else None
-            if inside is not None:
-                with inside:
-                    left |= set(inside.names())
+    for entry in (name, _doomed(name)):
+        with root.find(f"{TRASH_DIR}/{entry}") or nullcontext() as inside:
+            left.update(() if inside is None else inside.names())
     return left

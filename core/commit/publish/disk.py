@@ -13,7 +13,7 @@ import os
 import stat
 import uuid
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from types import TracebackType
 from typing import Final, Self
 
@@ -349,12 +349,10 @@ def put_in_place(root: Directory, stage: Directory, journal: Journal) -> None:
 
 def _take_seal(place: Directory, folder: str, version: int, stage: Directory, name: str) -> None:
     """Move the seal of a version away, so that no seal ever stands beside files that it does not match."""
-    meta = place.find(folder)
-    if meta is not None:
-        with meta:
-            seal = os.path.basename(seal_file(version))
-            if meta.has_file(seal):
-                meta.rename(seal, stage, name)
+    seal = os.path.basename(seal_file(version))
+    with place.find(folder) or nullcontext() as meta:
+        if meta is not None and meta.has_file(seal):
+            meta.rename(seal, stage, name)
 
 
 def read_journal(stage: Directory) -> Journal | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Final, Self
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError
@@ -168,20 +168,17 @@ def remove_stage(root: Directory, place: Directory) -> None:
 
 def remove_empty(root: Directory, stage: str = "") -> None:
     """Remove a staging directory, and the directories of our state around it, as far as they are empty."""
-    with suppress(EdlCkptError):
-        stages = root.find(STAGE_DIR)
+    with suppress(EdlCkptError), root.find(STAGE_DIR) or nullcontext() as stages:
         if stages is not None and stage:
-            with stages:
-                stages.rmdir(stage)
+            stages.rmdir(stage)
     remove_empty_state(root)
 
 
 def remove_empty_state(root: Directory) -> None:
     """Remove the directories of our state that are empty."""
     with suppress(EdlCkptError):
-        state = root.find(STATE_DIR)
-        if state is not None:
-            with state:
-                for path in (STAGE_DIR, TRASH_DIR, META_DIR, NOTES_DIR):
+        with root.find(STATE_DIR) or nullcontext() as state:
+            for path in (STAGE_DIR, TRASH_DIR, META_DIR, NOTES_DIR):
+                if state is not None:
                     state.rmdir(os.path.basename(path))
-            root.rmdir(STATE_DIR)
+        root.rmdir(STATE_DIR)

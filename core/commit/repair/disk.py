@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -63,11 +63,9 @@ class DiskRepair:
 
     def settle(self, settled: Settled) -> None:
         """Finish, roll back or keep what dead commands left; finish deletions."""
-        with Directory.open(self._store.root) as root:
-            state = root.find(STATE_DIR)
+        with Directory.open(self._store.root) as root, root.find(STATE_DIR) or nullcontext() as state:
             if state is not None:
-                with state:
-                    _OpenState(root, state, settled).settle()
+                _OpenState(root, state, settled).settle()
         settled.done += map(str, Trash(self._store).sweep())
 
     def sweep(self, settled: Settled) -> None:
@@ -103,9 +101,8 @@ class _OpenState:
                     if not is_damaged(name):
                         self._settle_entry(stages, name)
             remove_empty(self.root)
-        trash = self.root.find(TRASH_DIR)
-        if trash is not None:
-            with trash:
+        with self.root.find(TRASH_DIR) or nullcontext() as trash:
+            if trash is not None:
                 self._check_trash(trash)
         _sweep_replacements(self.root)
 
