@@ -25,7 +25,7 @@ _FORMATS = (
 
 def _again(goal: Location) -> str:
     """Return how to go on after a failure: a file is whole or not there, and what went into a stream is lost."""
-    from edl_ckpt.core.storage.streams import is_stream
+    from edl_ckpt.core.storage.regular import is_stream
 
     if goal.local_path is not None and is_stream(goal.local_path):
         return f"what {escaped(goal.url)} got is not whole: run the same export again"
@@ -74,7 +74,7 @@ def export_command(
     """
     from edl_ckpt.cli.render import export as render
     from edl_ckpt.core.operations.export import Selection, export_version, plan_export
-    from edl_ckpt.core.storage.streams import descriptor_of
+    from edl_ckpt.core.storage.regular import descriptor_of
 
     if len(words) == 1 and looks_like_ref(words[0], out) and "@" in words[0]:
         raise UsageError("OUTPUT is missing, the file or directory to write", hint="expected [REF] OUTPUT")
@@ -111,7 +111,7 @@ def export_command(
 def _goal(word: str, out: Output) -> Location:
     """Return what to write, - for stdout; UsageError for a stdout that the caller has closed."""
     from edl_ckpt.core.storage.location import Location
-    from edl_ckpt.core.storage.streams import STDOUT
+    from edl_ckpt.core.storage.regular import STDOUT
 
     if word != "-":
         return out.location(word)

@@ -1,17 +1,29 @@
-"""Files that users name: only regular ones are opened or replaced. A pipe blocks, and replacing it destroys it.
+"""Files that users name. Only regular ones are opened or replaced: a pipe blocks, and replacing it destroys it.
 
-Devices and sockets are refused for the same reasons. A link counts as what it leads to.
+Devices and sockets are refused for the same reasons. A link counts as what it leads to. Streams are outputs that are no
+files: open descriptors, pipes and character devices; written into, and never replaced. A pipe that nobody reads is
+refused, because to open it would take until somebody does.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import stat
+import time
 from contextlib import suppress
-from typing import IO, Any
+from typing import IO, Any, Final
 
 from edl_ckpt.core.base.errors import NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.storage.faults import storage_errors
+
+STDOUT: Final = "/dev/stdout"
+_NAMED: Final = {STDOUT: 1, "/dev/stderr": 2}
+_DESCRIPTOR: Final = re.compile(r"/(?:dev|proc/self)/fd/(\d{1,9})")
+_READER_SECONDS: Final = 0.5
+"""How long a reader that was started together with us has to open a pipe."""
+_POLL_SECONDS: Final = 0.05
 
 
 def _special(mode: int) -> str:
@@ -75,3 +87,48 @@ def open_input(path: str, mode: str = "r", **options: Any) -> IO[Any]:
 
 def _open_at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def descriptor_of(path: str) -> int | None:
+    """Return the open descriptor that a path names, None for any other path.
+
+    >>> descriptor_of("/dev/stdout"), descriptor_of("/dev/fd/63"), descriptor_of("/dev/null")
+    (1, 63, None)
+    """
+    match = _DESCRIPTOR.fullmatch(path)
+    return int(match[1]) if match else _NAMED.get(path)
+
+
+def is_stream(path: str) -> bool:
+    """Say whether a path names a descriptor, or leads to a pipe or a character device; what is not there does not."""
+    if descriptor_of(path) is not None:
+        return True
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
+
+
+def open_stream(path: str) -> IO[bytes]:
+    """Open a stream for writing; RefusedError for a pipe that nobody reads. Closing it leaves a descriptor open."""
+    number = descriptor_of(path)
+    with storage_errors(path):
+        return open(_open_pipe(path) if number is None else os.dup(number), "wb")
+
+
+def _open_pipe(path: str) -> int:
+    """Open a pipe or a device without waiting, and let its writes wait."""
+    until = time.monotonic() + _READER_SECONDS
+    while True:
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            if time.monotonic() > until:
+                raise RefusedError("is a pipe that nobody reads", path=path, hint="start its reader first") from None
+            time.sleep(_POLL_SECONDS)
+        else:
+            os.set_blocking(fd, True)
+            return fd

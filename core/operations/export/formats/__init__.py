@@ -18,7 +18,7 @@ from edl_ckpt.core.operations.export.formats.frameworks import Parquet, TensorFl
 from edl_ckpt.core.operations.export.formats.merged import MergedCheckpoint
 from edl_ckpt.core.operations.export.formats.text import Csv, JsonLines, Projector, Word2Vec
 from edl_ckpt.core.operations.export.interface import ExportFormat, ExportRequest
-from edl_ckpt.core.storage.streams import is_stream
+from edl_ckpt.core.storage.regular import is_stream
 
 _FORMATS: Final[tuple[type[ExportFormat], ...]] = (
     MergedCheckpoint,

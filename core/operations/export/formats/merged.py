@@ -27,8 +27,7 @@ from edl_ckpt.core.operations.reshard.prepare import prepare_reshard
 from edl_ckpt.core.sources.elasticdl.target import ELASTICDL, EMPTY_MODEL
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.location import Location
-from edl_ckpt.core.storage.regular import check_target
-from edl_ckpt.core.storage.streams import is_stream
+from edl_ckpt.core.storage.regular import check_target, is_stream
 from edl_ckpt.core.storage.trees import remove_tree
 
 

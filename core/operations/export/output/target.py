@@ -33,8 +33,7 @@ from edl_ckpt.core.storage.interface import has_parts
 from edl_ckpt.core.storage.local import is_there
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.meeting import SharedDirectory, SharedPrefix
-from edl_ckpt.core.storage.regular import check_target
-from edl_ckpt.core.storage.streams import descriptor_of, is_stream, open_stream
+from edl_ckpt.core.storage.regular import check_target, descriptor_of, is_stream, open_stream
 from edl_ckpt.core.storage.trees import remove_tree
 
 NewFile = Callable[[str, int], OutputFile]
