@@ -18,7 +18,7 @@ REASONS = {
     "core/operations/export/formats/arrays.py": "the numbered files of safetensors",
     "core/operations/export/formats/merged.py": "the endings of an export as one shard",
     "core/operations/export/cluster/plan.py": "parts of a table in a set of safetensors, as Hugging Face names files",
-    "core/operations/importing/checkpoint.py": "the endings that tell a checkpoint from arrays",
+    "core/operations/importing/__init__.py": "the endings that tell a checkpoint from arrays",
     "core/state/shard_note.py": "the names of our own notes on shards",
 }
 """Modules outside of these rooms that have such a text, and why."""
