@@ -193,7 +193,8 @@ class Observer:
     def look(self, settled: Collection[str] = ()) -> Listing | None:
         """Return the versions of the location, None when there is no such location; as before during an outage.
 
-        `settled` are paths of versions in which nothing happens any more. Raises every other error of listing.
+        `settled` are paths of versions in which nothing happens any more. Headers of versions that are gone are
+        forgotten. Raises every other error of listing.
         """
         now, begin = self._clock.now(), self._clock.tick()
         try:
@@ -208,6 +209,8 @@ class Observer:
         if listing is None and not self._is_missing:
             self._reporter.warn(f"{self.location}: does not exist; waiting for it")
         self._is_silent, self._is_missing, self._last = False, listing is None, listing
+        present = {version.path for version in listing.versions} if listing else set()
+        self._checked = {path: known for path, known in self._checked.items() if path in present}
         self._cost = self._clock.tick() - begin
         return listing
 
@@ -231,11 +234,6 @@ class Observer:
     def described(self, version: Version) -> Version:
         """Return a version with its metadata as it is now."""
         return self._snapshots.described(version)
-
-    def forget(self, listing: Listing) -> None:
-        """Forget the headers of versions that are gone."""
-        present = {version.path for version in listing.versions}
-        self._checked = {path: known for path, known in self._checked.items() if path in present}
 
     def __enter__(self) -> Self:
         return self

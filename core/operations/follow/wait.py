@@ -165,9 +165,7 @@ def _ends(
 def _first_readable(observer: Observer, wanted: _Wanted, listing: Listing | None) -> Version | None:
     if listing is None:
         return None
-    observer.forget(listing)
-    candidates = wanted.candidates(listing)
-    return next((v for v in candidates if observer.check(v).health is Health.READABLE), None)
+    return next((v for v in wanted.candidates(listing) if observer.check(v).health is Health.READABLE), None)
 
 
 def _unfinished(observer: Observer, wanted: _Wanted, listing: Listing | None) -> Iterator[Unfinished]:

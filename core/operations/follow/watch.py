@@ -106,7 +106,6 @@ def _moment(observer: Observer, before: Moment | None, clock: Clock, after: int 
     listing = observer.look(settled)
     checks: Mapping[str, HealthCheck] = {}
     if listing is not None:
-        observer.forget(listing)
         wanted = to_check(last, listing)
         checks = (
             {v.path: observer.check(v) for v in wanted}

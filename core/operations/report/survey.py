@@ -25,7 +25,7 @@ from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.catalog.listing import list_versions, ranked
 from edl_ckpt.core.model.listings import Listing
 from edl_ckpt.core.model.versions import State, Version
-from edl_ckpt.core.operations.diff.measures import Sums, compare
+from edl_ckpt.core.operations.diff.comparison import Sums, compare
 from edl_ckpt.core.operations.prune.plan import Action, plan_listed, read_policy
 from edl_ckpt.core.operations.prune.retention import Policy
 from edl_ckpt.core.operations.report.results import (
