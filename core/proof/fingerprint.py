@@ -209,17 +209,15 @@ class ContentSketch:
             for name in some:
                 if name in self.whole:
                     by_size.setdefault(len(self.whole[name]), []).append(name)
-            found = dict(self._sums_of_whole(by_size))
+            found: dict[str, bulk.U32] = {}
+            for size, alike in by_size.items():
+                rows = np.frombuffer(b"".join(self.whole[name] for name in alike), np.uint8).reshape(len(alike), size)
+                found |= zip(alike, bulk.sketch_alone(rows), strict=True)
             for name in some:
                 more = self.variables.get(name)
                 sums = found.get(name, more)
                 assert sums is not None  # noqa: S101 - every variable was read
                 yield name, sums if more is None or sums is more else sums + more
-
-    def _sums_of_whole(self, by_size: dict[int, list[str]]) -> Iterator[tuple[str, bulk.U32]]:
-        for size, names in by_size.items():
-            rows = np.frombuffer(b"".join(self.whole[name] for name in names), np.uint8).reshape(len(names), size)
-            yield from zip(names, bulk.sketch_alone(rows), strict=True)
 
     def add_parts(self, tables: Sequence[str], sums: bulk.U32, parts: bulk.I64) -> None:
         """Add the sketches that `routing` made of parts of these tables."""

@@ -32,12 +32,14 @@ from edl_ckpt.core.reading.blocks import (
     VALUE_BATCH_BYTES,
     IdPiece,
     check_placement,
+    check_row_count,
     id_blocks,
     raise_bad_ids,
     read_piece,
 )
 from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue, HeldValue
 from edl_ckpt.core.reading.pieces import (
+    DIRECT_BYTES,
     PIECE_BYTES,
     Bundle,
     DenseAt,
@@ -56,10 +58,10 @@ from edl_ckpt.core.reading.pieces import (
     read_bundle,
     read_dense,
     row_batches,
-    sketch_directly,
 )
 from edl_ckpt.core.reading.reader import Checkpoint, openings
 from edl_ckpt.core.sources.elasticdl.target import Literals
+from edl_ckpt.core.storage.interface import is_on_disk
 
 Bounds = Mapping[int, npt.NDArray[np.int64]]
 """Where the chunks of shards begin and end, int64 [chunks, 2], by the number of the shard."""
@@ -71,6 +73,8 @@ _FLOATS: Final = {  # name: (unsigned view, mask of the magnitude, least huge, i
     "float32": ("<u4", 0x7FFFFFFF, (127 + HUGE_EXPONENT) << 23, 0x7F800000),
     "float64": ("<u8", 0x7FFFFFFFFFFFFFFF, (1023 + HUGE_EXPONENT) << 52, 0x7FF0000000000000),
 }
+_READ_BYTES: Final = 256 << 10
+"""Bytes of values that the kernel reads at a time, and looks at while they are in the L2 cache."""
 _BUNDLED_BYTES: Final = 4 << 20
 """The most bytes of small parts that are one task on a disk; far ones are read by as many threads as there are."""
 _SMALL_TIMES: Final = 8
@@ -202,14 +206,35 @@ class _Pass(NamedTuple):
         return counts
 
     def _sketch_directly(self, piece: IdPiece, ids: bulk.I64) -> bool:
-        """Let the kernel read rows; False where it cannot, or where Python must see them too."""
-        if self.options.odd or not self.options.sketched:
+        """Let the kernel read rows; False where it cannot, where they are few, or where Python must see them too.
+
+        Between a read and the look at it Python does nothing, so threads do not wait for each other. Raises what the
+        reader raises.
+        """
+        entry, rows = piece.entry, len(ids)
+        reader = self.opened.checkpoint.reader(piece.shard, entry.values)
+        file = reader if is_on_disk(reader) and self.options.sketched and not self.options.odd else None
+        if file is None or rows * entry.row_bytes < DIRECT_BYTES or not routing.can_move_file_rows():
             return False
-        reader = self.opened.checkpoint.reader(piece.shard, piece.entry.values)
-        sketch = bulk.new_sketch(piece.entry.row_bytes)
-        if not sketch_directly(reader, piece, ids, self.options.batch_bytes, sketch, self.sums, self.advance):
-            return False
-        self.sketch.add_sketch(piece.entry.name, sketch)
+        if piece.first_row + rows > entry.rows:
+            check_row_count(piece.shard, entry, piece.first_row + rows, at_least=True)
+        sketch = bulk.new_sketch(entry.row_bytes)
+        step = min(max(1, min(self.options.batch_bytes, DIRECT_BYTES) // entry.row_bytes), rows)
+        buffer = np.empty((step, entry.row_bytes), np.uint8)
+        offset = entry.values.start + piece.first_row * entry.row_bytes
+        file.will_need(offset, rows * entry.row_bytes)
+        for start in range(0, rows, step):
+            batch = buffer[: min(step, rows - start)]
+            source = file.descriptor, offset
+            failed = routing.sketch_file_rows(sketch, ids[start : start + step], source, _READ_BYTES, batch)
+            if failed:
+                raise file.failed(failed, offset)
+            file.add_moved(batch.nbytes)
+            if self.sums is not None:
+                self.sums.add(reader, offset, batch.reshape(-1).data)
+            offset += batch.nbytes
+        self.sketch.add_sketch(entry.name, sketch)
+        self.advance(rows * entry.row_bytes)
         return True
 
     def _read_batches(self, piece: IdPiece, ids: bulk.I64) -> npt.NDArray[np.int64]:

@@ -23,7 +23,7 @@ from edl_ckpt.core.base.arrays import ThreadMemory
 from edl_ckpt.core.base.job import FunctionWork, Job
 from edl_ckpt.core.base.packing import near, packed
 from edl_ckpt.core.base.parallel import Advance
-from edl_ckpt.core.kernel import bulk, routing
+from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
 from edl_ckpt.core.model.tables import DenseEntry, Encoding, ShardIndex, TableEntry
 from edl_ckpt.core.reading.blocks import (
@@ -37,7 +37,7 @@ from edl_ckpt.core.reading.blocks import (
 )
 from edl_ckpt.core.reading.picklable import CheckpointValue
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.storage.interface import RangeReader, is_on_disk
+from edl_ckpt.core.storage.interface import RangeReader
 
 PIECE_BYTES: Final = 1 << 20
 """Bytes of ids, or of a dense variable, in one task."""
@@ -45,8 +45,6 @@ SMALL_BYTES: Final = 256 << 10
 """The size up to which the part of a table in a shard is small: then a few calls for each would cost more than it."""
 _LOOK_BYTES: Final = 512 << 10
 """Bytes of values that are looked at twice, for their sketch and their checksum, while they are in the L2 cache."""
-_READ_BYTES: Final = 256 << 10
-"""Bytes of values that the kernel reads at a time, and looks at while they are in the L2 cache."""
 DIRECT_BYTES: Final = 1 << 20
 """Bytes of values that the kernel has in one call; fewer, in a whole piece, are not worth it."""
 _GAP_BYTES: Final = 4 << 10
@@ -425,45 +423,6 @@ def row_batches(
                 if sums is not None:
                     at = piece.entry.values.start + (piece.first_row + start) * piece.entry.row_bytes
                     sums.add(reader, at, some.reshape(-1).data)
-
-
-def sketch_directly(
-    reader: RangeReader,
-    piece: IdPiece,
-    ids: bulk.I64,
-    batch_bytes: int,
-    sketch: bulk.U32,
-    sums: Sums | None,
-    advance: Advance,
-) -> bool:
-    """Let the kernel read the rows of a piece and add them to a sketch; False where it cannot, or they are few.
-
-    Between a read and the look at it Python does nothing, so threads do not wait for each other. Raises what the reader
-    raises.
-    """
-    entry, rows = piece.entry, len(ids)
-    size = rows * entry.row_bytes
-    file = reader if is_on_disk(reader) else None
-    if file is None or size < DIRECT_BYTES or not routing.can_move_file_rows():
-        return False
-    if piece.first_row + rows > entry.rows:
-        check_row_count(piece.shard, entry, piece.first_row + rows, at_least=True)
-    step = min(max(1, min(batch_bytes, DIRECT_BYTES) // entry.row_bytes), rows)
-    buffer = np.empty((step, entry.row_bytes), np.uint8)
-    at = entry.values.start + piece.first_row * entry.row_bytes
-    file.will_need(at, size)
-    for start in range(0, rows, step):
-        some = buffer[: min(step, rows - start)]
-        source = file.descriptor, at
-        failed = routing.sketch_file_rows(sketch, ids[start : start + step], source, _READ_BYTES, some)
-        if failed:
-            raise file.failed(failed, at)
-        file.add_moved(some.nbytes)
-        if sums is not None:
-            sums.add(reader, at, some.reshape(-1).data)
-        at += some.nbytes
-    advance(size)
-    return True
 
 
 def read_dense(checkpoint: Checkpoint, place: DenseAt, sums: Sums | None = None) -> bulk.U8:

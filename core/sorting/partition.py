@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import reduce
 from typing import Final, Self
 
 import numpy as np
@@ -251,11 +251,6 @@ class PartitionedTable:
         most = default_workers(remote=True) if self._is_remote else min(default_workers(), _MOST_WORKERS)
         return max(min(most, len(self._pieces)), 1)
 
-    @property
-    def _workers(self) -> int:
-        """Return how many parts are sorted at a time: each as it was, sorted, and with what sorting takes."""
-        return self._at_once(2 * self._row_bytes + 40)
-
     def _at_once(self, bytes_per_row: int) -> int:
         part = max(int(self._rows.max(initial=0)) * bytes_per_row, 1)
         return max(min(default_workers(), _MOST_WORKERS, self.parts, _AT_ONCE_BYTES // part), 1)
@@ -356,17 +351,20 @@ class PartitionedTable:
 
     def sort_in_place(self, done: Callable[[int, int], None]) -> None:
         """Sort every part where it lies; `done` is then called with its first row and the number of its rows."""
-        run_all(partial(self._sort_part, done=done), range(self.parts), self._workers)
-
-    def _sort_part(self, number: int, *, done: Callable[[int, int], None]) -> None:
         assert self._areas is not None  # noqa: S101 - `__enter__` has set them
-        rows, start, width = int(self._rows[number]), int(self._starts[number]), self._row_bytes
-        ids = self._memory.take(rows * 8, "ids").view(np.int64)
-        values = self._memory.take(rows * width, "sorted").reshape(rows, width)
-        self._sorted(number, ids, values)
-        self._areas.ids.write(start * 8, ids.view(np.uint8))
-        self._areas.rows.write(start * width, values.reshape(-1))
-        done(start, rows)
+        areas, width = self._areas, self._row_bytes
+
+        def sort(number: int) -> None:
+            rows, start = int(self._rows[number]), int(self._starts[number])
+            ids = self._memory.take(rows * 8, "ids").view(np.int64)
+            values = self._memory.take(rows * width, "sorted").reshape(rows, width)
+            self._sorted(number, ids, values)
+            areas.ids.write(start * 8, ids.view(np.uint8))
+            areas.rows.write(start * width, values.reshape(-1))
+            done(start, rows)
+
+        # Each part as it was, sorted, and with what sorting takes.
+        run_all(sort, range(self.parts), self._at_once(2 * width + 40))
 
     def _sorted(self, number: int, ids: bulk.I64, out: bulk.U8) -> TablePart:
         """Fill int64 [n] and uint8 [n, row_bytes] with the ids of a part, ascending, and with their rows."""

@@ -21,6 +21,7 @@ from edl_ckpt.core.commit.publish.disk import LocalOutput
 from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.proof import read_back as proof
+from edl_ckpt.core.proof import values
 from edl_ckpt.core.reading import pieces
 from edl_ckpt.core.state.annotate import Describe
 
@@ -138,7 +139,7 @@ def test_flipped_bits_of_large_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, either_kernel: str, direct: int
 ) -> None:
     """The same where tables are read in pieces, by the kernel or by Python; shards may be proved one by one."""
-    monkeypatch.setattr(pieces, "DIRECT_BYTES", direct)
+    monkeypatch.setattr(values, "DIRECT_BYTES", direct)
     monkeypatch.setattr(pieces, "SMALL_BYTES", -1)
     monkeypatch.setattr(proof, "MOST_ENTRIES", 1)
     check(tmp_path, monkeypatch, "reshard", whole=False)
