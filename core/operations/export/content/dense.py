@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from edl_ckpt.core.base.packing import near
+from edl_ckpt.core.base.packing import near, together
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.tables import DenseEntry, ShardIndex
@@ -73,22 +73,15 @@ def spans(checkpoint: Checkpoint, names: Container[str] | None = None) -> Iterat
                 yield Span(shard, tuple(close), start, end)
 
 
-def read_span(
-    checkpoint: Checkpoint,
-    span: Span,
-    sketch: ContentSketch,
-    take: Callable[[Piece, bulk.U8], None] | None = None,
-) -> int:
-    """Read a span and return its bytes; each piece is added to a sketch, and given to `take` with its bytes."""
+def read_span(checkpoint: Checkpoint, span: Span, sketch: ContentSketch) -> list[tuple[Piece, bulk.U8]]:
+    """Return the pieces of a span with their bytes, which are added to a sketch."""
     data = np.empty(span.end - span.start, np.uint8)
     if len(data):
         checkpoint.reader(span.shard, span.pieces[0].entry.values).read_into(span.start, data.data)
-    for piece in span.pieces:
-        own = data[piece.extent[0] - span.start :][: piece.size]
-        sketch.add_dense(piece.entry.name, piece.entry.size_bytes, piece.start, own)
-        if take is not None:
-            take(piece, own)
-    return span.size_bytes
+    pieces = [(piece, data[piece.extent[0] - span.start :][: piece.size]) for piece in span.pieces]
+    for piece, values in pieces:
+        sketch.add_dense(piece.entry.name, piece.entry.size_bytes, piece.start, values)
+    return pieces
 
 
 class SmallVariable(NamedTuple):
@@ -117,24 +110,16 @@ def write_piece(piece: Piece, data: bulk.U8, places: Mapping[str, Place], conver
 
 
 def write_together(found: Iterable[Sequence[SmallVariable]]) -> None:
-    """Write small variables as they come, many at a time, and check what the files then have."""
-    some: list[SmallVariable] = []
-    size = 0
-    for variables in found:
-        some += variables
-        size += sum(len(small.data) for small in variables)
-        if size >= _TOGETHER_BYTES:
-            _write_all(some)
-            some, size = [], 0
-    _write_all(some)
+    """Write small variables as they come, many at a time, and check what the files then have.
 
-
-def _write_all(some: list[SmallVariable]) -> None:
-    """Write variables; those that follow each other in a file, in one go."""
-    some.sort(key=lambda small: (small.place.file.path, small.place.offset))
-    for _, of_file in groupby(some, key=lambda small: small.place.file):
-        for _, _, run in near(of_file, lambda small: (small.place.offset, small.place.offset + len(small.data)), 0):
-            _write_run(run)
+    Those that follow each other in a file are written in one go.
+    """
+    sized = ((small, len(small.data)) for small in chain.from_iterable(found))
+    for some in together(sized, _TOGETHER_BYTES):
+        some.sort(key=lambda small: (small.place.file.path, small.place.offset))
+        for _, of_file in groupby(some, key=lambda small: small.place.file):
+            for _, _, run in near(of_file, lambda small: (small.place.offset, small.place.offset + len(small.data)), 0):
+                _write_run(run)
 
 
 def _write_run(run: Sequence[SmallVariable]) -> None:

@@ -27,7 +27,6 @@ from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.model.tables import DenseEntry, ShardIndex
 from edl_ckpt.core.operations.export.content.dense import (
     SPAN_BYTES,
-    Piece,
     SmallVariable,
     Span,
     read_span,
@@ -146,8 +145,9 @@ class ContentReader:
                 self.reporter.advance(values.nbytes)
 
         run_all(read, pieces, self._workers)
-        for size in run_parallel(lambda span: read_span(self.checkpoint, span, source), dense, self._workers):
-            self.reporter.advance(size)
+        summed = run_parallel(lambda span: read_span(self.checkpoint, span, source), dense, self._workers)
+        for span, _ in zip(dense, summed, strict=True):
+            self.reporter.advance(span.size_bytes)
         done.tables.update({name: sketch for name, sketch in source.tables.items() if name in names})
         done.take_variables(source, missing)
 
@@ -155,11 +155,9 @@ class ContentReader:
         self, variables: Sequence[str], tables: Sequence[str], matrices: Sequence[Tensor], places: Mapping[str, Place]
     ) -> None:
         """Write the bytes of all tensors that have a place: variables, ids and vectors of tables, and matrices."""
-        source = ContentSketch()
         wanted = {name: places[name] for name in variables if name in places}
         if wanted:
-            self._fill_dense(wanted, source)
-            self.source.take_variables(source)
+            self._fill_dense(wanted)
         for name in tables:
             title = self.ids[name].title
             ids, vectors = places.get(f"{title}.ids"), places.get(f"{title}.vectors")
@@ -169,22 +167,19 @@ class ContentReader:
             if matrix.name in places:
                 self._fill_stream(matrix, places[matrix.name])
 
-    def _fill_dense(self, places: Mapping[str, Place], source: ContentSketch) -> None:
+    def _fill_dense(self, places: Mapping[str, Place]) -> None:
         """Read all variables, and write those that have a place."""
+        source = ContentSketch()
         found = list(spans(self.checkpoint, places if self.confirm is None else None))
 
         def read(span: Span) -> list[SmallVariable]:
-            small: list[SmallVariable] = []
-
-            def take(piece: Piece, data: bulk.U8) -> None:
-                later = write_piece(piece, data, places, self._cast)
-                if later is not None:
-                    small.append(later)
-
-            self.reporter.advance(2 * read_span(self.checkpoint, span, source, take))
-            return small
+            pieces = read_span(self.checkpoint, span, source)
+            small = [write_piece(piece, data, places, self._cast) for piece, data in pieces]
+            self.reporter.advance(2 * span.size_bytes)
+            return [later for later in small if later is not None]
 
         write_together(run_parallel(read, found, self._workers if _are_large(found) else 1))
+        self.source.take_variables(source)
 
     def _fill_stream(self, tensor: Tensor, place: Place) -> None:
         at = 0

@@ -179,17 +179,15 @@ def test_one_damaged_read(s3: Bucket, tmp_path: Path, client: Any, monkeypatch: 
     """What one task writes and another one counts must be the same: a bit of one read is found, and nothing is left."""
     real, numbers = dense.read_span, count()
 
-    def read_span(checkpoint: Any, span: Any, sketch: Any, take: Any = None) -> int:
-        def damaged(piece: Any, data: Any) -> None:
-            if not next(numbers):
-                data[-1] ^= 1
-                sketch.variables.clear()
-                sketch.whole.clear()
-                sketch.add_dense(piece.entry.name, piece.entry.size_bytes, piece.start, data)
-            if take is not None:
-                take(piece, data)
-
-        return real(checkpoint, span, sketch, damaged)
+    def read_span(checkpoint: Any, span: Any, sketch: Any) -> Any:
+        pieces = real(checkpoint, span, sketch)
+        if not next(numbers):
+            piece, data = pieces[0]
+            data[-1] ^= 1
+            sketch.variables.clear()
+            sketch.whole.clear()
+            sketch.add_dense(piece.entry.name, piece.entry.size_bytes, piece.start, data)
+        return pieces
 
     monkeypatch.setattr("edl_ckpt.core.operations.export.content.reader.read_span", read_span)
     variables = {f"w{n}": np.ones(9000, np.float32) for n in range(3)}
