@@ -204,15 +204,16 @@ class ShardOutput(AbstractContextManager["ShardOutput", None]):
 
 
 class DiskShard(ShardOutput):
-    """A shard that is written to a staging directory of a local disk."""
+    """A shard that is written to a staging directory of a local disk; `create` makes its file."""
+
+    _file: PreallocatedFile
+    _flusher: Flusher
 
     def __init__(self, store: LocalStore, place: ShardPlace, hold: Hold, reporter: Reporter) -> None:
         super().__init__(place, hold, reporter)
         self._root = store.root
         self._stack = ExitStack()
         self._staging = Staging(store.root, SHARD_PURPOSE)
-        self._file: PreallocatedFile | None = None
-        self._flusher: Flusher | None = None
 
     def __enter__(self) -> Self:
         self._stack.enter_context(made_directory(self._root))
@@ -237,11 +238,9 @@ class DiskShard(ShardOutput):
 
     def written(self) -> None:
         """Begin the last flush."""
-        if self._flusher is not None:
-            self._flusher.all_written()
+        self._flusher.all_written()
 
     def _finish(self) -> str:
-        assert self._file is not None and self._flusher is not None  # noqa: S101, PT018 - made by `create`
         self.written()
         self._flusher.wait()
         self._file.close()

@@ -83,13 +83,12 @@ def list_trash(path: str) -> list[TrashEntry]:
     with Directory.open(path) as root, root.find(TRASH_DIR) or nullcontext() as top:
         if top is None:
             return []
-        entries = [_read_entry(top, name) for name in top.names() if not name.startswith(DROP)]
-    return sorted((e for e in entries if e is not None), key=lambda entry: (entry.time, entry.path), reverse=True)
+        names = (name for name in top.names() if not name.startswith(DROP) and top.is_directory(name))
+        entries = [_read_entry(top, name) for name in names]
+    return sorted(entries, key=lambda entry: (entry.time, entry.path), reverse=True)
 
 
-def _read_entry(top: Directory, name: str) -> TrashEntry | None:
-    if not top.is_directory(name):
-        return None
+def _read_entry(top: Directory, name: str) -> TrashEntry:
     with top.enter(name) as inside:
         record, damage = read_record(inside)
         present = [each for each in inside.names() if not is_record(each)]
