@@ -204,22 +204,18 @@ def plan_listed(
     errors: list[EdlCkptError] = []
     versions, unreadable = looked_at((v for listing in listings for v in listing.versions), errors)
     modes = common_modes(listings, needed=policy.needs_modes)
-    plan = judge_versions(versions, _settled(policy, modes, versions), guards=guards, unreadable=unreadable, now=now)
+    try:
+        policy = policy.settle(modes)
+    except UsageError as error:  # of a metric of unknown mode: perhaps another one was meant
+        error.hint = "; ".join(unknown_names(versions, policy)) or error.hint
+        raise
+    plan = judge_versions(versions, policy, guards=guards, unreadable=unreadable, now=now)
     unread = bool(errors) or any(listing.unread for listing in listings)
     foreign = ((listing.location, sum(1 for v in listing.versions if v.uuid)) for listing in listings)
     left = "left to Determined, which deletes its own"
     more = (f"{place}: {counted(n, 'version')} named by a UUID: {left}" for place, n in foreign if n)
     locations = tuple(listing.location for listing in listings)
     return replace(plan, locations=locations, warnings=(*plan.warnings, *more), unread=unread)
-
-
-def _settled(policy: Policy, modes: Mapping[str, str], versions: Sequence[Version]) -> Policy:
-    """Return a policy with its modes; UsageError names the metric that was perhaps meant by one of unknown mode."""
-    try:
-        return policy.settle(modes)
-    except UsageError as error:
-        error.hint = "; ".join(unknown_names(versions, policy)) or error.hint
-        raise
 
 
 def _common_policy(locations: Sequence[Location]) -> Policy:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 from edl_ckpt.core.base.errors import RefusedError, UsageError
 from edl_ckpt.core.base.words import counted, size
@@ -19,18 +19,9 @@ from edl_ckpt.core.storage.location import as_url
 from edl_ckpt.core.storage.regular import check_target, open_input
 
 PLAN_SCHEMA: Final = "edl-ckpt/prune-plan/1"
-_ENTRY: Final[Mapping[str, type]] = {
-    "ref": str,
-    "location": str,
-    "version": int,
-    "path": str,
-    "state": str,
-    "action": str,
-    "reasons": list,
-    "size_bytes": int,
-    "modified": float,
-    "identity": str,
-}
+_STORED: Final[Mapping[Any, type]] = {Location: str, Action: str, tuple[str, ...]: list}
+"""What the fields of these types are in a file."""
+_ENTRY: Final[Mapping[str, type]] = {name: _STORED.get(kind, kind) for name, kind in get_type_hints(PruneEntry).items()}
 _MOST: Final = 1 << 63
 """No number in a plan is as large: a version has at most 18 digits."""
 _WORDS: Final[Mapping[type, str]] = {

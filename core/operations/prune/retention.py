@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.words import abridged, duration, size
@@ -52,22 +52,20 @@ class Best:
     count: int
     metric: str
     mode: str | None = None
+    _where: ClassVar[str] = ""
+    """In words, where versions compete together instead of at each location."""
 
     def choose(self, versions: Sequence[Version]) -> Iterator[tuple[Version, str]]:
         """Yield the versions to keep, with the reason."""
-        for trial in self._trials(versions):
-            for place, version in enumerate(_ranked(trial, self.metric, self.mode)[: self.count], start=1):
+        for trial in [versions] if self._where else by_location(versions):
+            if self.mode is None:
+                raise UsageError(f"metric {self.metric!r}: is higher or lower better?")
+            for place, version in enumerate(ranked(trial, self.metric, self.mode)[: self.count], start=1):
                 value = version.metrics[self.metric]
-                yield version, f"best {place} of {self.count}{self._where()} by {self.metric} ({value:g})"
-
-    def _trials(self, versions: Sequence[Version]) -> Sequence[Sequence[Version]]:
-        return by_location(versions)
-
-    def _where(self) -> str:
-        return ""
+                yield version, f"best {place} of {self.count}{self._where} by {self.metric} ({value:g})"
 
     def __str__(self) -> str:
-        return f"the best {self.count}{self._where()} by {self.metric} ({self.mode or 'declared mode'})"
+        return f"the best {self.count}{self._where} by {self.metric} ({self.mode or 'declared mode'})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +75,7 @@ class ExperimentBest(Best):
     Ties and NaN as in `Best`; of equal values and equal numbers, the location named first.
     """
 
-    def _trials(self, versions: Sequence[Version]) -> Sequence[Sequence[Version]]:
-        return [versions]
-
-    def _where(self) -> str:
-        return " in the experiment"
+    _where: ClassVar[str] = " in the experiment"
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,9 +287,3 @@ def by_location(versions: Iterable[Version]) -> list[list[Version]]:
     for version in versions:
         trials.setdefault(version.location, []).append(version)
     return [sorted(trial, key=lambda v: (v.version, v.path)) for trial in trials.values()]
-
-
-def _ranked(versions: Iterable[Version], metric: str, mode: str | None) -> list[Version]:
-    if mode is None:
-        raise UsageError(f"metric {metric!r}: is higher or lower better?")
-    return ranked(versions, metric, mode)

@@ -82,7 +82,8 @@ def write_seal(version: Version, fingerprint: str, job: Job, *, force: bool, wai
         checkpoint.check_unchanged()
         check_listed(version, "the version changed before it was sealed; a job may be writing it")
         if trust.seal is not None and _contradict(trust.seal, seal):
-            trust.overrule(_other_bytes(version))
+            fault, hint = "the shards are not the bytes that were sealed; the seal stays", HINTS["checksum-mismatch"]
+            trust.overrule(CorruptError(fault, code="checksum-mismatch", path=version.path, hint=hint))
         write_proved(checkpoint.store, seal_file(version.version), seal_bytes(trust.sign(seal, "verify --seal")))
 
 
@@ -90,16 +91,6 @@ def _contradict(one: Seal, other: Seal) -> bool:
     """Say whether two seals have different checksums of the same bytes; they may be cut into other chunks."""
     sums, found = ({(s.name, c.start, c.end): c.sum for s in seal.shards for c in s.chunks} for seal in (one, other))
     return any(sums[extent] != found[extent] for extent in sums.keys() & found.keys())
-
-
-def _other_bytes(version: Version) -> CorruptError:
-    """Return the error for files of the same content that are not the bytes that were sealed."""
-    return CorruptError(
-        "the shards are not the bytes that were sealed; the seal stays",
-        code="checksum-mismatch",
-        path=version.path,
-        hint=HINTS["checksum-mismatch"],
-    )
 
 
 def find_seal(store: Store, version: Version, *, use_seal: bool) -> tuple[Seal | None, Report]:
