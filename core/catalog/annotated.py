@@ -1,25 +1,43 @@
-"""Versions with their metadata, and with what their seals say.
+"""Versions with their metadata, and with what their seals say: all of a listing, or one of a large location.
 
 On an object store both come from the index of metadata (`state/index.py`) as far as it is up to date. What it lacks is
 read, many files at a time.
+
+There a listing of everything takes a request for each thousand files, and a thousand versions may have ten thousand. So
+for one version the directories are listed without what is in them, all of them are taken for complete, and of the one
+that is chosen everything is listed. Only if it is complete, and nothing is unusual, is it the answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from edl_ckpt.core.base.errors import EdlCkptError, UnavailableError
+from edl_ckpt.core.base.errors import EdlCkptError, IncompleteError, NotFoundError, UnavailableError, UsageError
 from edl_ckpt.core.base.parallel import SMALL_READS, run_parallel
 from edl_ckpt.core.base.words import base_name
+from edl_ckpt.core.catalog.grouping import has_journal, is_of_interest, look_at
+from edl_ckpt.core.model.listings import Listing
 from edl_ckpt.core.model.seals import differing_sizes
-from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.model.versions import State, Version
+from edl_ckpt.core.sources.registry import version_named
 from edl_ckpt.core.state.index import Known, SealFacts, take_index
 from edl_ckpt.core.state.metadata import LocationMetadata, is_unread, read_metadata, unread_fault
-from edl_ckpt.core.state.paths import INDEX_FILE, META_DIR, seal_file
+from edl_ckpt.core.state.paths import (
+    INDEX_FILE,
+    META_DIR,
+    NOTES_DIR,
+    STATE_DIR,
+    metadata_owner,
+    noted_version,
+    seal_file,
+)
 from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.storage.faults import Fault
-from edl_ckpt.core.storage.interface import Entry, Store
+from edl_ckpt.core.storage.interface import Entry, MarkedStore, Store
+
+Choose = Callable[[Listing], Version]
+"""Returns one version of a listing, or raises the error that there is no such version."""
 
 
 def listed_metadata(store: Store, state: Iterable[Entry], known: Known | None = None) -> LocationMetadata:
@@ -96,3 +114,43 @@ def _sealed(store: Store, versions: Sequence[Version], metadata: LocationMetadat
     workers = SMALL_READS if store.properties.round_trips else 1
     unknown = [version for version in versions if version.path not in sealed]
     return sealed | {version.path: version for version in run_parallel(read, unknown, workers)}
+
+
+def one_of_many(store: MarkedStore, choose: Choose, fresh_after: float, *, by_metadata: bool) -> Version | None:
+    """Return the version that is chosen, with its files and its metadata; None when everything must be listed.
+
+    `by_metadata` says whether the choice needs the metadata of all versions. An incomplete version that changed after
+    `fresh_after`, in seconds since the epoch, counts as being written.
+    """
+    directories = _directories(store)
+    state = store.below(STATE_DIR, is_of_interest)
+    if directories is None or has_journal(state):
+        return None
+    metadata = listed_metadata(store, state) if by_metadata else LocationMetadata()
+    versions = tuple(annotated(version, metadata) for version in directories)
+    try:
+        chosen = choose(Listing(store.location, versions, (), metadata.modes, modes_fault=metadata.fault))
+    except (NotFoundError, IncompleteError, UsageError):  # the whole listing says why
+        return None
+    listed = look_at(store, chosen.path.removeprefix(store.path("")), fresh_after)
+    # Notes of servers may show two runs, which the whole listing tells.
+    noted = {noted_version(entry.name) for entry in state if entry.parent == NOTES_DIR}
+    if listed is None or listed.state is not State.COMPLETE or listed.version in noted:
+        return None
+    if not by_metadata:
+        metadata = listed_metadata(store, [e for e in state if metadata_owner(e.name) == listed.version])
+    version = with_metadata(store, [listed], metadata)[0]
+    return None if version.seal_fault else version
+
+
+def _directories(store: MarkedStore) -> tuple[Version, ...] | None:
+    """Return all versions as if they were complete, by number; None where names do not tell which are versions."""
+    versions = []
+    for name, path in store.names("").items():
+        named = version_named(name)
+        if named is None:
+            continue
+        if named.number is None or named.is_file or named.layout.needs_shards:  # others use such names
+            return None
+        versions.append(Version(store.location, named.number, path, named.layout, State.COMPLETE, None, ()))
+    return tuple(sorted(versions, key=lambda version: (version.version, version.path)))

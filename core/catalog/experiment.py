@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, UnavailableError
@@ -166,13 +166,9 @@ def _mode(trials: Iterable[Trial], metric: str, asked: str | None, *, is_named: 
 def _ranked(trials: Sequence[Trial], metric: str | None, mode: str | None) -> tuple[Trial, ...]:
     if metric is None or mode is None:
         return tuple(sorted(trials, key=_by_name))
-    bests = [next(iter(ranked(trial.listing.versions, metric, mode)), None) for trial in trials]
-    scored = [
-        (float("inf") if best is None else rank(best.metrics[metric], mode), Trial(t.name, t.listing, best, t.fault))
-        for t, best in zip(trials, bests, strict=True)
-    ]
-    scored.sort(key=lambda pair: (pair[1].best is None, pair[0], _by_name(pair[1])))
-    return tuple(trial for _, trial in scored)
+    trials = [replace(t, best=next(iter(ranked(t.listing.versions, metric, mode)), None)) for t in trials]
+    scores = {t.name: rank(t.best.metrics[metric], mode) for t in trials if t.best}
+    return tuple(sorted(trials, key=lambda t: (t.best is None, scores.get(t.name, 0.0), _by_name(t))))
 
 
 def _by_name(trial: Trial) -> list[tuple[int, str]]:

@@ -25,10 +25,9 @@ from edl_ckpt.core.base.errors import (
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import closest, command, meant, neighbours
 from edl_ckpt.core.catalog import cards  # noqa: F401 - registers how notebooks show versions and listings
-from edl_ckpt.core.catalog.annotated import listed_metadata, with_metadata
+from edl_ckpt.core.catalog.annotated import listed_metadata, one_of_many, with_metadata
 from edl_ckpt.core.catalog.files import named_file, open_location
 from edl_ckpt.core.catalog.grouping import grouped, has_journal, is_of_interest, journals_among
-from edl_ckpt.core.catalog.outline import one_of_many
 from edl_ckpt.core.catalog.runs import with_mixture
 from edl_ckpt.core.catalog.swaps import Settling
 from edl_ckpt.core.catalog.uuids import read_uuid_metadata, with_uuid

@@ -131,7 +131,8 @@ def take_index(store: Store, known: Known, marks: Mapping[str, str], size_bytes:
 
     `size_bytes` is the size of the index, None without one. A few files are read as fast without it.
     """
-    if sum(1 for name, mark in marks.items() if mark and _has_entry(name) and not known.has(name, mark)) >= FEW:
+    unknown = (name for name, mark in marks.items() if mark and not known.has(name, mark))
+    if sum(is_document(name) or sealed_version(name) is not None for name in unknown) >= FEW:
         known.take(_stored_index(store, size_bytes), marks)
 
 
@@ -145,10 +146,6 @@ def _stored_index(store: Store, size_bytes: int | None) -> Known:
         except EdlCkptError:  # it is no more than a copy
             pass
     return Known()
-
-
-def _has_entry(name: str) -> bool:
-    return is_document(name) or sealed_version(name) is not None
 
 
 def parse_index(data: bytes) -> Known:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.state.holder import write_proved
@@ -36,10 +36,8 @@ class Managed:
 def read_managed(store: Store) -> Managed | None:
     """Return what managers remember, None when there is no file; UsageError when it is damaged."""
     document = read_document(store, _PATH)
-    return None if document is None else _parse(document)
-
-
-def _parse(document: Mapping[str, Any]) -> Managed:
+    if document is None:
+        return None
     saved, latest, last = document.get("saved"), document.get("latest"), document.get("last_preserved")
     good = isinstance(saved, list) and all(
         isinstance(entry, dict) and _is_number(entry.get("version")) and _is_time(entry.get("time")) for entry in saved

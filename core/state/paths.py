@@ -31,7 +31,6 @@ _DIGITS: Final = 18
 _DAMAGED: Final = "damaged-"
 _NAME_PART: Final = 100
 _VERSION_FILE = re.compile(r"(?:(0|[1-9][0-9]{0,17})|([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}))\.json", re.ASCII)
-_SEAL_FILE = re.compile(r"(0|[1-9][0-9]{0,17})\.seal\.json", re.ASCII)
 LOCATION_FILE: Final = "location.json"
 INDEX_FILE: Final = "index.json"
 MANAGER_FILE: Final = "manager.json"
@@ -89,8 +88,7 @@ def metadata_owner(name: str) -> int | None:
     (100, None)
     """
     number, _, ending = name.partition(".")
-    known = ending in {"json", "seal.json"} and number.isascii() and number.isdigit() and len(number) <= _DIGITS
-    return int(number) if known and str(int(number)) == number else None
+    return noted_version(number) if ending in {"json", "seal.json"} else None
 
 
 def described_key(name: str) -> int | str | None:
@@ -109,8 +107,8 @@ def sealed_version(name: str) -> int | None:
     >>> sealed_version("100.seal.json"), sealed_version("100.json")
     (100, None)
     """
-    match = _SEAL_FILE.fullmatch(name)
-    return None if match is None else int(match[1])
+    number, _, ending = name.partition(".")
+    return noted_version(number) if ending == "seal.json" else None
 
 
 def is_document(name: str) -> bool:

@@ -74,12 +74,8 @@ def seal_bytes(seal: Seal) -> bytes:
         "fingerprint": seal.fingerprint,
         "sealed": seal.sealed,
     }
-    if seal.origin:
-        document["origin"] = seal.origin
-    if seal.run:
-        document["run"] = seal.run
-    if seal.history:
-        document["history"] = [asdict(override) for override in seal.history]
+    optional = {"origin": seal.origin, "run": seal.run, "history": [asdict(override) for override in seal.history]}
+    document |= {key: value for key, value in optional.items() if value}
     document["checksum"] = _SUM
     digest = xxhash.xxh3_128(f'{_compact(document)[:-1]},"shards":['.encode("ascii"))
     out = BytesIO()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, TypeVar
@@ -199,36 +199,28 @@ def fill_draft(draft: Draft, family: str) -> None:
         first = draft.fields[0].offset if draft.fields else 0
         own = "/".join(sorted(draft.candidates))
         raise cursor.corrupt(f"this shard has wire generation {own}, the others have {family}", first)
-    info_number = {"v1": 3, "v3": 3, "v4": 2}.get(family)
-    dense_number = {"v0": 2, "v1": 2, "v3": 4, "v4": 3}[family]
-    table_number = {"v3": 5, "v4": 4}.get(family)
-    for found in draft.fields:
-        if isinstance(found, TableInfo):
-            draft.infos.append(found)
-        elif isinstance(found, RawTensor):
-            (draft.dense if found.ids is None else draft.tables).append(found)
-        elif found.number == info_number:
-            draft.infos.append(_info(cursor, found))
-        elif found.number == dense_number and family == "v1":
-            draft.dense.append(_old_tensor(draft, found, 3, 4, 5))
-        elif found.number == dense_number:
-            draft.dense.append(_dense(draft, found, family))
-        elif found.number == table_number:
-            draft.tables.append(_slices(draft, found))
+    readers, tensors = _READERS[family], list[RawTensor]()
+    for field_ in draft.fields:
+        part = (
+            readers[field_.number](draft, field_) if isinstance(field_, Field) and field_.number in readers else field_
+        )
+        if isinstance(part, TableInfo):
+            draft.infos.append(part)
+        elif isinstance(part, RawTensor):
+            tensors.append(part)
         else:
-            draft.note_unknown(found)
-    if family == "v1":
-        named = {info.name for info in draft.infos}
-        draft.tables = [t for t in draft.dense if t.ids is not None or t.name in named]
-        draft.dense = [t for t in draft.dense if t.ids is None and t.name not in named]
+            draft.note_unknown(part)
+    named = {info.name for info in draft.infos} if family == "v1" else set[str]()  # there tables may have no ids
+    draft.tables = [t for t in tensors if t.ids is not None or t.name in named]
+    draft.dense = [t for t in tensors if t.ids is None and t.name not in named]
 
 
-def _dense(draft: Draft, found: Field, family: str) -> RawTensor:
+def _dense(draft: Draft, found: Field) -> RawTensor:
     """Read a map entry of a dense variable (v0, v3, v4)."""
     name, value = _map_entry(draft.cursor, found)
     tensor = RawTensor(absent=True)
     if value:
-        tensor = _old_tensor(draft, value, 2, None, 4) if family == "v0" else _tensor(draft, value)
+        tensor = _old_tensor(draft, value, 2, None, 4) if draft.family == "v0" else _tensor(draft, value)
     tensor.name, tensor.offset = name, found.offset
     return tensor
 
@@ -274,7 +266,8 @@ def _parsed(cursor: Cursor, message: Field, part: str, parse: Callable[[bytes], 
         raise cursor.corrupt(f"protobuf cannot parse {part}", message.offset) from None
 
 
-def _info(cursor: Cursor, found: Field) -> TableInfo:
+def _info(draft: Draft, found: Field) -> TableInfo:
+    cursor = draft.cursor
     info = _parsed(cursor, found, "a table info", lambda data: _parse_info(data, found.offset))
     if not 0 <= info.dim < MAX_DIM:
         raise cursor.corrupt(f"a table info has dim {info.dim}, expected 0 to {MAX_DIM - 1}", found.offset)
@@ -432,6 +425,15 @@ def _dims(cursor: Cursor, found: Field) -> list[int]:
     if any(value >> 63 for value in values):
         raise cursor.corrupt("a shape has a negative size", found.offset)
     return values
+
+
+_READERS: Final[Mapping[str, Mapping[int, Callable[[Draft, Field], TableInfo | RawTensor]]]] = {
+    "v0": {2: _dense},
+    "v1": {2: functools.partial(_old_tensor, content=3, indices=4, dtype=5), 3: _info},
+    "v3": {3: _info, 4: _dense, 5: _slices},
+    "v4": {2: _info, 3: _dense, 4: _slices},
+}
+"""How the top-level fields of each family are read, by their numbers; those of v1 and v2 are alike."""
 
 
 def short_shape(shape: Sequence[int]) -> str:

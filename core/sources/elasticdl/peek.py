@@ -113,17 +113,15 @@ def _add_names(found: Names, path: str, budget: Budget) -> None:
         shard = open_at_once(path, os.O_RDONLY)
     except OSError:
         return
+    fields: list[tuple[int, str, int]] = []
     try:
         if stat.S_ISREG(os.fstat(shard).st_mode):
-            _sort_names(found, list(_fields(shard, budget)))
+            fields = list(_fields(shard, budget))
     except OSError:
         return
     finally:
         os.close(shard)
-
-
-def _sort_names(found: Names, fields: list[tuple[int, str, int]]) -> None:
-    """Tell tables from variables, by the numbers that the fields have in each generation (`generations`)."""
+    # The numbers that the fields have in each generation tell tables from variables (`generations`).
     described = {number for number, _, second in fields if second == _VARINT_TAG}  # a dim: infos of tables
     newest = 2 in described or (3 not in described and any(number in {3, 4} for number, _, _ in fields))
     tables = (2, 4) if newest else (3, 5)
