@@ -305,9 +305,9 @@ def read_values(
     task_bytes: int,
     options: ValueOptions,
     sums: ChunkSums | None = None,
-    small: Iterable[Sequence[Bundle]] = (),
+    small: Bundles | None = None,
 ) -> Values:
-    """Read the values at some places, numbered where they are rows, and in bundles; return all that was found.
+    """Read the values at some places, numbered where they are rows, and small parts; return all that was found.
 
     The bytes that are read are added to `sums`, whichever process reads them.
     """
@@ -318,7 +318,7 @@ def read_values(
     opened = OpenedValues(checkpoint, total.sketch, sums)
     source = HeldValue(CheckpointValue.of(checkpoint), OpenedValues)
     work = FunctionWork(source, partial(_read_task, options=options, bounds=bounds))
-    with job.run(work, opened, chain(small, tasks)) as results:
+    with job.run(work, opened, chain(small.tasks(checkpoint, job.workers) if small else (), tasks)) as results:
         for found in results:
             total.add(found)
             for shard, done in found.sums.items():
@@ -428,21 +428,14 @@ def _sketch(
 ) -> ContentSketch:
     """Return the sketch of all values; `marks` are as in `read_back`."""
     checkpoint.keep_ids(job)
-    if marks is not None and small.task_bytes:
-        places = list(marked_at(checkpoint, marks(), small.task_bytes))
+    size, pieces = small.task_bytes, options.piece_bytes
+    if marks is not None and size:
+        rows = list(marked_at(checkpoint, marks(), size))
     else:
-        pieces = options.piece_bytes
-        wanted = ids_at(checkpoint, small.task_bytes, values=True, piece_bytes=pieces, above=small.times)
-        places = count_rows(checkpoint, wanted, job, piece_bytes=pieces, above=small.times)
-    return read_values(
-        checkpoint,
-        chain(options.dense_at(checkpoint, small.task_bytes), places),
-        job,
-        task_bytes=small.task_bytes,
-        options=options,
-        sums=sums,
-        small=small.tasks(checkpoint, job.workers),
-    ).sketch
+        wanted = ids_at(checkpoint, size, values=True, piece_bytes=pieces, above=small.times)
+        rows = count_rows(checkpoint, wanted, job, piece_bytes=pieces, above=small.times)
+    places: Iterable[PieceAt] = chain(options.dense_at(checkpoint, size), rows)
+    return read_values(checkpoint, places, job, task_bytes=size, options=options, sums=sums, small=small).sketch
 
 
 def _miscounted(place: IdPiece) -> CorruptError:

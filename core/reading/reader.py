@@ -476,18 +476,13 @@ def _from_own_shards(
     except (NotFoundError, ReplacedError):
         return None  # opening all shards raises the right error
     with opened as checkpoint:
-        if not _speak_for_all(checkpoint):
+        # Some shards speak for all unless they show a reason to look at the others.
+        if any(shard.version != version.version or shard.generation not in _PLACED for shard in checkpoint.shards):
+            return None
+        if source_of(version).blocking(checkpoint.version, checkpoint.shards):
             return None
         try:
             return Gathering(checkpoint, server, checkpoint.shards, workers, reporter).part(out)
         except MisplacedError as fault:
             reporter.warn(f"{fault}: all shards are read")
             return None
-
-
-def _speak_for_all(checkpoint: Checkpoint) -> bool:
-    """Say whether some shards of a version show no reason to look at the others before their values are relied on."""
-    version, shards = checkpoint.version, checkpoint.shards
-    if any(shard.version != version.version or shard.generation not in _PLACED for shard in shards):
-        return False
-    return not source_of(version).blocking(version, shards)

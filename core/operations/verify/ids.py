@@ -271,7 +271,7 @@ class ContentCheck:
                 task_bytes=self._task_bytes,
                 options=replace(_OPTIONS, sketched=certain and self._sound),
                 sums=sums,
-                small=small.tasks(checkpoint, self.job.workers),
+                small=small,
             )
         except CorruptError as error:  # rows that their file does not have, in the order of a remap
             self.report.add(error.code, error.message, path=error.path or self.version.path, offset=error.offset)
