@@ -155,8 +155,9 @@ def browse(ref: CheckpointRef, parse: Callable[[str], CheckpointRef], *, no_colo
 
     if no_color:
         os.environ["NO_COLOR"] = "1"
-    handlers: dict[int, Any] = {number: signal.getsignal(number) for number in (*_ENDING, *_asking())}
-    for number in _asking():
+    asking = [getattr(signal, name) for name in ("SIGUSR1", "SIGINFO") if hasattr(signal, name)]
+    handlers: dict[int, Any] = {number: signal.getsignal(number) for number in (*_ENDING, *asking)}
+    for number in asking:  # they ask other commands how far they are
         signal.signal(number, signal.SIG_IGN)  # an answer would stand across the screen
     app = BrowseApp(ref, parse=parse, shown=plain(sys.stdout))
     try:
@@ -168,8 +169,3 @@ def browse(ref: CheckpointRef, parse: Callable[[str], CheckpointRef], *, no_colo
     if app.ended_with is not None:
         raise app.ended_with
     return app.return_code or 0
-
-
-def _asking() -> list[int]:
-    """Return the signals that ask other commands how far they are."""
-    return [getattr(signal, name) for name in ("SIGUSR1", "SIGINFO") if hasattr(signal, name)]

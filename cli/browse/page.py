@@ -335,9 +335,7 @@ class BrowserPage(Screen[None]):
         else:
             self.notice("this is the first screen; q leaves the browser")
 
-    def action_also_back(self) -> None:
-        """Go back by another key."""
-        self.action_back()
+    action_also_back = action_back
 
     def went_back(self) -> bool:
         """Undo what changed the screen, such as a search; say whether there was something."""

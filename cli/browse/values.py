@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.cli.browse.grid import Grid, GridRows, ItemRows, Numbers
+from edl_ckpt.cli.browse.grid import Grid, GridRows, Numbers
 from edl_ckpt.cli.browse.keys import ScreenKey
 from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIT, REFRESH
 from edl_ckpt.cli.browse.stats import TensorPage
@@ -209,8 +209,9 @@ class TablePage(WindowPage):
 
         def show(found: Lookup) -> None:
             self._seed = seed
-            rows = list(zip(found.ids.tolist(), found.vectors, strict=True))
-            self.grid.show(ItemRows(_ROWS, rows, _sample_cells), empty="no rows")
+            rows = WindowRows(_ROWS, len(found.ids), _sample_cells)
+            rows.window, rows.found = range(len(rows)), found
+            self.grid.show(rows, empty="no rows")
             self.show_title()
 
         version, name = self._source.version, self._table.name
@@ -227,14 +228,10 @@ class TablePage(WindowPage):
         """Show all values of a row."""
         event.stop()
         rows, index = event.rows, event.index
-        if event.item is not None:
-            id_, vector = event.item
-        elif isinstance(rows, WindowRows) and index in rows.window:
-            at = index - rows.window.start
-            id_, vector = int(rows.found.ids[at]), rows.found.vectors[at]
-        else:
-            return
-        self.app.push_screen(RowPage(self._source, self._table.name, id_, vector))
+        if isinstance(rows, WindowRows) and index in rows.window:
+            number = index - rows.window.start
+            id_, vector = int(rows.found.ids[number]), rows.found.vectors[number]
+            self.app.push_screen(RowPage(self._source, self._table.name, id_, vector))
 
 
 class LinesPage(WindowPage):
@@ -368,16 +365,16 @@ def _whole(words: str) -> int | None:
         return None
 
 
-def _row_cells(found: RowsRead, at: int, position: int) -> list[Any]:
-    vector = found.vectors[at]
+def _row_cells(found: RowsRead, number: int, position: int) -> list[Any]:
+    vector = found.vectors[number]
     return [
-        Cell(str(found.ids[at]), "bold"),
+        Cell(str(found.ids[number]), "bold"),
         text.count(position),
-        str(found.shards[at]),
+        str(found.shards[number]),
         Numbers(numbers(vector), len(vector)),
     ]
 
 
-def _sample_cells(row: tuple[int, npt.NDArray[np.generic]]) -> list[Any]:
-    id_, vector = row
-    return [Cell(str(id_), "bold"), "", "", Numbers(numbers(vector), len(vector))]
+def _sample_cells(found: Lookup, number: int, _: int) -> list[Any]:
+    vector = found.vectors[number]
+    return [Cell(str(found.ids[number]), "bold"), "", "", Numbers(numbers(vector), len(vector))]
