@@ -138,7 +138,8 @@ def diff_tables(
     job.reporter.start("comparing rows", sum(sizes.values()))
     if options.rows or options.top > _MOST_TOP:  # too much to travel
         job = Job.here(job.workers, reporter=job.reporter)
-    found = {name: _equal_table(one, name) for name in same}
+    rows = {name: _row_count(one, name) for name in same}
+    found = {n: TableDiff(n, "equal", unchanged=k, max_abs=0.0, l2=0.0, relative=0.0) for n, k in rows.items()}
     common = [name for name in sizes if one.has_table(name) and two.has_table(name)]
     most = min(SMALL_BYTES, part_bytes)
     small = [name for name in common if sizes[name] <= most]
@@ -184,10 +185,6 @@ def _row_count(checkpoint: Checkpoint, name: str) -> int:
 
 def _table_bytes(checkpoint: Checkpoint, name: str) -> int:
     return sum(e.size_bytes for _, e in checkpoint.entries(name)) if checkpoint.has_table(name) else 0
-
-
-def _equal_table(checkpoint: Checkpoint, name: str) -> TableDiff:
-    return TableDiff(name, "equal", unchanged=_row_count(checkpoint, name), max_abs=0.0, l2=0.0, relative=0.0)
 
 
 class _Side:

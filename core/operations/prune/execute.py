@@ -299,7 +299,13 @@ def remove_own_shard(
         versions = list_versions(where, known=Known()).versions
         removed: list[str] = []
         for version, path in list(doomed(versions)):
-            removed += _remove(locked.store, version, path)
+            prove_lock(version.location)
+            if path is not None:
+                locked.store.remove(seal_file(version.version))
+                remove_notes(locked.store, version.version)
+            removed += kind_of(locked.store).trash.remove_shard(
+                version, path
+            )  # neither it nor its directory need exist
         if removed:
             present = {version.version for version in prunable(list_versions(where).versions)}
             for error in forget_gone(locked.store, present):
@@ -319,7 +325,8 @@ def doomed_shards(
                 if shard.ps_num == ps_num and (leftovers or shard.ps_id == ps_id):
                     shards.setdefault(shard.ps_id, []).append((version, shard.path))
     long_ago = time.time() - GRACE_SECONDS
-    yield from ((v, None) for v in versions if _is_empty(v) and v.modified < long_ago)
+    empty = (v for v in versions if not (v.shards or v.extra or v.fault or v.linked))
+    yield from ((v, None) for v in empty if v.modified < long_ago)
     if all(len(some) <= keep for some in shards.values()):
         return
     unreadable = find_unreadable(versions)
@@ -332,16 +339,3 @@ def doomed_shards(
                 yield version, path
             elif some is shards[ps_id]:
                 kept.add(version.path)
-
-
-def _is_empty(version: Version) -> bool:
-    return not (version.shards or version.extra or version.fault or version.linked)
-
-
-def _remove(store: LocalStore | ObjectStore, version: Version, path: str | None) -> list[str]:
-    """Remove a shard, and its directory when it is empty; neither need exist. The caller holds the lock."""
-    prove_lock(version.location)
-    if path is not None:
-        store.remove(seal_file(version.version))
-        remove_notes(store, version.version)
-    return kind_of(store).trash.remove_shard(version, path)

@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Final
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError
-from edl_ckpt.core.base.parallel import run_parallel
+from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.base.words import abridged, base_name, missing_shards
 from edl_ckpt.core.catalog.runs import mixture
 from edl_ckpt.core.model.versions import MISSING_LISTED, ShardFile, State, Version
@@ -107,17 +107,14 @@ def open_readable_shards(
         else:
             report.add("missing-shard", f"the shard cannot be opened: {error.message}", shard=file)
 
-    def begin(file: ShardFile) -> EdlCkptError | None:
+    def begin(file: ShardFile) -> None:
         try:
             for one in file.files:
                 opened[base_name(one.path)] = readers[one.path] = stack.enter_context(closing(store.open(one.path)))
         except (CorruptError, NotFoundError) as error:
-            return error
-        return None
-
-    for file, error in zip(files, run_parallel(begin, files, openings(store)), strict=True):
-        if error is not None:
             lost(file, error)
+
+    run_all(begin, files, openings(store))
     present = replace(version, shards=tuple(files))
     shards = source_of(version).index(present, readers, workers=openings(store), on_fault=lost)
     checkpoint = Checkpoint(version, shards, readers, store)
