@@ -52,14 +52,18 @@ class StagedOutput:
         self._folder = folder or "."
         self._others: list[str] = []
 
-    def __enter__(self) -> Self:
+    def check(self) -> None:
+        """Raise what entering raises before it makes anything."""
         check_target(self.target)
         with storage_errors(self._folder):
             os.stat(self._folder)
-        with storage_errors(self._folder):
-            _sweep_outputs(self._folder)
         if not self._force and is_there(self.target):
             raise RefusedError("exists already; nothing was changed", path=self.target, hint="--force replaces it")
+
+    def __enter__(self) -> Self:
+        with storage_errors(self._folder):
+            _sweep_outputs(self._folder)  # which may bring back an older output
+        self.check()
         if self._is_directory:
             with storage_errors(self.path):
                 os.mkdir(self.path)

@@ -131,8 +131,7 @@ class NamedArrays(Source):
     @property
     def value_bytes(self) -> int:
         """Return the bytes of all values."""
-        tables = sum(table.vectors.size_bytes for table in self._tables)
-        return tables + sum(array.size_bytes for array in self._dense.values())
+        return self.size_bytes - sum(table.ids.size_bytes for table in self._tables)
 
     def value(self) -> ArraysValue:
         """Return the arrays as a value, for other processes; those in memory stay in this one."""

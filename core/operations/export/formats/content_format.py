@@ -127,16 +127,10 @@ class ContentFormat(ExportFormat):
         self, checkpoint: Checkpoint, folder: str, confirm: Callable[[str], None] | None = None
     ) -> ContentReader:
         """Return what reads the content, with temporary files in a folder."""
-        request, ids = self.request, look_here(checkpoint, self.request.part_bytes).ids(checkpoint)
+        request, metadata = self.request, metadata_of(self.request.version)
+        ids = look_here(checkpoint, request.part_bytes).ids(checkpoint)
         return ContentReader(
-            checkpoint,
-            request.selection,
-            metadata_of(request.version),
-            folder,
-            ids,
-            confirm,
-            request.part_bytes,
-            request.reporter,
+            checkpoint, request.selection, metadata, folder, ids, confirm, request.part_bytes, request.reporter
         )
 
     def counts(self, content: ExportContent) -> ContentCounts:

@@ -33,7 +33,7 @@ from edl_ckpt.core.storage.interface import has_parts
 from edl_ckpt.core.storage.local import is_there
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.meeting import SharedDirectory, SharedPrefix
-from edl_ckpt.core.storage.regular import check_target, descriptor_of, is_stream, open_stream
+from edl_ckpt.core.storage.regular import descriptor_of, is_stream, open_stream
 from edl_ckpt.core.storage.trees import remove_tree
 
 NewFile = Callable[[str, int], OutputFile]
@@ -84,16 +84,9 @@ def open_target(
 
 def check_output(goal: Location, traits: FormatTraits, *, is_directory: bool, force: bool) -> None:
     """Raise what `open_target` and its target raise before anything is written."""
-    open_target(goal, traits, is_directory=is_directory, force=force)
-    path = goal.local_path
-    if path is None or descriptor_of(path) is not None or is_stream(path):
-        return
-    target = os.path.normpath(path)
-    check_target(target)
-    with storage_errors(os.path.dirname(target) or "."):
-        os.stat(os.path.dirname(target) or ".")
-    if not force and is_there(target):
-        raise RefusedError("exists already; nothing was changed", path=target, hint="--force replaces it")
+    target = open_target(goal, traits, is_directory=is_directory, force=force)
+    if isinstance(target, LocalTarget):
+        target.staged.check()
 
 
 def _place(goal: Location, *, is_directory: bool, force: bool) -> LocalTarget | UploadTarget:
@@ -275,10 +268,9 @@ class PairTarget(ExportTarget):
 
     def __enter__(self) -> Self:
         with ExitStack() as entering:
-            entering.enter_context(self._first)
-            entering.enter_context(self._second)
+            self.path = entering.enter_context(self._first).path
+            self.beside = entering.enter_context(self._second).path
             self._entered = entering.pop_all()
-        self.path, self.beside = self._first.path, self._second.path
         return self
 
     def __exit__(
