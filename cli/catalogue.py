@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Look": ("list", "inspect", "get", "head", "sample", "ids", "diff", "du", "report", "browse"),
@@ -35,6 +35,13 @@ COMMANDS: Final = tuple(
 
 `list` is `list_command` in `commands/list_.py`; `tag add` is `tag_add_command` in `commands/tag_.py`.
 """
+
+
+def command_at(program: Any, name: str) -> Any:
+    """Return a command such as `list` or `tag add` as the parser of the program has it."""
+    for word in name.split():
+        program = program.commands[word]
+    return program
 
 
 def function_of(command: str) -> Callable[..., None]:

@@ -28,15 +28,15 @@ def demo_command(
 
     It has several versions, one of them incomplete. The demo runs commands on them and shows their output.
     """
-    from edl_ckpt.cli.render import demo as render
     from edl_ckpt.core.base.errors import RefusedError
 
     if (os.path.isdir(directory) and os.listdir(directory)) or os.path.isfile(directory):
         raise RefusedError("exists and is not empty", path=directory, hint="try: edl-ckpt demo OTHER_DIR")
     make_checkpoints(directory, layout=layout, reporter=out)
     if out.json:
-        ran = [(arguments, *captured(arguments, out)) for arguments in _walk(directory)]
-        out.print_json(render.document(directory, _PS_NUM, _VERSIONS, ran))
+        ran = [captured(arguments, out) for arguments in _walk(directory)]
+        document = {"schema": "edl-ckpt/demo/1", "location": directory, "ps_num": _PS_NUM, "versions": list(_VERSIONS)}
+        out.print_json({**document, "commands": ran})
         return
     out.say(f"A job with {_PS_NUM} parameter servers saved {len(_VERSIONS)} versions. The last save was interrupted.")
     for arguments in _walk(directory):
@@ -72,8 +72,8 @@ def show_command(arguments: list[str], out: Output) -> None:
         out.write(f"(exit code {code})\n")
 
 
-def captured(arguments: list[str], out: Output) -> tuple[int, Any]:
-    """Run a command line with --json in this process; return its exit code and its document."""
+def captured(arguments: list[str], out: Output) -> dict[str, Any]:
+    """Run a command line with --json in this process; return it with its exit code and its document."""
     import io
     import json
     from contextlib import redirect_stdout
@@ -81,7 +81,7 @@ def captured(arguments: list[str], out: Output) -> tuple[int, Any]:
     printed = io.StringIO()
     with redirect_stdout(printed):
         code = _run([*arguments, "--json"], out)
-    return code, json.loads(printed.getvalue() or "null")
+    return {"arguments": arguments, "exit_code": code, "document": json.loads(printed.getvalue() or "null")}
 
 
 def _run(arguments: list[str], out: Output) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from edl_ckpt.cli.manual.marks import NOTES, declared
-from edl_ckpt.cli.options.common import LockWait, Place, flag
+from edl_ckpt.cli.options.common import LockWait, Place, flag, locking
 from edl_ckpt.cli.terminal.output import Output
-from edl_ckpt.cli.terminal.text import escaped, parse_duration
+from edl_ckpt.cli.terminal.text import escaped
 
 
 @declared("recover run", "recover s3://models/run --drop-copies", exits=NOTES, c3="something could not be settled")
@@ -25,12 +25,7 @@ def recover_command(
     from edl_ckpt.core.commit.repair.recovery import recover
 
     where = out.location(location)
-    done = recover(
-        where,
-        drop_copies=drop_copies,
-        wait_seconds=parse_duration(lock_wait),
-        reporter=out,
-    )
+    done = recover(where, drop_copies=drop_copies, **locking(out, lock_wait))
     lists = {"done": list(done.done), "kept": list(done.kept), "left": list(done.left)}
     kept, left = (f"kept: {text}" for text in done.kept), (f"not settled: {text}" for text in done.left)
     words = [f"{escaped(where.url)}: {escaped(text)}" for text in (*done.done, *kept, *left)]

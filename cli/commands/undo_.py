@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from edl_ckpt.cli.manual.marks import NOTES, declared
-from edl_ckpt.cli.options.common import LockWait, argument, parsed_ref
+from edl_ckpt.cli.options.common import LockWait, argument, locking, parsed_ref
 from edl_ckpt.cli.terminal.output import Output
-from edl_ckpt.cli.terminal.text import escaped, parse_duration
+from edl_ckpt.cli.terminal.text import escaped
 from edl_ckpt.core.base.errors import UsageError
 
 _Deleted = Annotated[
@@ -33,6 +33,6 @@ def undo_command(out: Output, ref: _Deleted = None, lock_wait: LockWait = "10s")
     where, number = asked.location, asked.version if isinstance(asked.version, int) else None
     if number is None and (asked.version != "latest" or (ref or "").endswith("@latest")):
         raise UsageError(f"@{asked.version}: a version in the trash has only its number", path=where.url)
-    names = undo(where, number, wait_seconds=parse_duration(lock_wait), reporter=out)
+    names = undo(where, number, **locking(out, lock_wait))
     document = {"schema": "edl-ckpt/undo/1", "location": where.url, "restored": list(names)}
     out.show(lambda: document, [f"{escaped(where.url)}: restored {escaped(name)}" for name in names])

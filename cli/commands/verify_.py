@@ -100,13 +100,13 @@ def _write_reports(
 ) -> None:
     """Write what verify says to other programs, also of a run that could verify no version."""
     from edl_ckpt.cli.render import prometheus as render_prometheus
-    from edl_ckpt.cli.render import reports
+    from edl_ckpt.cli.render import verify as render
     from edl_ckpt.cli.terminal import github
 
     if junit:
-        reports.write_report(junit, reports.junit(run.results, run.failed, strict=strict))
+        render.write_report(junit, render.junit(run.results, run.failed, strict=strict))
     if summary:
-        reports.write_report(summary, reports.summary(run.results, run.failed), append=True)
+        render.write_report(summary, render.summary(run.results, run.failed), append=True)
     if prometheus:
         out.write(render_prometheus.of_results(run.results, run.failed, strict=strict))
     for line in github.finding_lines(run.results) if github.is_runner() else ():

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from edl_ckpt.cli.catalogue import COMMANDS, GROUPS, function_of
+from edl_ckpt.cli.catalogue import COMMANDS, GROUPS, command_at, function_of
 
 _FILE: Final = Path(__file__).with_name("table.json")
 _OF_OPTION: Final[Mapping[str, str]] = {
@@ -62,9 +62,7 @@ def make(program: Any) -> str:
 
     commands = {}
     for name in COMMANDS:
-        command = program
-        for word in name.split():
-            command = command.commands[word]
+        command = command_at(program, name)
         commands[name] = _command(name, command, command.make_context(name, [], resilient_parsing=True))
     groups = {name: {"help": summary, "members": members} for name, (summary, members) in GROUPS.items()}
     topics = {name: page.summary for name, page in TOPICS.items()}

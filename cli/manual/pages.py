@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from edl_ckpt.cli.catalogue import COMMANDS, GROUPS, SECTIONS, function_of
+from edl_ckpt.cli.catalogue import COMMANDS, GROUPS, SECTIONS, command_at, function_of
 from edl_ckpt.cli.manual.page import PROGRAM, Block, ManualPage, Row, command_page
 from edl_ckpt.cli.manual.topics import TOPICS
 
@@ -79,11 +79,9 @@ def every(parser: Parser) -> Iterator[ManualPage]:
 
 def _command(name: str, parser: Parser) -> ManualPage:
     """Return the page of a command, such as `list` or `tag add`."""
-    program = parser(name.partition(" ")[0])
-    for word in name.split():
-        program = program.commands[word]
-    context = program.make_context(f"{PROGRAM} {name}", [], resilient_parsing=True)
-    return command_page(name, program, context, function_of(name))
+    command = command_at(parser(name.partition(" ")[0]), name)
+    context = command.make_context(f"{PROGRAM} {name}", [], resilient_parsing=True)
+    return command_page(name, command, context, function_of(name))
 
 
 def _summary(name: str) -> str:

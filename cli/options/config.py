@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from edl_ckpt.cli.catalogue import COMMANDS, command_at
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.errors import EdlCkptError, UsageError
 from edl_ckpt.core.base.words import closest, meant
@@ -233,49 +234,14 @@ class ConfigOption:
         return f"must be at least {self.least}, got {value}" if self.least is not None and value < self.least else None
 
 
-def known_options(app: typer.Typer) -> dict[str, dict[str, ConfigOption]]:
-    """Return, for each command ('tag add' is one), its options by their names on the command line, '-' written '_'.
-
-    Options marked `CommandLineOnly` are not among them.
-    """
-    import typer.main
-
-    found: dict[str, Any] = {}
-    for name, command in getattr(typer.main.get_command(app), "commands", {}).items():
-        inner = getattr(command, "commands", None)
-        found |= {name: command} if inner is None else {f"{name} {sub}": c for sub, c in inner.items()}
-    del found["help"]  # typer would take its defaults for a value of --help
-    return {
-        name: {
-            flag.lstrip("-").replace("-", "_"): _option_of(parameter)
-            for parameter in command.params
-            if parameter.param_type_name == "option" and parameter.name != "help" and parameter.envvar is not None
-            for flag in parameter.opts
-            if flag.startswith("--")
-        }
-        for name, command in found.items()
-    }
-
-
-def _option_of(parameter: Any) -> ConfigOption:
-    number = parameter.type.name.startswith("int")
-    kind = "true or false" if parameter.is_flag else "a whole number" if number else "a string"
-    return ConfigOption(
-        parameter.name,
-        "a list of strings" if parameter.multiple else kind,
-        getattr(parameter.type, "min", None),
-    )
-
-
-def read_config(files: Iterable[ConfigFile], known: dict[str, dict[str, ConfigOption]]) -> tuple[Defaults, Configured]:
+def read_config(files: Iterable[ConfigFile], app: typer.Typer) -> tuple[Defaults, Configured]:
     """Return the defaults of each command from configuration files, and what else they set.
 
     Top-level keys apply to every command with such an option. Keys in a table apply to the command that the table names
     ([metrics.set] for `metrics set`). Raises UsageError with the file's name for invalid TOML, for keys that no command
     has, and for values of a wrong type; in a file that is not trusted they are ignored.
     """
-    defaults: Defaults = {name: {} for name in known}
-    places: dict[tuple[str, str], TomlKey] = {}
+    reading = _Reading(app)
     warnings: list[str] = []
     storages: Storages | None = None
     for file in files:
@@ -283,13 +249,41 @@ def read_config(files: Iterable[ConfigFile], known: dict[str, dict[str, ConfigOp
             document, top = _parse_toml(file.path)
             if STORAGE in document:
                 storages = _storages(document.pop(STORAGE), top)
-                places |= {(STORAGE, name): top.below(STORAGE, name) for name in storages.named}
-                places[STORAGE, ""] = top.below(STORAGE)
-            for setting in _settings(document, top, known):
-                _set(defaults, places, setting, known)
+                reading.places |= {(STORAGE, name): top.below(STORAGE, name) for name in storages.named}
+                reading.places[STORAGE, ""] = top.below(STORAGE)
+            for setting in reading.settings(document, top):
+                reading.set(setting)
         else:
-            warnings += _take_harmless(defaults, places, file.path, known)
-    return _nested(defaults), Configured(tuple(warnings), storages, places)
+            warnings += reading.take_harmless(file.path)
+    return _nested(reading.defaults), Configured(tuple(warnings), storages, reading.places)
+
+
+def _known_options(app: typer.Typer) -> dict[str, dict[str, ConfigOption]]:
+    """Return, for each command ('tag add' is one), its options by their names on the command line, '-' written '_'.
+
+    Options marked `CommandLineOnly` are not among them.
+    """
+    import typer.main
+
+    program = typer.main.get_command(app)
+    return {
+        name: {
+            flag.lstrip("-").replace("-", "_"): _option_of(parameter)
+            for parameter in command_at(program, name).params
+            if parameter.param_type_name == "option" and parameter.name != "help" and parameter.envvar is not None
+            for flag in parameter.opts
+            if flag.startswith("--")
+        }
+        for name in COMMANDS
+        if name != "help"  # typer would take its defaults for a value of --help
+    }
+
+
+def _option_of(parameter: Any) -> ConfigOption:
+    number = parameter.type.name.startswith("int")
+    kind = "true or false" if parameter.is_flag else "a whole number" if number else "a string"
+    kind = "a list of strings" if parameter.multiple else kind
+    return ConfigOption(parameter.name, kind, getattr(parameter.type, "min", None))
 
 
 def _storages(section: Any, top: TomlKey) -> Storages:
@@ -308,79 +302,77 @@ def _storages(section: Any, top: TomlKey) -> Storages:
         raise UsageError(error.message, path=top.path, hint=error.hint) from None
 
 
-def _take_harmless(
-    defaults: Defaults, places: dict[tuple[str, str], TomlKey], path: str, known: dict[str, dict[str, ConfigOption]]
-) -> list[str]:
-    """Take the harmless options of a file that is not trusted; return warnings about the others."""
-    refused: dict[str, None] = {}
-    faults: list[str] = []
-    try:
-        document, top = _parse_toml(path)
-        if document.pop(STORAGE, None) is not None:
-            refused[STORAGE] = None
-        for setting in _settings(document, top, known):
-            try:
-                if setting.name.replace("_", "-") in _HARMLESS:
-                    _set(defaults, places, setting, known)
-                else:
-                    refused[setting.name] = None
-            except UsageError as error:
-                faults.append(f"{error}; ignored")
-    except UsageError as error:
-        faults.append(f"{error}; the file is ignored")
-    if refused:
-        names = ", ".join(repr(name) for name in list(refused)[:5]) + (", ..." if len(refused) > 5 else "")
-        faults.append(
-            f"{path}: {names} ignored: a file in the current directory can only set {', '.join(_HARMLESS)}; "
-            f"to use all of it, give --config {path}"
-        )
-    return faults
+class _Reading:
+    """What configuration files set: defaults by command and parameter, and where each stands."""
 
+    def __init__(self, app: typer.Typer) -> None:
+        self._known = _known_options(app)
+        self.defaults: Defaults = {name: {} for name in self._known}
+        self.places: dict[tuple[str, str], TomlKey] = {}
 
-def _settings(document: dict[str, Any], top: TomlKey, known: dict[str, dict[str, ConfigOption]]) -> list[_FileEntry]:
-    """Return the settings of a file; UsageError when no command has a top-level key."""
-    settings: list[_FileEntry] = []
-    for key, value in document.items():
-        if isinstance(value, dict):
-            for name, item in value.items():
-                if isinstance(item, dict) and f"{key} {name}" in known:
-                    settings += [_FileEntry(top.below(key, name, k), [f"{key} {name}"], v) for k, v in item.items()]
-                else:
-                    settings.append(_FileEntry(top.below(key, name), [key], item))
-        else:
-            commands = [name for name, names in known.items() if key.replace("-", "_") in names]
-            if not commands and key.replace("_", "-") not in COMMAND_LINE_ONLY:
-                flags = {flag for names in known.values() for flag in names}
-                raise top.below(key).error(f"no command has an option {key!r}", meant(key.replace("-", "_"), flags))
-            settings.append(_FileEntry(top.below(key), commands, value))
-    return settings
+    def take_harmless(self, path: str) -> list[str]:
+        """Take the harmless options of a file that is not trusted; return warnings about the others."""
+        refused: dict[str, None] = {}
+        faults: list[str] = []
+        try:
+            document, top = _parse_toml(path)
+            if document.pop(STORAGE, None) is not None:
+                refused[STORAGE] = None
+            for setting in self.settings(document, top):
+                try:
+                    if setting.name.replace("_", "-") in _HARMLESS:
+                        self.set(setting)
+                    else:
+                        refused[setting.name] = None
+                except UsageError as error:
+                    faults.append(f"{error}; ignored")
+        except UsageError as error:
+            faults.append(f"{error}; the file is ignored")
+        if refused:
+            names = ", ".join(repr(name) for name in list(refused)[:5]) + (", ..." if len(refused) > 5 else "")
+            faults.append(
+                f"{path}: {names} ignored: a file in the current directory can only set {', '.join(_HARMLESS)}; "
+                f"to use all of it, give --config {path}"
+            )
+        return faults
 
+    def settings(self, document: dict[str, Any], top: TomlKey) -> list[_FileEntry]:
+        """Return the settings of a file; UsageError when no command has a top-level key."""
+        settings: list[_FileEntry] = []
+        for key, value in document.items():
+            if isinstance(value, dict):
+                for name, item in value.items():
+                    if isinstance(item, dict) and f"{key} {name}" in self._known:
+                        settings += [_FileEntry(top.below(key, name, k), [f"{key} {name}"], v) for k, v in item.items()]
+                    else:
+                        settings.append(_FileEntry(top.below(key, name), [key], item))
+            else:
+                commands = [name for name, names in self._known.items() if key.replace("-", "_") in names]
+                if not commands and key.replace("_", "-") not in COMMAND_LINE_ONLY:
+                    flags = {flag for names in self._known.values() for flag in names}
+                    raise top.below(key).error(f"no command has an option {key!r}", meant(key.replace("-", "_"), flags))
+                settings.append(_FileEntry(top.below(key), commands, value))
+        return settings
 
-def _set(
-    defaults: Defaults,
-    places: dict[tuple[str, str], TomlKey],
-    setting: _FileEntry,
-    known: dict[str, dict[str, ConfigOption]],
-) -> None:
-    if setting.name.replace("_", "-") in COMMAND_LINE_ONLY:
-        raise setting.key.error(f"{setting.name} can only be given on the command line")
-    for command in setting.commands:
-        option = known.get(command, {}).get(setting.name.replace("-", "_"))
-        if option is None:
-            hint = _meant(command, setting.name, known)
-            raise setting.key.error(f"the command {command!r} has no option {setting.name!r}", hint)
-        fault = option.fault(setting.value)
-        if fault:
-            raise setting.key.error(f"{setting.name} {fault}")
-        defaults[command][option.parameter] = setting.value
-        places[command, option.parameter] = setting.key
+    def set(self, setting: _FileEntry) -> None:
+        """Take a setting for each of its commands; UsageError for one that a file may not set, or of a wrong type."""
+        if setting.name.replace("_", "-") in COMMAND_LINE_ONLY:
+            raise setting.key.error(f"{setting.name} can only be given on the command line")
+        for command in setting.commands:
+            option = self._known.get(command, {}).get(setting.name.replace("-", "_"))
+            if option is None:
+                hint = self._meant(command, setting.name)
+                raise setting.key.error(f"the command {command!r} has no option {setting.name!r}", hint)
+            if fault := option.fault(setting.value):
+                raise setting.key.error(f"{setting.name} {fault}")
+            self.defaults[command][option.parameter] = setting.value
+            self.places[command, option.parameter] = setting.key
 
-
-def _meant(command: str, name: str, known: dict[str, dict[str, ConfigOption]]) -> str | None:
-    """Return a hint that names the table or the option that was perhaps meant."""
-    if command in known:
-        return meant(name.replace("-", "_"), known[command])
-    return meant(f"[{command}]", [f"[{each.replace(' ', '.')}]" for each in (*known, STORAGE)])
+    def _meant(self, command: str, name: str) -> str | None:
+        """Return a hint that names the table or the option that was perhaps meant."""
+        if command in self._known:
+            return meant(name.replace("-", "_"), self._known[command])
+        return meant(f"[{command}]", [f"[{known.replace(' ', '.')}]" for known in (*self._known, STORAGE)])
 
 
 def _nested(defaults: Defaults) -> Defaults:

@@ -11,7 +11,7 @@ import typer.main
 from edl_ckpt.cli import __version__
 from edl_ckpt.cli.catalogue import COMMANDS, GROUPS, SECTIONS, function_of
 from edl_ckpt.cli.manual.help import HelpCommand, HelpGroup, command_of, drawn
-from edl_ckpt.cli.options.config import config_files, error_exit, known_options, named_config, read_config
+from edl_ckpt.cli.options.config import config_files, error_exit, named_config, read_config
 from edl_ckpt.cli.options.usage import explained, is_plain_call, is_refusal
 from edl_ckpt.cli.terminal.output import AlreadyReported, Output
 from edl_ckpt.cli.terminal.secrets import check_arguments
@@ -77,7 +77,7 @@ def run(arguments: list[str]) -> NoReturn:
         only = arguments[0] if arguments and arguments[0] in known and not files else None
         app = build(only)
         if files:
-            defaults, configured = read_config(files, known_options(app))
+            defaults, configured = read_config(files, app)
     except UsageError as error:
         raise SystemExit(error_exit(error, arguments)) from None
     try:

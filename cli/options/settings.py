@@ -6,21 +6,13 @@ The parser itself is asked, so what is shown is what a command would take.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from edl_ckpt.cli.catalogue import COMMANDS
 from edl_ckpt.cli.options.common import check_values
-from edl_ckpt.cli.options.config import (
-    STORAGE,
-    ConfigFile,
-    Configured,
-    config_files,
-    known_options,
-    read_config,
-    stray_variables,
-)
+from edl_ckpt.cli.options.config import STORAGE, ConfigFile, Configured, config_files, read_config, stray_variables
 from edl_ckpt.cli.options.program import build
 from edl_ckpt.cli.options.usage import explained, is_refusal
 from edl_ckpt.cli.terminal.secrets import is_secret
@@ -72,9 +64,9 @@ def settings_in_force(named: str | None) -> Settings:
 
     app = build()
     files = config_files(named)
-    defaults, configured = read_config(files, known_options(app))
+    defaults, configured = read_config(files, app)
     program: Any = typer.main.get_command(app)
-    found: dict[tuple[str, str, str], list[tuple[str, Setting]]] = {}
+    found: dict[tuple[str, str, str], tuple[Setting, list[str]]] = {}
     having: dict[str, list[str]] = {}
     for name in COMMANDS:
         command, values = program, defaults
@@ -85,8 +77,9 @@ def settings_in_force(named: str | None) -> Settings:
         )
         for setting in _of_command(command, context, name, configured):
             having.setdefault(setting.name, []).append(name)
-            found.setdefault((setting.name, repr(setting.value), setting.origin), []).append((name, setting))
-    options = [_joined([n for n, _ in group], group[0][1], having) for group in found.values()]
+            found.setdefault((setting.name, repr(setting.value), setting.origin), (setting, []))[1].append(name)
+    every = ((setting, () if names == having[setting.name] else tuple(names)) for setting, names in found.values())
+    options = [replace(setting, commands=commands) for setting, commands in every]
     options.sort(key=lambda setting: (setting.name, len(setting.commands), setting.commands))
     places = [_location(configured), *_storages(configured)]
     return Settings(tuple(files), (*places, *options), (*configured.warnings, *stray_variables()))
@@ -110,7 +103,7 @@ def _of_command(command: Any, context: Any, name: str, configured: Configured) -
             origin = configured.origin(name, parameter.name)
             yield Setting(flag, _shown(flag, value), "file", origin, variable, fault=fault)
         else:
-            yield Setting(flag, value if value is None else _shown(flag, value), "default", "", variable)
+            yield Setting(flag, _shown(flag, value), "default", "", variable)
 
 
 def _fault(parameter: Any, context: Any, value: Any) -> str | None:
@@ -136,12 +129,6 @@ def _shown(name: str, value: Any) -> Any:
         hides = is_secret(key) or not equals or len(value.split()) > 1  # several, where one is wrong
         return f"{key}{equals}{HIDDEN}" if hides else value
     return value
-
-
-def _joined(commands: list[str], setting: Setting, having: Mapping[str, list[str]]) -> Setting:
-    """Return a setting with the commands that it is for, unless those are all that have such an option."""
-    chosen = () if commands == having[setting.name] else tuple(commands)
-    return Setting(setting.name, setting.value, setting.source, setting.origin, setting.variable, chosen, setting.fault)
 
 
 def _location(configured: Configured) -> Setting:

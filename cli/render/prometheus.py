@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from edl_ckpt.cli.terminal.text import escaped
 
 if TYPE_CHECKING:
-    from edl_ckpt.cli.render.reports import Failed
+    from edl_ckpt.cli.render.verify import Failed
     from edl_ckpt.core.model.listings import Listing
     from edl_ckpt.core.operations.verify.findings import VerifyResult
 

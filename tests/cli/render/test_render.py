@@ -29,7 +29,6 @@ from edl_ckpt.cli.options.config import ConfigFile
 from edl_ckpt.cli.options.settings import Setting, Settings
 from edl_ckpt.cli.render import config as render_config
 from edl_ckpt.cli.render import copy as render_copy
-from edl_ckpt.cli.render import demo as render_demo
 from edl_ckpt.cli.render import diff as render_diff
 from edl_ckpt.cli.render import doctor as render_doctor
 from edl_ckpt.cli.render import du as render_usage
@@ -42,11 +41,11 @@ from edl_ckpt.cli.render import metadata as render_metadata
 from edl_ckpt.cli.render import metrics as render_metrics
 from edl_ckpt.cli.render import prune as render_prune
 from edl_ckpt.cli.render import report as render_report
-from edl_ckpt.cli.render import reports, written
 from edl_ckpt.cli.render import unlock as render_unlock
 from edl_ckpt.cli.render import verify as render_verify
 from edl_ckpt.cli.render import wait as render_wait
 from edl_ckpt.cli.render import watch as render_watch
+from edl_ckpt.cli.render import written
 from edl_ckpt.cli.terminal import tables
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core import (
@@ -200,7 +199,7 @@ def test_every_result_in_every_form(place: Path, tmp_path: Path, capsys: pytest.
     found = [verify_version(v, level="deep") for v in listing.versions]
     failed = [("run@1", EdlCkptError("a [bold]word\x1b[31m", path="there"))]
     check(render_verify.document_all(str(place), found, failed), render_verify.human(found), "verify-all/1", capsys)
-    assert "\x1b" not in reports.junit(found, failed, strict=True) + reports.summary(found, failed)
+    assert "\x1b" not in render_verify.junit(found, failed, strict=True) + render_verify.summary(found, failed)
 
 
 def _check_retention(place: Path, listing: Listing, capsys: pytest.CaptureFixture[str]) -> None:
@@ -418,7 +417,6 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "copy.plan_document": lambda r: [render_copy.plan_document(r.copy_plan)],
     "copy.rows": lambda r: [render_copy.rows(render_copy.document(r.copied)["copied"])],
     "copy.plan_human": lambda r: [render_copy.plan_human(r.copy_plan)],
-    "demo.document": lambda _: [render_demo.document("run", 2, (1,), [(["list", "run\x1b"], 0, {"a": 1})])],
     "diff.changed_rows": lambda r: [render_diff.changed_rows(r.diff)],
     "diff.document": lambda r: [render_diff.document(r.diff), render_diff.document(r.diff, rows=True)],
     "diff.human": lambda r: [render_diff.human(r.diff), render_diff.human(replace(r.diff, equal=True))],

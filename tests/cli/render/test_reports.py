@@ -14,7 +14,8 @@ from markdown_it import MarkdownIt
 from prometheus_client.parser import text_string_to_metric_families
 
 from checkpoints import at, save_small
-from edl_ckpt.cli.render import prometheus, reports
+from edl_ckpt.cli.render import prometheus
+from edl_ckpt.cli.render import verify as render_verify
 from edl_ckpt.core import Table, save_checkpoint, verify_version
 from edl_ckpt.core.base.errors import EdlCkptError
 from forked import run_forked
@@ -104,7 +105,7 @@ def test_every_error_fails_its_check(tmp_path: Path) -> None:
             result = verify_version(str(version), level="deep")
             found = {f.check for f in result.findings if f.severity == "error"}
             assert found <= {check.name for check in result.checks}, place
-            suite = next(iter(junitparser.JUnitXml.fromstring(reports.junit([result]).encode())))
+            suite = next(iter(junitparser.JUnitXml.fromstring(render_verify.junit([result]).encode())))
             failed = {c.name for c in suite if any(isinstance(r, junitparser.Failure) for r in c.result)}
             assert failed == found, place
     run = tmp_path / "run"
