@@ -97,8 +97,7 @@ def export_command(
     with working(out, cluster, None, target=goal) as work, resumable(out, _again(goal)):
         if dry_run:
             plan = plan_export(version, goal, executor=work["executor"], **chosen)
-            planned, workers = render.plan_document(plan, cluster_of(work)), workers_of(work)
-            out.show(lambda: planned, render.plan_human(plan, workers))
+            out.show(lambda: render.plan_document(plan, cluster_of(work)), render.plan_human(plan, workers_of(work)))
             return
         result = export_version(version, goal, executor=work["executor"], **chosen)
     show = out.show_aside if descriptor_of(result.output) == 1 else out.show

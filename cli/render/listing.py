@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edl_ckpt.cli.render.metrics import BEST, best_paths, metric_cell, names_of
 from edl_ckpt.cli.render.shared_tables import first_rows
@@ -15,9 +15,6 @@ from edl_ckpt.core.base import words
 from edl_ckpt.core.model.listings import Listing
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.sources.elasticdl.loader import listed_crashes, mistaken
-
-if TYPE_CHECKING:
-    pass
 
 STATE_STYLES = {
     State.COMPLETE: "green",

@@ -27,26 +27,19 @@ def names_of(versions: Sequence[Version]) -> list[str]:
     return sorted({name for v in versions for name in v.metrics})
 
 
-def best_paths(listing: Listing, names: Sequence[str], mode: str | None = None) -> dict[str, str]:
-    """Return, by metric, the path of its best version; a metric without a declared mode has none."""
-    best: dict[str, str] = {}
-    for name in names:
-        try:
-            order = ranked(listing.versions, name, mode_of(name, mode, listing.modes))
-        except UsageError:
-            continue
-        if order:
-            best[name] = order[0].path
-    return best
+def best_paths(listing: Listing, names: Sequence[str]) -> dict[str, str]:
+    """Return, by metric, the path of its best version; a metric without a known mode has none."""
+    modes = {name: mode for name in names if (mode := _mode(listing, name))}
+    orders = {name: ranked(listing.versions, name, mode) for name, mode in modes.items()}
+    return {name: order[0].path for name, order in orders.items() if order}
 
 
-def _has_mode(listing: Listing, name: str) -> bool:
-    """Say whether it is known which values of a metric are better."""
+def _mode(listing: Listing, name: str) -> str | None:
+    """Return which values of a metric are better, None when that is not known."""
     try:
-        mode_of(name, None, listing.modes)
+        return mode_of(name, None, listing.modes)
     except UsageError:
-        return False
-    return True
+        return None
 
 
 def metric_cell(metrics: Mapping[str, float], name: str, *, best: bool = False) -> str:
@@ -94,7 +87,7 @@ def human(listing: Listing, versions: Sequence[Version]) -> Lines:
         ]
         table.add(str(v.key), *cells, " ".join(v.tags))
     yield table
-    undeclared = [name for name in names if not _has_mode(listing, name)]
+    undeclared = [name for name in names if not _mode(listing, name)]
     if {v.path for v in versions} & set(best.values()):
         yield styled(f"{BEST} is the best of all complete versions", "dim")
     if undeclared:
