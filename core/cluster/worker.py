@@ -196,7 +196,7 @@ def do_task(data: bytes, published: Published) -> Done:
         )
     _catch_up(pickle.loads(published.shown))  # noqa: S301 - see below
     begin = time.perf_counter()
-    done: list[int] = []  # of several threads
+    done: list[int] = []  # several threads append to it
     with _OPENINGS.use(published) as opening, alone():
         result = opening.work.do(opening.resource, pickle.loads(data), done.append)  # noqa: S301 - see above
         read = opening.resource.bytes_read
