@@ -73,11 +73,8 @@ class DiskRepair:
 
 
 def _has_journal(root: str, stage: str) -> bool:
-    with suppress(EdlCkptError):
-        directory = Directory.beneath(root, stage)
-        if directory is not None:
-            with directory:
-                return directory.is_file(JOURNAL)
+    with suppress(EdlCkptError), Directory.beneath(root, stage) or nullcontext() as directory:
+        return directory is not None and directory.is_file(JOURNAL)
     return False
 
 
