@@ -74,12 +74,8 @@ class Experiment:
         return any(trial.fault is not None or trial.listing.unread for trial in self.trials)
 
     def __repr__(self) -> str:
-        return describe(
-            "Experiment",
-            escaped(self.location.url),
-            counted(len(self.trials), "trial"),
-            f"by {escaped(str(self.metric))}",
-        )
+        trials = counted(len(self.trials), "trial")
+        return describe("Experiment", escaped(self.location.url), trials, f"by {escaped(str(self.metric))}")
 
 
 def list_experiment(

@@ -15,13 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias
 
-from edl_ckpt.core.base.errors import (
-    EdlCkptError,
-    IncompleteError,
-    LockedError,
-    NotFoundError,
-    UsageError,
-)
+from edl_ckpt.core.base.errors import EdlCkptError, IncompleteError, LockedError, NotFoundError, UsageError
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import closest, command, meant, neighbours
 from edl_ckpt.core.catalog import cards  # noqa: F401 - registers how notebooks show versions and listings
@@ -36,21 +30,9 @@ from edl_ckpt.core.model.versions import CheckpointRef, State, Version
 from edl_ckpt.core.sources.registry import is_uuid, number_named
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
-from edl_ckpt.core.state.metadata import (
-    mode_of,
-    rank,
-    read_document,
-)
+from edl_ckpt.core.state.metadata import mode_of, rank, read_document
 from edl_ckpt.core.state.owner import is_abandoned, is_presumed_dead
-from edl_ckpt.core.state.paths import (
-    LOCK_FILE,
-    META_DIR,
-    NOTES_DIR,
-    STAGE_DIR,
-    STATE_DIR,
-    is_resumable,
-    noted_version,
-)
+from edl_ckpt.core.state.paths import LOCK_FILE, META_DIR, NOTES_DIR, STAGE_DIR, STATE_DIR, is_resumable, noted_version
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore
 from edl_ckpt.core.storage.interface import Entry, Store, lists_marks
 from edl_ckpt.core.storage.location import as_url

@@ -113,7 +113,7 @@ def add_tag(
         versions = () if also else list_versions(version.location).versions
         others = {v.key: v for v in versions if tag in v.tags and v.key != version.key}
         for other in others.values():  # last: a crash leaves the tag on too many versions, never on none
-            annotate.erase_tag(store, other, tag)
+            annotate.erase_tag(store, other.key, tag)
     for other in versions:
         if other.metadata_fault and other.key != version.key:
             kind = other.unread.kind if other.unread else EdlCkptError
@@ -129,8 +129,8 @@ def remove_tag(
     version: VersionLike, tag: str, *, wait_seconds: float = LOCK_WAIT_SECONDS, reporter: Reporter = WARNINGS
 ) -> None:
     """Remove a tag from a version; NotFoundError when the version does not have it."""
-    with _changing(version, "tag remove", wait_seconds, reporter) as changed:
-        annotate.erase_tag(*changed, tag)
+    with _changing(version, "tag remove", wait_seconds, reporter) as (store, changed):
+        annotate.erase_tag(store, changed.key, tag)
 
 
 def set_metadata(

@@ -82,12 +82,8 @@ def write_tag(store: Store, version: Version, tag: str) -> None:
         document["tags"] = sorted({*document.get("tags", []), tag})
 
 
-def erase_tag(store: Store, version: Version, tag: str) -> None:
-    """Remove a tag from a version; NotFoundError when the version does not have it."""
-    _erase_tag(store, version.key, tag)
-
-
-def _erase_tag(store: Store, key: int | str, tag: str, drafts: Drafts | None = None) -> None:
+def erase_tag(store: Store, key: int | str, tag: str, drafts: Drafts | None = None) -> None:
+    """Remove a tag from the version with this key; NotFoundError when the version does not have it."""
     with _editing_version(store, key, drafts) as document:
         _check_present([tag], document.get("tags", []), f"{store.location}@{key}", "tag", "tags")
         document["tags"] = [t for t in document.get("tags", []) if t != tag]
@@ -268,7 +264,7 @@ class MetadataCopies:
         holders = self._holders.setdefault(tag, set())
         for key in sorted(holders - {source.version}, key=str):
             if tag not in self._tags_at(origin, key):
-                _erase_tag(self._target, key, tag, drafts)
+                erase_tag(self._target, key, tag, drafts)
                 holders.discard(key)
                 self._reporter.warn(
                     f"{self._target.location}: the tag {tag!r} moves from version {key} to {source.version}"
