@@ -6,6 +6,7 @@ edl-ckpt itself can still read. They are pure: `lay_out_shards` and `free_target
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -14,7 +15,6 @@ from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.tables import TableInfo
 from edl_ckpt.core.sources.elasticdl import placement, wire
-from edl_ckpt.core.sources.elasticdl.initializers import KERAS_INITIALIZERS
 
 MAX_VERSION: Final = (1 << 31) - 1
 MAX_TEXT_BYTES: Final = wire.SMALL_BYTES // 2
@@ -23,6 +23,33 @@ READABLE: Final = frozenset({"float32", "float64", "int8", "int16", "int32", "in
 """The dtypes that ElasticDL's readers of today can read."""
 LARGE_SHARD_BYTES: Final = 1 << 31
 """Python's protobuf can neither parse nor write a larger message; ElasticDL's Go servers can."""
+
+_FAMILIES: Final = ("Glorot", "He", "Lecun", "Random")
+_OTHERS: Final = ("Constant", "Identity", "Ones", "Orthogonal", "TruncatedNormal", "VarianceScaling", "Zeros")
+_CLASSES: Final = (*_OTHERS, *(f"{family}{shape}" for family in _FAMILIES for shape in ("Normal", "Uniform")))
+
+
+def function_name(class_name: str) -> str:
+    """Return how Keras spells the function that does what an initializer's class does.
+
+    >>> function_name("GlorotNormalV2")
+    'glorot_normal'
+    """
+    return re.sub("(?<=[a-z])(?=[A-Z])", "_", class_name.removesuffix("V2")).lower()
+
+
+KERAS_INITIALIZERS: Final = frozenset(
+    {"Initializer", "initializer", "normal", "one", "uniform", "zero"}
+    | {spelled for name in _CLASSES for spelled in (name, f"{name}V2", function_name(name))}
+    | {f"{kind}_{shape}V2" for kind in ("glorot", "he", "lecun") for shape in ("normal", "uniform")}
+)
+"""The names that some TensorFlow 2 knows, with this spelling: `keras/initializers` and `ops/init_ops_v2.py`.
+
+Releases differ a little (2.0 to 2.2 lack HeNormal and its like), and a checkpoint does not show which one will read it.
+
+Python's servers pass the name in a table's info to `tf.keras.initializers.get`, which raises ValueError for a name that
+it does not know, even when no row is missing. Go servers know "uniform" and take every other name for zeros.
+"""
 
 
 def check_version(number: int) -> None:

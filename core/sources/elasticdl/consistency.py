@@ -10,8 +10,7 @@ from typing import Final, TypeAlias
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.tables import DenseEntry, Problem, ShardIndex, TableEntry, TableInfo
 from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.sources.elasticdl.checks import LARGE_SHARD_BYTES, READABLE
-from edl_ckpt.core.sources.elasticdl.initializers import KERAS_INITIALIZERS
+from edl_ckpt.core.sources.elasticdl.checks import KERAS_INITIALIZERS, LARGE_SHARD_BYTES, READABLE
 from edl_ckpt.core.sources.elasticdl.names import SINGLE_FILE
 from edl_ckpt.core.sources.elasticdl.placement import crowded_shards, variable_owner
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from edl_ckpt.core.base.arrays import Ids, as_ids
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.model.dtypes import TF_DTYPES
-from edl_ckpt.core.sources.elasticdl.initializers import KERAS_INITIALIZERS, function_name
+from edl_ckpt.core.sources.elasticdl.checks import KERAS_INITIALIZERS, function_name
 
 _U64 = npt.NDArray[np.uint64]
 _F64 = npt.NDArray[np.float64]

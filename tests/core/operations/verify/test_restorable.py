@@ -13,7 +13,7 @@ from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.importing import NameMap
 from edl_ckpt.core.operations.verify.findings import Finding
-from edl_ckpt.core.sources.elasticdl.initializers import KERAS_INITIALIZERS
+from edl_ckpt.core.sources.elasticdl.checks import KERAS_INITIALIZERS
 from edl_ckpt.proto import model_v4_pb2
 from oracle import Model, Table
 

@@ -17,8 +17,8 @@ from edl_ckpt.core import Table, UnsupportedError, UsageError, initial_rows, ope
 from edl_ckpt.core.base.errors import NameNotFoundError
 from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.model.tables import TableInfo
+from edl_ckpt.core.sources.elasticdl.checks import KERAS_INITIALIZERS
 from edl_ckpt.core.sources.elasticdl.initial_rows import _log
-from edl_ckpt.core.sources.elasticdl.initializers import KERAS_INITIALIZERS
 
 DIM = 16
 NORMAL = NormalDist()
