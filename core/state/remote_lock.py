@@ -78,10 +78,6 @@ class _Claims:
         """Say whether another process is taking a claim over."""
         return any(name.startswith(f"{claim}.{_DOUBT}.") for name in self.doubts)
 
-    def orphans(self) -> list[str]:
-        """Return the names that belong to no claim any more."""
-        return [name for name in self.names if _claim_of(name) not in self.silent]
-
 
 def _claim_of(name: str) -> str:
     return name.partition(".")[0]
@@ -142,7 +138,7 @@ class RemoteLock:
             others = claims.others(self._claim)
             if not others and self._claim in claims.silent:
                 self._held = True
-                self._sweep(claims.orphans())
+                self._sweep(name for name in claims.names if _claim_of(name) not in claims.silent)
                 with WHOLE:
                     threading.Thread(target=self._touch, name="edl-ckpt-lock", daemon=True).start()
                 return True

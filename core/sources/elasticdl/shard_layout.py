@@ -83,6 +83,8 @@ class VersionLayout:
         ends = np.cumsum(sizes.reshape(-1, len(dense)), axis=0).reshape(sizes.shape)
         self.tables_at: bulk.I64 = np.ascontiguousarray(ends[:, 2])
         """Where each table's entry begins, and where the last one ends: int64 [tables + 1, ps_num]."""
+        self.size_bytes: bulk.I64 = self.tables_at[-1]
+        """The bytes of each shard: int64 [ps_num]."""
         self._values_at: bulk.I64 = ends[1:, 0]
         self._ids_at: bulk.I64 = ends[1:, 1]
 
@@ -101,12 +103,6 @@ class VersionLayout:
         if data:
             front.append((int(self.tables_at[0, ps_id]) - len(data), bytes(data)))
         return front
-
-    @property
-    def size_bytes(self) -> bulk.I64:
-        """Return the bytes of each shard: int64 [ps_num]."""
-        sizes: bulk.I64 = self.tables_at[-1]
-        return sizes
 
     @property
     def variables(self) -> list[int]:
