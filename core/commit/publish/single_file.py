@@ -179,7 +179,7 @@ def sweep_work(store: ObjectStore, own: str = "") -> list[str]:
     return done
 
 
-class _FileUpload:
+class FileUpload:
     """A local file of known size, of which parts are uploaded as soon as all of their bytes are final."""
 
     def __init__(self, item: ObjectWriter, path: str, part_bytes: int) -> None:
@@ -239,7 +239,7 @@ class Ahead:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._memory = PartMemory()
-        self._files: dict[str, _FileUpload] = {}
+        self._files: dict[str, FileUpload] = {}
         self.others: dict[str, ObjectWriter] = {}
         """The objects whose parts other processes send, by their names."""
 
@@ -252,8 +252,8 @@ class Ahead:
             return None
         return self._begin(relative, path, size_bytes, least_part(size_bytes, self._store.properties.part_bytes)).final
 
-    def _begin(self, relative: str, path: str, size_bytes: int, part_bytes: int) -> _FileUpload:
-        sent = _FileUpload(self._store.new_object(relative, size_bytes, self._memory), path, part_bytes)
+    def _begin(self, relative: str, path: str, size_bytes: int, part_bytes: int) -> FileUpload:
+        sent = FileUpload(self._store.new_object(relative, size_bytes, self._memory), path, part_bytes)
         self._files[relative] = sent  # before anything can fail, so that `close` closes it
         sent.item.begin()
         return sent

@@ -23,7 +23,7 @@ from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.facts import Fact, Verdict
 from edl_ckpt.core.storage.location import Location
-from edl_ckpt.core.storage.s3.client import S3Target
+from edl_ckpt.core.storage.s3.transport import Transport
 from places import TOP
 from program import document, edl
 from s3_fixtures import Bucket
@@ -173,19 +173,19 @@ def test_s3(s3: Bucket) -> None:
 
 def test_s3_that_lacks_things(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """A service without conditions is fine, one without lists of uploads weaker, one with another clock broken."""
-    real = S3Target._request
+    real = Transport.call
 
-    def poor(self: S3Target, method: str, parameters: dict[str, Any], *more: Any, **others: Any) -> dict[str, Any]:
+    def poor(self: Transport, method: str, parameters: dict[str, Any], *more: Any) -> dict[str, Any]:
         if method == "list_multipart_uploads":
             raise UnsupportedError("no")
         parameters.pop("IfNoneMatch", None)
         parameters.pop("IfMatch", None)
-        answer = real(self, method, parameters, *more, **others)
+        answer = real(self, method, parameters, *more)
         if method == "list_objects_v2":
             answer["ResponseMetadata"]["HTTPHeaders"]["date"] = "Thu, 01 Jan 2026 00:00:00 GMT"
         return answer
 
-    monkeypatch.setattr(S3Target, "_request", poor)
+    monkeypatch.setattr(Transport, "call", poor)
     facts = {fact.name: fact for fact in examine_storage(s3.url).facts}
     assert facts["conditional writes (If-None-Match)"].value == "no: the condition is ignored"
     assert facts["conditional writes (If-None-Match)"].verdict == "fine"

@@ -22,13 +22,13 @@ from s3_proxy import Fault, status
 def parts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return how many parts were on their way whenever a file was whole."""
     seen: list[int] = []
-    finish = single_file._FileUpload.finish
+    finish = single_file.FileUpload.finish
 
-    def counted(self: single_file._FileUpload) -> None:
+    def counted(self: single_file.FileUpload) -> None:
         seen.append(len(self._sent))
         finish(self)
 
-    monkeypatch.setattr(single_file._FileUpload, "finish", counted)
+    monkeypatch.setattr(single_file.FileUpload, "finish", counted)
     return seen
 
 
