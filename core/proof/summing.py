@@ -18,13 +18,15 @@ import xxhash
 from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.model.seals import Chunk
-from edl_ckpt.core.model.tables import ShardIndex
+from edl_ckpt.core.model.tables import Encoding, ShardIndex
 from edl_ckpt.core.proof.sealing import CHUNK_BYTES, checksum, sums_of
 from edl_ckpt.core.sources.elasticdl.target import Literals
 from edl_ckpt.core.storage.interface import RangeReader
 
 WAITING_BYTES: Final = 64 << 20
 """The most bytes that wait for those before them; chunks beyond that are read again."""
+_LEFT_OUT: Final = (Encoding.TAGGED, Encoding.ROWS)
+"""Ids that are summed with what stands between values, and those that are stored nowhere."""
 _GAP_BYTES: Final = 256 << 10
 """The largest part between values and ids that is read for the sums alone."""
 
@@ -212,7 +214,7 @@ def _between(
     """Yield the parts of a file of a shard that are neither values nor packed ids, nor in the others."""
     extents = [variable.values for variable in shard.variables]
     extents += [table.values for table in shard.tables]
-    extents += [run for table in shard.tables for run in table.ids if run.is_stored and not run.tagged]
+    extents += [run for table in shard.tables for run in table.ids if run.encoding not in _LEFT_OUT]
     at = 0
     for start, end in sorted([*others, *((each.start, each.end) for each in extents if each.file == file)]):
         if at < start:

@@ -141,11 +141,9 @@ def ids_at(
     With `values`, the values of the rows count for the size of a task too. However the ids are cut, the pieces of
     `piece_bytes` that `cut_piece` makes of these are the same. Parts that are small at `above` times are left out.
     """
-    for shard_at, table in _entries(checkpoint):
+    for shard_at, table in _entries(checkpoint, above):
         shard = checkpoint.shards[shard_at]
         entry = shard.tables[table]
-        if is_small(entry, above):
-            continue
         for number, run in enumerate(entry.ids):
             whole = IdPiece(shard, entry, run, run.start, run.end)
             first = next(iter(cut_piece(checkpoint, whole, piece_bytes)), whole)
@@ -187,13 +185,14 @@ def marked_at(checkpoint: Checkpoint, marks: Mapping[str, RowMarks], task_bytes:
         yield from (IdsAt(shard_at, table, 0, *piece) for piece in pieces)
 
 
-def _entries(checkpoint: Checkpoint) -> Iterator[tuple[int, int]]:
-    """Yield the numbers of the shard, and of the table in it, of all parts of tables, by table."""
-    numbers = {table: list[tuple[int, int]]() for table in checkpoint.table_names}
+def _entries(checkpoint: Checkpoint, above: int = 0) -> Iterator[tuple[int, int]]:
+    """Yield the numbers of the shard, and of the table in it, of all parts of tables that are not small, by table."""
+    numbers: dict[str, list[tuple[int, int]]] = {}
     for number, shard in enumerate(checkpoint.shards):
         for table, entry in enumerate(shard.tables):
-            numbers[entry.name].append((number, table))
-    return (pair for name in checkpoint.table_names for pair in numbers[name])
+            if not is_small(entry, above):
+                numbers.setdefault(entry.name, []).append((number, table))
+    return (pair for name in sorted(numbers) for pair in numbers[name])
 
 
 def dense_at(checkpoint: Checkpoint, task_bytes: int, *, piece_bytes: int = PIECE_BYTES) -> Iterator[DenseAt]:
@@ -275,6 +274,10 @@ def in_sketched_tasks(
     yield from packed(map(measured, places), max(task_bytes, _LEAST_TASK_BYTES))
 
 
+_VARINT: Final = Encoding.VARINT
+"""A member of a class of constants takes time to look up, and each small part is asked."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bundle:
     """Small parts of tables that lie close behind each other in [start, end) of a shard, to be read in one go."""
@@ -317,7 +320,7 @@ def is_small(entry: TableEntry, times: int = 1) -> bool:
         return False
     run = entry.ids[0]
     return (
-        run.encoding is Encoding.VARINT
+        run.encoding is _VARINT
         and run.file == entry.values.file == 0
         and entry.values.end <= run.start
         and run.end - entry.offset <= SMALL_BYTES * times

@@ -11,6 +11,7 @@ import functools
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, TypeVar
@@ -111,20 +112,20 @@ def draft_shard(file: ShardFile, cursor: Cursor) -> Draft:
             draft.version = wire.signed32(found.value)
         elif found.number <= 5:
             _expect(cursor, found, BYTES, "a part of the model")
-            _add_field(draft, found, _evidence(cursor, found))
+            _add_fields(draft, [found], _evidence(cursor, found))
         else:
             draft.note_unknown(found)
     return draft
 
 
-def _add_field(draft: Draft, found: Field | RawTensor | TableInfo, hint: frozenset[str]) -> None:
-    """Keep a part of the model, and what it shows of the generation."""
+def _add_fields(draft: Draft, parts: Sequence[Field | RawTensor | TableInfo], hint: frozenset[str]) -> None:
+    """Keep parts of the model, and what they show of the generation."""
     if hint and not hint & draft.candidates:
-        raise draft.cursor.corrupt("the fields belong to different wire generations", found.offset)
+        raise draft.cursor.corrupt("the fields belong to different wire generations", parts[0].offset)
     draft.candidates &= hint or draft.candidates
-    draft.fields.append(found)
+    draft.fields += parts
     if len(draft.fields) > _MAX_FIELDS:
-        raise draft.cursor.corrupt(f"more than {_MAX_FIELDS} variables and tables", found.offset)
+        raise draft.cursor.corrupt(f"more than {_MAX_FIELDS} variables and tables", parts[-1].offset)
 
 
 def _walk_usual(draft: Draft, at: int) -> int:
@@ -140,26 +141,27 @@ def _walk_usual(draft: Draft, at: int) -> int:
         return at
     found = np.empty((_ENTRIES_AT_ONCE, _ENTRY_NUMBERS), np.int64)
     count = bulk.kernel.walk_entries(memoryview(window)[at - base :], at, draft.cursor.size_bytes, found)
-    for kind, offset, end, name, name_end, dtype, first, second, *places in found[:count].tolist():
-        values, values_end, ids, ids_end = places
-        try:
+    parts: list[RawTensor | TableInfo] = []
+    with suppress(DecodeError, UnicodeDecodeError):
+        for kind, offset, end, name, name_end, dtype, first, second, *places in found[:count].tolist():
+            values, values_end, ids, ids_end = places
             if kind == 2:
                 part: RawTensor | TableInfo = _parse_info(window[second - base : end - base], offset)
             elif kind == 3:
                 text = window[name - base : name_end - base].decode("utf-8")
                 shape, fault = _parse_shape(window[first - base : second - base])
                 if fault:
-                    return at
+                    break
                 part = RawTensor(text, offset, dtype, shape, Extent(values, values_end))
             else:
                 text = sys.intern(window[name - base : name_end - base].decode("utf-8"))  # every shard has it
                 runs = (IdRun(ids, ids_end),) if ids_end else ()
                 part = RawTensor(text, offset, dtype, (first, second), Extent(values, values_end), runs)
-        except (DecodeError, UnicodeDecodeError):
-            return at
-        _add_field(draft, part, _V4)
-        draft.edges.append(offset)
-        at = end
+            parts.append(part)
+            at = end
+    if parts:
+        _add_fields(draft, parts, _V4)
+        draft.edges += [part.offset for part in parts]
     return at
 
 
