@@ -26,11 +26,9 @@ WORSE = 1.03
 RESTORE = "import sys; from edl_ckpt.core import restore; restore(sys.argv[1] + '@1', 1, 3)"
 SAVE = """
 import sys
-from edl_ckpt.core import open_checkpoint, save_checkpoint
-with open_checkpoint(sys.argv[1] + "@1") as opened:
-    rows = {name: table.to_numpy() for name, table in opened.tables.items()}
-    tables = {name: (table.ids, table.vectors) for name, table in rows.items()}
-    save_checkpoint(sys.argv[2], 1, 4, variables=dict(opened), tables=tables)
+from edl_ckpt.core import restore, save_checkpoint
+part = restore(sys.argv[1] + "@1", 0, 1)
+save_checkpoint(sys.argv[2], 1, 4, variables=part.variables, tables=part.tables)
 """
 
 

@@ -151,6 +151,7 @@ def test_a_task_of_an_interrupted_copy(tmp_path: Path, client: Any, monkeypatch:
     assert not elasticdl_rules.leftovers(tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_killed_workers(tmp_path: Path, processes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that is killed after the first shard is finished changes nothing of the result."""
     save_large(tmp_path / "run")

@@ -87,6 +87,7 @@ def test_an_id_twice(tmp_path: Path, client: Any) -> None:
     assert "id 7 occurs twice" in errors[0]
 
 
+@pytest.mark.slow
 def test_killed_workers(tmp_path: Path, processes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that is killed while it writes changes nothing of the result."""
     save_large(tmp_path / "run")

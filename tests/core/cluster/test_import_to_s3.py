@@ -161,6 +161,7 @@ def test_no_credentials_in_a_task(s3: Bucket, tmp_path: Path, client: Any, monke
     assert not [data for data in sent if b"nobody-else" in data or b"not-to-be-seen" in data]
 
 
+@pytest.mark.slow
 def test_a_killed_worker(
     s3: Bucket, large: Path, tmp_path: Path, processes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -301,6 +301,7 @@ def test_in_place(s3: Bucket, tmp_path: Path, client: Any, tiny_stretches: None)
     nothing_is_left(s3)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_of_a_reshard(
     s3: Bucket, large: Path, tmp_path: Path, processes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,7 +115,7 @@ def test_kill_at_each_operation_of_an_undo_of_a_reshard(tmp_path: Path, exchange
         assert verify_version(at(copy, 6)).ok
 
 
-@pytest.mark.parametrize("number", [None, 3])
+@pytest.mark.parametrize("number", [None, pytest.param(3, marks=pytest.mark.slow)])
 def test_kill_at_each_operation_of_undo(number: int | None, tmp_path: Path, run: Path) -> None:
     """Killed anywhere, undo leaves each version in its place whole or in the trash whole; again, it goes on."""
     content = {p.relative_to(run): p.read_bytes() for p in run.rglob("*") if p.is_file()}

@@ -94,7 +94,7 @@ def test_a_part(s3: Bucket, tmp_path: Path, client: Any) -> None:
     same_export(s3, tmp_path / "run", client, tmp_path, "m.safetensors", selection=selection)
 
 
-@pytest.mark.parametrize("name", ["m.safetensors", "m.parquet"])
+@pytest.mark.parametrize("name", ["m.safetensors", pytest.param("m.parquet", marks=pytest.mark.slow)])
 def test_a_killed_worker(
     s3: Bucket, large: Path, tmp_path: Path, processes: Any, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
