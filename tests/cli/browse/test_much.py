@@ -88,7 +88,13 @@ def marks(top: Path) -> dict[str, tuple[int, int, int]]:
     return found
 
 
-@pytest.mark.parametrize("scene", sorted(hostile_state.SCENES))
+@pytest.mark.parametrize(
+    "scene",
+    [
+        pytest.param(scene, marks=() if scene in {"documents", "links", "names"} else pytest.mark.slow)
+        for scene in sorted(hostile_state.SCENES)
+    ],
+)
 def test_hostile_state(scene: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """State that anybody made, such as links, pipes and endless JSON, is read with care, and nothing changes."""
     hostile_state.prepare(tmp_path)

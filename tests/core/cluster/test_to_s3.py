@@ -253,7 +253,7 @@ def test_values_are_read_once_of_few_shards(
     assert parts.times_read < 1.5
 
 
-@pytest.mark.parametrize("strategy", ["spilled", "grouped"])
+@pytest.mark.parametrize("strategy", [pytest.param("spilled", marks=pytest.mark.slow), "grouped"])
 def test_little_memory(
     s3: Bucket, tmp_path: Path, client: Any, tiny_stretches: None, monkeypatch: pytest.MonkeyPatch, strategy: str
 ) -> None:

@@ -18,6 +18,7 @@ def test_nothing_is_lost_on_the_disk(seed: int, tmp_path: Path) -> None:
     assert sum(counts.values()) > counts["exit 0"]
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_on_s3(s3: Bucket, tmp_path: Path) -> None:
     """Nothing is lost in a bucket, with two commands at a time, faults of the service, and kills."""
     counts = story.tell_on_s3(tmp_path, s3, 1, steps=10)

@@ -303,7 +303,7 @@ def disturb(scene: Scene, name: str, *, every: bool) -> Iterator[tuple[int, bool
             yield nth, error is not None
 
 
-@pytest.mark.parametrize("name", sampled(CASES, {"reshard in place, other reshards", "copy", "prune", "tag add"}))
+@pytest.mark.parametrize("name", sampled(CASES, {"reshard in place, other reshards", "prune"}))
 def test_asleep_beyond_the_lock(scene: Scene, name: str) -> None:
     """The work of the other command stays, the sleeper ends with 11 or 16, and `recover` leaves nothing."""
     ended = list(disturb(scene, name, every=False))
