@@ -22,7 +22,7 @@ from edl_ckpt.core.base.words import abridged, size
 from edl_ckpt.core.cluster import worker
 from edl_ckpt.core.cluster.connection import START_WORKERS, connected
 from edl_ckpt.core.cluster.executor import ClusterExecutor
-from edl_ckpt.core.cluster.worker import Seen, Shown, Sight
+from edl_ckpt.core.cluster.worker import Seen, SharedFile, Sight
 from edl_ckpt.core.commit.publish.staging import Staging, remove_empty_state
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.state.paths import STAGE_DIR
@@ -189,7 +189,7 @@ def _show_file(executor: ClusterExecutor, location: Location, shown_path: str, r
     if mine.fault:
         return  # the operation says it better
     _warn_of_credentials(executor, location, reporter)
-    shown = Shown(location.without_credentials(), path, mine)
+    shown = SharedFile(location.without_credentials(), path, mine)
     for address, seen in executor.ask(worker.see, shown.location, path).items():
         name = executor.name_of(address)
         if not isinstance(seen, Sight) or seen.fault:

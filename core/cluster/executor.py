@@ -24,7 +24,7 @@ from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import abridged, counted, size
 from edl_ckpt.core.cluster import worker
 from edl_ckpt.core.cluster.connection import LOOK_AT_SCHEDULER, START_WORKERS, lost, meanings
-from edl_ckpt.core.cluster.worker import Done, Published, Seen, Shown
+from edl_ckpt.core.cluster.worker import Done, Published, Seen, SharedFile
 from edl_ckpt.core.storage.meeting import TOKEN
 
 TASKS_A_THREAD: Final = 12
@@ -87,7 +87,7 @@ class ClusterExecutor:
         """True when every process has said which edl-ckpt it has."""
         self.versions: dict[str, str] = {}
         """The edl-ckpt of each worker, by its address."""
-        self.shown: dict[tuple[str, str], Shown] = {}
+        self.shown: dict[tuple[str, str], SharedFile] = {}
         """The files that every worker sees, by (location, path)."""
         self.hidden: set[str] = set()
         """The storage options that no worker gets, and that were warned of."""

@@ -68,7 +68,7 @@ class Published(NamedTuple):
     """What each worker was shown before any work; one that came later looks at it before its first task."""
 
     @classmethod
-    def of(cls, work: Work[Any, Any, Any], shown: Sequence[Shown] = ()) -> Published:
+    def of(cls, work: Work[Any, Any, Any], shown: Sequence[SharedFile] = ()) -> Published:
         """Return a work under a new name."""
         return cls(uuid.uuid4().hex, VERSION, zlib.compress(packed(work), 1), packed(tuple(shown)))
 
@@ -107,7 +107,7 @@ class Sight(NamedTuple):
     fault: str = ""
 
 
-class Shown(NamedTuple):
+class SharedFile(NamedTuple):
     """A file that every worker must see as the command does."""
 
     location: Location
@@ -232,7 +232,7 @@ def see(location: Location, path: str) -> Sight:
     return found
 
 
-def _catch_up(shown: Sequence[Shown]) -> None:
+def _catch_up(shown: Sequence[SharedFile]) -> None:
     """Look at the files that the others were shown before this worker came; raises UnsupportedError."""
     for location, path, sight in shown:
         if (location.url, path) in _asked_for:

@@ -27,7 +27,7 @@ F64 = npt.NDArray[np.float64]
 
 
 @dataclass(slots=True)
-class Sums:
+class DifferenceSums:
     """Sums over the elements of both sides, from which all measures follow."""
 
     max_abs: float = 0.0
@@ -36,7 +36,7 @@ class Sums:
     after: float = 0.0
     product: float = 0.0
 
-    def add(self, other: Sums) -> None:
+    def add(self, other: DifferenceSums) -> None:
         """Add the sums over other elements."""
         self.max_abs = _worse(self.max_abs, other.max_abs)
         self.change += other.change
@@ -74,7 +74,7 @@ class Change(NamedTuple):
     differ: npt.NDArray[np.bool_]
 
 
-def compare(a: npt.NDArray[np.generic], b: npt.NDArray[np.generic], tolerance: float, sums: Sums) -> Change:
+def compare(a: npt.NDArray[np.generic], b: npt.NDArray[np.generic], tolerance: float, sums: DifferenceSums) -> Change:
     """Return the change from a to b, of one shape, and add it to `sums`; NaN equals NaN."""
     with np.errstate(all="ignore"):
         x, y = a.astype(np.float64), b.astype(np.float64)
@@ -92,7 +92,7 @@ def compare(a: npt.NDArray[np.generic], b: npt.NDArray[np.generic], tolerance: f
             largest = float(size.max(initial=0.0))
             differ = ~same & ~(size <= tolerance)
         found = (float(np.vdot(*pair)) for pair in ((change, change), (x, x), (y, y), (x, y)))
-        sums.add(Sums(largest, *found))
+        sums.add(DifferenceSums(largest, *found))
     return Change(change, size, differ)
 
 
@@ -121,7 +121,7 @@ class TableComparison:
     removed: int = 0
     changed: int = 0
     unchanged: int = 0
-    sums: Sums = field(default_factory=Sums)
+    sums: DifferenceSums = field(default_factory=DifferenceSums)
     comparable: bool = True
     histogram: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(HISTOGRAM_EDGES) + 1, np.int64))
     top: list[RowChange] = field(default_factory=list)
@@ -231,7 +231,7 @@ def diff_dense(one: Checkpoint, two: Checkpoint, name: str, tolerance: float) ->
     if a.shape != b.shape:
         changes.append(f"shape {_shape(a.shape)} -> {_shape(b.shape)}")
         return DenseDiff(name, "changed", what=", ".join(changes))
-    sums, differs = Sums(), False
+    sums, differs = DifferenceSums(), False
     step = _DENSE_BYTES // 8
     for start in range(0, a.elements, step):
         count = min(step, a.elements - start)

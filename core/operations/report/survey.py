@@ -25,7 +25,7 @@ from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.catalog.listing import list_versions, ranked
 from edl_ckpt.core.model.listings import Listing
 from edl_ckpt.core.model.versions import State, Version
-from edl_ckpt.core.operations.diff.comparison import Sums, compare
+from edl_ckpt.core.operations.diff.comparison import DifferenceSums, compare
 from edl_ckpt.core.operations.prune.plan import Action, plan_listed, read_policy
 from edl_ckpt.core.operations.prune.retention import Policy
 from edl_ckpt.core.operations.report.results import (
@@ -378,7 +378,7 @@ def _table_drift(name: str, a: str, b: str, before: RowSample, after: RowSample)
     ids, other = before.ids[mine], after.ids[theirs]
     _, left, right = np.intersect1d(ids, other, assume_unique=True, return_indices=True)
     x, y = before.vectors[mine][left], after.vectors[theirs][right]
-    sums, changed, comparable = Sums(), len(left), x.shape == y.shape
+    sums, changed, comparable = DifferenceSums(), len(left), x.shape == y.shape
     if comparable:
         changed = int(np.count_nonzero(compare(x, y, 0.0, sums).differ.any(axis=1)))
     added, removed = len(other) - len(right), len(ids) - len(left)
@@ -387,7 +387,7 @@ def _table_drift(name: str, a: str, b: str, before: RowSample, after: RowSample)
 
 
 def _variable_drift(name: str, a: str, b: str, before: Elements, after: Elements) -> Drift:
-    sums, changed, sampled = Sums(), 0, 0
+    sums, changed, sampled = DifferenceSums(), 0, 0
     comparable = [len(x) for x in before] == [len(y) for y in after]  # else the dtype has another size
     for x, y in zip(before, after, strict=False) if comparable else ():
         changed += int(np.count_nonzero(compare(x, y, 0.0, sums).differ))
@@ -395,7 +395,7 @@ def _variable_drift(name: str, a: str, b: str, before: Elements, after: Elements
     return Drift("variable", name, a, b, sampled, 0, 0, changed, *_measures(sums, comparable))
 
 
-def _measures(sums: Sums, comparable: bool) -> tuple[float | None, float | None, float | None]:  # noqa: FBT001
+def _measures(sums: DifferenceSums, comparable: bool) -> tuple[float | None, float | None, float | None]:  # noqa: FBT001
     """Return the relative change, the cosine and the largest change."""
     if not comparable:
         return None, None, None

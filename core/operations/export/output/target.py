@@ -324,7 +324,7 @@ class StreamTarget(ExportTarget):
     @contextmanager
     def open_text(self) -> Iterator[IO[str]]:
         """Return a file of text whose lines go into the stream."""
-        counted = _Counted(self._name, self._stream)
+        counted = _CountedStream(self._name, self._stream)
         with io.TextIOWrapper(cast("IO[bytes]", counted), encoding="utf-8", newline="\n") as text:
             yield text
         self._size = counted.size
@@ -336,7 +336,7 @@ class StreamTarget(ExportTarget):
     def publish(self) -> tuple[ExportedFile, ...]:
         """Send what was written to the local disk, if it was; return the stream with its bytes."""
         if os.path.exists(self.path):
-            counted = _Counted(self._name, self._stream)
+            counted = _CountedStream(self._name, self._stream)
             with open(self.path, "rb") as file:
                 shutil.copyfileobj(file, cast("IO[bytes]", counted), _CHUNK_BYTES)
             self._size = counted.size
@@ -347,7 +347,7 @@ class StreamTarget(ExportTarget):
         return (ExportedFile(self._name, self._size),)
 
 
-class _Counted(io.BufferedIOBase):
+class _CountedStream(io.BufferedIOBase):
     """Counts the bytes that go into a stream, which it leaves open."""
 
     def __init__(self, name: str, stream: IO[bytes]) -> None:
