@@ -188,13 +188,15 @@ def _remove_files(store: ObjectStore, batch: Sequence[_Doomed]) -> None:
         {path: doomed for doomed in batch for path in doomed.rest},
         {file(doomed.number): doomed for doomed in batch for file in (version_file, seal_file)},
     )
-    for files in steps:
+    for number, files in enumerate(steps):
+        if number:
+            prove_lock(store.location)
         wanted = [path for path, doomed in files.items() if doomed.error is None]
         for path, error in store.remove_each(wanted).items():
             files[path].error = files[path].error or error
-        prove_lock(store.location)
     for doomed in batch:
         store.remove_directory(doomed.directory)
+    prove_lock(store.location)
 
 
 def _write_intent(store: ObjectStore, journal: str, batch: Sequence[_Doomed], known: Known) -> None:
