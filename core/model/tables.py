@@ -78,30 +78,35 @@ class IdRun(Extent):
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
-    """Some bytes of every row: `row_bytes` of row k are at `extent.start + k * row_bytes`."""
+class Box:
+    """`row_bytes` of each of some rows: those of row `first + k` are at `extent.start + k * row_bytes`.
+
+    They are the bytes of the row from `column` on. With `steps`, pairs of (count, bytes), the rows are counted by
+    several numbers, the last one fastest, and each moves on by its bytes: so an array with strides is read in C order.
+    """
 
     extent: Extent
     row_bytes: int
+    rows: int
+    first: int = 0
+    column: int = 0
+    steps: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class GatheredRows:
-    """Rows that a file has in pieces or in another order; they are read like a file that has them one after the other.
+    """Rows that files have in pieces or in another order; they are read like a file that has them one after the other.
 
-    Row k is row `order[k]` of all `columns`, next to each other; without an order it is their row k. So a remap of ids
-    is an order, and a table that was split by columns has several of them.
+    The boxes tile the rows, in the order of their first rows. The files of a box are those of its shard, then those
+    that `ShardIndex.borrowed` names. With an order, row k is row `order[k] - order.first` of the boxes: so a remap of
+    ids is an order.
     """
 
     rows: int
-    columns: tuple[Columns, ...]
+    row_bytes: int
+    boxes: tuple[Box, ...]
     order: IdRun | None = None
-    """The number of the row for each id, from `first` on, in an encoding of fixed size."""
-
-    @property
-    def row_bytes(self) -> int:
-        """Return the bytes of one row."""
-        return sum(some.row_bytes for some in self.columns)
+    """The number of the row for each id, in an encoding of fixed size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +122,10 @@ class TableInfo:
 
     Python savers write FLOAT whatever dtype the rows have, so the dtype of rows always comes from their tensor.
     """
+    companion_of: str = ""
+    """The table with the same ids, of which this one has an optimizer's slot, frequencies, versions or scores."""
+    slot: str = ""
+    """What a companion has of its table, such as 'momentum1'."""
 
     @property
     def named_dtype(self) -> DType | None:
@@ -198,6 +207,26 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
+class Blob:
+    """Bytes in a shard that are no tensor of ours: a pickled value, texts, an element type that numpy lacks."""
+
+    name: str
+    kind: str
+    values: Extent
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSum:
+    """A checksum that a file has of some bytes; `extents` are read one after the other."""
+
+    subject: str
+    kind: str
+    """'crc32' or 'crc32c'."""
+    value: int
+    extents: tuple[Extent, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ShardSummary:
     """One shard, there or to be written: its file, the number of its dense variables and of the rows of all tables."""
 
@@ -226,6 +255,11 @@ class ShardIndex:
     """The offset of every top-level field, in order."""
     gathered: tuple[GatheredRows, ...] = field(default=(), repr=False)
     """Rows that are read like files of the shard; as files they have the numbers after the real ones."""
+    borrowed: tuple[ShardFile, ...] = field(default=(), repr=False)
+    """Files of other shards that boxes of gathered rows are in; for boxes they have the numbers after the own ones."""
+    blobs: tuple[Blob, ...] = field(default=(), repr=False)
+    sums: tuple[StoredSum, ...] = field(default=(), repr=False, compare=False)
+    """The checksums that the files have of their values; `verify --deep` compares them."""
 
     @property
     def summary(self) -> ShardSummary:
@@ -238,7 +272,12 @@ class ShardIndex:
         files = self.file.files
         if extent.file < len(files):
             return files[extent.file].path
-        return self.path(self.gathered[extent.file - len(files)].columns[0].extent)
+        return self.sources[self.gathered[extent.file - len(files)].boxes[0].extent.file].path
+
+    @property
+    def sources(self) -> tuple[ShardFile, ...]:
+        """Return the files that boxes of gathered rows number."""
+        return (*self.file.files, *self.borrowed)
 
     def __repr__(self) -> str:
         return describe(

@@ -94,6 +94,8 @@ class Version(Shown):
     """Why its seal does not match these files; '' when it does, or when there is no seal."""
     mixture: str = ""
     """Why its shards are not of one run of a job, as `mixed_runs` says; '' when they are, as far as is known."""
+    lacks: tuple[str, ...] = ()
+    """What a version of another system than ElasticDL lacks, in words: files, ranks, or the ends of files."""
     replaced_by: str = ""
     """The process that is replacing it just now, so that its state is not what it will be; '' for none."""
 
@@ -167,13 +169,18 @@ class Version(Shown):
         """Return a digest of the names, sizes and times of the shards: another one means that a file has changed."""
         import hashlib  # a listing does without it
 
-        files = [(file.path.rpartition("/")[2], file.size_bytes, file.modified) for file in self.files]
+        files = [(self.name_of(file.path), file.size_bytes, file.modified) for file in self.files]
         return hashlib.blake2b(repr(files).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+    def name_of(self, path: str) -> str:
+        """Return the name of one of its files: its path inside the version's directory, or else the last part."""
+        inside = path.removeprefix(f"{self.path}/")
+        return inside if inside != path else path.rpartition("/")[2]
 
     @property
     def names_inside(self) -> tuple[str, ...]:
         """Return the names in its directory: shards, and what is no shard."""
-        return (*(file.path.rpartition("/")[2] for file in self.files), *self.extra)
+        return (*(self.name_of(file.path) for file in self.files), *self.extra)
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -188,7 +195,7 @@ class Version(Shown):
     @property
     def missing_ranges(self) -> tuple[range, ...]:
         """Return the ps_ids without a file as gaps between those that have one: at most one gap more than files."""
-        if self.ps_num is None:
+        if self.ps_num is None or self.state is State.COMPLETE:  # ranks that had nothing to save leave no file
             return ()
         present = sorted({shard.ps_id for shard in self.shards})
         gaps = pairwise([-1, *present, self.ps_num])

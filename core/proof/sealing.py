@@ -106,7 +106,7 @@ def _edges_of_extents(shard: ShardIndex, file: int) -> tuple[Sequence[int], dict
     extents: list[tuple[str, str, Extent]] = [("variable", entry.name, entry.values) for entry in shard.variables]
     for entry in shard.tables:
         rows = entry.values.file - files
-        values = [entry.values] if rows < 0 else [some.extent for some in shard.gathered[rows].columns]
+        values = [entry.values] if rows < 0 else [box.extent for box in shard.gathered[rows].boxes]
         extents += [("table", entry.name, extent) for extent in (*values, *entry.ids)]
     own = [each for each in extents if each[2].file == file and each[2].size_bytes]
     of = {extent.start: (kind, name) for kind, name, extent in own}

@@ -181,7 +181,7 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         files = shard.file.files
         if extent.file < len(files):
             return self._readers[files[extent.file].path]
-        return GatheredReader(shard.gathered[extent.file - len(files)], [self._readers[file.path] for file in files])
+        return GatheredReader(shard.gathered[extent.file - len(files)], [self._readers[f.path] for f in shard.sources])
 
     @property
     def files(self) -> Mapping[str, RangeReader]:

@@ -22,7 +22,7 @@ from edl_ckpt.core.base.errors import CorruptError, EdlCkptError
 from edl_ckpt.core.base.packing import near
 from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.kernel.bulk import I64
-from edl_ckpt.core.model.tables import GatheredRows, ShardIndex
+from edl_ckpt.core.model.tables import Box, GatheredRows, ShardIndex
 from edl_ckpt.core.reading.blocks import read_runs
 from edl_ckpt.core.storage.files import ScratchFile
 from edl_ckpt.core.storage.interface import RangeReader, RemoteReader
@@ -147,11 +147,12 @@ def _to_keep(shard: ShardIndex, file: int) -> Iterator[tuple[int, int]]:
 
 
 class GatheredReader(RangeReader):
-    """Gathered rows as a file, over the open `files` of their shard."""
+    """Gathered rows as a file, over the open `files` that their boxes number."""
 
     def __init__(self, rows: GatheredRows, files: Sequence[RangeReader]) -> None:
         self._rows, self._files = rows, files
-        first = files[rows.columns[0].extent.file]
+        self._lasts = list(accumulate((box.first + box.rows for box in rows.boxes), max))
+        first = files[rows.boxes[0].extent.file]
         self.path = f"{first.path} (gathered rows)"  # not that of the file: its bytes are others
         self.size_bytes = rows.rows * rows.row_bytes
         self.block_bytes = first.block_bytes
@@ -165,25 +166,40 @@ class GatheredReader(RangeReader):
         width = self._rows.row_bytes
         first, end = offset // width, -(-(offset + size) // width)
         numbers = self._order(first, end)
-        parts = [
-            read_runs(self._files[some.extent.file], some.extent.start + numbers * some.row_bytes, some.row_bytes)
-            for some in self._rows.columns
-        ]
+        low, high = int(numbers.min()), int(numbers.max())
+        out = np.zeros((len(numbers), width), np.uint8)
+        for box in self._rows.boxes[bisect_right(self._lasts, low) :]:
+            if box.first > high:
+                break
+            inside = np.flatnonzero((numbers >= box.first) & (numbers < box.first + box.rows))
+            if len(inside):
+                starts = _starts(box, numbers[inside] - box.first)
+                data = read_runs(self._files[box.extent.file], starts, box.row_bytes)
+                out[inside, box.column : box.column + box.row_bytes] = data
         start = offset - first * width
-        return np.concatenate(parts, axis=1).reshape(-1)[start : start + size].tobytes()
+        return out.reshape(-1)[start : start + size].tobytes()
 
     def _order(self, first: int, end: int) -> I64:
         """Return the numbers of the rows that rows [first, end) are, int64 [n]; CorruptError for one that is none."""
         order, numbers = self._rows.order, np.arange(first, end, dtype=np.int64)
-        reader, at, size = self._files[self._rows.columns[0].extent.file], self._rows.columns[0].extent.start, 0
+        reader, at, size = self._files[self._rows.boxes[0].extent.file], self._rows.boxes[0].extent.start, 0
         if order is not None:
-            size = order.encoding.itemsize
-            reader, at = self._files[order.file], order.start + first * size
+            reader, size = self._files[order.file], order.encoding.itemsize
+            at = order.start + first * size
             data = np.frombuffer(reader.read(at, (end - first) * size), order.encoding.value)
             numbers = data.astype(np.int64) - order.first
-        count = min(some.extent.size_bytes // some.row_bytes for some in self._rows.columns)
-        outside = np.flatnonzero((numbers < 0) | (numbers >= count))
+        outside = np.flatnonzero((numbers < 0) | (numbers >= self._lasts[-1]))
         if len(outside):
-            message = f"row {first + int(outside[0])} is row {numbers[outside[0]]} of {count}"
+            message = f"row {first + int(outside[0])} is row {numbers[outside[0]]} of {self._lasts[-1]}"
             raise CorruptError(message, path=reader.path, offset=at + int(outside[0]) * size)
         return numbers
+
+
+def _starts(box: Box, rows: I64) -> I64:
+    """Return where some rows of a box begin in its file, int64 [n]."""
+    if not box.steps:
+        return box.extent.start + rows * box.row_bytes
+    places = np.unravel_index(rows, [count for count, _ in box.steps])
+    steps = [place * step for place, (_, step) in zip(places, box.steps, strict=True)]
+    starts: I64 = np.sum(steps, axis=0, dtype=np.int64)
+    return starts + box.extent.start

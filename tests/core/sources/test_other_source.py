@@ -33,7 +33,7 @@ import json
 from dataclasses import replace
 from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.model.tables import (
-    Columns, DenseEntry, Encoding, Extent, GatheredRows, IdRun, ShardIndex, TableEntry, TableInfo
+    Box, DenseEntry, Encoding, Extent, GatheredRows, IdRun, ShardIndex, TableEntry, TableInfo
 )
 from edl_ckpt.core.model.layouts import Layout, ShardName, VersionName
 from edl_ckpt.core.model.versions import ShardFile, State, Version
@@ -78,8 +78,9 @@ def _index(version, file, reader):
         if order_at is not None or halves > 1:
             order = None if order_at is None else IdRun(order_at, order_at + 4 * rows, Encoding.INT32, first=1, file=1)
             starts = range(at, at + 16 * slots, width * slots)
-            columns = (Columns(Extent(start, start + width * slots), width) for start in starts)
-            gathered.append(GatheredRows(rows, tuple(columns), order))
+            boxes = (Box(Extent(start, start + width * slots), width, slots, column=k * width)
+                     for k, start in enumerate(starts))
+            gathered.append(GatheredRows(rows, 16, tuple(boxes), order))
             values = Extent(0, 16 * rows, file=1 + len(gathered))
         tables.append(TableEntry(table, DTYPES["float32"], 4, rows, values, (ids,) if rows else (), at))
         infos.append(TableInfo(table, 4, "uniform"))

@@ -1,0 +1,1 @@
+"""TensorFlow's tensor bundles, with the tables of DeepRec, TFPlus and TFRA."""

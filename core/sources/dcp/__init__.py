@@ -1,0 +1,1 @@
+"""PyTorch distributed checkpoints (DCP), with the tables of TorchRec."""

@@ -1,0 +1,1 @@
+"""safetensors files and sets of them."""

@@ -1,0 +1,112 @@
+"""The content of a version while it is indexed: each format adds its variables and tables to the shards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from edl_ckpt.core.base.errors import EdlCkptError
+from edl_ckpt.core.model.tables import (
+    Blob,
+    DenseEntry,
+    GatheredRows,
+    Problem,
+    ShardIndex,
+    StoredSum,
+    TableEntry,
+    TableInfo,
+)
+from edl_ckpt.core.model.versions import ShardFile, Version
+from edl_ckpt.core.sources.interface import OnFault
+from edl_ckpt.core.storage.interface import RangeReader
+
+
+@dataclass(slots=True)
+class ShardContent:
+    """A shard while it is indexed."""
+
+    file: ShardFile
+    infos: list[TableInfo] = field(default_factory=list)
+    variables: list[DenseEntry] = field(default_factory=list)
+    tables: list[TableEntry] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    blobs: list[Blob] = field(default_factory=list)
+    sums: list[StoredSum] = field(default_factory=list)
+    gathered: list[GatheredRows] = field(default_factory=list)
+    borrowed: list[ShardFile] = field(default_factory=list)
+
+    def gather(self, rows: GatheredRows) -> int:
+        """Add rows that are read like a file, and return the number of that file for an `Extent` of them."""
+        self.gathered.append(rows)
+        return len(self.file.files) + len(self.gathered) - 1
+
+    def number(self, file: ShardFile) -> int:
+        """Return the number of a file for a `Box` of this shard; one of another shard is borrowed.
+
+        For own files it is the number for every other `Extent` too.
+        """
+        known = [*self.file.files, *self.borrowed]
+        for number, one in enumerate(known):
+            if one is file:
+                return number
+        self.borrowed.append(file)
+        return len(known)
+
+    def as_index(self, version: int) -> ShardIndex:
+        """Return what was added."""
+        return ShardIndex(
+            self.file,
+            version,
+            "",
+            tuple(self.infos),
+            tuple(self.variables),
+            tuple(self.tables),
+            tuple(self.problems),
+            gathered=tuple(self.gathered),
+            borrowed=tuple(self.borrowed),
+            blobs=tuple(self.blobs),
+            sums=tuple(self.sums),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file of a version: its shard, and its reader, None where it was not opened."""
+
+    shard: ShardContent
+    file: ShardFile
+    reader: RangeReader | None
+
+    @property
+    def number(self) -> int:
+        """Return the number of the file in its own shard."""
+        return self.shard.number(self.file)
+
+
+class Content:
+    """The shards of a version by their numbers, and its files by their paths in it."""
+
+    def __init__(
+        self, version: Version, readers: Mapping[str, RangeReader], workers: int = 1, on_fault: OnFault | None = None
+    ) -> None:
+        self.version = version
+        self.workers = workers
+        """So many files are read at a time, where each read takes a request."""
+        self.shards = {shard.ps_id: ShardContent(shard) for shard in version.shards}
+        self.files = {
+            version.name_of(file.path): Found(shard, file, readers.get(file.path))
+            for shard in self.shards.values()
+            for file in shard.file.files
+        }
+        self._on_fault = on_fault
+
+    def fail(self, shard: ShardContent, error: EdlCkptError) -> None:
+        """Leave a damaged shard out, where the caller takes its error; else raise the error."""
+        if self._on_fault is None:
+            raise error
+        if self.shards.pop(shard.file.ps_id, None) is not None:
+            self._on_fault(shard.file, error)
+
+    def indexes(self) -> list[ShardIndex]:
+        """Return the shards whose files are sound, in order."""
+        return [shard.as_index(self.version.version) for _, shard in sorted(self.shards.items())]

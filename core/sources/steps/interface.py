@@ -1,0 +1,73 @@
+"""What a format is: how another system than ElasticDL stores tensors and tables in the files of one step.
+
+`source` finds the directories and the prefixes of steps in a listing, and makes versions of them. It asks each format
+for its part of the files, because a step may have files of several formats. A format is a module, or an object, in a
+folder of its own: the literal table in `registry` is the only other place that knows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeAlias
+
+from edl_ckpt.core.model.layouts import Placement
+from edl_ckpt.core.sources.steps.content import Content
+from edl_ckpt.core.storage.interface import Entry
+
+Files: TypeAlias = Mapping[str, Entry]
+"""The files of one step by their paths in it, such as 'model/.metadata'; those of a prefix by their names."""
+Digest: TypeAlias = Any
+"""What `Format.digest` returns: a JSON value, since it is remembered between two listings."""
+HEAD_BYTES: Final = 64 << 20
+"""No file that a listing reads for its digest is larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What files of a step a format reads, and what it lacks."""
+
+    shards: Mapping[int, Sequence[str]]
+    """The files of each shard by its number; the first one is the shard's own."""
+    ps_num: int | None
+    """How many shards there should be; None where nothing says it."""
+    common: Sequence[str] = ()
+    """Files that belong to no shard, such as an index."""
+    lacks: Sequence[str] = ()
+    """What is missing or torn, in words: 'rank 3 of 8', '__1_0.distcp ends at byte 1,024 of 2,048'."""
+    unsupported: str = ""
+    """Why nothing can be read although nothing is missing, such as an unknown name in a pickle; '' for no reason."""
+    placement: Placement = Placement.NONE
+
+
+class Format(Protocol):
+    """A format of the files of a step."""
+
+    @property
+    def system(self) -> str:
+        """Return its name, as users read and write it."""
+
+    def heads(self, files: Files) -> Sequence[str]:
+        """Return the small files of a step that `claim` needs to know, by their paths; () where it has none.
+
+        Called for every step of a listing, so it looks at names only.
+        """
+
+    def digest(self, data: bytes) -> Digest:
+        """Return what `claim` needs of such a file, as a small JSON value; a pure function, run in other processes too.
+
+        Raises CorruptError for damage, and UnsupportedError for what cannot be read.
+        """
+
+    def claim(self, files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | None:
+        """Return its part of the files of a step; None where there is none.
+
+        `digests` has a digest of each head, or the error of making it: CorruptError is something that it `lacks`,
+        UnsupportedError is `unsupported`.
+        """
+
+    def index(self, content: Content) -> None:
+        """Add the variables and tables of its files to the content of a version, from headers alone.
+
+        A shard whose files are damaged goes to `content.fail`. Files that are not open are left out.
+        """

@@ -1,0 +1,1 @@
+"""Files of the FileSystemSaver of TensorFlow Recommenders Addons (TFRA)."""
