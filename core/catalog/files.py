@@ -6,15 +6,22 @@ seal, no metadata, no other version.
 
 from __future__ import annotations
 
+import math
 import os
 import stat
+from collections import defaultdict
+from contextlib import suppress
 
-from edl_ckpt.core.base.errors import IncompleteError, NotFoundError, RefusedError, UsageError
+from edl_ckpt.core.base.errors import EdlCkptError, IncompleteError, NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.base.words import command
+from edl_ckpt.core.catalog.remembered import SmallReads
 from edl_ckpt.core.model.versions import CheckpointRef, ShardFile, State, Version
+from edl_ckpt.core.sources import registry
+from edl_ckpt.core.sources.interface import FlatListing
 from edl_ckpt.core.sources.registry import ALONE, directory_named, shard_named, version_named
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
 from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.interface import Entry
 from edl_ckpt.core.storage.regular import check_input
 
 
@@ -37,6 +44,35 @@ def named_file(ref: CheckpointRef) -> Version | None:
     if ref.version != "latest":
         raise UsageError(f"a file has one version, so '@{ref.version}' cannot follow it", path=place.url)
     return file_version(place)
+
+
+def named_step(ref: CheckpointRef) -> Version | None:
+    """Return the checkpoint of another system in the file, or the files of one prefix, that a reference names.
+
+    It belongs to no location. None for a reference to anything else.
+    """
+    place, name = ref.location.split()
+    path = ref.location.local_path
+    is_prefix = path is not None and not os.path.lexists(path)
+    if ref.version != "latest" or not name or not (is_prefix or registry.may_be_file(name)):
+        return None
+    with suppress(EdlCkptError):  # what comes next says why
+        return _alone(place, ref.location.url, name)
+    return None
+
+
+def directory_alone(location: Location) -> Version | None:
+    """Return the checkpoint of another system that a directory is by itself; None for any other directory."""
+    return _alone(location, location.url.rstrip("/") or location.url, "")
+
+
+def _alone(folder: Location, path: str, name: str) -> Version | None:
+    """Return the checkpoint of a name in a directory, or the directory itself without a name."""
+    store = open_location(folder)
+    inside: defaultdict[str, list[Entry]] = defaultdict(list)
+    for entry in store.entries(lambda directory: not name and registry.looked_into(f"0/{directory}")):
+        inside[entry.parent].append(entry)
+    return registry.alone(FlatListing(store.location, inside, math.inf), path, name, SmallReads(store))
 
 
 def _is_file(path: str) -> bool:

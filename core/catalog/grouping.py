@@ -7,6 +7,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+from edl_ckpt.core.catalog.remembered import SmallReads
 from edl_ckpt.core.model.listings import ForeignEntry, Listing
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.sources import registry
@@ -14,8 +15,6 @@ from edl_ckpt.core.sources.elasticdl.loader import elasticdl_version
 from edl_ckpt.core.sources.interface import FlatListing, Source
 from edl_ckpt.core.state.paths import JOURNAL, META_DIR, NOTES_DIR, STAGE_DIR, STATE_DIR, is_resumable
 from edl_ckpt.core.storage.interface import Entry, Store, lists_marks
-
-_SMALL_BYTES = 64 << 20
 
 
 def is_of_interest(directory: str) -> bool:
@@ -49,24 +48,14 @@ def _grouped(store: Store, entries: list[Entry], fresh_after: float, sources: Se
     for entry in entries:
         inside[entry.parent].append(entry)
     listing = FlatListing(store.location, inside, fresh_after)
-    versions = registry.claimed(listing, lambda entry: read_small(store, entry, _SMALL_BYTES), sources)
-    claimed = {version.path for version in versions} | {shard.path for v in versions for shard in v.shards}
+    versions = registry.claimed(listing, SmallReads(store), sources)
+    claimed = {version.path for version in versions} | {file.path for v in versions for file in v.files}
     others = (e for e in inside[""] if e.path not in claimed and e.name != STATE_DIR)
     foreign = sorted(
         (ForeignEntry(entry.name, elasticdl_version(entry.name), not entry.is_dir) for entry in others),
         key=lambda entry: entry.name,
     )
     return Listing(store.location, tuple(versions), tuple(foreign))
-
-
-def read_small(store: Store, entry: Entry, most: int) -> bytes:
-    """Return the bytes of a small file of a listing, of a larger one its first ones; the errors of reading."""
-    if entry.fault:
-        raise entry.fault.error()
-    if store.properties.round_trips:
-        return store.read_small(entry.relative) or b""
-    with store.open(entry.path) as reader:
-        return reader.read(0, min(reader.size_bytes, most))
 
 
 def has_journal(entries: Iterable[Entry]) -> bool:

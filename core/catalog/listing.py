@@ -11,6 +11,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias
@@ -20,14 +21,14 @@ from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import closest, command, meant, neighbours
 from edl_ckpt.core.catalog import cards  # noqa: F401 - registers how notebooks show versions and listings
 from edl_ckpt.core.catalog.annotated import listed_metadata, one_of_many, with_metadata
-from edl_ckpt.core.catalog.files import named_file, open_location
+from edl_ckpt.core.catalog.files import directory_alone, named_file, named_step, open_location
 from edl_ckpt.core.catalog.grouping import grouped, has_journal, is_of_interest, journals_among
 from edl_ckpt.core.catalog.runs import with_mixture
 from edl_ckpt.core.catalog.swaps import Settling
 from edl_ckpt.core.catalog.uuids import read_uuid_metadata, with_uuid
 from edl_ckpt.core.model.listings import Listing
 from edl_ckpt.core.model.versions import CheckpointRef, State, Version
-from edl_ckpt.core.sources.registry import is_uuid, number_named
+from edl_ckpt.core.sources.registry import version_named
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.metadata import mode_of, rank, read_document
@@ -210,10 +211,10 @@ def split_version_dir(location: Location) -> tuple[Location, int] | None:
     (Location(url='runs/a'), 30)
     """
     head, _, name = location.url.rstrip("/").rpartition("/")
-    version = number_named(name)
-    if version is None:
-        return None
-    return location.with_url(head or ("/" if location.url.startswith("/") else ".")), version
+    named = version_named(name)
+    if named is None or named.number is None or (named.layout.needs_shards and not named.layout.is_numbered):
+        return None  # `resolve` looks what is in a directory whose name others use too
+    return location.with_url(head or ("/" if location.url.startswith("/") else ".")), named.number
 
 
 def resolve(
@@ -231,13 +232,12 @@ def resolve(
     match. Without `seals` the version may have no fingerprint, for callers that read the seal themselves.
     """
     ref = ref if isinstance(ref, CheckpointRef) else parse_ref(ref)
-    alone = named_file(ref)
-    if alone is not None:
+    if alone := named_step(ref) or named_file(ref):
         return alone
     split = split_version_dir(ref.location)
     if split and ref.version == "latest":
         ref = CheckpointRef(*split)
-    if ref.version == "latest" and (above := _uuid_dir(ref.location)):
+    if ref.version == "latest" and (above := _in_folder(ref.location)):
         return above
     store = open_location(ref.location)
     entries: list[Entry] | None = None
@@ -248,25 +248,33 @@ def resolve(
         if (found := one_of_many(store, choose, fresh_after, by_metadata=by_metadata)) is not None:
             return found
     listing = _list(store, grace_seconds, now, entries=entries, seals=seals)
+    if not listing.versions and ref.version == "latest" and (alone := directory_alone(ref.location)):
+        return alone
+    return _picked(listing, ref.version, reporter)
+
+
+def _picked(listing: Listing, wanted: int | str, reporter: Reporter) -> Version:
+    """Return one version of a listing, with warnings about others; errors as `resolve`."""
     for version in listing.versions:
-        if version.fault and version.version != ref.version:
+        if version.fault and version.version != wanted:
             reporter.warn(f"{version.ref}: {version.why_unreadable}")
-    chosen = pick(listing, ref.version)
-    for version in listing.versions if ref.version == "latest" else ():
+    chosen = pick(listing, wanted)
+    for version in listing.versions if wanted == "latest" else ():
         if version.mixture and version.version > chosen.version:
             reporter.warn(f"{version.ref} is passed over: {version.mixture}")
     return chosen
 
 
-def _uuid_dir(location: Location) -> Version | None:
-    """Return the version in the directory of this name; None unless it is a UUID, and has shards and not versions."""
+def _in_folder(location: Location) -> Version | None:
+    """Return the version that a directory or a file of this name is, if others use such names too; None for others."""
     folder, name = location.split()
-    if not is_uuid(name):
+    named = version_named(name)
+    if named is None or not named.layout.needs_shards:
         return None
-    try:
-        return next((v for v in list_versions(folder).versions if v.uuid == name), None)
-    except NotFoundError:
-        return None
+    path = f"/{name.removesuffix('.index') if named.is_file else name}"
+    with suppress(EdlCkptError):
+        return next((v for v in list_versions(folder).versions if f"/{v.path}".endswith(path)), None)
+    return None
 
 
 def check_listed(version: Version, changed: str) -> None:

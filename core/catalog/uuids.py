@@ -15,7 +15,7 @@ from typing import Final
 from edl_ckpt.core.base.errors import EdlCkptError, RefusedError, UnavailableError, UsageError
 from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.base.words import command
-from edl_ckpt.core.catalog.grouping import read_small
+from edl_ckpt.core.catalog.remembered import read_small
 from edl_ckpt.core.model.listings import Listing
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.state.document import MAX_VALUE_DEPTH, is_deep, parse_document

@@ -50,6 +50,8 @@ class Layout:
     placement: Placement = Placement.NONE
     in_location: bool = True
     """False for files by themselves, which belong to no location: they are read, never replaced."""
+    loose: bool = False
+    """True where a version is no directory, but one file or several that lie in the location itself."""
 
     @property
     def is_numbered(self) -> bool:

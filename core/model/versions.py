@@ -111,8 +111,8 @@ class Version(Shown):
 
     @property
     def is_file(self) -> bool:
-        """Return True for a version in one file that lies in a location by the side of directories."""
-        return self.layout.in_location and not self.layout.shard
+        """Return True for a version whose files lie in a location by the side of directories."""
+        return self.layout.in_location and self.layout.loose
 
     @property
     def uuid(self) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.model.layouts import Layout, ShardName, VersionName
@@ -21,8 +21,18 @@ from edl_ckpt.core.storage.location import Location
 if TYPE_CHECKING:  # a listing needs no index
     from edl_ckpt.core.model.tables import Problem, ShardIndex
 
-ReadSmall: TypeAlias = Callable[[Entry], bytes]
-"""Reads a small file of a listing, at most so many bytes as no header exceeds."""
+
+class ReadSmall(Protocol):
+    """Reads small files of a listing, at most so many bytes as no header exceeds."""
+
+    def __call__(self, entry: Entry) -> bytes:
+        """Return the bytes of a file; the errors of reading it."""
+
+    def digests(self, wanted: Sequence[tuple[Entry, Callable[[bytes], Any]]]) -> Sequence[Any]:
+        """Return what functions return for the bytes of files, or the EdlCkptError that one raises.
+
+        The functions are pure, of modules, and return JSON values: these are remembered as long as a file is the same.
+        """
 
 
 OnFault: TypeAlias = Callable[[ShardFile, EdlCkptError], None]
@@ -44,16 +54,8 @@ class Source(Protocol):
     """A checkpoint system: a module or an object with these functions."""
 
     @property
-    def name(self) -> str:
-        """Return the `system` of its layouts."""
-
-    @property
-    def alone(self) -> Layout:
-        """Return the layout of a version in a file by itself."""
-
-    @property
-    def endings(self) -> tuple[str, ...]:
-        """Return how the names of such files end, where a look at them would take a request."""
+    def systems(self) -> tuple[str, ...]:
+        """Return every `system` of its layouts."""
 
     def looks_into(self, directory: str) -> bool:
         """Say whether `claims` wants the entries of a directory of a location, whose path in it is given."""
@@ -66,9 +68,6 @@ class Source(Protocol):
 
     def version_names(self, number: int) -> Sequence[str]:
         """Return every name that a version of a number can have in a location."""
-
-    def number_in_file(self, reader: RangeReader, name: str) -> int:
-        """Return the number of the version in a file by itself; CorruptError for no checkpoint of this source."""
 
     def claims(self, listing: FlatListing, read_small: ReadSmall) -> Sequence[Version]:
         """Return the entries that are versions of this source, complete or not, without metadata and in any order."""
@@ -86,3 +85,18 @@ class Source(Protocol):
 
     def blocking(self, version: Version, shards: Sequence[ShardIndex]) -> Sequence[tuple[ShardIndex, Problem]]:
         """Return the problems, of one shard or of all together, for which nothing may be made from the version."""
+
+
+class FileSource(Source, Protocol):
+    """A source that has checkpoints in single files of any name, which show what they are."""
+
+    @property
+    def alone(self) -> Layout:
+        """Return the layout of such a version."""
+
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """Return how the names of such files end, where a look at them would take a request."""
+
+    def number_in_file(self, reader: RangeReader, name: str) -> int:
+        """Return the number of the version in a file; CorruptError for no checkpoint of this source."""

@@ -14,11 +14,13 @@ from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.model.layouts import Layout, ShardName, VersionName
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.sources.elasticdl import source as elasticdl
-from edl_ckpt.core.sources.interface import FlatListing, ReadSmall, Source
+from edl_ckpt.core.sources.interface import FileSource, FlatListing, ReadSmall, Source
+from edl_ckpt.core.sources.steps import source as steps
 
-ALONE: Final[Source] = elasticdl
+ALONE: Final[FileSource] = elasticdl
 """The source of checkpoints in files by themselves."""
-BUILT_IN: Final = (ALONE,)
+BUILT_IN: Final[tuple[Source, ...]] = (ALONE, steps)
+alone, may_be_file = steps.alone, steps.may_be_file
 GROUP: Final = "edl_ckpt.sources"
 
 
@@ -32,10 +34,12 @@ def others() -> tuple[Source, ...]:
 
 def source_of(version: Version) -> Source:
     """Return the source of a version; UnsupportedError when its package is not installed."""
-    for sources in (lambda: BUILT_IN, others):
-        for source in sources():
-            if source.name == version.layout.system:
-                return source
+    for source in BUILT_IN:
+        if version.layout.system in source.systems:
+            return source
+    for source in others():
+        if version.layout.system in source.systems:
+            return source
     raise UnsupportedError(f"no source {version.layout.system!r} is installed", path=version.path)
 
 
@@ -109,4 +113,4 @@ def layouts_among(names: Iterable[str]) -> frozenset[Layout]:
     ['design', 'elasticdl']
     """
     named = filter(None, map(version_named, names))
-    return frozenset(name.layout for name in named if name.number is not None and not name.is_file)
+    return frozenset(name.layout for name in named if name.layout.is_numbered)

@@ -205,7 +205,8 @@ class LocalStore:
                     continue
                 is_dir = stat_module.S_ISDIR(info.st_mode)
                 size = 0 if is_dir else info.st_size
-                entries.append(Entry(prefix + item.name, item.path, is_dir, size, info.st_mtime, linked=linked))
+                mark = "" if is_dir else file_mark(info)
+                entries.append(Entry(prefix + item.name, item.path, is_dir, size, info.st_mtime, None, linked, mark))
         return entries
 
     def _scan_private(self, relative: str) -> list[Entry]:

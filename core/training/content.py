@@ -213,7 +213,7 @@ def _spool(stack: ExitStack) -> ScratchFile:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ShardContent:
+class ServerContent:
     """All that a shard will contain, in the order in which it is written."""
 
     variables: tuple[DenseContent, ...]
@@ -227,7 +227,7 @@ class ShardContent:
 
 def check_content(
     dense: Mapping[str, Array], tables: Mapping[str, AnyTable], ps_id: int, ps_num: int, stack: ExitStack
-) -> ShardContent:
+) -> ServerContent:
     """Return what a server saves, checked as every writer checks it; the stack closes temporary files.
 
     Whether an id occurs twice is left to `TableContent.check_unique`, which takes as long as all else. Raises
@@ -250,7 +250,7 @@ def check_content(
     ]
     for content in contents:
         content.check(ps_id, ps_num)
-    return ShardContent(
+    return ServerContent(
         tuple(sorted(variables, key=lambda each: each.placed.name.encode())),
         tuple(sorted(contents, key=lambda each: each.info.name.encode())),
     )

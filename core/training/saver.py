@@ -31,7 +31,7 @@ from edl_ckpt.core.sources.elasticdl.target import VersionLayout, check_ps_num, 
 from edl_ckpt.core.state.shard_note import ShardNote
 from edl_ckpt.core.storage import Location, LocationLike, Store, open_store
 from edl_ckpt.core.training.background import PendingSave, SavedShard
-from edl_ckpt.core.training.content import AnyTable, ShardContent, SnapshotBuffers, check_content
+from edl_ckpt.core.training.content import AnyTable, ServerContent, SnapshotBuffers, check_content
 from edl_ckpt.core.training.server import ShardServer, seal_if_whole
 from edl_ckpt.core.training.shard_writer import lay_out, write_shard
 
@@ -224,7 +224,7 @@ class CheckpointSaver:
             freed + self._retain(place, leftovers=sealing.complete, by_policy=sealing.by_us),
         )
 
-    def _write(self, place: ShardPlace, content: ShardContent, layout: VersionLayout) -> tuple[SavedPlace, ShardNote]:
+    def _write(self, place: ShardPlace, content: ServerContent, layout: VersionLayout) -> tuple[SavedPlace, ShardNote]:
         """Write a shard and make it visible; return the note on it."""
         hold = partial(self._server.lock, SHARD_PURPOSE, create=True)
         with kind_of(place.store).shard(place, hold, self._reporter) as output:
@@ -255,7 +255,7 @@ class CheckpointSaver:
         hint = "nothing was saved; CheckpointSaver(free_first=True) removes that version before the save"
         raise NoSpaceError(message, path=error.path, hint=hint) from None
 
-    def _warn(self, content: ShardContent, size_bytes: int) -> None:
+    def _warn(self, content: ServerContent, size_bytes: int) -> None:
         """Warn of everything that ElasticDL cannot read or does not use; it is written all the same."""
         sizes = [0] * self.ps_num
         sizes[self.ps_id] = size_bytes

@@ -39,7 +39,7 @@ from edl_ckpt.core.storage.interface import Sink
 from edl_ckpt.core.training.content import (
     DenseContent,
     MemoryTable,
-    ShardContent,
+    ServerContent,
     StreamedTable,
     TableContent,
 )
@@ -62,14 +62,14 @@ class _Region(NamedTuple):
     in_batches: bool = False
 
 
-def lay_out(version: int, content: ShardContent) -> VersionLayout:
+def lay_out(version: int, content: ServerContent) -> VersionLayout:
     """Return the layout of the shard with this content, as that of a version of one shard."""
     variables, tables = (each.placed for each in content.variables), (each.counted for each in content.tables)
     return lay_out_shards(version, variables, tables, 1)
 
 
 def write_shard(
-    content: ShardContent,
+    content: ServerContent,
     layout: VersionLayout,
     sink: Sink,
     place: ShardPlace,
@@ -154,7 +154,7 @@ class _Write:
     """One pass over the content of a shard."""
 
     def __init__(
-        self, content: ShardContent, layout: VersionLayout, literals: Literals, sink: Sink, reporter: Reporter
+        self, content: ServerContent, layout: VersionLayout, literals: Literals, sink: Sink, reporter: Reporter
     ) -> None:
         self.sketch = ContentSketch()
         self._content = content

@@ -23,7 +23,7 @@ ELASTICDL = _layout("elasticdl", "version-", ".ckpt", _SHARD)
 ELASTICDL_2019 = _layout("elasticdl-2019", "version-", ".chkpt", _SHARD)
 MODEL_V = _layout("model_v", "model_v", ".chkpt", _SHARD, needs_shards=True)
 """The design document spells directories like this too, where it describes the removal of versions."""
-SINGLE_FILE = _layout("single-file", "", ".chkpt")
+SINGLE_FILE = _layout("single-file", "", ".chkpt", loose=True)
 """Before sharding: `{checkpoint_dir}/model_v{version}.chkpt`. Read, never written."""
 FREE_FILE = _layout("file", "", "", in_location=False)
 """A checkpoint in one file under any name, which belongs to no location. Read, never written."""

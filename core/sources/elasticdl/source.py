@@ -19,7 +19,8 @@ from edl_ckpt.core.storage.interface import Entry, RangeReader
 if TYPE_CHECKING:  # a listing needs no index
     from edl_ckpt.core.model.tables import Problem, ShardIndex
 
-name, alone = names.SYSTEM, names.FREE_FILE
+systems: Final = (names.SYSTEM,)
+alone = names.FREE_FILE
 endings: Final = (".ckpt", ".chkpt")
 shard_named, version_named, version_names = names.shard_named, names.version_named, names.version_names
 

@@ -38,14 +38,13 @@ from edl_ckpt.core.model.tables import (
 from edl_ckpt.core.model.layouts import Layout, ShardName, VersionName
 from edl_ckpt.core.model.versions import ShardFile, State, Version
 
-name, endings = "raw", ()
-STEPS = alone = Layout(name, "steps", "step_", ".raw", "rank{}of{}")
+systems = ("raw",)
+STEPS = Layout("raw", "steps", "step_", ".raw", "rank{}of{}")
 
 def looks_into(directory): return directory.startswith("step_")
 def version_named(name): return None
 def shard_named(name): return None
 def version_names(number): return [STEPS.version_dir(number)]
-def number_in_file(reader, name): raise NotImplementedError
 
 def claims(listing, read_small):
     for entry in listing.inside.get("", ()):

@@ -1,0 +1,10 @@
+"""The formats that are built in, in the order in which they are asked: the only place that knows their folders."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from edl_ckpt.core.sources.steps.interface import Format
+
+FORMATS: Final[tuple[Format, ...]] = ()
+"""The first one that has a part of a step names its system."""

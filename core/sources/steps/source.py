@@ -1,0 +1,184 @@
+"""Steps of other systems as versions: their directories and prefixes, claimed by formats, and the index of one.
+
+The formats in `FORMATS` are asked in turn for their parts of a step. The first one that has a part names the system.
+Files that no format knows belong to the version too: they are copied, sealed and deleted with it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnsupportedError
+from edl_ckpt.core.model.layouts import Layout, ShardName
+from edl_ckpt.core.model.versions import ShardFile, State, Version
+from edl_ckpt.core.sources.interface import FlatListing, OnFault, ReadSmall
+from edl_ckpt.core.sources.steps import names
+from edl_ckpt.core.sources.steps.content import Content
+from edl_ckpt.core.sources.steps.formats import FORMATS
+from edl_ckpt.core.sources.steps.interface import Claim, Files, Format
+from edl_ckpt.core.storage.faults import Fault
+from edl_ckpt.core.storage.interface import Entry, RangeReader
+
+if TYPE_CHECKING:  # a listing needs no index
+    from edl_ckpt.core.model.tables import Problem, ShardIndex
+
+systems: Final = tuple(form.system for form in FORMATS)
+looks_into, version_named, may_be_file = names.looks_into, names.version_named, names.may_be_file
+
+
+def shard_named(name: str) -> ShardName | None:  # noqa: ARG001 - formats know the names of their files
+    """Return None: what a file is depends on the files next to it."""
+    return None
+
+
+def version_names(number: int) -> list[str]:  # noqa: ARG001 - there is no end of spellings
+    """Return nothing: nothing of ours is written under such names."""
+    return []
+
+
+def claims(listing: FlatListing, read_small: ReadSmall) -> list[Version]:
+    """Return the steps among the directories of a location, and those whose files have one prefix there."""
+    steps = [*_directories(listing), *_prefixes(listing)]
+    return _versions(listing, steps, read_small)
+
+
+class _Candidate:
+    """A step that formats may claim: its path, its number, and its files by their paths in it."""
+
+    def __init__(self, path: str, number: int, layout: Layout, entry: Entry | None, files: Files) -> None:
+        self.path, self.number, self.layout, self.entry, self.files = path, number, layout, entry, files
+        self.fault = next((one.fault for one in (*files.values(), *([entry] if entry else ())) if one.fault), None)
+        self.heads = [(form, name) for form in FORMATS for name in form.heads(files)] if files else []
+
+
+def _directories(listing: FlatListing) -> Iterator[_Candidate]:
+    for entry in listing.inside.get("", ()):
+        number = names.number_of_directory(entry.name)
+        if number is not None and (entry.is_dir or entry.fault):
+            files = dict(_below(listing, entry.relative, len(entry.relative) + 1))
+            yield _Candidate(entry.path, number, names.STEPS, entry, files)
+
+
+def _below(listing: FlatListing, directory: str, start: int) -> Iterator[tuple[str, Entry]]:
+    """Yield the files below a directory, by their paths from a position on."""
+    for entry in listing.inside.get(directory, ()):
+        if entry.is_dir:
+            yield from _below(listing, entry.relative, start)
+        if not entry.is_dir or entry.fault:
+            yield entry.relative[start:], entry
+
+
+def _prefixes(listing: FlatListing) -> Iterator[_Candidate]:
+    found: defaultdict[str, dict[str, Entry]] = defaultdict(dict)
+    for entry in listing.inside.get("", ()):
+        prefix = None if entry.is_dir else names.prefix_of(entry.name)
+        if prefix is not None:
+            found[prefix][entry.name] = entry
+    for prefix, files in found.items():
+        number = names.last_number(prefix)
+        if number is not None:
+            path = next(iter(files.values())).path.rpartition("/")[0] + f"/{prefix}"
+            yield _Candidate(path, number, names.PREFIX, None, files)
+
+
+def _versions(listing: FlatListing, steps: Sequence[_Candidate], read_small: ReadSmall) -> list[Version]:
+    wanted = [(step.files[name], form.digest) for step in steps for form, name in step.heads]
+    digests = iter(read_small.digests(wanted))
+    versions: list[Version] = []
+    for step in steps:
+        by_format: dict[str, dict[str, object]] = {form.system: {} for form in FORMATS}
+        for form, name in step.heads:
+            digest = by_format[form.system][name] = next(digests)
+            if isinstance(digest, EdlCkptError) and not isinstance(digest, CorruptError | UnsupportedError):
+                step.fault = step.fault or Fault.of(digest, step.files[name].path)
+        claimed = [(form, form.claim(step.files, by_format[form.system])) for form in FORMATS] if step.files else []
+        parts = [(form, claim) for form, claim in claimed if claim is not None]
+        if parts:
+            versions.append(_version(listing, step, parts))
+    return versions
+
+
+def _version(listing: FlatListing, step: _Candidate, parts: Sequence[tuple[Format, Claim]]) -> Version:
+    """Return a step as a version."""
+    ps_num = max((claim.ps_num for _, claim in parts if claim.ps_num is not None), default=None)
+    shards = _shards(step.files, [claim for _, claim in parts], ps_num or 0)
+    lacks = tuple(words for _, claim in parts for words in claim.lacks)
+    modified = max([entry.modified for entry in step.files.values()] + ([step.entry.modified] if step.entry else []))
+    unsupported = next((claim.unsupported for _, claim in parts if claim.unsupported), "")
+    fault = step.fault or (Fault(UnsupportedError, unsupported, step.path) if unsupported else None)
+    if fault:
+        state = State.UNREADABLE
+    elif lacks or not shards:
+        state = State.WRITING if modified >= listing.fresh_after else State.INCOMPLETE
+    else:
+        state = State.COMPLETE
+    form, claim = parts[0]
+    return Version(
+        listing.location,
+        step.number,
+        step.path,
+        replace(step.layout, system=form.system, placement=claim.placement),
+        state,
+        ps_num,
+        shards,
+        () if shards else tuple(sorted(step.files)),
+        modified,
+        fault=fault,
+        linked=step.entry is not None and step.entry.linked,
+        lacks=lacks,
+    )
+
+
+def _shards(files: Files, claims: Sequence[Claim], ps_num: int) -> tuple[ShardFile, ...]:
+    """Return the shards of all formats together; the files of no shard are with the first one."""
+    of_shard: defaultdict[int, list[str]] = defaultdict(list)
+    for claim in claims:
+        for ps_id, members in claim.shards.items():
+            of_shard[ps_id] += members
+    rest = sorted(files.keys() - {name for members in of_shard.values() for name in members})
+    shards: list[ShardFile] = []
+    for ps_id, members in sorted(of_shard.items()):
+        every = members if shards else [*members, *rest]
+        first, *others = (_file(files[name], ps_id, ps_num) for name in dict.fromkeys(every))
+        shards.append(replace(first, others=tuple(others)))
+    return tuple(shards)
+
+
+def _file(entry: Entry, ps_id: int, ps_num: int) -> ShardFile:
+    return ShardFile(ps_id, ps_num, entry.path, entry.size_bytes, entry.modified, entry.linked)
+
+
+def alone(listing: FlatListing, path: str, name: str, read_small: ReadSmall) -> Version | None:
+    """Return the checkpoint that a directory is, or the files of a name in it, which belongs to no location.
+
+    `name` is that of a file, of a prefix, or '' for the whole directory; `path` is that of the result.
+    """
+    files = dict(_below(listing, "", 0))
+    if name:
+        files = {inner: entry for inner, entry in files.items() if names.is_with(inner, name)}
+    layout = replace(names.STEPS, name="directory" if not name else "file", in_location=False)
+    number = names.last_number(path.rpartition("/")[2].removesuffix(".index")) or 0
+    return next(iter(_versions(listing, [_Candidate(path, number, layout, None, files)], read_small)), None)
+
+
+def index(
+    version: Version, readers: Mapping[str, RangeReader], *, workers: int = 1, on_fault: OnFault | None = None
+) -> Sequence[ShardIndex]:
+    """Return the contents of shards: what each format adds to them."""
+    content = Content(version, readers, workers, on_fault)
+    for form in FORMATS:
+        form.index(content)
+    return content.indexes()
+
+
+def check(version: Version, shards: Sequence[ShardIndex]) -> Sequence[tuple[ShardIndex | None, Problem]]:  # noqa: ARG001
+    """Return what the names show that the version lacks; what headers show is with the shards."""
+    return []
+
+
+def blocking(version: Version, shards: Sequence[ShardIndex]) -> Sequence[tuple[ShardIndex, Problem]]:  # noqa: ARG001
+    """Return the errors that headers show: values that overlap, or lie outside of their file, are none."""
+    return [(shard, problem) for shard in shards for problem in shard.problems if not problem.warning]
