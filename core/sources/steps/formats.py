@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from edl_ckpt.core.sources.bundle import format as bundle
 from edl_ckpt.core.sources.steps.interface import Format
 
-FORMATS: Final[tuple[Format, ...]] = ()
+FORMATS: Final[tuple[Format, ...]] = (bundle,)
 """The first one that has a part of a step names its system."""

@@ -1,0 +1,133 @@
+"""TensorFlow's tensor bundles: `PREFIX.index` names tensors, `PREFIX.data-SSSSS-of-NNNNN` have their bytes.
+
+So tf.train, Estimator, the variables of a SavedModel, EasyRec, DeepRec, TFPlus and TFRA's tables in a bundle are saved.
+A data file is a shard. Of several bundles in one directory, its file `checkpoint` names the one that counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from edl_ckpt.core.base.errors import EdlCkptError, UnsupportedError
+from edl_ckpt.core.base.words import counted
+from edl_ckpt.core.sources.bundle.index import read_index
+from edl_ckpt.core.sources.steps.content import Content
+from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
+
+system: Final = "tensorflow"
+STATE_FILE: Final = "checkpoint"
+_FILE: Final = re.compile(r"(.*)\.(?:index|data-([0-9]{5})-of-([0-9]{5}))", re.ASCII | re.DOTALL)
+_NEWEST: Final = re.compile(rb'^model_checkpoint_path: *"((?:[^"\\]|\\.)*)"', re.MULTILINE)
+_SMALL_BYTES: Final = 8 << 20
+"""A listing reads no larger index: then it does not compare the ends of data files."""
+_SHOWN: Final = 3
+
+
+@dataclass(slots=True)
+class Bundle:
+    """The files of one prefix: its index, '' where it is missing, and data files by (number, how many there are)."""
+
+    prefix: str
+    index: str = ""
+    data: dict[tuple[int, int], str] = field(default_factory=dict)
+
+    def name_of(self, number: int, count: int) -> str:
+        """Return the name of a data file."""
+        return f"{self.prefix}.data-{number:05}-of-{count:05}"
+
+
+def bundles(names: Iterable[str]) -> list[Bundle]:
+    """Return the bundles among files, in order; those that a saver has not merged yet only where there are no others.
+
+    >>> [b.prefix for b in bundles(["m-1.index", "m-1_temp/part-00000-of-00001.index", "m-1.meta"])]
+    ['m-1']
+    """
+    every: defaultdict[str, Bundle] = defaultdict(lambda: Bundle(""))
+    for name in names:
+        match = _FILE.fullmatch(name)
+        if match:
+            bundle = every[match[1]]
+            bundle.prefix = match[1]
+            if match[2] is None:
+                bundle.index = name
+            else:
+                bundle.data[int(match[2]), int(match[3])] = name
+    merged = [bundle for prefix, bundle in every.items() if not prefix.rpartition("/")[0].endswith("_temp")]
+    return sorted(merged or every.values(), key=lambda bundle: bundle.prefix)
+
+
+def heads(files: Files) -> Sequence[str]:
+    """Return the small indexes of a step, and the file that names one of several."""
+    every = bundles(files)
+    state = [STATE_FILE] if len(every) > 1 and STATE_FILE in files else []
+    names = [*state, *(bundle.index for bundle in every if bundle.index)]
+    return [name for name in names if files[name].size_bytes <= _SMALL_BYTES]
+
+
+def digest(data: bytes) -> Digest:
+    """Return the number of data files of an index and the ends of their tensors; of `checkpoint`, the name in it."""
+    newest = _NEWEST.search(data)
+    if newest:
+        return newest[1].decode("utf-8", "replace").rpartition("/")[2]
+    read = read_index(data)
+    return {"shards": read.shards, "ends": {str(shard): end for shard, end in read.ends().items()}}
+
+
+def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | None:
+    """Return the data files of a bundle as shards, and what it lacks."""
+    every = bundles(files)
+    if not every:
+        return None
+    newest = digests.get(STATE_FILE)
+    named = [bundle for bundle in every if bundle.prefix == newest] or every
+    bundle, known = named[0], digests.get(named[0].index)
+    if len(named) > 1:
+        prefixes = ", ".join(one.prefix for one in named[:_SHOWN])
+        reason = f"{counted(len(named), 'bundle')} in one directory ({prefixes}): name one by its prefix"
+        return Claim({}, None, unsupported=reason)
+    if isinstance(known, UnsupportedError):
+        return Claim({}, None, common=[bundle.index], unsupported=str(known))
+    counts = {count for _, count in bundle.data}
+    count = known["shards"] if isinstance(known, dict) else max(counts, default=0)
+    shards = {number: [name] for (number, of), name in sorted(bundle.data.items()) if number < of == count}
+    lacks = [str(known)] if isinstance(known, EdlCkptError) else []
+    lacks += [] if bundle.index else [f"{bundle.prefix}.index"]
+    lacks += _missing(bundle, shards, count)
+    ends = known["ends"] if isinstance(known, dict) else {}
+    for number, (name,) in shards.items():
+        size, end = files[name].size_bytes, ends.get(str(number), 0)
+        if size < end:
+            lacks.append(f"{name} ends at byte {size:,} of {end:,}")
+    return Claim(shards, count or None, [bundle.index] if bundle.index else [], lacks)
+
+
+def _missing(bundle: Bundle, shards: Mapping[int, Sequence[str]], count: int) -> list[str]:
+    """Return the first data files that are missing, and how many others."""
+    absent = count - len(shards)
+    first = [number for number in range(min(count, len(shards) + _SHOWN)) if number not in shards][:_SHOWN]
+    names = [bundle.name_of(number, count) for number in first]
+    return names + ([f"{absent - len(first)} other data files"] if absent > len(first) else [])
+
+
+def index(content: Content) -> None:
+    """Add the tensors and tables of the bundle whose data files are the shards."""
+    from edl_ckpt.core.sources.bundle.tensors import add_tensors  # with the names of tables, which a listing needs not
+
+    names = (content.version.name_of(file.path) for shard in content.shards.values() for file in shard.file.files)
+    first = next((match[1] for match in map(_FILE.fullmatch, names) if match and match[2]), None)
+    bundle = next((bundle for bundle in bundles(content.files) if bundle.prefix == first), None)
+    opened = content.files.get(bundle.index) if bundle else None
+    if bundle is None or opened is None or opened.reader is None:
+        return
+    try:
+        read = read_index(opened.reader.read(0, opened.file.size_bytes), opened.file.path)
+    except EdlCkptError as error:
+        for shard in list(content.shards.values()):
+            content.fail(shard, error)
+        return
+    data = {number: content.files.get(name) for (number, of), name in bundle.data.items() if of == read.shards}
+    add_tensors(content, read, {number: found for number, found in data.items() if found and found.reader})

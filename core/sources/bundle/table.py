@@ -1,0 +1,161 @@
+"""Tables of LevelDB, in which TensorFlow keeps the index of a bundle: sorted keys and values in checksummed blocks.
+
+A table ends with a footer of 48 bytes: the handle of a block that nothing needs, that of the index block, and a magic
+number. The values of the index block are the handles of the data blocks. A block is followed by one byte for its
+compression and by the masked CRC-32C of both. Source: leveldb's `doc/table_format.md`, snappy's
+`format_description.txt`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
+from edl_ckpt.core.kernel.checksums import crc32c, unmasked
+
+FOOTER_BYTES: Final = 48
+_MAGIC: Final = (0xDB4775248B80FB57).to_bytes(8, "little")
+_TRAILER_BYTES: Final = 5
+_SNAPPY_FACTOR: Final = 32
+"""More than snappy can expand anything by: a copy of 64 bytes takes three."""
+_KEYS_FACTOR: Final = 16
+"""A key is stored whole after 16 others at the latest, so all keys together are no longer than this times the table."""
+
+
+class MalformedError(ValueError):
+    """Bytes that cannot be what they should be; who knows the file makes a CorruptError of it."""
+
+
+def _require(fact: bool, message: str) -> None:  # noqa: FBT001 - a statement, as of `assert`
+    if not fact:
+        raise MalformedError(message)
+
+
+def varint(data: bytes, position: int, end: int) -> tuple[int, int]:
+    r"""Return the varint of at most 64 bits at a position, and where it ends; MalformedError for anything else.
+
+    >>> varint(b"\xac\x02", 0, 2)
+    (300, 2)
+    """
+    value = shift = 0
+    for at in range(position, min(end, position + 10)):
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value >> 64:
+                break
+            return value, at + 1
+        shift += 7
+    raise MalformedError("a varint is cut short or too long")
+
+
+def entries(data: bytes) -> Iterator[tuple[bytes, bytes, int]]:
+    """Yield the key and the value of each entry of a table, in their order, with the offset of their block.
+
+    Raises CorruptError for bytes that are no table, and for keys that do not ascend, UnsupportedError for an unknown
+    compression.
+    """
+    if len(data) < FOOTER_BYTES or not data.endswith(_MAGIC):
+        message = f"not the index of a bundle: it does not end with the footer of a table ({len(data)} bytes)"
+        raise CorruptError(message, offset=max(len(data) - FOOTER_BYTES, 0))
+    at, limit = len(data) - FOOTER_BYTES, len(data) - 8
+    last, budget, done = None, _KEYS_FACTOR * len(data), 0
+    try:
+        position = varint(data, varint(data, at, limit)[1], limit)[1]  # after the block that nothing needs
+        start, size, _ = _handle(data, position, limit)
+        at = start
+        for _, handle in _pairs(_block(data, start, size)):
+            at, size, _ = _handle(handle, 0, len(handle))
+            _require(at >= done, "a block begins in the one before it")
+            done = at + size
+            for key, value in _pairs(_block(data, at, size)):
+                _require(last is None or key > last, "its keys do not ascend")
+                last, budget = key, budget - len(key)
+                _require(budget >= 0, "its keys are longer than they can be")
+                yield key, value, at
+    except MalformedError as error:
+        raise CorruptError(f"damaged index: {error}", offset=at) from None
+
+
+def _handle(data: bytes, position: int, end: int) -> tuple[int, int, int]:
+    """Return the offset and the size of a block, and where its handle ends."""
+    start, position = varint(data, position, end)
+    size, position = varint(data, position, end)
+    return start, size, position
+
+
+def _block(data: bytes, start: int, size: int) -> bytes:
+    """Return the content of a block, whose checksum is right."""
+    end = start + size
+    if end + _TRAILER_BYTES > len(data) - FOOTER_BYTES:
+        raise MalformedError(f"a block ends after the end of the file (at byte {end} of {len(data)})")
+    stored = int.from_bytes(data[end + 1 : end + _TRAILER_BYTES], "little")
+    if crc32c(memoryview(data)[start : end + 1]) != unmasked(stored):
+        raise MalformedError("the checksum of a block is wrong")
+    if data[end] > 1:
+        raise UnsupportedError(f"unknown compression {data[end]} of a block of the index", offset=end)
+    return decompressed(data[start:end]) if data[end] else data[start:end]
+
+
+def _pairs(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the keys and values of a block; each key begins like the one before it."""
+    limit = len(block) - 4
+    limit -= 4 * int.from_bytes(block[-4:], "little")
+    if limit < 0 or len(block) < 4:
+        raise MalformedError("a block is too small for its restarts")
+    key, position = b"", 0
+    while position < limit:
+        shared, fresh, size = block[position : position + 3]  # at least four bytes follow `limit`
+        position += 3
+        if (shared | fresh | size) >= 0x80:
+            shared, position = varint(block, position - 3, limit)
+            fresh, position = varint(block, position, limit)
+            size, position = varint(block, position, limit)
+        start = position + fresh
+        end = start + size
+        if end > limit or shared > len(key):
+            raise MalformedError("an entry is larger than its block, or its key longer than the one before it")
+        key = key[:shared] + block[position:start]
+        yield key, block[start:end]
+        position = end
+
+
+def decompressed(data: bytes) -> bytes:
+    r"""Return what snappy has compressed to these bytes; MalformedError for bytes that it cannot have made.
+
+    >>> decompressed(b"\x09\x08abc\x09\x03")
+    b'abcabcabc'
+    """
+    size, position = varint(data, 0, len(data))
+    if size > _SNAPPY_FACTOR * len(data):
+        raise MalformedError("a compressed block is larger than it can be")
+    out = bytearray()
+    while position < len(data):
+        tag = data[position]
+        kind, length, position = tag & 3, (tag >> 2) + 1, position + 1
+        more = kind or max(length - 60, 0)  # bytes of the offset, or of the length of bytes as they are
+        more = 4 if kind == 3 else more
+        number = int.from_bytes(data[position : position + more], "little")
+        position += more
+        if position > len(data):
+            raise MalformedError("a compressed block is cut short")
+        if kind == 0:
+            length = number + 1 if more else length
+            if position + length > len(data):
+                raise MalformedError("a compressed block is cut short")
+            out += data[position : position + length]
+            position += length
+            continue
+        if kind == 1:
+            number, length = number | tag >> 5 << 8, (length - 1 & 7) + 4
+        if not 0 < number <= len(out):
+            raise MalformedError("a compressed block copies from before its begin")
+        start = len(out) - number
+        source = out[start : start + length]
+        out += (source * (length // len(source) + 1))[:length]
+        if len(out) > size:
+            break
+    if len(out) != size:
+        raise MalformedError("a compressed block has another size than it says")
+    return bytes(out)
