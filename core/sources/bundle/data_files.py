@@ -11,7 +11,7 @@ from edl_ckpt.core.kernel.checksums import unmasked
 from edl_ckpt.core.model.dtypes import TF_DTYPES, DType
 from edl_ckpt.core.model.tables import Blob, DenseEntry, Extent, StoredSum
 from edl_ckpt.core.model.versions import ShardFile
-from edl_ckpt.core.sources.bundle.index import Tensor
+from edl_ckpt.core.sources.bundle.index import StoredTensor
 from edl_ckpt.core.sources.steps.content import ShardContent
 
 _KINDS: Final = {
@@ -42,11 +42,11 @@ class DataFile(NamedTuple):
     file: ShardFile
     number: int
 
-    def extent(self, tensor: Tensor) -> Extent:
+    def extent(self, tensor: StoredTensor) -> Extent:
         """Return the bytes of a tensor in it."""
         return Extent(tensor.start, tensor.end, file=self.number)
 
-    def add_sum(self, name: str, tensor: Tensor, extent: Extent) -> None:
+    def add_sum(self, name: str, tensor: StoredTensor, extent: Extent) -> None:
         """Add the checksum of a tensor, if it is one of the bytes in the file."""
         if tensor.dtype not in _ENCODED:
             self.shard.sums.append(StoredSum(name, "crc32c", unmasked(tensor.crc32c), (extent,)))
@@ -56,7 +56,7 @@ DataFiles = Mapping[int, DataFile]
 """Open data files by their numbers."""
 
 
-def dtype_of(name: str, tensor: Tensor, file: DataFile) -> DType | None:
+def dtype_of(name: str, tensor: StoredTensor, file: DataFile) -> DType | None:
     """Return the dtype of a tensor, None for one that is not ours; CorruptError when its bytes are not its shape's."""
     dtype = TF_DTYPES.get(tensor.dtype)
     if dtype is not None and prod(tensor.shape) * dtype.itemsize != tensor.end - tensor.start:
@@ -65,7 +65,7 @@ def dtype_of(name: str, tensor: Tensor, file: DataFile) -> DType | None:
     return dtype
 
 
-def add_tensor(name: str, tensor: Tensor, file: DataFile) -> None:
+def add_tensor(name: str, tensor: StoredTensor, file: DataFile) -> None:
     """Add a tensor that lies in one extent, with its checksum."""
     extent, dtype = file.extent(tensor), dtype_of(name, tensor, file)
     if dtype is not None:

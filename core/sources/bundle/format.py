@@ -28,7 +28,7 @@ _SHOWN: Final = 3
 
 
 @dataclass(slots=True)
-class Bundle:
+class BundleFiles:
     """The files of one prefix: its index, '' where it is missing, and data files by (number, how many there are)."""
 
     prefix: str
@@ -40,13 +40,13 @@ class Bundle:
         return f"{self.prefix}.data-{number:05}-of-{count:05}"
 
 
-def bundles(names: Iterable[str]) -> list[Bundle]:
+def bundles(names: Iterable[str]) -> list[BundleFiles]:
     """Return the bundles among files, in order; those that a saver has not merged yet only where there are no others.
 
     >>> [b.prefix for b in bundles(["m-1.index", "m-1_temp/part-00000-of-00001.index", "m-1.meta"])]
     ['m-1']
     """
-    every: defaultdict[str, Bundle] = defaultdict(lambda: Bundle(""))
+    every: defaultdict[str, BundleFiles] = defaultdict(lambda: BundleFiles(""))
     for name in names:
         match = _FILE.fullmatch(name)
         if match:
@@ -105,7 +105,7 @@ def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | No
     return Claim(shards, count or None, [bundle.index] if bundle.index else [], lacks)
 
 
-def _missing(bundle: Bundle, shards: Mapping[int, Sequence[str]], count: int) -> list[str]:
+def _missing(bundle: BundleFiles, shards: Mapping[int, Sequence[str]], count: int) -> list[str]:
     """Return the first data files that are missing, and how many others."""
     absent = count - len(shards)
     first = [number for number in range(min(count, len(shards) + _SHOWN)) if number not in shards][:_SHOWN]
@@ -130,4 +130,4 @@ def index(content: Content) -> None:
             content.fail(shard, error)
         return
     data = {number: content.files.get(name) for (number, of), name in bundle.data.items() if of == read.shards}
-    add_tensors(content, read, {number: found for number, found in data.items() if found and found.reader})
+    add_tensors(content, read, {number: file for number, file in data.items() if file and file.reader})

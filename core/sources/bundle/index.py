@@ -25,7 +25,7 @@ Slice = tuple[tuple[int, int | None], ...]
 """(start, length) in each dimension; None for all of it."""
 
 
-class Tensor(NamedTuple):
+class StoredTensor(NamedTuple):
     """What the index says of a tensor. With slices it has no bytes itself: they are tensors of their own."""
 
     dtype: int
@@ -43,10 +43,10 @@ class Index(NamedTuple):
     """An index: the number of data files, the tensors by name, and the slices by their keys."""
 
     shards: int
-    tensors: Mapping[str, Tensor]
-    slices: Mapping[bytes, Tensor]
+    tensors: Mapping[str, StoredTensor]
+    slices: Mapping[bytes, StoredTensor]
 
-    def slice_of(self, name: str, one: Slice) -> Tensor | None:
+    def slice_of(self, name: str, one: Slice) -> StoredTensor | None:
         """Return a slice of a tensor; None where the index lacks it."""
         return self.slices.get(_slice_key(name.encode(), one))
 
@@ -71,8 +71,8 @@ def read_index(data: bytes, path: str | None = None) -> Index:
 
 @lru_cache(maxsize=1)  # a listing reads the one that a command then opens
 def _read(data: bytes) -> Index:
-    tensors: dict[str, Tensor] = {}
-    slices: dict[bytes, Tensor] = {}
+    tensors: dict[str, StoredTensor] = {}
+    slices: dict[bytes, StoredTensor] = {}
     shapes: dict[bytes, tuple[int, ...]] = {}
     shards = -1
     for key, value, offset in entries(data):
@@ -110,7 +110,7 @@ def _header(key: bytes, value: bytes) -> int:
     return shards
 
 
-def _tensor(value: bytes, shards: int, shapes: dict[bytes, tuple[int, ...]]) -> Tensor:
+def _tensor(value: bytes, shards: int, shapes: dict[bytes, tuple[int, ...]]) -> StoredTensor:
     """Return the tensor of an entry. It reads the fields by itself, which takes a third of the time of `_fields`."""
     numbers = {0x08: 0, 0x18: 0, 0x20: 0, 0x28: 0}
     shape: tuple[int, ...] = ()
@@ -140,7 +140,7 @@ def _tensor(value: bytes, shards: int, shapes: dict[bytes, tuple[int, ...]]) -> 
     dtype, shard, start, size = numbers.values()
     if position > end or shard >= shards or start + size > _MOST:
         raise MalformedError(f"it is cut short, or cannot be: bytes {start} to {start + size} of data file {shard}")
-    return Tensor(dtype, shape, shard, start, start + size, crc32c, tuple(slices))
+    return StoredTensor(dtype, shape, shard, start, start + size, crc32c, tuple(slices))
 
 
 def _shape(value: bytes) -> tuple[int, ...]:
@@ -159,8 +159,8 @@ def _slice(value: bytes, start: int, end: int) -> Slice:
     extents: list[tuple[int, int | None]] = []
     for number, kind, field, stop in _fields(value, start, end):
         if (number, kind) == (1, _BYTES):
-            found = {k: n for k, _, n, _ in _fields(value, field, stop)}
-            extents.append((found.get(1, 0), found.get(2)))
+            numbers = {k: n for k, _, n, _ in _fields(value, field, stop)}
+            extents.append((numbers.get(1, 0), numbers.get(2)))
     return tuple(extents)
 
 

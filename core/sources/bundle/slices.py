@@ -11,19 +11,19 @@ from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.model.dtypes import TF_DTYPES
 from edl_ckpt.core.model.tables import Box, DenseEntry, Extent, GatheredRows
 from edl_ckpt.core.sources.bundle.data_files import DataFile, DataFiles, add_tensor, dtype_of
-from edl_ckpt.core.sources.bundle.index import Index, Slice, Tensor
+from edl_ckpt.core.sources.bundle.index import Index, Slice, StoredTensor
 
 _MOST_BOXES: Final = 1 << 16
-Part: TypeAlias = tuple[Sequence[tuple[int, int]], Tensor, DataFile]
+SlicePart: TypeAlias = tuple[Sequence[tuple[int, int]], StoredTensor, DataFile]
 """A slice: (start, length) in each dimension, its tensor, and the file of that."""
 
 
-def add_slices(index: Index, name: str, tensor: Tensor, files: DataFiles) -> None:
+def add_slices(index: Index, name: str, tensor: StoredTensor, files: DataFiles) -> None:
     """Add a variable that is saved in slices; it is left out where one is in a file that is not open.
 
     Raises CorruptError unless they tile its shape.
     """
-    parts: list[Part] = []
+    parts: list[SlicePart] = []
     for one in tensor.slices:
         part = index.slice_of(name, one)
         bounds = _bounds(tensor.shape, one)
@@ -49,7 +49,7 @@ def _bounds(shape: tuple[int, ...], one: Slice) -> list[tuple[int, int]]:
     return [(start, size) for (start, size), dim in zip(whole, shape, strict=False) if start + size <= dim]
 
 
-def _add_variable(name: str, tensor: Tensor, parts: Sequence[Part]) -> None:
+def _add_variable(name: str, tensor: StoredTensor, parts: Sequence[SlicePart]) -> None:
     """Add a variable to the shard of its first slice: gathered, unless its slices lie one after the other."""
     dtype, shape, home = TF_DTYPES[tensor.dtype], tensor.shape, parts[0][2]
     cut = [d for bounds, *_ in parts for d, (_, size) in enumerate(bounds) if size != shape[d]]
@@ -73,7 +73,7 @@ def _add_variable(name: str, tensor: Tensor, parts: Sequence[Part]) -> None:
     home.shard.variables.append(DenseEntry(name, dtype, shape, extent, parts[0][1].start))
 
 
-def _boxes(part: Part, shape: tuple[int, ...], axis: int, itemsize: int, home: DataFile) -> Iterator[Box]:
+def _boxes(part: SlicePart, shape: tuple[int, ...], axis: int, itemsize: int, home: DataFile) -> Iterator[Box]:
     """Yield the boxes of a slice: each has rows that follow each other."""
     bounds, tensor, file = part
     inner = prod(shape[axis + 1 :]) * itemsize

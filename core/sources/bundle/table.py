@@ -20,7 +20,7 @@ _TRAILER_BYTES: Final = 5
 _SNAPPY_FACTOR: Final = 32
 """More than snappy can expand anything by: a copy of 64 bytes takes three."""
 _KEYS_FACTOR: Final = 16
-"""A key is stored whole after 16 others at the latest, so all keys together are no longer than this times the table."""
+"""A key is stored whole after 16 others at the latest, so all keys are no longer than so many times their block."""
 
 
 class MalformedError(ValueError):
@@ -39,13 +39,13 @@ def varint(data: bytes, position: int, end: int) -> tuple[int, int]:
     (300, 2)
     """
     value = shift = 0
-    for at in range(position, min(end, position + 10)):
-        byte = data[at]
+    for offset in range(position, min(end, position + 10)):
+        byte = data[offset]
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             if value >> 64:
                 break
-            return value, at + 1
+            return value, offset + 1
         shift += 7
     raise MalformedError("a varint is cut short or too long")
 
@@ -59,23 +59,23 @@ def entries(data: bytes) -> Iterator[tuple[bytes, bytes, int]]:
     if len(data) < FOOTER_BYTES or not data.endswith(_MAGIC):
         message = f"not the index of a bundle: it does not end with the footer of a table ({len(data)} bytes)"
         raise CorruptError(message, offset=max(len(data) - FOOTER_BYTES, 0))
-    at, limit = len(data) - FOOTER_BYTES, len(data) - 8
-    last, budget, done = None, _KEYS_FACTOR * len(data), 0
+    start, limit = len(data) - FOOTER_BYTES, len(data) - 8
+    last, budget, end = None, 0, 0
     try:
-        position = varint(data, varint(data, at, limit)[1], limit)[1]  # after the block that nothing needs
+        position = varint(data, varint(data, start, limit)[1], limit)[1]  # after the block that nothing needs
         start, size, _ = _handle(data, position, limit)
-        at = start
         for _, handle in _pairs(_block(data, start, size)):
-            at, size, _ = _handle(handle, 0, len(handle))
-            _require(at >= done, "a block begins in the one before it")
-            done = at + size
-            for key, value in _pairs(_block(data, at, size)):
+            start, size, _ = _handle(handle, 0, len(handle))
+            _require(start >= end, "a block begins in the one before it")
+            end, block = start + size, _block(data, start, size)
+            budget += _KEYS_FACTOR * len(block)
+            for key, value in _pairs(block):
                 _require(last is None or key > last, "its keys do not ascend")
                 last, budget = key, budget - len(key)
                 _require(budget >= 0, "its keys are longer than they can be")
-                yield key, value, at
+                yield key, value, start
     except MalformedError as error:
-        raise CorruptError(f"damaged index: {error}", offset=at) from None
+        raise CorruptError(f"damaged index: {error}", offset=start) from None
 
 
 def _handle(data: bytes, position: int, end: int) -> tuple[int, int, int]:

@@ -17,20 +17,20 @@ from edl_ckpt.core.model.dtypes import TF_DTYPES, DType
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import Box, Encoding, Extent, GatheredRows, IdRun, TableEntry, TableInfo
 from edl_ckpt.core.sources.bundle.data_files import DataFile, DataFiles
-from edl_ckpt.core.sources.bundle.index import Index, Tensor
+from edl_ckpt.core.sources.bundle.index import Index, StoredTensor
 
 _COMPANIONS: Final = ("freqs", "versions")
-_PART: Final = re.compile(r"/part_([0-9]+)(?![^/])|_mht_([0-9]+)of[0-9]+$", re.ASCII)
+_PART: Final = re.compile(r"/part_([0-9]{1,9})(?![^/])|_mht_([0-9]{1,9})of[0-9]+$", re.ASCII)
 _ENCODINGS: Final = {9: Encoding.INT64, 23: Encoding.UINT64, 3: Encoding.INT32}
 
 
-class Part(NamedTuple):
+class KeyedPart(NamedTuple):
     """A part of a table: its number, -1 for a whole table, the begin of the names of its tensors, and two of these."""
 
     number: int
     stem: str
-    keys: Tensor
-    values: Tensor
+    keys: StoredTensor
+    values: StoredTensor
 
     @property
     def rows(self) -> int:
@@ -38,11 +38,11 @@ class Part(NamedTuple):
         return self.keys.shape[0]
 
 
-class Table(NamedTuple):
+class KeyedTable(NamedTuple):
     """A table: its name, its parts in order, what the names of their values end with, and whose companion it is."""
 
     name: str
-    parts: Sequence[Part]
+    parts: Sequence[KeyedPart]
     ending: str = "values"
     placement: Placement | None = None
     companion_of: str = ""
@@ -59,16 +59,16 @@ class Table(NamedTuple):
         return (*self.parts[0].values.shape, 1)[1]
 
     @property
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+    def tensors(self) -> Iterator[tuple[str, StoredTensor]]:
         """Return the tensors that its parts are, by their names."""
         for part in self.parts:
             yield f"{part.stem}-keys", part.keys
             yield f"{part.stem}-{self.ending}", part.values
 
 
-def find_tables(index: Index) -> list[Table]:
+def find_tables(index: Index) -> list[KeyedTable]:
     """Return the tables among the tensors of an index."""
-    by_name: defaultdict[str, list[Part]] = defaultdict(list)
+    by_name: defaultdict[str, list[KeyedPart]] = defaultdict(list)
     for stem in (name.removesuffix("-keys") for name in index.tensors if name.endswith("-keys")):
         keys, values = index.tensors[f"{stem}-keys"], index.tensors.get(f"{stem}-values")
         if values is not None and _are_rows(keys, values, 2) and keys.dtype in _ENCODINGS and values.shape[1]:
@@ -76,18 +76,18 @@ def find_tables(index: Index) -> list[Table]:
             name, number = stem, -1
             if match is not None:
                 name, number = stem[: match.start()] + stem[match.end() :], int(match[1] or match[2])
-            by_name[name].append(Part(number, stem, keys, values))
-    tables: dict[str, Table] = {}
+            by_name[name].append(KeyedPart(number, stem, keys, values))
+    tables: dict[str, KeyedTable] = {}
     for name, parts in by_name.items():
         parts.sort(key=lambda part: part.number)
         alike = len({(part.values.dtype, part.values.shape[1]) for part in parts}) == 1
-        for table in [Table(name, parts)] if alike else [Table(part.stem, [part]) for part in parts]:
+        for table in [KeyedTable(name, parts)] if alike else [KeyedTable(part.stem, [part]) for part in parts]:
             tables[table.name] = table._replace(placement=_placement(index, table))
     slots = [_as_slot(table, tables) for table in tables.values()]
-    return [*slots, *(found for table in slots for found in _companions(index, table))]
+    return [*slots, *(companion for table in slots for companion in _companions(index, table))]
 
 
-def _are_rows(keys: Tensor, values: Tensor, dims: int) -> bool:
+def _are_rows(keys: StoredTensor, values: StoredTensor, dims: int) -> bool:
     """Say whether values have a row for each key, and both the bytes that their shapes need."""
     for tensor in (keys, values):
         dtype = TF_DTYPES.get(tensor.dtype)
@@ -96,27 +96,27 @@ def _are_rows(keys: Tensor, values: Tensor, dims: int) -> bool:
     return len(keys.shape) == 1 and len(values.shape) == dims and values.shape[0] == keys.shape[0]
 
 
-def _placement(index: Index, table: Table) -> Placement | None:
+def _placement(index: Index, table: KeyedTable) -> Placement | None:
     """Return the rule of DeepRec where each part is alone in the data file of its number, else no rule."""
     offsets = all(f"{part.stem}-partition_offset" in index.tensors for part in table.parts)
     placed = [(part.number, part.keys.shard, part.values.shard) for part in table.parts]
     return Placement.MOD_1000_MOD if offsets and placed == [(n, n, n) for n in range(index.shards)] else None
 
 
-def _companions(index: Index, table: Table) -> Iterator[Table]:
+def _companions(index: Index, table: KeyedTable) -> Iterator[KeyedTable]:
     """Yield the frequencies and versions of a table, where all parts have them."""
     for ending in _COMPANIONS:
-        found = [index.tensors.get(f"{part.stem}-{ending}") for part in table.parts]
+        values = [index.tensors.get(f"{part.stem}-{ending}") for part in table.parts]
         parts = [
             part._replace(values=one)
-            for part, one in zip(table.parts, found, strict=True)
+            for part, one in zip(table.parts, values, strict=True)
             if one is not None and one.dtype in _ENCODINGS and _are_rows(part.keys, one, 1)
         ]
-        if len(parts) == len(found) and len({part.values.dtype for part in parts}) == 1:
-            yield Table(f"{table.name}-{ending}", parts, ending, table.placement, table.name, ending)
+        if len(parts) == len(values) and len({part.values.dtype for part in parts}) == 1:
+            yield KeyedTable(f"{table.name}-{ending}", parts, ending, table.placement, table.name, ending)
 
 
-def _as_slot(table: Table, tables: Mapping[str, Table]) -> Table:
+def _as_slot(table: KeyedTable, tables: Mapping[str, KeyedTable]) -> KeyedTable:
     """Return a table as the companion of the one whose name its own begins with, if the checksums of ids are equal."""
     name, slot = table.name, ""
     while "/" in name:
@@ -128,9 +128,9 @@ def _as_slot(table: Table, tables: Mapping[str, Table]) -> Table:
     return table
 
 
-def add_table(table: Table, files: DataFiles) -> None:
+def add_table(table: KeyedTable, files: DataFiles) -> None:
     """Add a table to the shards that have its values; parts in files that are not open are left out."""
-    by_shard: defaultdict[int, list[Part]] = defaultdict(list)
+    by_shard: defaultdict[int, list[KeyedPart]] = defaultdict(list)
     for part in table.parts:
         if part.keys.shard in files and part.values.shard in files:
             by_shard[part.values.shard].append(part)
@@ -141,7 +141,7 @@ def add_table(table: Table, files: DataFiles) -> None:
             files[tensor.shard].add_sum(name, tensor, files[tensor.shard].extent(tensor))
 
 
-def _add_parts(table: Table, parts: Sequence[Part], file: DataFile, files: DataFiles) -> None:
+def _add_parts(table: KeyedTable, parts: Sequence[KeyedPart], file: DataFile, files: DataFiles) -> None:
     """Add those parts of a table that one shard has, as one."""
     dtype, dim, placement, start = table.dtype, table.dim, table.placement, parts[0].values.start
     info = TableInfo(table.name, dim, "", dtype=dtype.tf_enum, companion_of=table.companion_of, slot=table.slot)
@@ -158,7 +158,7 @@ def _add_parts(table: Table, parts: Sequence[Part], file: DataFile, files: DataF
     file.shard.tables.append(entry)
 
 
-def _values(parts: Sequence[Part], file: DataFile, row_bytes: int) -> Extent:
+def _values(parts: Sequence[KeyedPart], file: DataFile, row_bytes: int) -> Extent:
     """Return the rows of parts, one after the other."""
     if len(parts) == 1:
         return file.extent(parts[0].values)
@@ -170,12 +170,12 @@ def _values(parts: Sequence[Part], file: DataFile, row_bytes: int) -> Extent:
     return Extent(0, firsts[-1] * row_bytes, file=number)
 
 
-def _ids(part: Part, file: DataFile, files: DataFiles) -> IdRun:
+def _ids(part: KeyedPart, file: DataFile, files: DataFiles) -> IdRun:
     """Return the ids of a part; those in the file of another shard are borrowed by a box."""
     keys, encoding = part.keys, _ENCODINGS[part.keys.dtype]
     if keys.shard == part.values.shard:
         return IdRun(keys.start, keys.end, encoding, file=file.number)
-    own = file.shard.number(files[keys.shard].file)
-    box = Box(Extent(keys.start, keys.end, file=own), encoding.itemsize, part.rows)
+    borrowed = file.shard.number(files[keys.shard].file)
+    box = Box(Extent(keys.start, keys.end, file=borrowed), encoding.itemsize, part.rows)
     number = file.shard.gather(GatheredRows(part.rows, encoding.itemsize, (box,)))
     return IdRun(0, keys.end - keys.start, encoding, file=number)

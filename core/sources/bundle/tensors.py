@@ -12,9 +12,9 @@ from edl_ckpt.core.sources.bundle.tables import add_table, find_tables
 from edl_ckpt.core.sources.steps.content import Content, Found
 
 
-def add_tensors(content: Content, index: Index, found: Mapping[int, Found]) -> None:
+def add_tensors(content: Content, index: Index, opened: Mapping[int, Found]) -> None:
     """Add every tensor whose bytes are in open files; a shard whose file ends too early is left out."""
-    files = {number: DataFile(one.shard, one.file, one.number) for number, one in found.items()}
+    files = {number: DataFile(one.shard, one.file, one.number) for number, one in opened.items()}
     for number, error in _cut_short(index, files):
         content.fail(files.pop(number).shard, error)
     used: set[str] = set()
