@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from edl_ckpt.core.sources.bundle import format as bundle
+from edl_ckpt.core.sources.dcp import format as dcp
 from edl_ckpt.core.sources.steps.interface import Format
 
-FORMATS: Final[tuple[Format, ...]] = (bundle,)
+FORMATS: Final[tuple[Format, ...]] = (dcp, bundle)
 """The first one that has a part of a step names its system."""

@@ -1,0 +1,91 @@
+"""Checkpoints of torch.distributed.checkpoint (DCP): a `.metadata`, and the files `__R_N.distcp` of each rank R.
+
+`.metadata` is written last, so files without it are no checkpoint yet. It names the items of all files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from edl_ckpt.core.base.errors import UnsupportedError
+from edl_ckpt.core.sources.steps.content import Content
+from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
+
+system: Final = "dcp"
+HEAD: Final = ".metadata"
+_RANK: Final = re.compile(r"__([0-9]{1,6})_[0-9]+\.distcp")
+
+
+def heads(files: Files) -> list[str]:
+    """Return the indexes of a step: a job may save its model and its optimizer each in a directory of its own."""
+    return [path for path in files if path.rpartition("/")[2] == HEAD]
+
+
+def digest(data: bytes) -> Digest:
+    """Return where the last item in each file ends, by its path; errors as `metadata.items`."""
+    from edl_ckpt.core.sources.dcp import metadata  # most listings remember it
+
+    ends: dict[str, int] = {}
+    for item in metadata.items(metadata.read(data)):
+        ends[item.path] = max(item.end, ends.get(item.path, 0))
+    return ends
+
+
+def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | None:
+    """Return the files of each rank; it lacks what an index names and no file has, and an index of files without."""
+    ranked = {path for path in files if _rank(path) is not None}
+    indexes = heads(files)
+    if not ranked and not indexes:
+        return None
+    faults: dict[str, Exception] = {}
+    ends: dict[str, int] = {}
+    for path in indexes:
+        known = digests[path]
+        if isinstance(known, Exception):
+            faults[path] = known
+        else:
+            ends |= {_folder(path) + name: end for name, end in known.items()}
+    without = {_folder(path) for path in ranked} - {_folder(path) for path in indexes}
+    shards: dict[int, list[str]] = {}
+    for path in sorted(ranked | (ends.keys() & files.keys())):
+        shards.setdefault(_rank(path) or 0, []).append(path)
+    return Claim(
+        shards,
+        max((_rank(path) or 0 for path in ends or ranked), default=0) + 1,
+        indexes,
+        [
+            *(f"{folder}{HEAD}" for folder in sorted(without)),
+            *(f"{path}: {fault}" for path, fault in faults.items() if not isinstance(fault, UnsupportedError)),
+            *_torn(files, ends),
+        ],
+        "; ".join(f"{path}: {fault}" for path, fault in faults.items() if isinstance(fault, UnsupportedError)),
+    )
+
+
+def _torn(files: Files, ends: Mapping[str, int]) -> Iterator[str]:
+    """Yield what is missing of files whose last items end somewhere."""
+    for path, end in sorted(ends.items()):
+        if path not in files:
+            yield path
+        elif files[path].size_bytes < end:
+            yield f"{path} ends at byte {files[path].size_bytes:,} of {end:,}"
+
+
+def _folder(path: str) -> str:
+    """Return the directory of a file, with a slash at its end; '' for that of the step."""
+    return path[: path.rfind("/") + 1]
+
+
+def _rank(path: str) -> int | None:
+    """Return the rank that saved a file; None for a file with another name."""
+    named = _RANK.fullmatch(path[path.rfind("/") + 1 :])
+    return int(named[1]) if named else None
+
+
+def index(content: Content) -> None:
+    """Add the tensors of every index of a version."""
+    from edl_ckpt.core.sources.dcp.indexing import add_all  # numpy: no listing needs it
+
+    add_all(content, HEAD)

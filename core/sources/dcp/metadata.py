@@ -1,0 +1,124 @@
+"""The index of a checkpoint of torch: which tensors there are, in which boxes, and where the item of each box lies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
+from edl_ckpt.core.sources.dcp.pickles import (
+    INDEX_NAMES,
+    BytesMetadata,
+    Chunk,
+    Index,
+    Metadata,
+    Properties,
+    Size,
+    StorageInfo,
+    TensorMetadata,
+    fields,
+    load,
+    pairs,
+)
+
+_MOST_DIMS: Final = 64
+"""As in torch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A box of a tensor: the first element and the number of elements in each dimension."""
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor and the boxes that it was saved in; without a dtype, a value that is no tensor."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """What was saved of a tensor, or of a value: the bytes [start, end) of a file. `offsets` tells its box."""
+
+    name: str
+    offsets: tuple[int, ...]
+    path: str
+    start: int
+    end: int
+
+
+def items(root: object) -> Iterator[Item]:
+    """Yield the items of an index; CorruptError for a path that leads out of its directory."""
+    for index, info in pairs(fields(root, Metadata).get("storage_data")):
+        key, place = fields(index, Index), fields(info, StorageInfo)
+        name, path = key.get("fqn"), place.get("relative_path")
+        if type(name) is not str or type(path) is not str:
+            raise CorruptError("the index has an item without a name or a file")
+        if place.get("transform_descriptors"):
+            raise UnsupportedError(f"{name!r}: its bytes are transformed, such as compressed or encrypted")
+        if not path or any(part in {"", ".", ".."} for part in path.split("/")) or "\\" in path or "\0" in path:
+            raise CorruptError(f"{name!r}: its file has a path that leads out of the directory: {path!r}")
+        start, length = place.get("offset"), place.get("length")
+        if type(start) is not int or type(length) is not int or start < 0 or length < 0:
+            raise CorruptError(f"{name!r}: its item has no offset and length")
+        yield Item(name, _numbers(key.get("offset")), path, start, start + length)
+
+
+def tensors(root: object) -> Iterator[Tensor]:
+    """Yield the tensors of an index, and the values that are none."""
+    for name, stored in pairs(fields(root, Metadata).get("state_dict_metadata")):
+        if type(name) is not str:
+            raise CorruptError("the index has a tensor whose name is no text")
+        if type(stored) is BytesMetadata:
+            yield Tensor(name, "", (), ())
+            continue
+        tensor = fields(stored, TensorMetadata)
+        yield Tensor(name, _dtype(name, tensor), _numbers(tensor.get("size")), tuple(_pieces(name, tensor)))
+
+
+def _dtype(name: str, tensor: dict[str, Any]) -> str:
+    """Return the dtype of a tensor, the first of its properties."""
+    properties = tensor.get("properties")
+    state = getattr(properties, "state", ()) if type(properties) is Properties else ()
+    if type(state) is not tuple or not state or type(state[0]) is not str:
+        raise CorruptError(f"{name!r}: the index does not say its dtype")
+    return state[0]
+
+
+def _pieces(name: str, tensor: dict[str, Any]) -> Iterator[Piece]:
+    dims, chunks = len(_numbers(tensor.get("size"))), tensor.get("chunks")
+    for chunk in chunks if type(chunks) is list else ():
+        box = fields(chunk, Chunk)
+        piece = Piece(_numbers(box.get("offsets")), _numbers(box.get("sizes")))
+        if not len(piece.offsets) == len(piece.sizes) == dims:
+            raise CorruptError(f"{name!r}: a box has another number of dimensions than the tensor")
+        yield piece
+
+
+def _numbers(stored: object) -> tuple[int, ...]:
+    """Return a torch.Size; () for None."""
+    if stored is None:
+        return ()
+    return whole_numbers(stored.args[0] if type(stored) is Size and len(stored.args) == 1 else stored)
+
+
+def whole_numbers(stored: Any) -> tuple[int, ...]:
+    """Return a tuple of sizes or offsets from a pickle; CorruptError for anything else."""
+    if type(stored) not in {tuple, list} or len(stored) > _MOST_DIMS or any(type(n) is not int for n in stored):
+        raise CorruptError("the pickle has something else instead of a shape")
+    if any(not 0 <= number < 1 << 62 for number in stored):
+        raise CorruptError("the pickle has a shape or an offset that is out of range")
+    return tuple(stored)
+
+
+def read(data: bytes) -> Any:
+    """Return the content of a `.metadata` file, for `items` and `tensors`; errors as `load`."""
+    return load(data, INDEX_NAMES)

@@ -1,0 +1,232 @@
+"""Pickles of torch, read without torch: names on a literal list stand for records of ours, and nothing else is made.
+
+Before the unpickler runs, one regular expression reads all of the bytes. It knows the opcodes that pickles of torch
+have, and no others. It also turns each dict into a list of keys and values. So the unpickler never hashes anything,
+which could take exponential time, and BUILD has no dict that it could write into an object.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import pickle
+import re
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any, Final
+
+from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
+
+_SHORT_TEXT: Final = 256
+_LONG_TEXT: Final = 2048
+"""No name in a checkpoint has so many bytes."""
+_AS_LISTS: Final = {b"}": b"]", b"u": b"e", b"s": b"\x86a", b".": b"."}
+"""What makes a list instead of a dict: one item alone becomes a pair in the list."""
+_DAMAGE: Final = (
+    pickle.UnpicklingError,
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What the unpickler raises for bytes that are no pickle, and records for arguments that they cannot have."""
+
+
+class Record:
+    """An object in a pickle: the arguments that it is made with, and its state, both as they were stored."""
+
+    __slots__ = ("args", "state")
+
+    def __init__(self, *args: object) -> None:
+        self.args = args
+
+    def __setstate__(self, state: object) -> None:
+        self.state = state
+
+
+class Metadata(Record):
+    """The content of a `.metadata` file."""
+
+    __slots__ = ()
+
+
+class TensorMetadata(Record):
+    """The dtype, the shape and the boxes of a tensor."""
+
+    __slots__ = ()
+
+
+class BytesMetadata(Record):
+    """A value that is no tensor."""
+
+    __slots__ = ()
+
+
+class Chunk(Record):
+    """The offsets and the sizes of a box."""
+
+    __slots__ = ()
+
+
+class Properties(Record):
+    """The dtype of a tensor, and what only its program needs."""
+
+    __slots__ = ()
+
+
+class Index(Record):
+    """The name of a tensor and the offsets of a box."""
+
+    __slots__ = ()
+
+
+class StorageInfo(Record):
+    """The file, the offset and the length of an item."""
+
+    __slots__ = ()
+
+
+class Size(Record):
+    """A tuple of whole numbers."""
+
+    __slots__ = ()
+
+
+class Rebuilt(Record):
+    """A tensor: its storage, the offset in it, its sizes and its strides."""
+
+    __slots__ = ()
+
+
+class Other(Record):
+    """What nothing here depends on."""
+
+    __slots__ = ()
+
+
+_METADATA: Final = "torch.distributed.checkpoint.metadata"
+_SHARDED: Final = "torch.distributed._shard.sharded_tensor.metadata"
+_DTYPES: Final = (
+    *("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"),
+    *("uint64", "bool", "complex32", "complex64", "complex128", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2"),
+    *("float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2", "qint8", "quint8", "qint32", "quint4x2"),
+)
+INDEX_NAMES: Final[dict[str, object]] = {
+    f"{_METADATA} Metadata": Metadata,
+    "megatron.core.dist_checkpointing.strategies.torch MCoreMetadata": Metadata,
+    f"{_METADATA} TensorStorageMetadata": TensorMetadata,
+    f"{_METADATA} BytesStorageMetadata": BytesMetadata,
+    f"{_METADATA} ChunkStorageMetadata": Chunk,
+    f"{_METADATA} MetadataIndex": Index,
+    f"{_METADATA} TensorProperties": Properties,
+    f"{_SHARDED} TensorProperties": Properties,
+    f"{_METADATA} StorageMeta": Other,
+    f"{_METADATA} _MEM_FORMAT_ENCODING": Other,
+    f"{_SHARDED} MEM_FORMAT_ENCODING": Other,
+    "torch.distributed.checkpoint.filesystem _StorageInfo": StorageInfo,
+    "torch.serialization _get_layout": Other,
+    "torch Size": Size,
+    "collections OrderedDict": Other,
+    **{f"{module} {name}": Other for module in ("pathlib", "pathlib._local") for name in ("PosixPath", "WindowsPath")},
+    **{f"torch {name}": name for name in _DTYPES},
+}
+"""Every name that the `.metadata` of torch and Megatron may have."""
+TENSOR_NAMES: Final[dict[str, object]] = {
+    "torch._utils _rebuild_tensor_v2": Rebuilt,
+    "torch._utils _rebuild_tensor_v3": Rebuilt,
+    "torch Size": Size,
+    "collections OrderedDict": Other,
+    "torch.storage UntypedStorage": "",
+    "torch FloatStorage": "float32",
+    "torch DoubleStorage": "float64",
+    "torch HalfStorage": "float16",
+    "torch BFloat16Storage": "bfloat16",
+    "torch CharStorage": "int8",
+    "torch ShortStorage": "int16",
+    "torch IntStorage": "int32",
+    "torch LongStorage": "int64",
+    "torch ByteStorage": "uint8",
+    "torch BoolStorage": "bool",
+    **{f"torch {name}": name for name in _DTYPES},
+}
+"""Every name that the pickle of a tensor may have."""
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, data: bytes, names: dict[str, object]) -> None:
+        super().__init__(io.BytesIO(data))
+        self._names = names
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        try:
+            return self._names[f"{module} {name}"]
+        except KeyError:
+            raise UnsupportedError(f"the pickle has a name that no checkpoint of torch has: {module}.{name}") from None
+
+    def persistent_load(self, pid: Any, /) -> Any:
+        return Record(pid)
+
+
+@functools.cache
+def _opcodes(longest: int) -> re.Pattern[bytes]:
+    """Return what matches opcodes that change nothing in a dict, and then one that does, or the last one.
+
+    Numbers in opcodes are sizes of what follows, or places in the memo, of which each byte of a pickle adds one at
+    most; so no LONG_BINPUT, which names a place by itself. Texts are shorter than `longest`.
+    """
+    short, long = (
+        b"|".join(re.escape(size.to_bytes(width, "little")) + b".{%d}" % size for size in range(least))
+        for width, least in ((1, _SHORT_TEXT), (4, longest))
+    )
+    plain = rb"[N()\]Rbaet\x81\x85-\x89\x93\x94Q]++|[Khq\x80].|M..|[Jj].{4}|[G\x95].{8}|c[\w.]{1,99}+\n\w{1,99}+\n"
+    whole = b"|".join(b"%c.{%d}" % (size, size) for size in range(9))
+    return re.compile(rb"(?s)((?:%b|\x8c(?:%b)|X(?:%b)|\x8a(?:%b))*+)([}us.])" % (plain, short, long, whole))
+
+
+def _without_dicts(data: bytes) -> bytes:
+    """Return a pickle with lists instead of dicts; CorruptError for one with other opcodes than those of torch."""
+    for longest in (_SHORT_TEXT, _LONG_TEXT):  # the larger expression takes 0.1 s to compile
+        pieces = _opcodes(longest).split(data)
+        opcodes = pieces[2::3]
+        if not any(pieces[::3]) and opcodes[-1:] == [b"."] and opcodes.count(b".") == 1:
+            pieces[2::3] = [_AS_LISTS[opcode] for opcode in opcodes]
+            return b"".join(pieces)
+    stop = next((n for n in range(0, len(pieces), 3) if pieces[n] or pieces[n - 1 : n] == [b"."]), len(pieces))
+    message = "the pickle is damaged, or has something that no checkpoint of torch has"
+    raise CorruptError(message, offset=sum(map(len, pieces[:stop])))
+
+
+def load(data: bytes, names: dict[str, object]) -> Any:
+    """Return the object in a pickle: `Record`, lists, tuples, texts and numbers; dicts are lists, see `pairs`.
+
+    Raises CorruptError for what is no pickle of torch, UnsupportedError for a name that is not among `names`.
+    """
+    plain = _without_dicts(data)
+    try:
+        return _Unpickler(plain, names).load()
+    except _DAMAGE as error:
+        raise CorruptError(f"the pickle is damaged: {type(error).__name__}") from None
+
+
+def pairs(stored: object) -> Iterator[tuple[Any, Any]]:
+    """Yield the items of a dict, which is a list of keys and values, or of pairs of them; CorruptError for no such."""
+    if type(stored) is not list:
+        raise CorruptError("the pickle has something else instead of a dict")
+    flat = stored
+    if tuple in map(type, stored):
+        flat = list(chain.from_iterable(each if type(each) is tuple else (each,) for each in stored))
+    if len(flat) % 2:
+        raise CorruptError("the pickle has a dict with a key that has no value")
+    return zip(flat[::2], flat[1::2], strict=True)
+
+
+def fields(record: object, kind: type[Record]) -> dict[str, Any]:
+    """Return the state of a record of one kind by names; CorruptError for anything else."""
+    if type(record) is not kind:
+        raise CorruptError(f"the pickle has something else instead of {kind.__name__}")
+    named = dict.fromkeys(()) if not hasattr(record, "state") else pairs(record.state)
+    return {name: value for name, value in named if type(name) is str}
