@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
 from places import TOP
 
 SAVED = TOP / "tests/data/systems/dcp"

@@ -1,6 +1,6 @@
 """What torch itself reads from a checkpoint, and random models of TorchRec: run by a Python that has both installed.
 
-    python torchrec_models.py truth CHECKPOINT OUT.npz     all tensors, as `dcp.load` reads them
+python torchrec_models.py truth CHECKPOINT OUT.npz     all tensors, as `dcp.load` reads them
 """
 
 from __future__ import annotations

@@ -57,10 +57,10 @@ def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | No
         indexes,
         [
             *(f"{folder}{HEAD}" for folder in sorted(without)),
-            *(f"{path}: {fault}" for path, fault in faults.items() if not isinstance(fault, UnsupportedError)),
+            *(_words(path, fault) for path, fault in faults.items() if not isinstance(fault, UnsupportedError)),
             *_torn(files, ends),
         ],
-        "; ".join(f"{path}: {fault}" for path, fault in faults.items() if isinstance(fault, UnsupportedError)),
+        "; ".join(_words(path, fault) for path, fault in faults.items() if isinstance(fault, UnsupportedError)),
     )
 
 
@@ -71,6 +71,12 @@ def _torn(files: Files, ends: Mapping[str, int]) -> Iterator[str]:
             yield path
         elif files[path].size_bytes < end:
             yield f"{path} ends at byte {files[path].size_bytes:,} of {end:,}"
+
+
+def _words(path: str, fault: Exception) -> str:
+    """Return what is wrong with an index."""
+    offset = getattr(fault, "offset", None)
+    return f"{path}: {getattr(fault, 'message', fault)}" + ("" if offset is None else f" (at byte {offset})")
 
 
 def _folder(path: str) -> str:

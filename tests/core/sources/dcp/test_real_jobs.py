@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from torch_checkpoints import SAVED, raw, truth
 
 from edl_ckpt.core import open_checkpoint
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.reading.reader import Checkpoint
+from torch_checkpoints import SAVED, raw, truth
 
 USER = "model.ebc.embedding_bags.user.weight"
 MOMENTUM = "optim.state.ebc.embedding_bags.user.weight.user.momentum1"
@@ -37,7 +37,9 @@ def test_torchrec_tables_are_read_as_torch_reads_them() -> None:
     with open_checkpoint(f"{SAVED}/torchrec@2") as checkpoint:
         compare(checkpoint, "torchrec")
         assert not any(shard.problems for shard in checkpoint.shards)
-        assert [[entry.ids[0].first for _, entry in checkpoint.entries(name)] for name in (USER, MOMENTUM)] == [[0, 502]] * 2
+        assert [[entry.ids[0].first for _, entry in checkpoint.entries(name)] for name in (USER, MOMENTUM)] == [
+            [0, 502]
+        ] * 2
         assert checkpoint.placement(USER) is Placement.RANGES
         assert checkpoint.placement(USER.replace("user", "item")) is Placement.WHOLE_TABLE
         info = checkpoint.infos[MOMENTUM]
@@ -64,7 +66,9 @@ def test_dtensors_in_boxes_of_both_dimensions() -> None:
 def test_managed_collision_tables_have_raw_ids() -> None:
     """A raw id has the row that its mapping names, in the table and its optimizer's state; padding is no id."""
     expected = truth(SAVED / "mch.npz")
-    raw_ids, rows = (expected[MCH + n].data.view(np.int64) for n in ("_mch_sorted_raw_ids", "_mch_remapped_ids_mapping"))
+    raw_ids, rows = (
+        expected[MCH + n].data.view(np.int64) for n in ("_mch_sorted_raw_ids", "_mch_remapped_ids_mapping")
+    )
     live = raw_ids != PADDING
     with open_checkpoint(f"{SAVED}/mch@6") as checkpoint:
         for name, info in checkpoint.infos.items():
