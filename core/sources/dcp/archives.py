@@ -18,7 +18,7 @@ from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.base.packing import near
 from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.sources.dcp.metadata import Item, whole_numbers
-from edl_ckpt.core.sources.dcp.pickles import TENSOR_NAMES, Rebuilt, Record, load
+from edl_ckpt.core.sources.dcp.pickles import TENSOR_NAMES, Pickled, PickledValues, load
 from edl_ckpt.core.storage.interface import RangeReader
 
 _HEAD_BYTES: Final = 1536
@@ -41,7 +41,7 @@ _Fault: TypeAlias = CorruptError | UnsupportedError
 
 
 @dataclass(frozen=True, slots=True)
-class Values:
+class ItemValues:
     """The tensor of an item: where its storage lies in the file, and the place of the first element there.
 
     `strides` are bytes for each dimension. `crc` is that of the bytes [start, end).
@@ -70,7 +70,7 @@ def in_c_order(sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> b
     return True
 
 
-class _Member(NamedTuple):
+class _ZipMember(NamedTuple):
     crc: int
     size: int
     header: int
@@ -96,8 +96,8 @@ class _Archive:
 
     def _fields(self, kind: struct.Struct, offset: int, mark: bytes) -> tuple[int, ...]:
         """Return the numbers of a record of the zip, without its mark."""
-        found, *numbers = kind.unpack(self._read(offset, kind.size))
-        if found != mark:
+        stored_mark, *numbers = kind.unpack(self._read(offset, kind.size))
+        if stored_mark != mark:
             raise CorruptError("its zip has no record where one must be", offset=self._item.start + max(offset, 0))
         return tuple(numbers)
 
@@ -114,20 +114,20 @@ class _Archive:
         return self._read(start, size)
 
     @functools.cached_property
-    def _members(self) -> dict[str, _Member]:
+    def _members(self) -> dict[str, _ZipMember]:
         """Return the members by their names, without the name of the archive."""
-        data, at = self._directory(), 0
-        members: dict[str, _Member] = {}
-        while at < len(data):
-            if len(data) - at < _ENTRY.size or data[at : at + 4] != b"PK\1\2":
+        data, position = self._directory(), 0
+        members: dict[str, _ZipMember] = {}
+        while position < len(data):
+            if len(data) - position < _ENTRY.size or data[position : position + 4] != b"PK\1\2":
                 raise CorruptError("the directory of its zip is damaged", offset=self._item.start)
-            method, crc, packed, size, named, extra, comment, header = _ENTRY.unpack_from(data, at)
-            at += _ENTRY.size + named + extra + comment
-            name = data[at - named - extra - comment :][:named].decode("utf-8", "replace")
-            size, packed, header = _in_extra(data[at - extra - comment :][:extra], size, packed, header)
+            method, crc, packed, size, named, extra, comment, header = _ENTRY.unpack_from(data, position)
+            position += _ENTRY.size + named + extra + comment
+            name = data[position - named - extra - comment :][:named].decode("utf-8", "replace")
+            size, packed, header = _in_extra(data[position - extra - comment :][:extra], size, packed, header)
             if method or size != packed:
                 raise UnsupportedError(f"its zip has a compressed member: {name}")
-            members[name.partition("/")[2]] = _Member(crc, size, header)
+            members[name.partition("/")[2]] = _ZipMember(crc, size, header)
         return members
 
     def _extent(self, name: str) -> tuple[int, int, int]:
@@ -152,7 +152,7 @@ class _Archive:
             )
         return data
 
-    def values(self) -> Values:
+    def values(self) -> ItemValues:
         """Return the tensor."""
         if "byteorder" in self._members and self._content("byteorder") != b"little":
             raise UnsupportedError("its values are big-endian")
@@ -165,7 +165,7 @@ class _Archive:
             raise CorruptError(message, offset=self._item.start + start)
         base = self._item.start
         in_bytes = tuple(stride * itemsize for stride in strides)
-        return Values(dtype, shape, in_bytes, base + start + first * itemsize, base + start, base + end, crc)
+        return ItemValues(dtype, shape, in_bytes, base + start + first * itemsize, base + start, base + end, crc)
 
 
 def _in_extra(extra: bytes, *numbers: int) -> Iterator[int]:
@@ -181,7 +181,7 @@ def _in_extra(extra: bytes, *numbers: int) -> Iterator[int]:
             long = long[8:]
 
 
-class _Tensor(NamedTuple):
+class _Rebuilt(NamedTuple):
     """What the pickle of an item says: its dtype, the key of its storage, and numbers of elements."""
 
     dtype: str
@@ -193,11 +193,11 @@ class _Tensor(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)
-def _tensor(pickled: bytes) -> _Tensor:
+def _tensor(pickled: bytes) -> _Rebuilt:
     """Return what `data.pkl` says of a tensor."""
     tensor = load(pickled, TENSOR_NAMES)
-    args = tensor.args if type(tensor) is Rebuilt else ()
-    storage = args[0].args[0] if args and type(args[0]) is Record else ()
+    args = tensor.args if type(tensor) is PickledValues else ()
+    storage = args[0].args[0] if args and type(args[0]) is Pickled else ()
     if type(storage) is not tuple or len(storage) != 5 or len(args) < 6:
         raise CorruptError("its pickle is no tensor")
     _, dtype, key, _, length = storage
@@ -209,12 +209,12 @@ def _tensor(pickled: bytes) -> _Tensor:
     shape, strides = whole_numbers(args[2]), whole_numbers(args[3])
     if len(shape) != len(strides):
         raise CorruptError("its pickle has strides for other dimensions than those of its shape")
-    return _Tensor(dtype, key, elements // DTYPES[dtype].itemsize if untyped else elements, first, shape, strides)
+    return _Rebuilt(dtype, key, elements // DTYPES[dtype].itemsize if untyped else elements, first, shape, strides)
 
 
 def read_values(
     reader: RangeReader, items: Sequence[Item]
-) -> Iterator[tuple[Item, Values | CorruptError | UnsupportedError]]:
+) -> Iterator[tuple[Item, ItemValues | CorruptError | UnsupportedError]]:
     """Yield the tensor of each item of a file, in the order of the file, or why it cannot be read."""
     ends: list[tuple[Item, int, int]] = []
     last = 0
@@ -231,9 +231,9 @@ def read_values(
         ends.append((item, max(item.start, last - _TAIL_BYTES), last))
     heads: dict[int, bytes] = {}
     gap = _FAR_BYTES if reader.block_bytes else _NEAR_BYTES
-    for start, end, some in near(ends, lambda one: one[1:], gap, _MOST_BYTES):
+    for start, end, close in near(ends, lambda one: one[1:], gap, _MOST_BYTES):
         data = reader.read(start, end - start)
-        for item, first, stop in some:
+        for item, first, stop in close:
             part = data[first - start : stop - start]
             if item.start in heads:
                 yield item, _parsed(reader, item, heads.pop(item.start), part)
@@ -241,7 +241,7 @@ def read_values(
                 heads[item.start] = part
 
 
-def _parsed(reader: RangeReader, item: Item, head: bytes, tail: bytes) -> Values | _Fault:
+def _parsed(reader: RangeReader, item: Item, head: bytes, tail: bytes) -> ItemValues | _Fault:
     try:
         return _Archive(reader, item, head, tail).values()
     except CorruptError as error:

@@ -12,8 +12,8 @@ from typing import Final
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.model.tables import Box, Extent, GatheredRows
-from edl_ckpt.core.sources.dcp.archives import Values, in_c_order
-from edl_ckpt.core.sources.dcp.metadata import Item, Piece, Tensor
+from edl_ckpt.core.sources.dcp.archives import ItemValues, in_c_order
+from edl_ckpt.core.sources.dcp.metadata import IndexedTensor, Item, SavedBox
 from edl_ckpt.core.sources.steps.content import Found
 
 _MOST_BOXES: Final = 1 << 16
@@ -25,26 +25,26 @@ _ROW_BYTES: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BoxValues:
     """A box of a tensor, and where its values are."""
 
-    piece: Piece
-    found: Found
-    values: Values
+    piece: SavedBox
+    stored_in: Found
+    values: ItemValues
     item: Item
 
 
 @dataclass(slots=True)
-class Saved:
+class SavedTensor:
     """A tensor and those of its boxes that have values here."""
 
-    tensor: Tensor
-    parts: list[Part] = field(default_factory=list)
+    tensor: IndexedTensor
+    parts: list[BoxValues] = field(default_factory=list)
     whole: bool = True
     """True when that is all of them."""
 
     @property
-    def first(self) -> Part:
+    def first(self) -> BoxValues:
         """Return its first box."""
         return min(self.parts, key=lambda part: part.piece.offsets)
 
@@ -59,56 +59,56 @@ class Saved:
         return math.prod(self.tensor.shape) * self.dtype.itemsize
 
 
-def untiled(shape: Sequence[int], pieces: Sequence[Piece]) -> str:
+def untiled(shape: Sequence[int], pieces: Sequence[SavedBox]) -> str:
     """Return why some boxes do not tile a shape exactly; '' when they do.
 
     Count each corner of each box, with a sign that alternates from corner to corner: the sums over all boxes are those
     of the shape alone if and only if each element is in one box.
 
-    >>> untiled([4], [Piece((0,), (3,)), Piece((3,), (1,))])
+    >>> untiled([4], [SavedBox((0,), (3,)), SavedBox((3,), (1,))])
     ''
-    >>> untiled([4], [Piece((0,), (3,)), Piece((2,), (2,))])
+    >>> untiled([4], [SavedBox((0,), (3,)), SavedBox((2,), (2,))])
     'its 2 boxes overlap, or leave a gap'
     """
     split = [n for n, size in enumerate(shape) if any(p.offsets[n] or p.sizes[n] != size for p in pieces)]
     if len(split) > _MOST_SPLIT:
         raise UnsupportedError(f"it is split in {len(split)} dimensions")
     corners: Counter[tuple[int, ...]] = Counter()
-    for sign, boxes in ((1, pieces), (-1, [Piece((0,) * len(shape), tuple(shape))])):
+    for sign, boxes in ((1, pieces), (-1, [SavedBox((0,) * len(shape), tuple(shape))])):
         for box in boxes:
             edges = [((box.offsets[n], 1), (box.offsets[n] + box.sizes[n], -1)) for n in split]
             for corner in product(*edges):
-                corners[tuple(place for place, _ in corner)] += sign * math.prod(one for _, one in corner)
+                corners[tuple(edge for edge, _ in corner)] += sign * math.prod(one for _, one in corner)
     if any(corners.values()):
         return f"its {len(pieces)} boxes overlap, or leave a gap"
     return ""
 
 
-def gathered(shape: Sequence[int], parts: Sequence[Part], number: Callable[[Found], int]) -> GatheredRows:
+def gathered(shape: Sequence[int], parts: Sequence[BoxValues], number: Callable[[Found], int]) -> GatheredRows:
     """Return the rows of a tensor of a shape, whose boxes tile it; `number` gives the number of a file.
 
     Rows are as long as the boxes allow: a row of the first dimensions, or one element. Raises UnsupportedError for more
     pieces than a reader can hold.
     """
     itemsize = DTYPES[parts[0].values.dtype].itemsize
-    places = [_Place(part, tuple(shape), part.piece.offsets, part.values.strides) for part in parts]
+    places = [_PlacedBox(part, tuple(shape), part.piece.offsets, part.values.strides) for part in parts]
     if len(shape) == 1:
         places = _in_rows(places, itemsize)
     elif not shape:
-        places = [_Place(part, (1,), (0,), (itemsize,)) for part in parts]
+        places = [_PlacedBox(part, (1,), (0,), (itemsize,)) for part in parts]
     dims = places[0].shape
-    counts = {axis: sum(place.count(axis, itemsize) for place in places) for axis in range(1, len(dims) + 1)}
+    counts = {axis: sum(placed.count(axis, itemsize) for placed in places) for axis in range(1, len(dims) + 1)}
     axis = min(counts, key=lambda axis: counts[axis])
     if counts[axis] > _MOST_BOXES:
         raise UnsupportedError(f"it is stored in {counts[axis]} pieces")
-    boxes = [box for place in places for box in place.boxes(axis, itemsize, number(place.part.found))]
+    boxes = [box for placed in places for box in placed.boxes(axis, itemsize, number(placed.part.stored_in))]
     rows = math.prod(dims[:axis])
     boxes.sort(key=lambda box: (box.first, box.column))
     return GatheredRows(rows, math.prod(dims[axis:]) * itemsize, tuple(boxes))
 
 
 def table_boxes(
-    dim: int, parts: Sequence[Part], first: int, rows: int, number: Callable[[Found], int]
+    dim: int, parts: Sequence[BoxValues], first: int, rows: int, number: Callable[[Found], int]
 ) -> tuple[Box, ...]:
     """Return the boxes of rows [first, first + rows) of a table, which some parts of it tile."""
     itemsize = DTYPES[parts[0].values.dtype].itemsize
@@ -116,31 +116,31 @@ def table_boxes(
     places = []
     for part in parts:
         begin, *columns = part.piece.offsets
-        places.append(_Place(part, shape, (begin - first, *columns), part.values.strides))
-    if sum(place.count(1, itemsize) for place in places) > _MOST_BOXES:
+        places.append(_PlacedBox(part, shape, (begin - first, *columns), part.values.strides))
+    if sum(placed.count(1, itemsize) for placed in places) > _MOST_BOXES:
         raise UnsupportedError("its rows are stored in too many pieces")
-    boxes = [box for place in places for box in place.boxes(1, itemsize, number(place.part.found))]
+    boxes = [box for placed in places for box in placed.boxes(1, itemsize, number(placed.part.stored_in))]
     return tuple(sorted(boxes, key=lambda box: (box.first, box.column)))
 
 
-def _in_rows(places: Sequence[_Place], itemsize: int) -> list[_Place]:
+def _in_rows(places: Sequence[_PlacedBox], itemsize: int) -> list[_PlacedBox]:
     """Return a tensor with one dimension as rows of elements that each box has whole."""
-    if any(not place.part.values.is_plain for place in places):
+    if any(not placed.part.values.is_plain for placed in places):
         return list(places)
     (length,) = places[0].shape
-    common = math.gcd(length, *(n for place in places for n in (*place.offsets, *place.part.piece.sizes)))
+    common = math.gcd(length, *(n for placed in places for n in (*placed.offsets, *placed.part.piece.sizes)))
     row = next(n for n in range(min(max(_ROW_BYTES // itemsize, 1), max(common, 1)), 0, -1) if common % n == 0)
     return [
-        _Place(place.part, (length // row, row), (place.offsets[0] // row, 0), (row * itemsize, itemsize), row)
-        for place in places
+        _PlacedBox(placed.part, (length // row, row), (placed.offsets[0] // row, 0), (row * itemsize, itemsize), row)
+        for placed in places
     ]
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _PlacedBox:
     """A box in a shape: its offsets there, the strides of its values in bytes."""
 
-    part: Part
+    part: BoxValues
     shape: tuple[int, ...]
     offsets: tuple[int, ...]
     strides: tuple[int, ...]

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from edl_ckpt.core.base.errors import UnsupportedError
+from edl_ckpt.core.sources.dcp import metadata
+from edl_ckpt.core.sources.dcp.indexing import add_all
 from edl_ckpt.core.sources.steps.content import Content
 from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
 
@@ -25,8 +27,6 @@ def heads(files: Files) -> list[str]:
 
 def digest(data: bytes) -> Digest:
     """Return where the last item in each file ends, by its path; errors as `metadata.items`."""
-    from edl_ckpt.core.sources.dcp import metadata  # most listings remember it
-
     ends: dict[str, int] = {}
     for item in metadata.items(metadata.read(data)):
         ends[item.path] = max(item.end, ends.get(item.path, 0))
@@ -92,6 +92,4 @@ def _rank(path: str) -> int | None:
 
 def index(content: Content) -> None:
     """Add the tensors of every index of a version."""
-    from edl_ckpt.core.sources.dcp.indexing import add_all  # numpy: no listing needs it
-
     add_all(content, HEAD)

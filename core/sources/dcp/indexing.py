@@ -12,26 +12,26 @@ from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.model.tables import Blob, DenseEntry, Extent, Problem, StoredSum
 from edl_ckpt.core.sources.dcp import metadata
 from edl_ckpt.core.sources.dcp.archives import read_values
-from edl_ckpt.core.sources.dcp.boxes import Part, Saved, gathered, untiled
-from edl_ckpt.core.sources.dcp.metadata import Item, Tensor
+from edl_ckpt.core.sources.dcp.boxes import BoxValues, SavedTensor, gathered, untiled
+from edl_ckpt.core.sources.dcp.metadata import IndexedTensor, Item
 from edl_ckpt.core.sources.dcp.tables import add_tables
 from edl_ckpt.core.sources.steps.content import Content, Found
 from edl_ckpt.core.sources.steps.interface import HEAD_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class _Index:
+class _ReadIndex:
     """What one index names, and the directory that it is in, with a slash at its end."""
 
     folder: str
-    found: Found
-    tensors: Sequence[Tensor]
+    stored_in: Found
+    tensors: Sequence[IndexedTensor]
     items: Sequence[Item]
 
 
 def add_all(content: Content, head: str) -> None:
     """Add the tensors of every index, a file that is named `head`, to the content of a version."""
-    saved: dict[str, Saved] = {}
+    saved: dict[str, SavedTensor] = {}
     for index in _with_different_names(list(_indexes(content, head))):
         saved |= {one.tensor.name: one for one in _saved(content, index) if one.parts}
     add_tables(saved)
@@ -39,20 +39,20 @@ def add_all(content: Content, head: str) -> None:
         _add_variable(one)
 
 
-def _indexes(content: Content, head: str) -> Iterator[_Index]:
+def _indexes(content: Content, head: str) -> Iterator[_ReadIndex]:
     """Yield the indexes that can be read."""
-    for name, found in content.files.items():
-        if name.rpartition("/")[2] != head or found.reader is None:
+    for name, stored_in in content.files.items():
+        if name.rpartition("/")[2] != head or stored_in.reader is None:
             continue
         try:
-            root = metadata.read(found.reader.read(0, min(found.reader.size_bytes, HEAD_BYTES)))
-            yield _Index(name[: -len(head)], found, list(metadata.tensors(root)), list(metadata.items(root)))
+            root = metadata.read(stored_in.reader.read(0, min(stored_in.reader.size_bytes, HEAD_BYTES)))
+            yield _ReadIndex(name[: -len(head)], stored_in, list(metadata.tensors(root)), list(metadata.items(root)))
         except (CorruptError, UnsupportedError) as error:
-            error.path = error.path or found.file.path
-            content.fail(found.shard, error)
+            error.path = error.path or stored_in.file.path
+            content.fail(stored_in.shard, error)
 
 
-def _with_different_names(indexes: Sequence[_Index]) -> Iterator[_Index]:
+def _with_different_names(indexes: Sequence[_ReadIndex]) -> Iterator[_ReadIndex]:
     """Yield indexes; names that two of them have get those of their directories before them."""
     counts = Counter(tensor.name for index in indexes for tensor in index.tensors)
     for index in indexes:
@@ -62,10 +62,10 @@ def _with_different_names(indexes: Sequence[_Index]) -> Iterator[_Index]:
         }
         tensors = [replace(tensor, name=named[tensor.name]) for tensor in index.tensors]
         items = [replace(item, name=named.get(item.name, item.name)) for item in index.items]
-        yield _Index(index.folder, index.found, tensors, items)
+        yield _ReadIndex(index.folder, index.stored_in, tensors, items)
 
 
-def _saved(content: Content, index: _Index) -> Iterator[Saved]:
+def _saved(content: Content, index: _ReadIndex) -> Iterator[SavedTensor]:
     """Yield the tensors of an index with dtypes of ours; add all else that it names as blobs, and what is wrong."""
     tensors = {tensor.name: tensor for tensor in index.tensors if tensor.dtype in DTYPES}
     kinds = {tensor.name: tensor.dtype for tensor in index.tensors}
@@ -76,7 +76,7 @@ def _saved(content: Content, index: _Index) -> Iterator[Saved]:
             of_file[path].append(item)
         elif path in content.files:
             _add_blob(content.files[path], item, kinds.get(item.name) or "value")
-    parts: dict[tuple[str, tuple[int, ...]], Part | None] = {}
+    parts: dict[tuple[str, tuple[int, ...]], BoxValues | None] = {}
 
     def read(path: str) -> None:
         parts.update(_parts(content.files.get(path), tensors, of_file[path]))
@@ -85,43 +85,40 @@ def _saved(content: Content, index: _Index) -> Iterator[Saved]:
     for tensor in tensors.values():
         one = _whole(tensor, parts)
         if isinstance(one, str):
-            index.found.shard.problems.append(Problem("malformed", tensor.name, None, one))
+            index.stored_in.shard.problems.append(Problem("malformed", tensor.name, None, one))
         else:
             yield one
 
 
 def _parts(
-    found: Found | None, tensors: dict[str, Tensor], items: Sequence[Item]
-) -> Iterator[tuple[tuple[str, tuple[int, ...]], Part | None]]:
+    stored_in: Found | None, tensors: dict[str, IndexedTensor], items: Sequence[Item]
+) -> Iterator[tuple[tuple[str, tuple[int, ...]], BoxValues | None]]:
     """Yield the boxes of a file by names and offsets; None for one that cannot be read, whose shard gets a problem."""
     yield from (((item.name, item.offsets), None) for item in items)
-    if found is None or found.reader is None:
+    if stored_in is None or stored_in.reader is None:
         return
-    for item, values in read_values(found.reader, items):
+    for item, values in read_values(stored_in.reader, items):
         piece = next((p for p in tensors[item.name].pieces if p.offsets == item.offsets), None)
         wanted = tensors[item.name].dtype
         if isinstance(values, UnsupportedError):
-            extent = Extent(item.start, item.end, file=found.number)
-            found.shard.blobs.append(Blob(item.name, "item", extent))
-            found.shard.problems.append(
-                Problem("unsupported-item", item.name, item.start, values.message, warning=True)
-            )
+            _add_blob(stored_in, item, "item")
+            stored_in.shard.problems.append(_lost(item, values))
         elif isinstance(values, CorruptError):
-            found.shard.problems.append(Problem(values.code, item.name, values.offset, values.message))
+            stored_in.shard.problems.append(Problem(values.code, item.name, values.offset, values.message))
         elif piece is None or (values.dtype, values.shape) != (wanted, piece.sizes):
             said = f"{list(piece.sizes)} of {wanted}" if piece else "no box there"
             message = (
                 f"its item at {list(item.offsets)} has {list(values.shape)} of {values.dtype}; the index has {said}"
             )
-            found.shard.problems.append(Problem("malformed", item.name, item.start, message))
+            stored_in.shard.problems.append(Problem("malformed", item.name, item.start, message))
         else:
-            yield (item.name, item.offsets), Part(piece, found, values, item)
+            yield (item.name, item.offsets), BoxValues(piece, stored_in, values, item)
             if values.end > values.start:
-                extent = Extent(values.start, values.end, file=found.number)
-                found.shard.sums.append(StoredSum(item.name, "crc32", values.crc, (extent,)))
+                extent = Extent(values.start, values.end, file=stored_in.number)
+                stored_in.shard.sums.append(StoredSum(item.name, "crc32", values.crc, (extent,)))
 
 
-def _whole(tensor: Tensor, parts: dict[tuple[str, tuple[int, ...]], Part | None]) -> Saved | str:
+def _whole(tensor: IndexedTensor, parts: dict[tuple[str, tuple[int, ...]], BoxValues | None]) -> SavedTensor | str:
     """Return a tensor with its boxes, or why the index cannot be right."""
     pieces = [piece for piece in tensor.pieces if 0 not in piece.sizes] or list(tensor.pieces[:1])
     for piece in pieces:
@@ -133,11 +130,11 @@ def _whole(tensor: Tensor, parts: dict[tuple[str, tuple[int, ...]], Part | None]
     except UnsupportedError as error:
         return error.message
     there = [part for piece in pieces if (part := parts[tensor.name, piece.offsets])]
-    return Saved(tensor, there, whole=len(there) == len(pieces))
+    return SavedTensor(tensor, there, whole=len(there) == len(pieces))
 
 
-def _add_blob(found: Found, item: Item, kind: str) -> None:
-    found.shard.blobs.append(Blob(item.name, kind, Extent(item.start, item.end, file=found.number)))
+def _add_blob(stored_in: Found, item: Item, kind: str) -> None:
+    stored_in.shard.blobs.append(Blob(item.name, kind, Extent(item.start, item.end, file=stored_in.number)))
 
 
 def _lost(item: Item, error: UnsupportedError) -> Problem:
@@ -145,20 +142,18 @@ def _lost(item: Item, error: UnsupportedError) -> Problem:
     return Problem("unsupported-item", item.name, item.start, error.message, warning=True)
 
 
-def _add_variable(saved: Saved) -> None:
+def _add_variable(saved: SavedTensor) -> None:
     """Add a tensor to the shard of its first box; nothing where boxes of it are missing."""
     if not saved.whole:
         return
     tensor, first = saved.tensor, saved.first
-    shard, size = first.found.shard, saved.size_bytes
-    extent = Extent(first.values.first, first.values.first + size, file=first.found.number)
+    shard, size = first.stored_in.shard, saved.size_bytes
+    extent = Extent(first.values.first, first.values.first + size, file=first.stored_in.number)
     if size and not (len(saved.parts) == 1 and first.values.is_plain):
         try:
-            rows = gathered(tensor.shape, saved.parts, lambda found: shard.number(found.file))
+            rows = gathered(tensor.shape, saved.parts, lambda of_box: shard.number(of_box.file))
         except UnsupportedError as error:
-            shard.problems.append(
-                Problem("unsupported-item", tensor.name, first.item.start, error.message, warning=True)
-            )
+            shard.problems.append(_lost(first.item, error))
             return
         extent = Extent(0, size, file=shard.gather(rows))
     shard.variables.append(DenseEntry(tensor.name, saved.dtype, tensor.shape, extent, first.item.start))

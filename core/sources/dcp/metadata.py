@@ -9,14 +9,14 @@ from typing import Any, Final
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.sources.dcp.pickles import (
     INDEX_NAMES,
-    BytesMetadata,
-    Chunk,
-    Index,
-    Metadata,
-    Properties,
-    Size,
-    StorageInfo,
-    TensorMetadata,
+    PickledBox,
+    PickledBytes,
+    PickledIndex,
+    PickledItem,
+    PickledKey,
+    PickledProperties,
+    PickledSize,
+    PickledTensor,
     fields,
     load,
     pairs,
@@ -27,7 +27,7 @@ _MOST_DIMS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SavedBox:
     """A box of a tensor: the first element and the number of elements in each dimension."""
 
     offsets: tuple[int, ...]
@@ -35,13 +35,13 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class IndexedTensor:
     """A tensor and the boxes that it was saved in; without a dtype, a value that is no tensor."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    pieces: tuple[Piece, ...]
+    pieces: tuple[SavedBox, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,47 +57,47 @@ class Item:
 
 def items(root: object) -> Iterator[Item]:
     """Yield the items of an index; CorruptError for a path that leads out of its directory."""
-    for index, info in pairs(fields(root, Metadata).get("storage_data")):
-        key, place = fields(index, Index), fields(info, StorageInfo)
-        name, path = key.get("fqn"), place.get("relative_path")
+    for index, info in pairs(fields(root, PickledIndex).get("storage_data")):
+        key, stored = fields(index, PickledKey), fields(info, PickledItem)
+        name, path = key.get("fqn"), stored.get("relative_path")
         if type(name) is not str or type(path) is not str:
             raise CorruptError("the index has an item without a name or a file")
-        if place.get("transform_descriptors"):
+        if stored.get("transform_descriptors"):
             raise UnsupportedError(f"{name!r}: its bytes are transformed, such as compressed or encrypted")
         if not path or any(part in {"", ".", ".."} for part in path.split("/")) or "\\" in path or "\0" in path:
             raise CorruptError(f"{name!r}: its file has a path that leads out of the directory: {path!r}")
-        start, length = place.get("offset"), place.get("length")
+        start, length = stored.get("offset"), stored.get("length")
         if type(start) is not int or type(length) is not int or start < 0 or length < 0:
             raise CorruptError(f"{name!r}: its item has no offset and length")
         yield Item(name, _numbers(key.get("offset")), path, start, start + length)
 
 
-def tensors(root: object) -> Iterator[Tensor]:
+def tensors(root: object) -> Iterator[IndexedTensor]:
     """Yield the tensors of an index, and the values that are none."""
-    for name, stored in pairs(fields(root, Metadata).get("state_dict_metadata")):
+    for name, stored in pairs(fields(root, PickledIndex).get("state_dict_metadata")):
         if type(name) is not str:
             raise CorruptError("the index has a tensor whose name is no text")
-        if type(stored) is BytesMetadata:
-            yield Tensor(name, "", (), ())
+        if type(stored) is PickledBytes:
+            yield IndexedTensor(name, "", (), ())
             continue
-        tensor = fields(stored, TensorMetadata)
-        yield Tensor(name, _dtype(name, tensor), _numbers(tensor.get("size")), tuple(_pieces(name, tensor)))
+        tensor = fields(stored, PickledTensor)
+        yield IndexedTensor(name, _dtype(name, tensor), _numbers(tensor.get("size")), tuple(_pieces(name, tensor)))
 
 
 def _dtype(name: str, tensor: dict[str, Any]) -> str:
     """Return the dtype of a tensor, the first of its properties."""
     properties = tensor.get("properties")
-    state = getattr(properties, "state", ()) if type(properties) is Properties else ()
+    state = getattr(properties, "state", ()) if type(properties) is PickledProperties else ()
     if type(state) is not tuple or not state or type(state[0]) is not str:
         raise CorruptError(f"{name!r}: the index does not say its dtype")
     return state[0]
 
 
-def _pieces(name: str, tensor: dict[str, Any]) -> Iterator[Piece]:
+def _pieces(name: str, tensor: dict[str, Any]) -> Iterator[SavedBox]:
     dims, chunks = len(_numbers(tensor.get("size"))), tensor.get("chunks")
     for chunk in chunks if type(chunks) is list else ():
-        box = fields(chunk, Chunk)
-        piece = Piece(_numbers(box.get("offsets")), _numbers(box.get("sizes")))
+        box = fields(chunk, PickledBox)
+        piece = SavedBox(_numbers(box.get("offsets")), _numbers(box.get("sizes")))
         if not len(piece.offsets) == len(piece.sizes) == dims:
             raise CorruptError(f"{name!r}: a box has another number of dimensions than the tensor")
         yield piece
@@ -107,7 +107,7 @@ def _numbers(stored: object) -> tuple[int, ...]:
     """Return a torch.Size; () for None."""
     if stored is None:
         return ()
-    return whole_numbers(stored.args[0] if type(stored) is Size and len(stored.args) == 1 else stored)
+    return whole_numbers(stored.args[0] if type(stored) is PickledSize and len(stored.args) == 1 else stored)
 
 
 def whole_numbers(stored: Any) -> tuple[int, ...]:

@@ -36,7 +36,7 @@ _DAMAGE: Final = (
 """What the unpickler raises for bytes that are no pickle, and records for arguments that they cannot have."""
 
 
-class Record:
+class Pickled:
     """An object in a pickle: the arguments that it is made with, and its state, both as they were stored."""
 
     __slots__ = ("args", "state")
@@ -48,61 +48,61 @@ class Record:
         self.state = state
 
 
-class Metadata(Record):
+class PickledIndex(Pickled):
     """The content of a `.metadata` file."""
 
     __slots__ = ()
 
 
-class TensorMetadata(Record):
+class PickledTensor(Pickled):
     """The dtype, the shape and the boxes of a tensor."""
 
     __slots__ = ()
 
 
-class BytesMetadata(Record):
+class PickledBytes(Pickled):
     """A value that is no tensor."""
 
     __slots__ = ()
 
 
-class Chunk(Record):
+class PickledBox(Pickled):
     """The offsets and the sizes of a box."""
 
     __slots__ = ()
 
 
-class Properties(Record):
+class PickledProperties(Pickled):
     """The dtype of a tensor, and what only its program needs."""
 
     __slots__ = ()
 
 
-class Index(Record):
+class PickledKey(Pickled):
     """The name of a tensor and the offsets of a box."""
 
     __slots__ = ()
 
 
-class StorageInfo(Record):
+class PickledItem(Pickled):
     """The file, the offset and the length of an item."""
 
     __slots__ = ()
 
 
-class Size(Record):
+class PickledSize(Pickled):
     """A tuple of whole numbers."""
 
     __slots__ = ()
 
 
-class Rebuilt(Record):
+class PickledValues(Pickled):
     """A tensor: its storage, the offset in it, its sizes and its strides."""
 
     __slots__ = ()
 
 
-class Other(Record):
+class PickledRest(Pickled):
     """What nothing here depends on."""
 
     __slots__ = ()
@@ -116,30 +116,34 @@ _DTYPES: Final = (
     *("float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2", "qint8", "quint8", "qint32", "quint4x2"),
 )
 INDEX_NAMES: Final[dict[str, object]] = {
-    f"{_METADATA} Metadata": Metadata,
-    "megatron.core.dist_checkpointing.strategies.torch MCoreMetadata": Metadata,
-    f"{_METADATA} TensorStorageMetadata": TensorMetadata,
-    f"{_METADATA} BytesStorageMetadata": BytesMetadata,
-    f"{_METADATA} ChunkStorageMetadata": Chunk,
-    f"{_METADATA} MetadataIndex": Index,
-    f"{_METADATA} TensorProperties": Properties,
-    f"{_SHARDED} TensorProperties": Properties,
-    f"{_METADATA} StorageMeta": Other,
-    f"{_METADATA} _MEM_FORMAT_ENCODING": Other,
-    f"{_SHARDED} MEM_FORMAT_ENCODING": Other,
-    "torch.distributed.checkpoint.filesystem _StorageInfo": StorageInfo,
-    "torch.serialization _get_layout": Other,
-    "torch Size": Size,
-    "collections OrderedDict": Other,
-    **{f"{module} {name}": Other for module in ("pathlib", "pathlib._local") for name in ("PosixPath", "WindowsPath")},
+    f"{_METADATA} Metadata": PickledIndex,
+    "megatron.core.dist_checkpointing.strategies.torch MCoreMetadata": PickledIndex,
+    f"{_METADATA} TensorStorageMetadata": PickledTensor,
+    f"{_METADATA} BytesStorageMetadata": PickledBytes,
+    f"{_METADATA} ChunkStorageMetadata": PickledBox,
+    f"{_METADATA} MetadataIndex": PickledKey,
+    f"{_METADATA} TensorProperties": PickledProperties,
+    f"{_SHARDED} TensorProperties": PickledProperties,
+    f"{_METADATA} StorageMeta": PickledRest,
+    f"{_METADATA} _MEM_FORMAT_ENCODING": PickledRest,
+    f"{_SHARDED} MEM_FORMAT_ENCODING": PickledRest,
+    "torch.distributed.checkpoint.filesystem _StorageInfo": PickledItem,
+    "torch.serialization _get_layout": PickledRest,
+    "torch Size": PickledSize,
+    "collections OrderedDict": PickledRest,
+    **{
+        f"{module} {name}": PickledRest
+        for module in ("pathlib", "pathlib._local")
+        for name in ("PosixPath", "WindowsPath")
+    },
     **{f"torch {name}": name for name in _DTYPES},
 }
 """Every name that the `.metadata` of torch and Megatron may have."""
 TENSOR_NAMES: Final[dict[str, object]] = {
-    "torch._utils _rebuild_tensor_v2": Rebuilt,
-    "torch._utils _rebuild_tensor_v3": Rebuilt,
-    "torch Size": Size,
-    "collections OrderedDict": Other,
+    "torch._utils _rebuild_tensor_v2": PickledValues,
+    "torch._utils _rebuild_tensor_v3": PickledValues,
+    "torch Size": PickledSize,
+    "collections OrderedDict": PickledRest,
     "torch.storage UntypedStorage": "",
     "torch FloatStorage": "float32",
     "torch DoubleStorage": "float64",
@@ -168,7 +172,7 @@ class _Unpickler(pickle.Unpickler):
             raise UnsupportedError(f"the pickle has a name that no checkpoint of torch has: {module}.{name}") from None
 
     def persistent_load(self, pid: Any, /) -> Any:
-        return Record(pid)
+        return Pickled(pid)
 
 
 @functools.cache
@@ -218,13 +222,13 @@ def pairs(stored: object) -> Iterator[tuple[Any, Any]]:
         raise CorruptError("the pickle has something else instead of a dict")
     flat = stored
     if tuple in map(type, stored):
-        flat = list(chain.from_iterable(each if type(each) is tuple else (each,) for each in stored))
+        flat = list(chain.from_iterable(one if type(one) is tuple else (one,) for one in stored))
     if len(flat) % 2:
         raise CorruptError("the pickle has a dict with a key that has no value")
     return zip(flat[::2], flat[1::2], strict=True)
 
 
-def fields(record: object, kind: type[Record]) -> dict[str, Any]:
+def fields(record: object, kind: type[Pickled]) -> dict[str, Any]:
     """Return the state of a record of one kind by names; CorruptError for anything else."""
     if type(record) is not kind:
         raise CorruptError(f"the pickle has something else instead of {kind.__name__}")

@@ -17,7 +17,7 @@ from typing import Final
 
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import Box, Encoding, Extent, GatheredRows, IdRun, Problem, TableEntry, TableInfo
-from edl_ckpt.core.sources.dcp.boxes import Part, Saved, table_boxes
+from edl_ckpt.core.sources.dcp.boxes import BoxValues, SavedTensor, table_boxes
 from edl_ckpt.core.sources.steps.content import ShardContent
 
 _TABLE: Final = re.compile(r"(?:.+\.)?(?:embedding_bags|embeddings)\.[^.]+\.weight")
@@ -35,7 +35,7 @@ _READ_IDS: Final = 4096
 class _Role:
     """A tensor with a row for each id of a table: the table itself, or a companion."""
 
-    saved: Saved
+    saved: SavedTensor
     info: TableInfo
     kept: bool = False
     """True for what a module of managed collision keeps: its k-th row is that of its k-th id."""
@@ -51,13 +51,13 @@ class _Role:
         return self.dim * self.saved.dtype.itemsize
 
 
-def add_tables(saved: dict[str, Saved]) -> None:
+def add_tables(saved: dict[str, SavedTensor]) -> None:
     """Add the tables among some tensors to their shards, and take them out of the tensors."""
     tables = {name: one for name, one in saved.items() if _TABLE.fullmatch(name) and len(one.tensor.shape) == 2}
     if not tables:
         return
     roles = {name: [_Role(one, TableInfo(name, one.tensor.shape[1], ""))] for name, one in tables.items()}
-    known = _Names(tables)
+    known = _TableNames(tables)
     for name, one in saved.items():
         if name not in tables and one.tensor.shape:
             best = [table for table in known.alike(name) if _same_rows(tables[table], one)]
@@ -66,18 +66,18 @@ def add_tables(saved: dict[str, Saved]) -> None:
             elif best:
                 message = f"it may belong to {' or '.join(best)}, so it is no companion of either"
                 problem = Problem("ambiguous-companion", name, one.first.item.start, message, warning=True)
-                one.first.found.shard.problems.append(problem)
-    for some in roles.values():
-        _add_group(some)
-        for role in some:
+                one.first.stored_in.shard.problems.append(problem)
+    for group in roles.values():
+        _add_group(group)
+        for role in group:
             del saved[role.info.name]
 
 
-def _same_rows(table: Saved, one: Saved) -> bool:
+def _same_rows(table: SavedTensor, one: SavedTensor) -> bool:
     return len(one.tensor.shape) <= 2 and one.tensor.shape[0] == table.tensor.shape[0]
 
 
-def _companion(table: str, one: Saved) -> _Role:
+def _companion(table: str, one: SavedTensor) -> _Role:
     """Return what a tensor has of a table."""
     kept = _KEPT.fullmatch(one.tensor.name)
     slot = kept[3] if kept else one.tensor.name.rpartition(".")[2]
@@ -85,7 +85,7 @@ def _companion(table: str, one: Saved) -> _Role:
     return _Role(one, info, kept=bool(kept and kept[2] == "_mch_"))
 
 
-class _Names:
+class _TableNames:
     """The names of tables, to find those that the name of a companion contains."""
 
     def __init__(self, tables: Iterable[str]) -> None:
@@ -111,14 +111,14 @@ class _Names:
         return [table for table in close if runs[table] == max(runs.values())]
 
 
-def _common_run(some: Sequence[str], others: Sequence[str]) -> int:
+def _common_run(names: Sequence[str], others: Sequence[str]) -> int:
     """Return the length of the longest run of names that both have.
 
     >>> _common_run(["model", "ebc", "user"], ["optim", "ebc", "user", "m"])
     2
     """
     best, ends = 0, [0] * (len(others) + 1)
-    for name in some:
+    for name in names:
         ends = [0, *(before + 1 if name == other else 0 for before, other in zip(ends, others, strict=False))]
         best = max(best, *ends)
     return best
@@ -143,15 +143,15 @@ def _add_group(roles: Sequence[_Role]) -> None:
             _add_rows(role, stored)
 
 
-def _are_ids(saved: Saved) -> bool:
+def _are_ids(saved: SavedTensor) -> bool:
     """Say whether a tensor can be read as ids, one after the other in each part."""
     one_each = saved.tensor.shape[1:] in {(), (1,)}
     return one_each and saved.dtype.name == "int64" and all(part.values.is_plain for part in saved.parts)
 
 
-def _live(part: Part) -> int:
+def _live(part: BoxValues) -> int:
     """Return how many ids are before the padding, by a search of the sorted ids."""
-    reader, first, count = part.found.reader, part.values.first, part.piece.sizes[0]
+    reader, first, count = part.stored_in.reader, part.values.first, part.piece.sizes[0]
     assert reader is not None  # noqa: S101 - it has read the item
 
     low, high = 0, count
@@ -163,9 +163,9 @@ def _live(part: Part) -> int:
     return low + bisect_left(range(high - low), True, key=lambda n: data[n * 8 : n * 8 + 8] == _PADDING)
 
 
-def _add_remapped(role: _Role, ids: Part, rows: Part, live: int) -> None:
+def _add_remapped(role: _Role, ids: BoxValues, rows: BoxValues, live: int) -> None:
     """Add the rows of one part of the raw ids to its shard."""
-    shard, (first,), (count,) = ids.found.shard, ids.piece.offsets, ids.piece.sizes
+    shard, (first,), (count,) = ids.stored_in.shard, ids.piece.offsets, ids.piece.sizes
     parts = _row_groups(role.saved, role.dim).get((first, count), [])
     if not parts and role.saved.whole and not role.kept:
         first, count, parts = 0, role.saved.tensor.shape[0], role.saved.parts
@@ -173,39 +173,39 @@ def _add_remapped(role: _Role, ids: Part, rows: Part, live: int) -> None:
         return
     order = None
     if not role.kept:
-        start, file = rows.values.first, shard.number(rows.found.file)
+        start, file = rows.values.first, shard.number(rows.stored_in.file)
         order = IdRun(start, start + 8 * live, file=file, encoding=Encoding.INT64, first=first)
-    run = IdRun(ids.values.first, ids.values.first + 8 * live, file=ids.found.number, encoding=Encoding.INT64)
+    run = IdRun(ids.values.first, ids.values.first + 8 * live, file=ids.stored_in.number, encoding=Encoding.INT64)
     _add_entry(shard, role, [(first, count, parts)], [run], Placement.NONE, order=order)
 
 
-def _add_rows(role: _Role, stored: Mapping[int, Part]) -> None:
+def _add_rows(role: _Role, stored: Mapping[int, BoxValues]) -> None:
     """Add the rows of a tensor to the shards that have them, with row numbers as ids or with parts of stored ones."""
-    by_shard: dict[int, list[tuple[int, int, list[Part]]]] = defaultdict(list)
+    by_shard: dict[int, list[tuple[int, int, list[BoxValues]]]] = defaultdict(list)
     shards: dict[int, ShardContent] = {}
     for (first, rows), parts in sorted(_row_groups(role.saved, role.dim).items()):
-        shard = min(parts, key=lambda part: part.piece.offsets).found.shard
+        shard = min(parts, key=lambda part: part.piece.offsets).stored_in.shard
         shards[shard.file.ps_id] = shard
         by_shard[shard.file.ps_id].append((first, rows, parts))
     placement = Placement.NONE if stored else Placement.WHOLE_TABLE if len(shards) == 1 else Placement.RANGES
     for number, groups in by_shard.items():
         runs = [IdRun(0, 8 * rows, encoding=Encoding.ROWS, first=first) for first, rows, _ in groups]
         if stored:
-            own = [stored.get(first) for first, _, _ in groups]
+            parts_of_ids = [stored.get(first) for first, _, _ in groups]
             runs = [
-                IdRun(part.values.first, part.values.end, file=part.found.number, encoding=Encoding.INT64)
-                for part in own
-                if part and part.found.shard is shards[number]
+                IdRun(part.values.first, part.values.end, file=part.stored_in.number, encoding=Encoding.INT64)
+                for part in parts_of_ids
+                if part and part.stored_in.shard is shards[number]
             ]
         _add_entry(shards[number], role, groups, runs, placement)
 
 
-def _row_groups(saved: Saved, dim: int) -> dict[tuple[int, int], list[Part]]:
+def _row_groups(saved: SavedTensor, dim: int) -> dict[tuple[int, int], list[BoxValues]]:
     """Return the parts that have the same rows, by (first row, rows); those whose columns are all there.
 
     Where rows of parts overlap otherwise, all parts are one group.
     """
-    groups: dict[tuple[int, int], list[Part]] = defaultdict(list)
+    groups: dict[tuple[int, int], list[BoxValues]] = defaultdict(list)
     for part in saved.parts:
         groups[part.piece.offsets[0], part.piece.sizes[0]].append(part)
     ordered = sorted(groups)
@@ -218,7 +218,7 @@ def _row_groups(saved: Saved, dim: int) -> dict[tuple[int, int], list[Part]]:
 def _add_entry(
     shard: ShardContent,
     role: _Role,
-    groups: Sequence[tuple[int, int, Sequence[Part]]],
+    groups: Sequence[tuple[int, int, Sequence[BoxValues]]],
     runs: Sequence[IdRun],
     placement: Placement,
     *,
@@ -228,13 +228,13 @@ def _add_entry(
     rows = sum(run.size_bytes for run in runs) // 8
     size, first = rows * role.row_bytes, groups[0][2][0]
     if order is None and len(groups) == len(groups[0][2]) == 1 and first.values.is_plain:
-        values = Extent(first.values.first, first.values.first + size, file=first.found.number)
+        values = Extent(first.values.first, first.values.first + size, file=first.stored_in.number)
     else:
         boxes: list[Box] = []
         before = 0
         for start, count, parts in groups:
-            some = table_boxes(role.dim, parts, start, count, lambda found: shard.number(found.file))
-            boxes += [replace(box, first=box.first + before) for box in some]
+            of_group = table_boxes(role.dim, parts, start, count, lambda of_box: shard.number(of_box.file))
+            boxes += [replace(box, first=box.first + before) for box in of_group]
             before += count
         gathered = GatheredRows(rows, role.row_bytes, tuple(boxes), order)
         values = Extent(0, size, file=shard.gather(gathered))

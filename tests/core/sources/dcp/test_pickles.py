@@ -14,7 +14,7 @@ import pytest
 
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.sources.dcp import format as dcp
-from edl_ckpt.core.sources.dcp.pickles import INDEX_NAMES, Record, load, pairs
+from edl_ckpt.core.sources.dcp.pickles import INDEX_NAMES, Pickled, load, pairs
 from torch_checkpoints import SAVED
 
 PICKLES = sorted(SAVED.glob("*/*/.metadata"))
@@ -153,5 +153,5 @@ def test_records_keep_what_was_stored() -> None:
     """An object on the list is a record of its arguments and its state, whatever these are."""
     data = b"\x80\x04" + SIZE + b"(K\x01" + text("x") + b"tR."
     size = load(data, INDEX_NAMES)
-    assert isinstance(size, Record)
+    assert isinstance(size, Pickled)
     assert size.args == (1, "x")
