@@ -18,9 +18,9 @@ from itertools import pairwise
 from typing import Any, Final, Self
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError, UnsupportedError
-from edl_ckpt.core.base.words import counted
+from edl_ckpt.core.base.json_objects import parse_object
 from edl_ckpt.core.model.dtypes import DTYPES, DType, dtype_named
-from edl_ckpt.core.operations.export.formats.arrays import INDEX, SAFETENSORS_DTYPES, SHARDED
+from edl_ckpt.core.operations.export.formats.arrays import INDEX, SHARDED
 from edl_ckpt.core.operations.export.formats.frameworks import (
     CHECKPOINT_PREFIX,
     METADATA_FILE,
@@ -34,14 +34,12 @@ from edl_ckpt.core.operations.importing.archives import (
     as_stream,
     check_shape,
     in_order,
-    naturals,
     npy_header,
     unpacked,
 )
 from edl_ckpt.core.operations.importing.array_data import ArrayData, FileExtent, joined, naming
 from edl_ckpt.core.operations.importing.frameworks import (
     Found,
-    parse_object,
     read_notes,
     read_parquet,
     read_tensorflow,
@@ -49,17 +47,13 @@ from edl_ckpt.core.operations.importing.frameworks import (
     tensorflow_prefix,
 )
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Forms
+from edl_ckpt.core.sources.safetensors.header import MAX_HEADER_BYTES, read_header
 from edl_ckpt.core.storage import Location, ObjectStore, open_objects, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.storage.local import SpooledReader
 from edl_ckpt.core.storage.regular import check_input, is_file
 
-_DTYPE_OF: Final = {tag: DTYPES[name] for name, tag in SAFETENSORS_DTYPES.items()}
-_OTHER_DTYPES: Final = ("C64", "F4", "F6_E2M3", "F6_E3M2", "F8_E4M3", "F8_E5M2", "F8_E8M0")
-"""Those of safetensors that no checkpoint can contain."""
-_MAX_HEADER_BYTES: Final = 100_000_000
-"""As the safetensors library has it."""
 _NOTES_FILE: Final = f"{NOTES}.npy"
 _FETCH_BYTES: Final = 8 << 20
 ARRAY_ENDINGS: Final = (".safetensors", ".npz", ".npy", ".pt", ".pth", ".parquet", ".json")
@@ -178,7 +172,7 @@ class ArraySource:
 
     def _load(self, name: str) -> bytes:
         reader = self._reader(os.path.join(self.path, name))
-        return reader.read(0, min(reader.size_bytes, _MAX_HEADER_BYTES))
+        return reader.read(0, min(reader.size_bytes, MAX_HEADER_BYTES))
 
     def _check_inputs(self) -> None:
         """Raise UsageError for a pipe, device or socket among what is read: libraries open files by their names."""
@@ -330,33 +324,14 @@ class ArraySource:
 
     def _open_safetensors(self, path: str) -> None:
         reader = self._reader(path)
-        if reader.size_bytes < 8:
-            raise CorruptError("too short for a safetensors file", path=path, offset=0)
-        size = int.from_bytes(reader.read(0, 8), "little")
-        if size > min(_MAX_HEADER_BYTES, reader.size_bytes - 8):
-            raise CorruptError(
-                f"the header ends after the end of the file (at byte {8 + size} of {reader.size_bytes})",
-                path=path,
-                offset=0,
-            )
-        header = parse_object(reader.read(8, size), path)
-        metadata = header.pop("__metadata__", {})
-        if isinstance(metadata, dict) and isinstance(metadata.get("tables"), str):
-            self._take_notes(parse_object(metadata["tables"].encode("utf-8", "surrogatepass"), path), path)
-            self._note_export(metadata)
-        end, data_bytes = 0, reader.size_bytes - 8 - size
-        spans = [(_span(name, entry, path), name, entry) for name, entry in header.items()]
-        for (start, stop), name, entry in sorted(spans, key=lambda found: found[0]):
-            if start != end or stop > data_bytes:
-                fault = "overlaps the array before it" if start < end else "ends after the end of the file"
-                fault = f"does not begin where the array before it ends, at {end}" if start > end else fault
-                raise CorruptError(f"{name!r} {fault}", path=path, offset=8 + size + start)
-            end = stop
-            array = ArrayData(name, _DTYPE_OF[entry["dtype"]], tuple(entry["shape"]), reader, 8 + size + start)
-            self._add(array.checked(stop - start))
-        if end != data_bytes:
-            fault = f"{counted(data_bytes - end, 'byte')} at the end belong to no array"
-            raise CorruptError(fault, path=path, offset=8 + size + end)
+        header = read_header(reader)
+        if isinstance(header.metadata.get("tables"), str):
+            self._take_notes(parse_object(header.metadata["tables"].encode("utf-8", "surrogatepass"), path), path)
+            self._note_export(header.metadata)
+        for tensor in header.tensors:
+            check_shape(tensor.name, tensor.shape, path)
+            dtype = tensor.dtype or dtype_named(tensor.name, tensor.tag, path=path)
+            self._add(ArrayData(tensor.name, dtype, tensor.shape, reader, tensor.start))
 
     def _take_document(self, document: Mapping[str, Any]) -> None:
         """Take what an export leaves for importers: notes on tables, and the fingerprint of everything."""
@@ -404,12 +379,12 @@ class ArraySource:
         """Return the index of an archive that an export wrote: an array of bytes, before that a text; else {}."""
         if INDEX in names:
             with archive.open(INDEX) as member:
-                return parse_object(member.read(_MAX_HEADER_BYTES), self.path)
+                return parse_object(member.read(MAX_HEADER_BYTES), self.path)
         if _NOTES_FILE not in names:
             return {}
         reader = readers[_NOTES_FILE]
         offset = npy_header(reader, NOTES)[2]
-        return parse_object(reader.read(offset, min(reader.size_bytes - offset, _MAX_HEADER_BYTES)), self.path)
+        return parse_object(reader.read(offset, min(reader.size_bytes - offset, MAX_HEADER_BYTES)), self.path)
 
     def _members(self, archive: zipfile.ZipFile, names: list[str]) -> list[tuple[str, FileExtent]]:
         """Unpack members to a file without a name, which compares their checksums; shared ones stay where they are."""
@@ -465,16 +440,3 @@ class ArraySource:
             self._add(replace(array, reader=reader.base, offset=reader.begin + offset))
         else:
             self._add(array)
-
-
-def _span(name: str, entry: Any, path: str) -> tuple[int, int]:
-    """Return the offsets of a tensor; CorruptError for a damaged entry."""
-    dtype = str(entry.get("dtype")) if isinstance(entry, dict) else ""
-    if dtype in _OTHER_DTYPES:
-        dtype_named(name, dtype, path=path)
-    good = dtype in _DTYPE_OF
-    shape, span = (entry.get("shape"), entry.get("data_offsets")) if good else (None, None)
-    if not (naturals(shape) and naturals(span) and span is not None and len(span) == 2 and span[0] <= span[1]):
-        raise CorruptError(f"the entry of {name!r} in the header is damaged", path=path, offset=8)
-    check_shape(name, shape or (), path)
-    return span[0], span[1]

@@ -6,7 +6,6 @@ tensor is in memory once at most; a PyTorch file is opened with `weights_only`, 
 
 from __future__ import annotations
 
-import json
 import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.base.errors import CorruptError, NotFoundError, UnsupportedError
+from edl_ckpt.core.base.json_objects import parse_object
 from edl_ckpt.core.base.libraries import library
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.model.dtypes import DTYPES, DType, dtype_named
@@ -239,24 +239,3 @@ def read_notes(data: bytes, path: str) -> Mapping[str, Any]:
     if not isinstance(document.get("tables"), dict):
         raise CorruptError("the notes on tables are damaged", path=path)
     return document
-
-
-def parse_object(data: bytes, path: str) -> dict[str, Any]:
-    """Return the JSON object in a header or in notes; CorruptError for anything else, and for a name twice."""
-    try:
-        document = json.loads(data, object_pairs_hook=_unique)
-    except KeyError as error:
-        raise CorruptError(f"the header has the name {error} twice", path=path) from None
-    except (ValueError, RecursionError):
-        document = None
-    if not isinstance(document, dict):
-        raise CorruptError("the header is not a JSON object", path=path)
-    return document
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if found.setdefault(name, value) is not value:
-            raise KeyError(name)
-    return found

@@ -1,1 +1,1 @@
-"""Files of the FileSystemSaver of TensorFlow Recommenders Addons (TFRA)."""
+"""The files of TFRA's FileSystemSaver: tables of TensorFlow Recommenders Addons beside a TensorFlow checkpoint."""

@@ -28,27 +28,13 @@ from edl_ckpt.core.operations.export.output.places import (
 )
 from edl_ckpt.core.operations.export.output.target import ExportTarget, NewFile
 from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.sources.safetensors.header import TAGS
 from edl_ckpt.core.storage.faults import storage_errors
 
 INDEX: Final = "index.json"
 SHARDED: Final = "model.safetensors.index.json"
 """The index of several files of safetensors."""
 INDEX_SCHEMA: Final = "edl-ckpt/arrays/1"
-SAFETENSORS_DTYPES: Final = {
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "uint64": "U64",
-    "uint32": "U32",
-    "uint16": "U16",
-    "uint8": "U8",
-    "bool": "BOOL",
-}
 _ALIGN: Final = 8
 
 
@@ -214,7 +200,7 @@ def _header(tensors: Sequence[Tensor], metadata: Mapping[str, str]) -> bytes:
     for tensor in tensors:
         span = [at, at + tensor.size_bytes]
         header[tensor.name] = {
-            "dtype": SAFETENSORS_DTYPES[tensor.dtype.name],
+            "dtype": TAGS[tensor.dtype.name],
             "shape": list(tensor.shape),
             "data_offsets": span,
         }

@@ -1,0 +1,86 @@
+"""dynamicemb: raw files `PATH/T_emb_keys.rank_R.world_size_W`, and such files of values, scores and optimizer state.
+
+Source: `DynamicEmbDump` of NVIDIA/recsys-examples. Keys and scores are int64; values and optimizer state are float32,
+whatever dtype the table has in a job. An admission counter has keys of its own, so its keys and frequencies are the
+table `T_counter`. `T_opt_args.json` names the rule of the router that chose the rank of a key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from edl_ckpt.core.base.errors import CorruptError
+from edl_ckpt.core.base.json_objects import parse_object
+from edl_ckpt.core.model.layouts import Placement
+from edl_ckpt.core.model.tables import Problem
+from edl_ckpt.core.sources.steps.content import Content
+from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
+from edl_ckpt.core.sources.steps.raw_tables import IDS, VALUES, Column, RawName, RawTable, add_tables, claim_tables
+
+system: Final = "dynamicemb"
+_NUMBER: Final = "(0|[1-9][0-9]{0,8})"
+_COLUMNS: Final = {
+    "emb_keys": IDS,
+    "emb_values": VALUES,
+    "emb_scores": Column("_emb_scores", "int64", "scores"),
+    "emb_opt_values": Column("_emb_opt_values", "float32", "opt_values"),
+    "opt_values": Column("_opt_values", "float32", "opt_values"),  # before 2025-10-14
+    "counter_keys": IDS,
+    "counter_frequencies": Column("", "int64"),
+}
+_FILE: Final = re.compile(rf"(.+?)_({'|'.join(_COLUMNS)})\.rank_{_NUMBER}\.world_size_{_NUMBER}", re.DOTALL | re.ASCII)
+_ARGS: Final = "_opt_args.json"
+_ARGS_BYTES: Final = 1 << 20
+_RULES: Final = {"roundrobin": Placement.UNSIGNED_MOD, "hash_roundrobin": Placement.FMIX64_MOD}
+"""By the router's names; where it has ranges of keys (`continuous`), a key alone does not say its rank."""
+
+
+def heads(files: Files) -> Sequence[str]:
+    """Return (): names and sizes say everything that a listing needs."""
+    del files
+    return ()
+
+
+def digest(data: bytes) -> Digest:
+    """Return None: there are no heads."""
+    del data
+
+
+def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | None:
+    """Return the files of tables, and the arguments of their optimizers."""
+    del digests
+    return claim_tables(files, file_named, (path for path in files if path.endswith(_ARGS)))
+
+
+def file_named(path: str) -> RawName | None:
+    """Return what a path says; None for other files.
+
+    >>> file_named("dynamicemb/model.ebc/user_emb_scores.rank_3.world_size_8")[:4]
+    ('dynamicemb/model.ebc/user', Column(suffix='_emb_scores', dtype='int64', slot='scores'), 3, 8)
+    """
+    found = _FILE.fullmatch(path)
+    if found is None or int(found[3]) >= int(found[4]):
+        return None
+    table = f"{found[1]}_counter" if found[2].startswith("counter") else found[1]
+    return RawName(table, _COLUMNS[found[2]], int(found[3]), int(found[4]))
+
+
+def index(content: Content) -> None:
+    """Add the tables of all files that are open."""
+    add_tables(content, file_named, lambda table: _rule(content, table))
+
+
+def _rule(content: Content, table: RawTable) -> Placement:
+    """Return the rule by which a table's keys belong to ranks, if its arguments are there and name one."""
+    file = content.files.get(table.name.removesuffix("_counter") + _ARGS)
+    if file is None or file.reader is None or table.ps_num != content.version.ps_num:
+        return Placement.NONE
+    data = file.reader.read(0, min(file.reader.size_bytes, _ARGS_BYTES))
+    try:
+        named = parse_object(data, file.file.path).get("dist_type")
+    except CorruptError as error:
+        file.shard.problems.append(Problem(error.code, table.name, error.offset, error.message))
+        return Placement.NONE
+    return _RULES.get(named, Placement.NONE) if isinstance(named, str) else Placement.NONE

@@ -1,0 +1,186 @@
+"""The tensors of safetensors files as variables and tables.
+
+`NAME.ids` and `NAME.vectors`, with as many rows, are the table NAME, as edl-ckpt exports tables. They may be in two
+files of a set. An export by several machines cuts tables into parts: the index of the set says which tensors are the
+parts of which table, and each file has the rows of its parts. A dtype that our checkpoints cannot contain is a blob.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError
+from edl_ckpt.core.base.json_objects import parse_object
+from edl_ckpt.core.base.parallel import run_parallel
+from edl_ckpt.core.base.words import counted
+from edl_ckpt.core.model.layouts import Placement
+from edl_ckpt.core.model.tables import (
+    Blob,
+    Box,
+    DenseEntry,
+    Encoding,
+    Extent,
+    GatheredRows,
+    IdRun,
+    Problem,
+    TableEntry,
+    TableInfo,
+)
+from edl_ckpt.core.sources.safetensors.format import ENDING, INDEX, beside, set_of, weight_map
+from edl_ckpt.core.sources.safetensors.header import Header, StoredTensor, read_header
+from edl_ckpt.core.sources.steps.content import Content, Found, ShardContent
+from edl_ckpt.core.sources.steps.interface import HEAD_BYTES
+from edl_ckpt.core.storage.interface import RangeReader
+
+_IDS: Final = ".ids"
+_VECTORS: Final = ".vectors"
+_ENCODINGS: Final = {"I64": Encoding.INT64, "U64": Encoding.UINT64, "I32": Encoding.INT32}
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    """A tensor and its file."""
+
+    stored: StoredTensor
+    file: Found
+
+    @property
+    def extent(self) -> Extent:
+        """Return its bytes, in the numbers of its own shard."""
+        return Extent(self.stored.start, self.stored.end, file=self.file.number)
+
+
+def index_files(content: Content) -> None:
+    """Add the tensors of all files that are open."""
+    documents = dict(_read_indexes(content))
+    headers = _read_headers(content)
+    sets = {path: set_of(path) for path in content.files if path.endswith(ENDING)}
+    for index, document in documents.items():
+        weights = weight_map(document, index)
+        sets |= {beside(index, name): index.removesuffix(INDEX) for name in weights.values()}
+        _check_weights(index, content.files[index], weights, headers)
+    several = len(set(sets.values())) > 1
+    tensors: dict[str, _Tensor] = {}
+    for path, header in headers.items():
+        file, before = content.files[path], f"{sets[path]}/" if several else ""
+        for stored in header.tensors:
+            first = tensors.setdefault(before + stored.name, _Tensor(stored, file))
+            if first.stored is not stored:
+                message = f"{first.file.file.path} has it too"
+                file.shard.problems.append(Problem("duplicate-variable", stored.name, stored.start, message))
+    _add_tensors(tensors, _wholes(documents.values()))
+
+
+def _read_indexes(content: Content) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the path and the document of each index that is sound; another one is a problem of its shard."""
+    for path, file in content.files.items():
+        if not path.endswith(INDEX) or file.reader is None:
+            continue
+        try:
+            document = parse_object(file.reader.read(0, min(file.reader.size_bytes, HEAD_BYTES)), file.file.path)
+            weight_map(document, file.file.path)
+        except CorruptError as error:
+            file.shard.problems.append(Problem(error.code, path, error.offset, error.message))
+        else:
+            yield path, document
+
+
+def _read_headers(content: Content) -> dict[str, Header]:
+    """Return the headers of all files that are open and sound, by their paths in the version."""
+    readers = {path: file.reader for path, file in content.files.items() if path.endswith(ENDING) and file.reader}
+    results = run_parallel(_try_header, readers.values(), content.workers)
+    headers: dict[str, Header] = {}
+    for path, header in zip(readers, results, strict=True):
+        if isinstance(header, EdlCkptError):
+            content.fail(content.files[path].shard, header)
+        else:
+            headers[path] = header
+    return headers
+
+
+def _try_header(reader: RangeReader) -> Header | EdlCkptError:
+    try:
+        return read_header(reader)
+    except (CorruptError, NotFoundError) as error:
+        return error
+
+
+def _check_weights(index: str, file: Found, weights: Mapping[str, str], headers: Mapping[str, Header]) -> None:
+    """Add a problem for the tensors that an index lists in a file, and that are not there."""
+    names = {path: {stored.name for stored in header.tensors} for path, header in headers.items()}
+    lost = [name for name, place in weights.items() if name not in names.get(beside(index, place), (name,))]
+    if lost:
+        message = f"{index} lists {counted(len(lost), 'tensor')} in files that do not have them"
+        file.shard.problems.append(Problem("malformed", lost[0], None, message))
+
+
+def _wholes(documents: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the table of each part of one, without the `.vectors` of its name, as indexes of our exports list them."""
+    wholes: dict[str, str] = {}
+    for document in documents:
+        metadata = document.get("metadata")
+        tables = metadata.get("tables") if isinstance(metadata, dict) else None
+        for table, note in tables.items() if isinstance(tables, dict) else ():
+            parts = note.get("vectors") if isinstance(note, dict) else None
+            if isinstance(parts, list):
+                wholes |= {part.removesuffix(_VECTORS): table for part in parts if isinstance(part, str)}
+    return wholes
+
+
+def _add_tensors(tensors: Mapping[str, _Tensor], wholes: Mapping[str, str]) -> None:
+    """Add tensors to their shards: as parts of tables, as variables or as blobs."""
+    for title, tensor in tensors.items():
+        stored, shard = tensor.stored, tensor.file.shard
+        if title.endswith(_IDS) and _is_pair(stored, tensors.get(title.removesuffix(_IDS) + _VECTORS)):
+            continue
+        ids = tensors.get(title.removesuffix(_VECTORS) + _IDS) if title.endswith(_VECTORS) else None
+        if ids and _is_pair(ids.stored, tensor):
+            part = stored.name.removesuffix(_VECTORS)
+            names = {table.name for table in shard.tables}
+            whole = title.removesuffix(stored.name) + wholes.get(part, part)
+            _add_table(title.removesuffix(_VECTORS) if whole in names else whole, ids, tensor)
+        elif stored.dtype is None:
+            shard.blobs.append(Blob(title, stored.tag, tensor.extent))
+        else:
+            shard.variables.append(DenseEntry(title, stored.dtype, stored.shape, tensor.extent, stored.start))
+
+
+def _is_pair(ids: StoredTensor, vectors: _Tensor | None) -> bool:
+    """Say whether two tensors are the ids and the rows of a table."""
+    if vectors is None or vectors.stored.dtype is None or ids.tag not in _ENCODINGS:
+        return False
+    shape = vectors.stored.shape
+    return len(ids.shape) == 1 and len(shape) == 2 and shape[0] == ids.shape[0] and (shape[1] > 0 or not shape[0])
+
+
+def _add_table(name: str, ids: _Tensor, vectors: _Tensor) -> None:
+    """Add the rows of a table to the shard that has its vectors."""
+    shard, (rows, dim), dtype = vectors.file.shard, vectors.stored.shape, vectors.stored.dtype
+    run = _id_run(ids, shard)
+    begin = min(vectors.stored.start, run.start if run.file == vectors.extent.file else vectors.stored.start)
+    entry = TableEntry(
+        name,
+        dtype if rows else None,
+        dim if rows else 0,
+        rows,
+        vectors.extent,
+        (run,),
+        begin,
+        empty_dtype=None if rows else dtype,
+        empty_dim=0 if rows else dim,
+        placement=Placement.NONE,
+    )
+    shard.tables.append(entry)
+    shard.infos.append(TableInfo(name, dim, "", begin))
+
+
+def _id_run(ids: _Tensor, shard: ShardContent) -> IdRun:
+    """Return the ids of a table in a shard; those in a file of another shard are read from there."""
+    encoding, extent = _ENCODINGS[ids.stored.tag], ids.extent
+    if ids.file.shard is shard:
+        return IdRun(extent.start, extent.end, encoding, file=extent.file)
+    size, rows = encoding.itemsize, ids.stored.shape[0]
+    box = Box(Extent(extent.start, extent.end, file=shard.number(ids.file.file)), size, rows)
+    return IdRun(0, extent.size_bytes, encoding, file=shard.gather(GatheredRows(rows, size, (box,))))

@@ -1,0 +1,84 @@
+"""TFRA's FileSystemSaver: `VAR_mht_IofN_rankR_sizeS-keys` and `-values`, raw, without a header.
+
+Source: `SaveToFileSystem` in cuckoo_hashtable_op.cc and `save_to_file_system` in dynamic_embedding_variable.py, TFRA
+0.8.1. A variable has a table on each of N devices of each of S processes: table I of rank R is shard I - 1 + N * R.
+A table that is saved by itself has no rank in its name. Keys are int64. Nothing names the dtype of values: float32.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from edl_ckpt.core.model.layouts import Placement
+from edl_ckpt.core.sources.steps.content import Content
+from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
+from edl_ckpt.core.sources.steps.raw_tables import IDS, VALUES, RawName, RawTable, add_tables, claim_tables, rule_of
+
+system: Final = "tfra"
+_NUMBER: Final = "(0|[1-9][0-9]{0,8})"
+_FILE: Final = re.compile(
+    f"(.*/)?([^/]+)_mht_{_NUMBER}of{_NUMBER}(?:_rank{_NUMBER}_size{_NUMBER})?-(keys|values)", re.DOTALL | re.ASCII
+)
+
+_SLOTS: Final = "accum accumulator gradient_accumulator linear m mg momentum rms squared_linear v vhat velocity"
+_SLOT: Final = re.compile(f"_(?:.+_)?({'|'.join(_SLOTS.split())})", re.DOTALL)
+
+
+def heads(files: Files) -> Sequence[str]:
+    """Return (): names and sizes say everything."""
+    del files
+    return ()
+
+
+def digest(data: bytes) -> Digest:
+    """Return None: there are no heads."""
+    del data
+
+
+def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | None:
+    """Return the files of keys and values."""
+    del digests
+    return claim_tables(files, file_named)
+
+
+def file_named(path: str) -> RawName | None:
+    """Return what a path says; None for other files.
+
+    >>> name = file_named("TFRADynamicEmbedding/user_mht_2of3_rank1_size2-keys")
+    >>> name.table, name.ps_id, name.ps_num
+    ('user', 4, 6)
+    """
+    found = _FILE.fullmatch(path)
+    if found is None:
+        return None
+    folder, variable, kind = found[1] or "", found[2], found[7]
+    number, count, rank, size = int(found[3]), int(found[4]), int(found[5] or 0), int(found[6] or 1)
+    if not 1 <= number <= count or rank >= size:
+        return None
+    column = IDS if kind == "keys" else VALUES
+    return RawName(variable, column, number - 1 + count * rank, count * size, f"{folder}{count}of{size}")
+
+
+def index(content: Content) -> None:
+    """Add the tables of all files that are open.
+
+    A build for CPUs and one for GPUs place keys by other rules, which differ for negative keys and those of 2^31 on.
+    """
+    rules = (Placement.MOD, Placement.MASK31_MOD)
+    add_tables(content, file_named, lambda table: rule_of(content, table, rules), _slot_of)
+
+
+def _slot_of(table: RawTable, tables: Iterable[RawTable]) -> tuple[str, str]:
+    """Return the variable and the slot that the name of a table says, if they have as many rows; else ('', '').
+
+    An optimizer names its slots `VAR/OPTIMIZER/SLOT` or `VAR/SLOT`, and in the name of a file each '/' is '_'.
+    """
+    best = ("", "")
+    for other in tables:
+        slot = _SLOT.fullmatch(table.name.removeprefix(other.name))
+        same = all(table.rows(ps_id) == other.rows(ps_id) for ps_id in table.parts | other.parts)
+        if slot and table.name.startswith(other.name) and same and len(other.name) > len(best[0]):
+            best = other.name, slot[1]
+    return best
