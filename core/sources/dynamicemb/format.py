@@ -81,6 +81,7 @@ def _rule(content: Content, table: RawTable) -> Placement:
     try:
         named = parse_object(data, file.file.path).get("dist_type")
     except CorruptError as error:
-        file.shard.problems.append(Problem(error.code, table.name, error.offset, error.message))
+        message = f"the rule of its router is unknown: {error}"
+        file.shard.problems.append(Problem(error.code, table.name, None, message, warning=True))
         return Placement.NONE
     return _RULES.get(named, Placement.NONE) if isinstance(named, str) else Placement.NONE

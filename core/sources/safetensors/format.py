@@ -46,17 +46,13 @@ def weight_map(document: Mapping[str, object], path: str) -> Mapping[str, str]:
 
 
 def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | None:
-    """Return the files of tensors and the indexes of their sets.
-
-    A file that has the name of a set, and is not in its index, was left by another save: no loader reads it.
-    """
+    """Return the files of tensors and the indexes of their sets."""
     paths = {path for path in files if path.endswith(ENDING)}
     indexes = [path for path in heads(files) if path in digests]
     if not paths and not indexes:
         return None
-    listed = {path: names for path in indexes if not isinstance(names := digests[path], Exception)}
-    wanted = {beside(index, name) for index, names in listed.items() for name in names}
-    paths -= {path for path in paths - wanted if set_of(path) + INDEX in listed}
+    listed = {path: listing(path, names) for path in indexes if not isinstance(names := digests[path], Exception)}
+    paths, wanted = read_by_loaders(paths, listed), set[str]().union(*listed.values())
     shards, ps_num = _numbered(paths | wanted)
     faults = [error for error in digests.values() if isinstance(error, EdlCkptError)]
     return Claim(
@@ -68,13 +64,22 @@ def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | No
     )
 
 
-def beside(index: str, name: str) -> str:
-    """Return the path of a file that an index lists.
+def listing(index: str, names: Iterable[str]) -> set[str]:
+    """Return the paths of the files that an index lists.
 
-    >>> beside("unet/model.safetensors.index.json", "a.safetensors")
-    'unet/a.safetensors'
+    >>> listing("unet/model.safetensors.index.json", ["a.safetensors"])
+    {'unet/a.safetensors'}
     """
-    return index[: index.rfind("/") + 1] + name
+    return {index[: index.rfind("/") + 1] + name for name in names}
+
+
+def read_by_loaders(paths: Iterable[str], listed: Mapping[str, set[str]]) -> set[str]:
+    """Return files without those that have the name of a set and are not in its index: another save left them.
+
+    `listed` has the files of each index.
+    """
+    wanted = set[str]().union(*listed.values())
+    return {path for path in paths if path in wanted or set_of(path) + INDEX not in listed}
 
 
 def set_of(path: str) -> str:

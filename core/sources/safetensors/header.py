@@ -79,12 +79,13 @@ class Header:
 def read_header(reader: RangeReader) -> Header:
     """Return the header of a file; CorruptError unless its tensors tile the bytes behind it."""
     if reader.size_bytes < 8:
-        raise CorruptError("too short for a safetensors file", path=reader.path, offset=0)
+        raise CorruptError("too short for a safetensors file", code="truncated", path=reader.path, offset=0)
     size = int.from_bytes(reader.read(0, 8), "little")
-    if size > min(MAX_HEADER_BYTES, reader.size_bytes - 8):
+    if size > reader.size_bytes - 8:
         fault = f"the header ends after the end of the file (at byte {8 + size} of {reader.size_bytes})"
-        if size <= reader.size_bytes - 8:
-            fault = f"the header has {size} bytes (expected at most {MAX_HEADER_BYTES})"
+        raise CorruptError(fault, code="truncated", path=reader.path, offset=0)
+    if size > MAX_HEADER_BYTES:
+        fault = f"the header has {size} bytes (expected at most {MAX_HEADER_BYTES})"
         raise CorruptError(fault, path=reader.path, offset=0)
     document = parse_object(reader.read(8, size), reader.path, offset=8)
     metadata = document.pop("__metadata__", {})
@@ -128,10 +129,12 @@ def _check_tiles(tensors: Sequence[StoredTensor], begin: int, reader: RangeReade
     """Raise CorruptError unless tensors in the order of their bytes tile those from `begin` to the end of a file."""
     end = begin
     for tensor in tensors:
-        if tensor.start != end or tensor.end > reader.size_bytes:
-            fault = "overlaps the tensor before it" if tensor.start < end else "ends after the end of the file"
-            fault = f"does not begin where the tensor before it ends, at {end}" if tensor.start > end else fault
+        if tensor.start != end:
+            fault = "overlaps the tensor before it" if tensor.start < end else "leaves a hole before it"
             raise CorruptError(f"{tensor.name!r} {fault}", path=reader.path, offset=tensor.start)
+        if tensor.end > reader.size_bytes:
+            fault = f"{tensor.name!r} ends after the end of the file (at byte {tensor.end} of {reader.size_bytes})"
+            raise CorruptError(fault, code="truncated", path=reader.path, offset=tensor.start)
         end = tensor.end
     if end != reader.size_bytes:
         fault = f"{counted(reader.size_bytes - end, 'byte')} at the end belong to no tensor"

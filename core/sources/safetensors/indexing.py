@@ -28,7 +28,7 @@ from edl_ckpt.core.model.tables import (
     TableEntry,
     TableInfo,
 )
-from edl_ckpt.core.sources.safetensors.format import ENDING, INDEX, beside, set_of, weight_map
+from edl_ckpt.core.sources.safetensors.format import ENDING, INDEX, listing, read_by_loaders, set_of, weight_map
 from edl_ckpt.core.sources.safetensors.header import Header, StoredTensor, read_header
 from edl_ckpt.core.sources.steps.content import Content, Found, ShardContent
 from edl_ckpt.core.sources.steps.interface import HEAD_BYTES
@@ -55,12 +55,13 @@ class _Tensor:
 def index_files(content: Content) -> None:
     """Add the tensors of all files that are open."""
     documents = dict(_read_indexes(content))
-    headers = _read_headers(content)
-    sets = {path: set_of(path) for path in content.files if path.endswith(ENDING)}
+    listed = {index: listing(index, weight_map(document, index).values()) for index, document in documents.items()}
+    paths = sorted(read_by_loaders((path for path in content.files if path.endswith(ENDING)), listed))
+    headers = _read_headers(content, paths)
+    sets = {path: set_of(path) for path in paths}
     for index, document in documents.items():
-        weights = weight_map(document, index)
-        sets |= {beside(index, name): index.removesuffix(INDEX) for name in weights.values()}
-        _check_weights(index, content.files[index], weights, headers)
+        sets |= dict.fromkeys(listed[index], index.removesuffix(INDEX))
+        _check_weights(index, content.files[index], weight_map(document, index), headers)
     several = len(set(sets.values())) > 1
     tensors: dict[str, _Tensor] = {}
     for path, header in headers.items():
@@ -87,9 +88,9 @@ def _read_indexes(content: Content) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield path, document
 
 
-def _read_headers(content: Content) -> dict[str, Header]:
-    """Return the headers of all files that are open and sound, by their paths in the version."""
-    readers = {path: file.reader for path, file in content.files.items() if path.endswith(ENDING) and file.reader}
+def _read_headers(content: Content, paths: Iterable[str]) -> dict[str, Header]:
+    """Return the headers of files, those that are open and sound, by their paths in the version."""
+    readers = {path: reader for path in paths if (reader := content.files[path].reader)}
     results = run_parallel(_try_header, readers.values(), content.workers)
     headers: dict[str, Header] = {}
     for path, header in zip(readers, results, strict=True):
@@ -109,8 +110,9 @@ def _try_header(reader: RangeReader) -> Header | EdlCkptError:
 
 def _check_weights(index: str, file: Found, weights: Mapping[str, str], headers: Mapping[str, Header]) -> None:
     """Add a problem for the tensors that an index lists in a file, and that are not there."""
+    folder = index[: index.rfind("/") + 1]
     names = {path: {stored.name for stored in header.tensors} for path, header in headers.items()}
-    lost = [name for name, place in weights.items() if name not in names.get(beside(index, place), (name,))]
+    lost = [name for name, file_name in weights.items() if name not in names.get(folder + file_name, (name,))]
     if lost:
         message = f"{index} lists {counted(len(lost), 'tensor')} in files that do not have them"
         file.shard.problems.append(Problem("malformed", lost[0], None, message))

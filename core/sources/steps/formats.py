@@ -6,7 +6,10 @@ from typing import Final
 
 from edl_ckpt.core.sources.bundle import format as bundle
 from edl_ckpt.core.sources.dcp import format as dcp
+from edl_ckpt.core.sources.dynamicemb import format as dynamicemb
+from edl_ckpt.core.sources.safetensors import format as safetensors
 from edl_ckpt.core.sources.steps.interface import Format
+from edl_ckpt.core.sources.tfra import format as tfra
 
-FORMATS: Final[tuple[Format, ...]] = (dcp, bundle)
+FORMATS: Final[tuple[Format, ...]] = (dcp, bundle, safetensors, tfra, dynamicemb)
 """The first one that has a part of a step names its system."""
