@@ -17,18 +17,18 @@ from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import Problem
 from edl_ckpt.core.sources.steps.content import Content
 from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
-from edl_ckpt.core.sources.steps.raw_tables import IDS, VALUES, Column, RawName, RawTable, add_tables, claim_tables
+from edl_ckpt.core.sources.steps.raw_tables import IDS, VALUES, RawColumn, RawName, RawTable, add_tables, claim_tables
 
 system: Final = "dynamicemb"
 _NUMBER: Final = "(0|[1-9][0-9]{0,8})"
 _COLUMNS: Final = {
     "emb_keys": IDS,
     "emb_values": VALUES,
-    "emb_scores": Column("_emb_scores", "int64", "scores"),
-    "emb_opt_values": Column("_emb_opt_values", "float32", "opt_values"),
-    "opt_values": Column("_opt_values", "float32", "opt_values"),  # before 2025-10-14
+    "emb_scores": RawColumn("_emb_scores", "int64", "scores"),
+    "emb_opt_values": RawColumn("_emb_opt_values", "float32", "opt_values"),
+    "opt_values": RawColumn("_opt_values", "float32", "opt_values"),  # before 2025-10-14
     "counter_keys": IDS,
-    "counter_frequencies": Column("", "int64"),
+    "counter_frequencies": RawColumn("", "int64"),
 }
 _FILE: Final = re.compile(rf"(.+?)_({'|'.join(_COLUMNS)})\.rank_{_NUMBER}\.world_size_{_NUMBER}", re.DOTALL | re.ASCII)
 _ARGS: Final = "_opt_args.json"
@@ -58,13 +58,13 @@ def file_named(path: str) -> RawName | None:
     """Return what a path says; None for other files.
 
     >>> file_named("dynamicemb/model.ebc/user_emb_scores.rank_3.world_size_8")[:4]
-    ('dynamicemb/model.ebc/user', Column(suffix='_emb_scores', dtype='int64', slot='scores'), 3, 8)
+    ('dynamicemb/model.ebc/user', RawColumn(suffix='_emb_scores', dtype='int64', slot='scores'), 3, 8)
     """
-    found = _FILE.fullmatch(path)
-    if found is None or int(found[3]) >= int(found[4]):
+    match = _FILE.fullmatch(path)
+    if match is None or int(match[3]) >= int(match[4]):
         return None
-    table = f"{found[1]}_counter" if found[2].startswith("counter") else found[1]
-    return RawName(table, _COLUMNS[found[2]], int(found[3]), int(found[4]))
+    table = f"{match[1]}_counter" if match[2].startswith("counter") else match[1]
+    return RawName(table, _COLUMNS[match[2]], int(match[3]), int(match[4]))
 
 
 def index(content: Content) -> None:

@@ -28,8 +28,8 @@ from edl_ckpt.core.model.tables import (
     TableEntry,
     TableInfo,
 )
-from edl_ckpt.core.sources.safetensors.format import ENDING, INDEX, listing, read_by_loaders, set_of, weight_map
 from edl_ckpt.core.sources.safetensors.header import Header, StoredTensor, read_header
+from edl_ckpt.core.sources.safetensors.sets import ENDING, INDEX, listing, read_by_loaders, set_of, weight_map
 from edl_ckpt.core.sources.steps.content import Content, Found, ShardContent
 from edl_ckpt.core.sources.steps.interface import HEAD_BYTES
 from edl_ckpt.core.storage.interface import RangeReader

@@ -26,7 +26,7 @@ _SAMPLED_SHARDS: Final = 4
 _SAMPLED_IDS: Final = 1024
 
 
-class Column(NamedTuple):
+class RawColumn(NamedTuple):
     """A kind of rows: what follows the table's name in theirs, their dtype, and their slot if they are a companion."""
 
     suffix: str
@@ -34,15 +34,15 @@ class Column(NamedTuple):
     slot: str = ""
 
 
-IDS: Final = Column("", "int64", "ids")
-VALUES: Final = Column("", "float32")
+IDS: Final = RawColumn("", "int64", "ids")
+VALUES: Final = RawColumn("", "float32")
 
 
 class RawName(NamedTuple):
     """What the path of a file says."""
 
     table: str
-    column: Column
+    column: RawColumn
     ps_id: int
     ps_num: int
     save: str = ""
@@ -75,7 +75,7 @@ class RawTable:
     name: str
     ps_num: int
     save: str
-    parts: dict[int, dict[Column, RawFile]] = field(default_factory=dict)
+    parts: dict[int, dict[RawColumn, RawFile]] = field(default_factory=dict)
     """What each rank has; the table has the columns that any rank has."""
     modified: float = 0.0
 
@@ -85,7 +85,7 @@ class RawTable:
         return [file for part in self.parts.values() for file in part.values()]
 
     @property
-    def columns(self) -> list[Column]:
+    def columns(self) -> list[RawColumn]:
         """Return the columns without the ids, in order: its own values at least, and companions that have a byte."""
         files = [(column, file) for part in self.parts.values() for column, file in part.items()]
         columns = {column for column, file in files if not column.slot or file.size_bytes} - {IDS}
@@ -95,7 +95,7 @@ class RawTable:
         """Return the rows that a rank has, by the size of its ids."""
         return self.parts[ps_id][IDS].size_bytes // _ID_BYTES if IDS in self.parts.get(ps_id, ()) else 0
 
-    def dims(self) -> dict[Column, int]:
+    def dims(self) -> dict[RawColumn, int]:
         """Return the elements of a row of each column, as the files of most ranks have it; 0 where none has rows."""
         dims = {}
         for column in self.columns:
@@ -146,8 +146,10 @@ def survey(files: Mapping[str, Sized], parse: Callable[[str], RawName | None]) -
             table = saves.setdefault(name.table, {}).setdefault(key, RawTable(name.table, *key))
             table.parts.setdefault(name.ps_id, {})[name.column] = RawFile(path, file.size_bytes)
             table.modified = max(table.modified, file.modified)
-    ordered = [sorted(own.values(), key=lambda table: (table.modified, len(table.parts))) for own in saves.values()]
-    return [own[-1] for own in ordered], [table for own in ordered for table in own[:-1]]
+    ordered = [
+        sorted(tables.values(), key=lambda table: (table.modified, len(table.parts))) for tables in saves.values()
+    ]
+    return [tables[-1] for tables in ordered], [table for tables in ordered for table in tables[:-1]]
 
 
 def claim_tables(
@@ -199,7 +201,7 @@ def _add_rows(
     content: Content,
     table: RawTable,
     ps_id: int,
-    column: Column,
+    column: RawColumn,
     dim: int,
     placement: Placement,
     owner: tuple[str, str],
@@ -246,6 +248,6 @@ def rule_of(content: Content, table: RawTable, rules: Iterable[Placement]) -> Pl
             ids[ps_id] = np.frombuffer(reader.read(0, count * _ID_BYTES), "<i8").astype(np.int64)
     most_wrong = sum(map(len, ids.values())) // 4
     for rule in rules:
-        if sum(len(misplaced(rule, own, table.ps_num, ps_id)) for ps_id, own in ids.items()) <= most_wrong:
+        if sum(len(misplaced(rule, sample, table.ps_num, ps_id)) for ps_id, sample in ids.items()) <= most_wrong:
             return rule
     return Placement.NONE

@@ -50,11 +50,11 @@ def file_named(path: str) -> RawName | None:
     >>> name.table, name.ps_id, name.ps_num
     ('user', 4, 6)
     """
-    found = _FILE.fullmatch(path)
-    if found is None:
+    match = _FILE.fullmatch(path)
+    if match is None:
         return None
-    folder, variable, kind = found[1] or "", found[2], found[7]
-    number, count, rank, size = int(found[3]), int(found[4]), int(found[5] or 0), int(found[6] or 1)
+    folder, variable, kind = match[1] or "", match[2], match[7]
+    number, count, rank, size = int(match[3]), int(match[4]), int(match[5] or 0), int(match[6] or 1)
     if not 1 <= number <= count or rank >= size:
         return None
     column = IDS if kind == "keys" else VALUES

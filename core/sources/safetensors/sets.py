@@ -1,0 +1,60 @@
+"""Sets of safetensors files: `NAME-0000I-of-0000N.safetensors`, and the index that says which file has which tensor."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from edl_ckpt.core.base.errors import CorruptError
+
+ENDING: Final = ".safetensors"
+INDEX: Final = ".safetensors.index.json"
+_NUMBERED: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors", re.DOTALL | re.ASCII)
+
+
+def weight_map(document: Mapping[str, object], path: str) -> Mapping[str, str]:
+    """Return the name of the file of each tensor in a set; CorruptError for a name that leads out of its directory."""
+    weights = document.get("weight_map")
+    if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights.values()):
+        raise CorruptError("there is no weight_map in it", path=path)
+    for name in sorted(set(weights.values())):
+        if "/" in name or "\\" in name or not name.endswith(ENDING):
+            raise CorruptError(f"weight_map names a file that is none of its set: {name!r:.80}", path=path)
+    return weights
+
+
+def listing(index: str, names: Iterable[str]) -> set[str]:
+    """Return the paths of the files that an index lists.
+
+    >>> listing("unet/model.safetensors.index.json", ["a.safetensors"])
+    {'unet/a.safetensors'}
+    """
+    return {index[: index.rfind("/") + 1] + name for name in names}
+
+
+def read_by_loaders(paths: Iterable[str], listed: Mapping[str, set[str]]) -> set[str]:
+    """Return files without those that have the name of a set and are not in its index: another save left them.
+
+    `listed` has the files of each index.
+    """
+    wanted = set[str]().union(*listed.values())
+    return {path for path in paths if path in wanted or set_of(path) + INDEX not in listed}
+
+
+def set_of(path: str) -> str:
+    """Return the path of a file without what tells it from others of its set.
+
+    >>> set_of("unet/model-00002-of-00003.safetensors"), set_of("model.safetensors")
+    ('unet/model', 'model')
+    """
+    numbered = number_of(path)
+    return numbered[0] if numbered else path.removesuffix(ENDING)
+
+
+def number_of(path: str) -> tuple[str, int, int] | None:
+    """Return (path without it, number, total) of a numbered file; None for another one."""
+    match = _NUMBERED.fullmatch(path)
+    if not match or not 1 <= int(match[2]) <= int(match[3]):
+        return None
+    return match[1], int(match[2]), int(match[3])
