@@ -52,7 +52,7 @@ _MOST: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class StoredTensor:
+class FileTensor:
     """A tensor of a file: its bytes are [start, end) of the file, C order, little-endian."""
 
     name: str
@@ -72,7 +72,7 @@ class StoredTensor:
 class Header:
     """The tensors of a file in the order of their bytes, and its metadata."""
 
-    tensors: tuple[StoredTensor, ...]
+    tensors: tuple[FileTensor, ...]
     metadata: Mapping[str, Any]
 
 
@@ -95,7 +95,7 @@ def read_header(reader: RangeReader) -> Header:
     return Header(tuple(tensors), metadata if isinstance(metadata, dict) else {})
 
 
-def _tensor(name: str, entry: Any, begin: int, path: str) -> StoredTensor:
+def _tensor(name: str, entry: Any, begin: int, path: str) -> FileTensor:
     """Return the tensor of an entry; CorruptError for a damaged one. Offsets are counted from byte `begin` on."""
     fields = entry if isinstance(entry, dict) else {}
     tag, shape, span = (fields.get(key) for key in ("dtype", "shape", "data_offsets"))
@@ -106,7 +106,7 @@ def _tensor(name: str, entry: Any, begin: int, path: str) -> StoredTensor:
     if _bits_of(shape, bits, most=8 * (end - start)) != 8 * (end - start):
         message = f"{name!r} has {counted(end - start, 'byte')} (expected as many as {tag} and its shape say)"
         raise CorruptError(message, code="content-size-mismatch", path=path, offset=begin + start)
-    return StoredTensor(name, str(tag), tuple(shape), begin + start, begin + end)
+    return FileTensor(name, str(tag), tuple(shape), begin + start, begin + end)
 
 
 def _are_naturals(value: Any) -> TypeGuard[list[int]]:
@@ -125,7 +125,7 @@ def _bits_of(shape: Sequence[int], bits: int, *, most: int) -> int:
     return bits
 
 
-def _check_tiles(tensors: Sequence[StoredTensor], begin: int, reader: RangeReader) -> None:
+def _check_tiles(tensors: Sequence[FileTensor], begin: int, reader: RangeReader) -> None:
     """Raise CorruptError unless tensors in the order of their bytes tile those from `begin` to the end of a file."""
     end = begin
     for tensor in tensors:

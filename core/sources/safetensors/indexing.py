@@ -28,7 +28,7 @@ from edl_ckpt.core.model.tables import (
     TableEntry,
     TableInfo,
 )
-from edl_ckpt.core.sources.safetensors.header import Header, StoredTensor, read_header
+from edl_ckpt.core.sources.safetensors.header import FileTensor, Header, read_header
 from edl_ckpt.core.sources.safetensors.sets import ENDING, INDEX, listing, read_by_loaders, set_of, weight_map
 from edl_ckpt.core.sources.steps.content import Content, Found, ShardContent
 from edl_ckpt.core.sources.steps.interface import HEAD_BYTES
@@ -40,10 +40,10 @@ _ENCODINGS: Final = {"I64": Encoding.INT64, "U64": Encoding.UINT64, "I32": Encod
 
 
 @dataclass(frozen=True, slots=True)
-class _Tensor:
+class _OpenTensor:
     """A tensor and its file."""
 
-    stored: StoredTensor
+    stored: FileTensor
     file: Found
 
     @property
@@ -63,11 +63,11 @@ def index_files(content: Content) -> None:
         sets |= dict.fromkeys(listed[index], index.removesuffix(INDEX))
         _check_weights(index, content.files[index], weight_map(document, index), headers)
     several = len(set(sets.values())) > 1
-    tensors: dict[str, _Tensor] = {}
+    tensors: dict[str, _OpenTensor] = {}
     for path, header in headers.items():
         file, before = content.files[path], f"{sets[path]}/" if several else ""
         for stored in header.tensors:
-            first = tensors.setdefault(before + stored.name, _Tensor(stored, file))
+            first = tensors.setdefault(before + stored.name, _OpenTensor(stored, file))
             if first.stored is not stored:
                 message = f"{first.file.file.path} has it too"
                 file.shard.problems.append(Problem("duplicate-variable", stored.name, stored.start, message))
@@ -131,7 +131,7 @@ def _wholes(documents: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return wholes
 
 
-def _add_tensors(tensors: Mapping[str, _Tensor], wholes: Mapping[str, str]) -> None:
+def _add_tensors(tensors: Mapping[str, _OpenTensor], wholes: Mapping[str, str]) -> None:
     """Add tensors to their shards: as parts of tables, as variables or as blobs."""
     for title, tensor in tensors.items():
         stored, shard = tensor.stored, tensor.file.shard
@@ -149,7 +149,7 @@ def _add_tensors(tensors: Mapping[str, _Tensor], wholes: Mapping[str, str]) -> N
             shard.variables.append(DenseEntry(title, stored.dtype, stored.shape, tensor.extent, stored.start))
 
 
-def _is_pair(ids: StoredTensor, vectors: _Tensor | None) -> bool:
+def _is_pair(ids: FileTensor, vectors: _OpenTensor | None) -> bool:
     """Say whether two tensors are the ids and the rows of a table."""
     if vectors is None or vectors.stored.dtype is None or ids.tag not in _ENCODINGS:
         return False
@@ -157,7 +157,7 @@ def _is_pair(ids: StoredTensor, vectors: _Tensor | None) -> bool:
     return len(ids.shape) == 1 and len(shape) == 2 and shape[0] == ids.shape[0] and (shape[1] > 0 or not shape[0])
 
 
-def _add_table(name: str, ids: _Tensor, vectors: _Tensor) -> None:
+def _add_table(name: str, ids: _OpenTensor, vectors: _OpenTensor) -> None:
     """Add the rows of a table to the shard that has its vectors."""
     shard, (rows, dim), dtype = vectors.file.shard, vectors.stored.shape, vectors.stored.dtype
     run = _id_run(ids, shard)
@@ -178,7 +178,7 @@ def _add_table(name: str, ids: _Tensor, vectors: _Tensor) -> None:
     shard.infos.append(TableInfo(name, dim, "", begin))
 
 
-def _id_run(ids: _Tensor, shard: ShardContent) -> IdRun:
+def _id_run(ids: _OpenTensor, shard: ShardContent) -> IdRun:
     """Return the ids of a table in a shard; those in a file of another shard are read from there."""
     encoding, extent = _ENCODINGS[ids.stored.tag], ids.extent
     if ids.file.shard is shard:
