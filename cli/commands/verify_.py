@@ -33,6 +33,8 @@ def verify_command(
     quick: Annotated[bool, o.flag("Read only names and headers.", "--quick")] = False,
     deep: Annotated[bool, o.flag("Also read every value, and compute the fingerprint.", "--deep")] = False,
     strict: Annotated[bool, o.flag("Treat warnings as errors.", "--strict")] = False,
+    sample: Annotated[str | None, o.option("PERCENT", "Also read a random part of the values, such as 5%.")] = None,
+    seed: Annotated[int | None, o.option("N", "With --sample: choose the same part again.", least=0)] = None,
     seal: Annotated[
         bool, o.flag("Like --deep, and record checksums for later runs to compare with.", "--seal")
     ] = False,
@@ -60,6 +62,7 @@ def verify_command(
 
     if quick and (deep or seal):
         raise UsageError("--quick cannot be used with --deep or --seal")
+    part = o.sampled(sample, seed, clashes=quick or deep or seal)
     if force and not seal:
         raise UsageError("--force can only be used with --seal")
     o.check_prometheus(out, prometheus=prometheus)
@@ -70,7 +73,7 @@ def verify_command(
     with working(out, cluster, workers) as work:
         take = partial(_print_line, out) if out.jsonl else lambda _: None
         options: dict[str, Any] = {**work, **o.locking(out, lock_wait), "take": take}
-        run = verify_versions(versions, level=level, seal=seal, use_seal=not force, **options)
+        run = verify_versions(versions, level=level, seal=seal, use_seal=not force, sample=part, **options)
     _write_reports(out, run, junit, summary, strict=strict, prometheus=prometheus)
     if run.failed and not every:
         raise run.failed[0][1]

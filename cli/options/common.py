@@ -29,6 +29,7 @@ from edl_ckpt.core.base.words import command
 if TYPE_CHECKING:
     from edl_ckpt.core.base.progress import Reporter
     from edl_ckpt.core.model.versions import CheckpointRef, Version
+    from edl_ckpt.core.operations.verify.findings import Sample
     from edl_ckpt.core.storage.location import Location
 
 
@@ -192,6 +193,25 @@ def followed_location(out: Output, text: str | None) -> Location:
             hint=f"to wait for one: {command('wait', head or 'LOCATION', '--version-ge', 'V')}",
         )
     return where
+
+
+def sampled(percent: str | None, seed: int | None, *, clashes: bool) -> Sample | None:
+    """Return the part of the values that `--sample` asks for; UsageError for no part, or next to another level."""
+    from edl_ckpt.core.operations.verify.findings import Sample
+
+    if percent is None:
+        if seed is not None:
+            raise UsageError("--seed can only be used with --sample")
+        return None
+    if clashes:
+        raise UsageError("--sample cannot be used with --quick, --deep or --seal")
+    try:
+        part = float(percent.strip().removesuffix("%"))
+    except ValueError:
+        part = 0.0
+    if not 0 < part <= 100:
+        raise UsageError(f"--sample {percent}: expected a part such as 5%")
+    return Sample(part, int.from_bytes(os.urandom(4)) if seed is None else seed)
 
 
 def asked_layout(out: Output, layout: str | None, target: Location | None) -> str | None:

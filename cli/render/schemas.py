@@ -143,11 +143,14 @@ SUMMARY: Final[Mapping[str, Schema]] = {
     "variables": record("name dtype shape* size_bytes shard"),
     "tables": record("name dim dtype? initializer? rows rows_per_shard* size_bytes"),
 }
-RESULT_KEYS: Final = "ref ok level findings* fingerprint? bytes_read sealed shards shards_read ids_read checks*"
+RESULT_KEYS: Final = (
+    "ref ok level findings* fingerprint? bytes_read sealed shards shards_read ids_read checks* (sample)"
+)
 RESULT: Final[Mapping[str, Schema]] = {
     "findings": FINDING,
     "ids_read": FLAG,
     "checks": record("name seconds", name=FINDING["properties"]["check"]),
+    "sample": record("percent seed", percent=NUMBER, seed=COUNT),
 }
 WRITTEN_KEYS: Final = (
     "ref output from_ps? to_ps version size_bytes bytes_read bytes_written rows seconds? peak_memory_bytes?"

@@ -29,6 +29,8 @@ _CHECKED = {
     "deep": "every id and every value was read",
 }
 
+_SAMPLED = "names, headers, every id and a random {:g}% of the values (seed {}) were read"
+
 
 def document(result: VerifyResult) -> dict[str, Any]:
     """Return `edl-ckpt/verify/1`."""
@@ -61,7 +63,7 @@ def rows(results: Sequence[VerifyResult]) -> list[list[Any]]:
 
 def _result(result: VerifyResult) -> dict[str, Any]:
     keys = "ref ok level findings fingerprint bytes_read sealed shards shards_read ids_read checks"
-    return picked(result, keys)
+    return picked(result, f"{keys} sample" if result.sample else keys)
 
 
 def human(results: Sequence[VerifyResult], *, every: bool = True) -> Lines:
@@ -89,7 +91,9 @@ def checked(results: Sequence[VerifyResult]) -> str:
     if not read:
         return "no shard could be read."
     damaged = "" if all(r.ids_read for r in results) else ", except in tables whose ids are damaged"
-    checked = _CHECKED[results[0].level] + damaged + _compared(results) + "."
+    sample = results[0].sample
+    checked = _CHECKED[results[0].level] if sample is None else _SAMPLED.format(sample.percent, sample.seed)
+    checked += damaged + ("" if sample else _compared(results)) + "."
     if read == total:
         return checked
     of = f" in {len(results)} versions" if len(results) > 1 else ""

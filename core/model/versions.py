@@ -110,6 +110,11 @@ class Version(Shown):
         return not self.layout.in_location
 
     @property
+    def is_elasticdl(self) -> bool:
+        """Return True for ElasticDL's own files, and False for those of any other system."""
+        return self.layout.system == "elasticdl"
+
+    @property
     def is_file(self) -> bool:
         """Return True for a version whose files lie in a location by the side of directories."""
         return self.layout.in_location and self.layout.loose

@@ -402,6 +402,7 @@ def _check_state(version: Version, *, partial: bool) -> None:
     if version.state in {State.INCOMPLETE, State.WRITING} and not partial:
         gaps = version.missing_ranges
         problem = missing_shards(gaps, version.ps_num) if gaps else "the version has no shard"
+        problem = f"missing: {abridged(version.lacks, 3)}" if version.lacks else problem
         writing = "; a job may still be writing it" if version.state is State.WRITING else ""
         raise IncompleteError(f"{problem}{writing}", path=version.path)
 

@@ -28,10 +28,12 @@ from edl_ckpt.core.cluster.choice import ExecutorLike, job_of
 from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.model.tables import ShardIndex
 from edl_ckpt.core.model.versions import CheckpointRef, State, Version
-from edl_ckpt.core.operations.verify.findings import LEVELS, Report, VerifyResult
+from edl_ckpt.core.operations.verify.companions import check_companions
+from edl_ckpt.core.operations.verify.findings import LEVELS, Report, Sample, VerifyResult
 from edl_ckpt.core.operations.verify.headers import check_headers, check_names, open_readable_shards
 from edl_ckpt.core.operations.verify.ids import ContentCheck
 from edl_ckpt.core.operations.verify.seals import compare_with_seal, find_seal, sums_of_seal, write_seal
+from edl_ckpt.core.operations.verify.stored_sums import check_sample, check_stored_sums
 from edl_ckpt.core.reading.reader import check_not_replaced
 from edl_ckpt.core.sources.registry import source_of
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
@@ -72,18 +74,20 @@ def verify_version(
     reporter: Reporter = WARNINGS,
     use_seal: bool = True,
     beside: bool = True,
+    sample: Sample | None = None,
 ) -> VerifyResult:
     """Check a version at one of LEVELS and return all findings, errors before warnings.
 
     A sealed version is compared with its seal: names and sizes at each level, every byte at `deep`. `use_seal=False`
     ignores the seal. `beside=False` does not look at the other names in the location, on which ElasticDL's scan may
-    crash. With a `distributed.Client` as `executor`, its workers read the ids and values. When a job changes a shard
-    meanwhile, the version is verified again. Raises UsageError for another level, LockedError when a shard keeps
+    crash. A `sample` reads a random part of the values at the level `default`, and compares it with the checksums that
+    there are. With a `distributed.Client` as `executor`, its workers read the ids and values. When a job changes a
+    shard meanwhile, the version is verified again. Raises UsageError for another level, LockedError when a shard keeps
     changing, and the errors of storage; a damaged checkpoint raises nothing.
     """
     version = as_version(version)
     job = verify_job(version, workers=workers, executor=executor, reporter=reporter)
-    return verify_indexed(version, job, level=level, use_seal=use_seal, beside=beside)[0]
+    return verify_indexed(version, job, level=level, use_seal=use_seal, beside=beside, sample=sample)[0]
 
 
 def verify_job(
@@ -100,7 +104,13 @@ def verify_job(
 
 
 def verify_indexed(
-    version: Version, job: Job, *, level: str, use_seal: bool = True, beside: bool = True
+    version: Version,
+    job: Job,
+    *,
+    level: str,
+    use_seal: bool = True,
+    beside: bool = True,
+    sample: Sample | None = None,
 ) -> tuple[VerifyResult, tuple[ShardIndex, ...]]:
     """Verify a version, and return the indexes of the shards whose headers could be read with the findings."""
     if level not in LEVELS:
@@ -109,7 +119,7 @@ def verify_indexed(
         raise being_replaced(version.ref, version.replaced_by)
     for attempt in range(ATTEMPTS):
         try:
-            return _verify(version, level, job, use_seal=use_seal, beside=beside)
+            return _verify(version, level, job, use_seal=use_seal, beside=beside, sample=sample)
         except LockedError:  # a job is saving it: verify the files that it leaves
             if attempt == ATTEMPTS - 1:
                 raise
@@ -123,7 +133,7 @@ def verify_indexed(
 
 
 def _verify(
-    version: Version, level: str, job: Job, *, use_seal: bool, beside: bool
+    version: Version, level: str, job: Job, *, use_seal: bool, beside: bool, sample: Sample | None
 ) -> tuple[VerifyResult, tuple[ShardIndex, ...]]:
     if version.fault and not version.shards:
         raise version.fault.error()
@@ -147,6 +157,7 @@ def _verify(
             stack.callback(content.close)
             with report.checking("ids"):
                 content.check_ids()
+                check_companions(checkpoint, report)
             if level == "deep":
                 contradicted = source_of(version).blocking(version, checkpoint.shards)
                 certain = whole and not contradicted and version.state is not State.MIXED
@@ -155,6 +166,11 @@ def _verify(
                     message = f"the fingerprint was {seal.fingerprint} when the version was sealed"
                     with report.checking("seal"):
                         report.add("fingerprint-mismatch", message, path=version.path)
+                with report.checking("values"):
+                    check_stored_sums(checkpoint, report, job)
+            elif sample is not None:
+                with report.checking("values"):
+                    check_sample(checkpoint, seal, readers, report, job, sample)
             with report.checking("ids"):
                 content.wait_for_ids()
             sound = content.sound
@@ -179,6 +195,7 @@ def _verify(
         shards_read=shards_read,
         ids_read=sound,
         checks=report.checks(),
+        sample=sample,
     )
     return result, checkpoint.shards
 
@@ -215,6 +232,7 @@ def verify_versions(
     level: str = "default",
     seal: bool = False,
     use_seal: bool = True,
+    sample: Sample | None = None,
     workers: int | None = None,
     executor: ExecutorLike | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
@@ -229,7 +247,11 @@ def verify_versions(
     results: list[VerifyResult] = []
     failed: list[tuple[str, EdlCkptError]] = []
     seen: set[Location] = set()
-    verify = partial(verify_and_seal, wait_seconds=wait_seconds) if seal else partial(verify_version, level=level)
+    verify = (
+        partial(verify_and_seal, wait_seconds=wait_seconds)
+        if seal
+        else partial(verify_version, level=level, sample=sample)
+    )
     for wanted in versions:
         COMMIT.more()  # between two versions a signal ends the command: the one before may have been sealed
         try:

@@ -49,6 +49,14 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
+class Sample:
+    """A random part of the values: so many percent of their bytes, chosen by a seed."""
+
+    percent: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
 class VerifyResult:
     """The findings of verify; `fingerprint` only when every value was read and every shard is whole."""
 
@@ -67,6 +75,8 @@ class VerifyResult:
     """False when ids of these shards could not be read, and so neither the values of their rows."""
     checks: tuple[Check, ...] = ()
     """The checks that were made, in the order of CHECKS."""
+    sample: Sample | None = None
+    """The part of the values that was read at the level `default`; None when no part was asked for."""
 
     @property
     def ok(self) -> bool:
@@ -109,6 +119,7 @@ _OWN_DTYPE: Final = (
     " (on object storage: with --output)"
 )
 HINTS: Final = {
+    "missing-file": "a job may still be writing this version; if not, its save never finished",
     "missing-shard": "a job may still be writing this version; if not, its save never finished",
     "extra-file": "move the file elsewhere: ElasticDL refuses a version with more entries than shards",
     "misplaced-row": "ElasticDL moves such rows on restore; `edl-ckpt reshard` writes them to their shards",

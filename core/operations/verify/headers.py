@@ -31,7 +31,7 @@ def check_names(store: Store, version: Version, *, beside: bool) -> Report:
         _check_listing(version, report)
         if why := mixture(store, version):
             report.add("mixed-runs", why, path=version.path)
-        if beside and not version.is_alone:  # ElasticDL scans nothing where a file is alone
+        if beside and version.is_elasticdl and not version.is_alone:  # it scans nothing where a file is alone
             _check_location(store, version, report)
     return report
 
@@ -50,10 +50,12 @@ def _check_listing(version: Version, report: Report) -> None:
         message = f"the shards have different ps_num: {abridged(parts, _COUNTS)}{extra}"
         report.add("mixed-ps-num", message, path=version.path)
         return
-    if version.ps_num is None:
-        report.add("missing-shard", "the version has no shard", path=version.path)
     writing = " (the version changed a moment ago: a job may be writing it)" if version.state is State.WRITING else ""
-    for gap in _missing(version):
+    for words in version.lacks:
+        report.add("missing-file", words + writing, path=version.path)
+    if not version.lacks and version.ps_num is None:
+        report.add("missing-shard", "the version has no shard", path=version.path)
+    for gap in () if version.lacks else _missing(version):
         first, last = (version.layout.shard_file(i, version.ps_num or 0) for i in (gap.start, gap.stop - 1))
         report.add(
             "missing-shard", missing_shards([gap], version.ps_num) + writing, path=version.path,
@@ -118,7 +120,7 @@ def open_readable_shards(
     present = replace(version, shards=tuple(files))
     shards = source_of(version).index(present, readers, workers=openings(store), on_fault=lost)
     checkpoint = Checkpoint(version, shards, readers, store)
-    return checkpoint, len(shards) == version.ps_num
+    return checkpoint, len(shards) == len(version.shards) and not (version.lacks or version.missing_ranges)
 
 
 def _one_set(version: Version) -> Sequence[ShardFile]:

@@ -67,6 +67,7 @@ class ContentCheck:
         self._with_values = values
         self._is_concurrent = values and not job.executor.is_cluster
         """Threads of this process check ids while others read values."""
+        self._one_row = "; ElasticDL restores only one row per id" if self.version.is_elasticdl else ""
 
     @property
     def sound(self) -> bool:
@@ -221,7 +222,7 @@ class ContentCheck:
             if count:
                 ids = ", ".join(map(str, named))
                 are = f"{counted(count, 'id')} {'is' if count == 1 else 'are'} in several shards"
-                message = f"{are}: {ids}; ElasticDL restores only one row per id"
+                message = f"{are}: {ids}{self._one_row}"
                 self._of_ids.add("duplicate-id", message, path=self.version.path, subject=names[some[number]])
 
     def _report_counts(self, shard: ShardIndex, entry: TableEntry, counts: Ids) -> None:
@@ -233,7 +234,7 @@ class ContentCheck:
             rows = "row belongs to another shard" if counts.misplaced == 1 else "rows belong to other shards"
             message = f"{counts.misplaced} {rows}: {named}"
             self._report(shard, entry, "misplaced-row", message)
-        if counts.negative:
+        if counts.negative and self.version.is_elasticdl:
             named = ", ".join(map(str, counts.negative_examples))
             message = f"the table has {counted(counts.negative, 'negative id')} in this shard: {named}"
             self._report(shard, entry, "negative-id", message)
@@ -243,7 +244,7 @@ class ContentCheck:
         if count:
             repeat = "repeats" if count == 1 else "repeat"
             ids = ", ".join(map(str, named))
-            message = f"{counted(count, 'row')} {repeat} an id: {ids}; ElasticDL restores only one row per id"
+            message = f"{counted(count, 'row')} {repeat} an id: {ids}{self._one_row}"
             self._report(shard, entry, "duplicate-id", message)
 
     def small_parts(self, *, certain: bool) -> Bundles:

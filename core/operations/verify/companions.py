@@ -1,0 +1,62 @@
+"""Companions must have the ids of their table: a slot that lacks one starts from zero, and nobody is told."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from edl_ckpt.core.base.errors import CorruptError
+from edl_ckpt.core.kernel.placement import fmix64
+from edl_ckpt.core.model.tables import IdRun
+from edl_ckpt.core.operations.verify.findings import Report
+from edl_ckpt.core.reading.blocks import id_blocks
+from edl_ckpt.core.reading.reader import Checkpoint
+
+_BITS: Final = (1 << 64) - 1
+
+
+class _Digest(NamedTuple):
+    """The number of ids, and a sum over them that their order does not change."""
+
+    rows: int
+    sum: int
+
+
+def check_companions(checkpoint: Checkpoint, report: Report) -> None:
+    """Report each companion whose ids are not those of its table; equal extents are equal ids."""
+    digests: dict[str, _Digest] = {}
+    for name, info in sorted(checkpoint.infos.items()):
+        table = info.companion_of
+        if not table or not checkpoint.has_table(table) or _runs(checkpoint, name) == _runs(checkpoint, table):
+            continue
+        try:
+            own, wanted = (digests.setdefault(each, _digest(checkpoint, each)) for each in (name, table))
+        except CorruptError:
+            continue  # the check of ids says so
+        if own != wanted:
+            report.add(
+                "companion-ids",
+                f"has other ids than its table {table!r}: {own.rows:,} rows, and the table has {wanted.rows:,}",
+                path=checkpoint.version.path,
+                subject=name,
+            )
+
+
+def _runs(checkpoint: Checkpoint, table: str) -> list[tuple[str, tuple[IdRun, ...]]]:
+    """Return where the ids of a table are; row numbers are the same wherever they are counted."""
+    return [(shard.file.path, tuple(map(_plain, entry.ids))) for shard, entry in checkpoint.entries(table)]
+
+
+def _plain(run: IdRun) -> IdRun:
+    if run.is_stored:
+        return run
+    return IdRun(0, run.size_bytes, run.encoding, run.first)
+
+
+def _digest(checkpoint: Checkpoint, table: str) -> _Digest:
+    rows, total = 0, 0
+    for shard, entry in checkpoint.entries(table):
+        for _, ids in id_blocks(checkpoint, shard, entry):
+            rows, total = rows + len(ids), total + int(np.sum(fmix64(ids), dtype=np.uint64))
+    return _Digest(rows, total & _BITS)

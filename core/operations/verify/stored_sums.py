@@ -1,0 +1,139 @@
+"""The checksums that files of other systems have of their own values, compared with the bytes: no seal is needed.
+
+At `deep` all of them are compared, and in a sample some, chosen at random. Where a version has a seal, a sample is of
+the seal's chunks; where it has neither, of the values, in which it looks for NaN, infinite and huge ones.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+from edl_ckpt.core.kernel.checksums import crc32c
+
+from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.parallel import run_parallel
+from edl_ckpt.core.model.dtypes import DType
+from edl_ckpt.core.model.seals import Seal
+from edl_ckpt.core.model.tables import Extent, ShardIndex, StoredSum
+from edl_ckpt.core.operations.verify.findings import Report, Sample
+from edl_ckpt.core.proof.sealing import Mismatch, comparable, rereads_correctly, tensors_of
+from edl_ckpt.core.proof.values import odd_values
+from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.storage.interface import RangeReader
+
+_STEP_BYTES: Final = 1 << 20
+_SUMS: Final = {"crc32": zlib.crc32, "crc32c": crc32c}
+_ODD: Final = ("NaN", "infinite", "huge")
+
+
+class _Unit(NamedTuple):
+    """What is compared as one: its bytes, and a function that adds a finding if it is wrong."""
+
+    size_bytes: int
+    check: Callable[[Report], object]
+
+
+def check_stored_sums(checkpoint: Checkpoint, report: Report, job: Job) -> None:
+    """Compare every checksum that the files have of their values."""
+    _run(list(_stored(checkpoint)), report, job)
+
+
+def check_sample(
+    checkpoint: Checkpoint, seal: Seal | None, readers: Mapping[str, RangeReader], report: Report, job: Job,
+    sample: Sample,
+) -> None:  # fmt: skip
+    """Check a random part of a version, of the checksums of its seal, or else of its files, or else of its values."""
+    units = list(_sealed(checkpoint, seal, readers)) if seal else list(_stored(checkpoint))
+    units = units or list(_values(checkpoint))
+    sizes = np.array([unit.size_bytes for unit in units], np.float64)
+    order = np.random.default_rng(sample.seed).permutation(len(units))
+    enough = np.searchsorted(np.cumsum(sizes[order]), sizes.sum() * sample.percent / 100)
+    _run([units[number] for number in order[: enough + 1].tolist()], report, job)
+
+
+def _run(units: Sequence[_Unit], report: Report, job: Job) -> None:
+    job.reporter.start("comparing checksums", sum(unit.size_bytes for unit in units))
+
+    def run(unit: _Unit) -> int:
+        unit.check(report)
+        return unit.size_bytes
+
+    for done in run_parallel(run, units, job.workers):
+        job.reporter.advance(done)
+
+
+def _stored(checkpoint: Checkpoint) -> Iterator[_Unit]:
+    for shard in checkpoint.shards:
+        for stored in shard.sums:
+            size = sum(extent.size_bytes for extent in stored.extents)
+            yield _Unit(size, partial(_compare, checkpoint, shard, stored))
+
+
+def _compare(checkpoint: Checkpoint, shard: ShardIndex, stored: StoredSum, report: Report) -> None:
+    value = 0
+    for data in _pieces(checkpoint, shard, stored.extents):
+        value = _SUMS[stored.kind](data, value)
+    if value != stored.value:
+        first = stored.extents[0]
+        report.add(
+            "checksum-mismatch",
+            f"{stored.subject!r}: the values have the {stored.kind} {value:08x}, and the file says {stored.value:08x}",
+            shard=shard.file,
+            path=shard.path(first),
+            subject=stored.subject,
+            offset=first.start,
+        )
+
+
+def _pieces(checkpoint: Checkpoint, shard: ShardIndex, extents: Sequence[Extent]) -> Iterator[memoryview]:
+    buffer = np.empty(_STEP_BYTES, np.uint8).data
+    for extent in extents:
+        reader = checkpoint.reader(shard, extent)
+        for start in range(extent.start, extent.end, _STEP_BYTES):
+            piece = buffer[: min(extent.end - start, _STEP_BYTES)]
+            reader.read_into(start, piece)
+            yield piece
+
+
+def _sealed(checkpoint: Checkpoint, seal: Seal, readers: Mapping[str, RangeReader]) -> Iterator[_Unit]:
+    version = checkpoint.version
+    files = {version.name_of(file.path): file for file in version.files}
+    indexes = {version.name_of(file.path): shard for shard in checkpoint.shards for file in shard.file.files}
+
+    def compare(wanted: Mismatch, report: Report) -> None:
+        name, chunk = wanted
+        if not rereads_correctly(readers[name], chunk):
+            message = f"chunk {chunk.number} of {tensors_of(chunk, indexes.get(name))} differs from the seal"
+            report.add("checksum-mismatch", message, shard=files[name], subject=chunk.name, offset=chunk.start)
+
+    for sealed in comparable(seal, readers):
+        for chunk in sealed.chunks:
+            yield _Unit(chunk.end - chunk.start, partial(compare, Mismatch(sealed.name, chunk)))
+
+
+_Tensor: TypeAlias = tuple[str, DType | None, Extent]
+
+
+def _values(checkpoint: Checkpoint) -> Iterator[_Unit]:
+    for shard in checkpoint.shards:
+        tensors: list[_Tensor] = [(entry.name, entry.dtype, entry.values) for entry in shard.variables]
+        tensors += [(entry.name, entry.dtype, entry.values) for entry in shard.tables]
+        for name, dtype, extent in tensors:
+            for start in range(extent.start, extent.end, _STEP_BYTES):
+                piece = Extent(start, min(start + _STEP_BYTES, extent.end), file=extent.file)
+                yield _Unit(piece.size_bytes, partial(_look, checkpoint, shard, (name, dtype, piece)))
+
+
+def _look(checkpoint: Checkpoint, shard: ShardIndex, tensor: _Tensor, report: Report) -> None:
+    name, dtype, piece = tensor
+    if dtype is None:
+        return
+    data = np.frombuffer(checkpoint.reader(shard, piece).read(piece.start, piece.size_bytes), np.uint8)
+    for code, kind, count in zip(("nan", "inf", "huge-value"), _ODD, odd_values(data, dtype).tolist(), strict=True):
+        if count:
+            message = f"{count} of the values in a sampled part are {kind}"
+            report.add(code, message, shard=shard.file, subject=name, offset=piece.start)
