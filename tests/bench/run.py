@@ -22,6 +22,7 @@ import disk_figures
 import library_figures
 import peer_figures
 import s3_figures
+import system_figures
 from disk_figures import Bench
 from machine import machine
 from measure import Figure, elsewhere, fill
@@ -37,6 +38,7 @@ SECTIONS: Mapping[str, Mapping[str, Callable[[Bench], Iterator[Figure]]]] = {
         "inspect": disk_figures.inspect_figures,
         "start": disk_figures.start_figures,
     },
+    "systems": {"systems": system_figures.system_figures},
     "s3": {"transfer": s3_figures.transfer_figures, "versions": s3_figures.version_figures},
     "cluster": {"cluster": cluster_figures.cluster_figures},
     "library": {"restore": library_figures.restore_figures, "save": library_figures.save_figures},
