@@ -144,12 +144,13 @@ SUMMARY: Final[Mapping[str, Schema]] = {
     "tables": record("name dim dtype? initializer? rows rows_per_shard* size_bytes"),
 }
 RESULT_KEYS: Final = (
-    "ref ok level findings* fingerprint? bytes_read sealed shards shards_read ids_read checks* (sample)"
+    "ref ok level findings* fingerprint? bytes_read sealed shards shards_read ids_read checks* checksums (sample)"
 )
 RESULT: Final[Mapping[str, Schema]] = {
     "findings": FINDING,
     "ids_read": FLAG,
     "checks": record("name seconds", name=FINDING["properties"]["check"]),
+    "checksums": COUNT,
     "sample": record("percent seed", percent=NUMBER, seed=COUNT),
 }
 WRITTEN_KEYS: Final = (

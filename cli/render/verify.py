@@ -62,7 +62,7 @@ def rows(results: Sequence[VerifyResult]) -> list[list[Any]]:
 
 
 def _result(result: VerifyResult) -> dict[str, Any]:
-    keys = "ref ok level findings fingerprint bytes_read sealed shards shards_read ids_read checks"
+    keys = "ref ok level findings fingerprint bytes_read sealed shards shards_read ids_read checks checksums"
     return picked(result, f"{keys} sample" if result.sample else keys)
 
 
@@ -109,6 +109,8 @@ def _compared(results: Sequence[VerifyResult]) -> str:
         return "" if unsealed else "; --deep compares every byte with the seal"
     if any(f.code == "checksum-mismatch" for r in results if not r.sealed for f in r.findings):
         return "; a seal cannot be read, so its version was not compared with it"
+    if all(r.checksums for r in results):
+        return " and compared with the checksums in the files"
     which = "not sealed" if len(unsealed) == len(results) else f"{len(unsealed)} of {len(results)} versions not sealed"
     return f"; {which}: there is no recorded checksum to compare with (use --seal)"
 

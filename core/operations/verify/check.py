@@ -151,7 +151,7 @@ def _verify(
         report.take(awaited(names))
         seal, found = awaited(sealed)
         report.take(found)
-        fingerprint, sound = None, True
+        fingerprint, sound, compared = None, True, 0
         if level != "quick":
             content = ContentCheck(checkpoint, report, job, values=level == "deep")
             stack.callback(content.close)
@@ -167,7 +167,7 @@ def _verify(
                     with report.checking("seal"):
                         report.add("fingerprint-mismatch", message, path=version.path)
                 with report.checking("values"):
-                    check_stored_sums(checkpoint, report, job)
+                    compared = check_stored_sums(checkpoint, report, job)
             elif sample is not None:
                 with report.checking("values"):
                     check_sample(checkpoint, seal, readers, report, job, sample)
@@ -196,6 +196,7 @@ def _verify(
         ids_read=sound,
         checks=report.checks(),
         sample=sample,
+        checksums=compared,
     )
     return result, checkpoint.shards
 

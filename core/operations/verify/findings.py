@@ -77,6 +77,8 @@ class VerifyResult:
     """The checks that were made, in the order of CHECKS."""
     sample: Sample | None = None
     """The part of the values that was read at the level `default`; None when no part was asked for."""
+    checksums: int = 0
+    """The checksums of values in the files themselves that were compared at the level `deep`."""
 
     @property
     def ok(self) -> bool:

@@ -37,9 +37,11 @@ class _Unit(NamedTuple):
     check: Callable[[Report], object]
 
 
-def check_stored_sums(checkpoint: Checkpoint, report: Report, job: Job) -> None:
-    """Compare every checksum that the files have of their values."""
-    _run(list(_stored(checkpoint)), report, job)
+def check_stored_sums(checkpoint: Checkpoint, report: Report, job: Job) -> int:
+    """Compare every checksum that the files have of their values; return how many there are."""
+    units = list(_stored(checkpoint))
+    _run(units, report, job)
+    return len(units)
 
 
 def check_sample(
