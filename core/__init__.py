@@ -103,7 +103,7 @@ _HOMES: Final = {
     "operations.unlock": ("unlock",),
     "operations.usage": ("LocationUsage", "measure_usage"),
     "operations.verify.check": ("VerifyRun", "verify_and_seal", "verify_version", "verify_versions"),
-    "operations.verify.findings": ("Finding", "VerifyResult"),
+    "operations.verify.findings": ("Finding", "ValueSample", "VerifyResult"),
     "operations.verify.seals": ("seal_version",),
     "base.progress": ("SILENT", "Progress", "Reporter"),
     "storage.determined": ("CheckpointStorage",),

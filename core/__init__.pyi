@@ -126,6 +126,7 @@ from edl_ckpt.core.operations.verify.check import verify_and_seal as verify_and_
 from edl_ckpt.core.operations.verify.check import verify_version as verify_version
 from edl_ckpt.core.operations.verify.check import verify_versions as verify_versions
 from edl_ckpt.core.operations.verify.findings import Finding as Finding
+from edl_ckpt.core.operations.verify.findings import ValueSample as ValueSample
 from edl_ckpt.core.operations.verify.findings import VerifyResult as VerifyResult
 from edl_ckpt.core.operations.verify.seals import seal_version as seal_version
 from edl_ckpt.core.proof.fingerprint import Fingerprint as Fingerprint
@@ -234,6 +235,7 @@ __all__ = [
     "UnavailableError",
     "UnsupportedError",
     "UsageError",
+    "ValueSample",
     "VerifyResult",
     "VerifyRun",
     "Version",

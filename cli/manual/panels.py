@@ -29,8 +29,8 @@ _PANELS: Final[Mapping[str, str]] = {
     DELETE: "incomplete delete even-newest allow-empty-rule drop-tag max-delete purge older-than drop-copies",
     WRITE: "ps output if-needed layout keep-old dry-run force ignore-seal yes trash plan-out apply map also move seal "
     "order",
-    WORK: "no-write quick deep strict stats tolerance top grace workers max-memory lock-wait timeout stall-after "
-    "interval exec shell cluster",
+    WORK: "no-write quick deep sample strict stats tolerance top grace workers max-memory lock-wait timeout "
+    "stall-after interval exec shell cluster",
     OUTPUT: "json csv jsonl null list origin rows npy raw junit summary prometheus quiet verbose no-color progress "
     "no-mouse help",
     STORAGE: "storage-option config",
@@ -48,6 +48,7 @@ _OF_COMMAND: Final[Mapping[str, Mapping[str, str]]] = {
         ("order", "format", "dtype", "dense-rows", "fill", "seed", "limit", "max-shard-size"), WRITE
     ),
     "metrics set": {"mode": WRITE},
+    "verify": {"seed": WORK},
 }
 _BY_OPTION: Final = {option: panel for panel, options in _PANELS.items() for option in options.split()}
 

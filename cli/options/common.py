@@ -29,7 +29,7 @@ from edl_ckpt.core.base.words import command
 if TYPE_CHECKING:
     from edl_ckpt.core.base.progress import Reporter
     from edl_ckpt.core.model.versions import CheckpointRef, Version
-    from edl_ckpt.core.operations.verify.findings import Sample
+    from edl_ckpt.core.operations.verify.findings import ValueSample
     from edl_ckpt.core.storage.location import Location
 
 
@@ -195,9 +195,9 @@ def followed_location(out: Output, text: str | None) -> Location:
     return where
 
 
-def sampled(percent: str | None, seed: int | None, *, clashes: bool) -> Sample | None:
+def sampled(percent: str | None, seed: int | None, *, clashes: bool) -> ValueSample | None:
     """Return the part of the values that `--sample` asks for; UsageError for no part, or next to another level."""
-    from edl_ckpt.core.operations.verify.findings import Sample
+    from edl_ckpt.core.operations.verify.findings import ValueSample
 
     if percent is None:
         if seed is not None:
@@ -211,7 +211,7 @@ def sampled(percent: str | None, seed: int | None, *, clashes: bool) -> Sample |
         part = 0.0
     if not 0 < part <= 100:
         raise UsageError(f"--sample {percent}: expected a part such as 5%")
-    return Sample(part, int.from_bytes(os.urandom(4)) if seed is None else seed)
+    return ValueSample(part, int.from_bytes(os.urandom(4)) if seed is None else seed)
 
 
 def asked_layout(out: Output, layout: str | None, target: Location | None) -> str | None:

@@ -51,13 +51,13 @@ def named_step(ref: CheckpointRef) -> Version | None:
 
     It belongs to no location. None for a reference to anything else.
     """
-    place, name = ref.location.split()
+    folder, name = ref.location.split()
     path = ref.location.local_path
     is_prefix = path is not None and not os.path.lexists(path)
     if ref.version != "latest" or not name or not (is_prefix or registry.may_be_file(name)):
         return None
     with suppress(EdlCkptError):  # what comes next says why
-        return _alone(place, ref.location.url, name)
+        return _alone(folder, ref.location.url, name)
     return None
 
 

@@ -82,8 +82,8 @@ def _in_processes(store: Store, wanted: list[tuple[Entry, Digest]]) -> list[Any]
     with ProcessPoolExecutor(workers - 1, multiprocessing.get_context("forkserver")) as pool:
         share = len(wanted) // workers
         rest = [pool.submit(_digest_all, store, wanted[k * share : (k + 1) * share]) for k in range(workers - 1)]
-        own = _digest_all(store, wanted[(workers - 1) * share :])
-        return [made for part in rest for made in part.result()] + own
+        last = _digest_all(store, wanted[(workers - 1) * share :])
+        return [made for part in rest for made in part.result()] + last
 
 
 def _digest_all(store: Store, wanted: list[tuple[Entry, Digest]]) -> list[Any]:

@@ -29,7 +29,7 @@ from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.model.tables import ShardIndex
 from edl_ckpt.core.model.versions import CheckpointRef, State, Version
 from edl_ckpt.core.operations.verify.companions import check_companions
-from edl_ckpt.core.operations.verify.findings import LEVELS, Report, Sample, VerifyResult
+from edl_ckpt.core.operations.verify.findings import LEVELS, Report, ValueSample, VerifyResult
 from edl_ckpt.core.operations.verify.headers import check_headers, check_names, open_readable_shards
 from edl_ckpt.core.operations.verify.ids import ContentCheck
 from edl_ckpt.core.operations.verify.seals import compare_with_seal, find_seal, sums_of_seal, write_seal
@@ -74,7 +74,7 @@ def verify_version(
     reporter: Reporter = WARNINGS,
     use_seal: bool = True,
     beside: bool = True,
-    sample: Sample | None = None,
+    sample: ValueSample | None = None,
 ) -> VerifyResult:
     """Check a version at one of LEVELS and return all findings, errors before warnings.
 
@@ -110,7 +110,7 @@ def verify_indexed(
     level: str,
     use_seal: bool = True,
     beside: bool = True,
-    sample: Sample | None = None,
+    sample: ValueSample | None = None,
 ) -> tuple[VerifyResult, tuple[ShardIndex, ...]]:
     """Verify a version, and return the indexes of the shards whose headers could be read with the findings."""
     if level not in LEVELS:
@@ -133,7 +133,7 @@ def verify_indexed(
 
 
 def _verify(
-    version: Version, level: str, job: Job, *, use_seal: bool, beside: bool, sample: Sample | None
+    version: Version, level: str, job: Job, *, use_seal: bool, beside: bool, sample: ValueSample | None
 ) -> tuple[VerifyResult, tuple[ShardIndex, ...]]:
     if version.fault and not version.shards:
         raise version.fault.error()
@@ -233,7 +233,7 @@ def verify_versions(
     level: str = "default",
     seal: bool = False,
     use_seal: bool = True,
-    sample: Sample | None = None,
+    sample: ValueSample | None = None,
     workers: int | None = None,
     executor: ExecutorLike | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,

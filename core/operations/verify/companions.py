@@ -31,13 +31,14 @@ def check_companions(checkpoint: Checkpoint, report: Report) -> None:
         if not table or not checkpoint.has_table(table) or _runs(checkpoint, name) == _runs(checkpoint, table):
             continue
         try:
-            own, wanted = (digests.setdefault(each, _digest(checkpoint, each)) for each in (name, table))
+            mine = _digest(checkpoint, name)
+            wanted = digests[table] = digests[table] if table in digests else _digest(checkpoint, table)
         except CorruptError:
             continue  # the check of ids says so
-        if own != wanted:
+        if mine != wanted:
             report.add(
                 "companion-ids",
-                f"has other ids than its table {table!r}: {own.rows:,} rows, and the table has {wanted.rows:,}",
+                f"has other ids than its table {table!r}: {mine.rows:,} rows, and the table has {wanted.rows:,}",
                 path=checkpoint.version.path,
                 subject=name,
             )

@@ -49,7 +49,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class ValueSample:
     """A random part of the values: so many percent of their bytes, chosen by a seed."""
 
     percent: float
@@ -75,7 +75,7 @@ class VerifyResult:
     """False when ids of these shards could not be read, and so neither the values of their rows."""
     checks: tuple[Check, ...] = ()
     """The checks that were made, in the order of CHECKS."""
-    sample: Sample | None = None
+    sample: ValueSample | None = None
     """The part of the values that was read at the level `default`; None when no part was asked for."""
     checksums: int = 0
     """The checksums of values in the files themselves that were compared at the level `deep`."""

@@ -12,14 +12,14 @@ from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
-from edl_ckpt.core.kernel.checksums import crc32c
 
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.parallel import run_parallel
+from edl_ckpt.core.kernel.checksums import crc32c
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.model.tables import Extent, ShardIndex, StoredSum
-from edl_ckpt.core.operations.verify.findings import Report, Sample
+from edl_ckpt.core.operations.verify.findings import Report, ValueSample
 from edl_ckpt.core.proof.sealing import Mismatch, comparable, rereads_correctly, tensors_of
 from edl_ckpt.core.proof.values import odd_values
 from edl_ckpt.core.reading.reader import Checkpoint
@@ -30,7 +30,7 @@ _SUMS: Final = {"crc32": zlib.crc32, "crc32c": crc32c}
 _ODD: Final = ("NaN", "infinite", "huge")
 
 
-class _Unit(NamedTuple):
+class _Comparison(NamedTuple):
     """What is compared as one: its bytes, and a function that adds a finding if it is wrong."""
 
     size_bytes: int
@@ -46,7 +46,7 @@ def check_stored_sums(checkpoint: Checkpoint, report: Report, job: Job) -> int:
 
 def check_sample(
     checkpoint: Checkpoint, seal: Seal | None, readers: Mapping[str, RangeReader], report: Report, job: Job,
-    sample: Sample,
+    sample: ValueSample,
 ) -> None:  # fmt: skip
     """Check a random part of a version, of the checksums of its seal, or else of its files, or else of its values."""
     units = list(_sealed(checkpoint, seal, readers)) if seal else list(_stored(checkpoint))
@@ -57,10 +57,10 @@ def check_sample(
     _run([units[number] for number in order[: enough + 1].tolist()], report, job)
 
 
-def _run(units: Sequence[_Unit], report: Report, job: Job) -> None:
+def _run(units: Sequence[_Comparison], report: Report, job: Job) -> None:
     job.reporter.start("comparing checksums", sum(unit.size_bytes for unit in units))
 
-    def run(unit: _Unit) -> int:
+    def run(unit: _Comparison) -> int:
         unit.check(report)
         return unit.size_bytes
 
@@ -68,11 +68,11 @@ def _run(units: Sequence[_Unit], report: Report, job: Job) -> None:
         job.reporter.advance(done)
 
 
-def _stored(checkpoint: Checkpoint) -> Iterator[_Unit]:
+def _stored(checkpoint: Checkpoint) -> Iterator[_Comparison]:
     for shard in checkpoint.shards:
         for stored in shard.sums:
             size = sum(extent.size_bytes for extent in stored.extents)
-            yield _Unit(size, partial(_compare, checkpoint, shard, stored))
+            yield _Comparison(size, partial(_compare, checkpoint, shard, stored))
 
 
 def _compare(checkpoint: Checkpoint, shard: ShardIndex, stored: StoredSum, report: Report) -> None:
@@ -101,7 +101,7 @@ def _pieces(checkpoint: Checkpoint, shard: ShardIndex, extents: Sequence[Extent]
             yield piece
 
 
-def _sealed(checkpoint: Checkpoint, seal: Seal, readers: Mapping[str, RangeReader]) -> Iterator[_Unit]:
+def _sealed(checkpoint: Checkpoint, seal: Seal, readers: Mapping[str, RangeReader]) -> Iterator[_Comparison]:
     version = checkpoint.version
     files = {version.name_of(file.path): file for file in version.files}
     indexes = {version.name_of(file.path): shard for shard in checkpoint.shards for file in shard.file.files}
@@ -114,20 +114,20 @@ def _sealed(checkpoint: Checkpoint, seal: Seal, readers: Mapping[str, RangeReade
 
     for sealed in comparable(seal, readers):
         for chunk in sealed.chunks:
-            yield _Unit(chunk.end - chunk.start, partial(compare, Mismatch(sealed.name, chunk)))
+            yield _Comparison(chunk.end - chunk.start, partial(compare, Mismatch(sealed.name, chunk)))
 
 
 _Tensor: TypeAlias = tuple[str, DType | None, Extent]
 
 
-def _values(checkpoint: Checkpoint) -> Iterator[_Unit]:
+def _values(checkpoint: Checkpoint) -> Iterator[_Comparison]:
     for shard in checkpoint.shards:
         tensors: list[_Tensor] = [(entry.name, entry.dtype, entry.values) for entry in shard.variables]
         tensors += [(entry.name, entry.dtype, entry.values) for entry in shard.tables]
         for name, dtype, extent in tensors:
             for start in range(extent.start, extent.end, _STEP_BYTES):
                 piece = Extent(start, min(start + _STEP_BYTES, extent.end), file=extent.file)
-                yield _Unit(piece.size_bytes, partial(_look, checkpoint, shard, (name, dtype, piece)))
+                yield _Comparison(piece.size_bytes, partial(_look, checkpoint, shard, (name, dtype, piece)))
 
 
 def _look(checkpoint: Checkpoint, shard: ShardIndex, tensor: _Tensor, report: Report) -> None:

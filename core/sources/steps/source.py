@@ -45,7 +45,7 @@ def claims(listing: FlatListing, read_small: ReadSmall) -> list[Version]:
     return _versions(listing, steps, read_small)
 
 
-class _Candidate:
+class _FoundStep:
     """A step that formats may claim: its path, its number, and its files by their paths in it."""
 
     def __init__(self, path: str, number: int, layout: Layout, entry: Entry | None, files: Files) -> None:
@@ -54,12 +54,12 @@ class _Candidate:
         self.heads = [(form, name) for form in FORMATS for name in form.heads(files)] if files else []
 
 
-def _directories(listing: FlatListing) -> Iterator[_Candidate]:
+def _directories(listing: FlatListing) -> Iterator[_FoundStep]:
     for entry in listing.inside.get("", ()):
         number = names.number_of_directory(entry.name)
         if number is not None and (entry.is_dir or entry.fault):
             files = dict(_below(listing, entry.relative, len(entry.relative) + 1))
-            yield _Candidate(entry.path, number, names.STEPS, entry, files)
+            yield _FoundStep(entry.path, number, names.STEPS, entry, files)
 
 
 def _below(listing: FlatListing, directory: str, start: int) -> Iterator[tuple[str, Entry]]:
@@ -71,7 +71,7 @@ def _below(listing: FlatListing, directory: str, start: int) -> Iterator[tuple[s
             yield entry.relative[start:], entry
 
 
-def _prefixes(listing: FlatListing) -> Iterator[_Candidate]:
+def _prefixes(listing: FlatListing) -> Iterator[_FoundStep]:
     found: defaultdict[str, dict[str, Entry]] = defaultdict(dict)
     for entry in listing.inside.get("", ()):
         prefix = None if entry.is_dir else names.prefix_of(entry.name)
@@ -81,10 +81,10 @@ def _prefixes(listing: FlatListing) -> Iterator[_Candidate]:
         number = names.last_number(prefix)
         if number is not None:
             path = next(iter(files.values())).path.rpartition("/")[0] + f"/{prefix}"
-            yield _Candidate(path, number, names.PREFIX, None, files)
+            yield _FoundStep(path, number, names.PREFIX, None, files)
 
 
-def _versions(listing: FlatListing, steps: Sequence[_Candidate], read_small: ReadSmall) -> list[Version]:
+def _versions(listing: FlatListing, steps: Sequence[_FoundStep], read_small: ReadSmall) -> list[Version]:
     wanted = [(step.files[name], form.digest) for step in steps for form, name in step.heads]
     digests = iter(read_small.digests(wanted))
     versions: list[Version] = []
@@ -101,7 +101,7 @@ def _versions(listing: FlatListing, steps: Sequence[_Candidate], read_small: Rea
     return versions
 
 
-def _version(listing: FlatListing, step: _Candidate, parts: Sequence[tuple[Format, Claim]]) -> Version:
+def _version(listing: FlatListing, step: _FoundStep, parts: Sequence[tuple[Format, Claim]]) -> Version:
     """Return a step as a version."""
     ps_num = max((claim.ps_num for _, claim in parts if claim.ps_num is not None), default=None)
     shards = _shards(step.files, [claim for _, claim in parts], ps_num or 0)
@@ -161,7 +161,7 @@ def alone(listing: FlatListing, path: str, name: str, read_small: ReadSmall) -> 
         files = {inner: entry for inner, entry in files.items() if names.is_with(inner, name)}
     layout = replace(names.STEPS, name="directory" if not name else "file", in_location=False)
     number = names.last_number(path.rpartition("/")[2].removesuffix(".index")) or 0
-    return next(iter(_versions(listing, [_Candidate(path, number, layout, None, files)], read_small)), None)
+    return next(iter(_versions(listing, [_FoundStep(path, number, layout, None, files)], read_small)), None)
 
 
 def index(

@@ -63,6 +63,7 @@ from edl_ckpt.core import (
     StorageReport,
     TensorStats,
     Trial,
+    ValueSample,
     VerifyResult,
     diff_versions,
     execute_copy,
@@ -222,6 +223,8 @@ def _check_version(version: Version, tmp_path: Path, capsys: pytest.CaptureFixtu
     for level in ("quick", "default", "deep"):
         found = verify_version(version, level=level)
         check(render_verify.document(found), render_verify.human([found]), "verify/1", capsys)
+    part = verify_version(version, sample=ValueSample(20, 7))
+    check(render_verify.document(part), render_verify.human([part]), "verify/1", capsys)
     try:
         with open_checkpoint(version, partial=True) as checkpoint:
             summary = summarize(version, checkpoint.shards)

@@ -1,0 +1,85 @@
+"""Checksums that files have of their own values, and random parts of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dcp_steps
+from edl_ckpt.core import ValueSample, verify_and_seal, verify_version
+from edl_ckpt.core.catalog.listing import list_versions
+from program import edl
+
+USER = "model.ebc.embedding_bags.user.weight"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A step of three ranks with one table and one variable."""
+    rng = np.random.default_rng(0)
+    tensors = {
+        USER: rng.standard_normal((1003, 16), np.float32),
+        "over.weight": rng.standard_normal((3, 4), np.float32),
+    }
+    dcp_steps.write_step(tmp_path / "run/step_5", tensors, 3)
+    return tmp_path / "run"
+
+
+def flip(run: Path, rank: int = 1, at: int = 10_000) -> None:
+    """Flip the lowest bit of a byte of a rank's file."""
+    path = run / f"step_5/__{rank}_0.distcp"
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def test_deep_compares_the_checksums_of_the_files(run: Path) -> None:
+    """A flipped bit of a value is found without a seal; the finding names the tensor, the rank and the file."""
+    sound = verify_version(f"{run}@5", level="deep")
+    assert sound.ok
+    assert sound.checksums == 6
+    flip(run)
+    assert verify_version(f"{run}@5").ok, "without --deep no value is read"
+    (finding,) = verify_version(f"{run}@5", level="deep").findings
+    assert (finding.code, finding.shard, finding.subject) == ("checksum-mismatch", 1, USER)
+    assert finding.path == str(run / "step_5/__1_0.distcp")
+    assert "crc32" in finding.message
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_sample_finds_what_it_reads(run: Path, sealed: bool) -> None:
+    """A sample of everything finds a flipped bit; samples of a part find it with some seeds, each always or never."""
+    (version,) = list_versions(run).versions
+    if sealed:
+        assert verify_and_seal(version).sealed
+    assert verify_version(f"{run}@5", sample=ValueSample(100, 1)).ok
+    flip(run)
+    whole = verify_version(f"{run}@5", sample=ValueSample(100, 1))
+    assert {finding.code for finding in whole.findings} == {"checksum-mismatch"}
+    assert whole.sample == ValueSample(100, 1)
+    some = {seed: verify_version(f"{run}@5", sample=ValueSample(20, seed)).ok for seed in range(12)}
+    assert set(some.values()) == {True, False}
+    assert some == {seed: verify_version(f"{run}@5", sample=ValueSample(20, seed)).ok for seed in range(12)}
+
+
+def test_a_sample_without_checksums_looks_at_values(tmp_path: Path) -> None:
+    """Where nothing has checksums, a sample finds values that are not finite."""
+    from edl_ckpt.core import Table, save_checkpoint
+
+    table = Table(np.arange(100), np.full((100, 4), np.inf, np.float32))
+    save_checkpoint(tmp_path, 1, 2, variables={"w": np.ones(3)}, tables={"t": table})
+    (tmp_path / ".edl-ckpt-0/meta-0/1.seal.json").unlink()
+    found = verify_version(f"{tmp_path}@1", sample=ValueSample(100, 3)).findings
+    assert {finding.code for finding in found} == {"inf"}
+
+
+def test_sample_on_the_command_line(run: Path) -> None:
+    """The seed is in the result; other levels, and parts that are none, are errors of usage."""
+    done = edl("verify", f"{run}@5", "--sample", "20%", "--json")
+    assert json.loads(done.stdout)["sample"]["percent"] == 20
+    assert "seed" in json.loads(done.stdout)["sample"]
+    for words in (["--sample", "0"], ["--sample", "x"], ["--sample", "5%", "--deep"], ["--seed", "1"]):
+        assert edl("verify", f"{run}@5", *words).returncode == 2
