@@ -179,6 +179,11 @@ class GatheredReader(RangeReader):
         start = offset - first * width
         return out.reshape(-1)[start : start + size].tobytes()
 
+    def check_unchanged(self) -> None:
+        """Raise LockedError when a file has changed since it was opened."""
+        for file in self._files:
+            file.check_unchanged()
+
     def _order(self, first: int, end: int) -> I64:
         """Return the numbers of the rows that rows [first, end) are, int64 [n]; CorruptError for one that is none."""
         order, numbers = self._rows.order, np.arange(first, end, dtype=np.int64)

@@ -30,6 +30,7 @@ from edl_ckpt.core.moving.settings import ReshardSettings
 from edl_ckpt.core.operations.importing.archives import check_members
 from edl_ckpt.core.operations.importing.array_data import value_of
 from edl_ckpt.core.operations.importing.arrays import ARRAY_ENDINGS, ArraySource
+from edl_ckpt.core.operations.importing.bundles import SYSTEM
 from edl_ckpt.core.operations.importing.names import NameMap, assign_names, read_map
 from edl_ckpt.core.operations.importing.source import ArraysPlan, ImportResult, execute_import, prepare_import
 from edl_ckpt.core.operations.reshard.plan import ReshardPlan
@@ -122,8 +123,15 @@ def _planned(
 
 
 def as_checkpoint(source: LocationLike, *, reporter: Reporter = WARNINGS) -> Version | None:
-    """Return a source as a version: a reference, a checkpoint_dir or one file; None for files of other tools."""
-    place = Location.of(source)
+    """Return a source as a version: a reference, a checkpoint_dir or one file; None for files of other tools.
+
+    A tensor bundle of TensorFlow is imported as arrays, since a map or the notes of an export may name its tables.
+    """
+    version = _as_version(Location.of(source), reporter)
+    return None if version is not None and version.layout.system == SYSTEM else version
+
+
+def _as_version(place: Location, reporter: Reporter) -> Version | None:
     path, ending = place.local_path, place.url.lower()
     if ending.endswith(ARRAY_ENDINGS) and (path is None or is_file(path)):
         return None

@@ -20,6 +20,7 @@ from typing import Any, Final, Self
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError, UnsupportedError
 from edl_ckpt.core.base.json_objects import parse_object
 from edl_ckpt.core.model.dtypes import DTYPES, DType, dtype_named
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export.formats.arrays import INDEX, SHARDED
 from edl_ckpt.core.operations.export.formats.frameworks import (
     CHECKPOINT_PREFIX,
@@ -38,15 +39,15 @@ from edl_ckpt.core.operations.importing.archives import (
     unpacked,
 )
 from edl_ckpt.core.operations.importing.array_data import ArrayData, FileExtent, joined, naming
+from edl_ckpt.core.operations.importing.bundles import arrays_of, bundle_at, names_of
 from edl_ckpt.core.operations.importing.frameworks import (
     Found,
     read_notes,
     read_parquet,
-    read_tensorflow,
     read_torch,
-    tensorflow_prefix,
 )
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Forms
+from edl_ckpt.core.reading.reader import open_checkpoint
 from edl_ckpt.core.sources.safetensors.header import MAX_HEADER_BYTES, read_header
 from edl_ckpt.core.storage import Location, ObjectStore, open_objects, open_store
 from edl_ckpt.core.storage.faults import storage_errors
@@ -106,16 +107,18 @@ class ArraySource:
             self._open_far()
             self._check_some()
             return
+        self.path = local or self.path
+        if local is not None:
+            self._check_inputs()
+        bundle = bundle_at(self.location)
+        if bundle is not None:
+            self._open_bundle(bundle)
+            self._check_some()
+            return
         self.path = self._fetch() if local is None else local
-        self._check_inputs()
-        prefix = tensorflow_prefix(self.path)
         alone = os.path.join(self.path, METADATA_FILE)
-        if os.path.exists(alone) and not prefix:
-            self._take_document(
-                read_notes(self._load(METADATA_FILE), alone)
-            )  # TensorFlow writes no checkpoint without a tensor
-        elif prefix:
-            self._spool(read_tensorflow(prefix, self._take_document))
+        if os.path.exists(alone):  # TensorFlow writes no checkpoint without a tensor
+            self._take_document(read_notes(self._load(METADATA_FILE), alone))
         elif os.path.isdir(self.path):
             self._open_folder()
         elif self.path.lower().endswith(".safetensors"):
@@ -135,6 +138,20 @@ class ArraySource:
                 )
             self._spool(read_torch(self.path, self._take_document))
         self._check_some()
+
+    def _open_bundle(self, version: Version) -> None:
+        """Open the arrays of a bundle where they are, with the notes of an export beside it, or else its tables."""
+        self._check_not_shared()
+        self.path = version.path
+        checkpoint = self._stack.enter_context(open_checkpoint(version))
+        for array in arrays_of(checkpoint):
+            self._add(array)
+        folder = version.shards[0].path.rpartition("/")[0]
+        with suppress(NotFoundError):
+            path = f"{folder}/{METADATA_FILE}"
+            self._take_document(read_notes(self._load(path), path))
+            return
+        self._take_notes({name: names_of(name) for name in checkpoint.table_names}, self.path)
 
     def _check_some(self) -> None:
         if not self.arrays and self._fingerprint != Forms().fingerprint(ContentSketch()).text:

@@ -1,4 +1,4 @@
-"""Arrays from files of frameworks, read with their own libraries: Parquet, PyTorch, TensorFlow checkpoints.
+"""Arrays from files of frameworks, read with their own libraries: Parquet and PyTorch.
 
 Values from a library go to temporary files without a name, so that the rest of an import reads ranges of files. A
 tensor is in memory once at most; a PyTorch file is opened with `weights_only`, which unpickles tensors and no more.
@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.base.errors import CorruptError, NotFoundError, UnsupportedError
+from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.base.json_objects import parse_object
 from edl_ckpt.core.base.libraries import library
 from edl_ckpt.core.base.words import counted
-from edl_ckpt.core.model.dtypes import DTYPES, DType, dtype_named
-from edl_ckpt.core.operations.export.formats.frameworks import CHECKPOINT_PREFIX, METADATA_FILE, PARQUET, PARTS_FILE
+from edl_ckpt.core.model.dtypes import DType, dtype_named
+from edl_ckpt.core.operations.export.formats.frameworks import METADATA_FILE, PARQUET, PARTS_FILE
 from edl_ckpt.core.operations.export.formats.names import NOTES, original_name
 from edl_ckpt.core.storage.faults import storage_errors
 
@@ -67,43 +67,6 @@ def _torch_notes(path: str) -> bytes | None:
             if member.filename.partition("/")[2] == METADATA_FILE and member.file_size <= os.path.getsize(path):
                 return archive.read(member)
     return None
-
-
-def tensorflow_prefix(path: str) -> str:
-    """Return the prefix of a TensorFlow checkpoint: the path or that of its index, or a directory's newest; else ''.
-
-    Raises NotFoundError when the newest checkpoint of a directory is not in it.
-    """
-    folder = os.path.isdir(path)
-    prefix = os.path.join(path, CHECKPOINT_PREFIX) if folder else path.removesuffix(".index")
-    if os.path.exists(f"{prefix}.index"):
-        return prefix
-    if not folder or not os.path.isfile(os.path.join(path, "checkpoint")):
-        return ""
-    state = library("tensorflow", "tensorflow").train.get_checkpoint_state(path)
-    newest = os.path.join(path, os.path.basename(state.model_checkpoint_path)) if state else ""
-    if not os.path.exists(f"{newest}.index"):  # its directory may have been moved, so only the name counts
-        hint = "name a checkpoint by its prefix, the path of its index without .index"
-        raise NotFoundError("its file `checkpoint` names no checkpoint that is there", path=path, hint=hint)
-    return newest
-
-
-def read_tensorflow(prefix: str, take_notes: TakeNotes) -> Iterator[Found]:
-    """Yield the tensors of a checkpoint by its prefix; anything but arrays of numbers (a graph, texts) is left out."""
-    tf = library("tensorflow", "tensorflow")
-    try:
-        reader = tf.train.load_checkpoint(prefix)
-    except Exception as error:  # noqa: BLE001 - its errors have no common root but Exception
-        raise CorruptError(f"not a TensorFlow checkpoint: {str(error)[:200]}", path=prefix) from None
-    metadata = os.path.join(os.path.dirname(prefix), METADATA_FILE)
-    if os.path.exists(metadata):
-        with open(metadata, "rb") as file:
-            take_notes(read_notes(file.read(), metadata))
-    dtypes = reader.get_variable_to_dtype_map()
-    for name, shape in sorted(reader.get_variable_to_shape_map().items()):
-        if dtypes[name].name in DTYPES:
-            values = np.ascontiguousarray(reader.get_tensor(name))
-            yield name, DTYPES[dtypes[name].name], tuple(shape), iter([values.reshape(-1).view(np.uint8)])
 
 
 def read_parquet(path: str, take_notes: TakeNotes) -> Iterator[Found]:

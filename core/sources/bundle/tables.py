@@ -80,7 +80,7 @@ def find_tables(index: Index) -> list[KeyedTable]:
     tables: dict[str, KeyedTable] = {}
     for name, parts in by_name.items():
         parts.sort(key=lambda part: part.number)
-        alike = len({(part.values.dtype, part.values.shape[1]) for part in parts}) == 1
+        alike = len({(part.keys.dtype, part.values.dtype, part.values.shape[1]) for part in parts}) == 1
         for table in [KeyedTable(name, parts)] if alike else [KeyedTable(part.stem, [part]) for part in parts]:
             tables[table.name] = table._replace(placement=_placement(index, table))
     slots = [_as_slot(table, tables) for table in tables.values()]
