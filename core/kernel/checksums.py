@@ -41,7 +41,7 @@ def crc32c(data: bytes | memoryview | U8, value: int = 0) -> int:
 def unmasked(value: int) -> int:
     """Return the checksum that LevelDB and TensorFlow store as this value: rotated, and with a number added.
 
-    >>> hex(unmasked(0x2C5D2D9D))
+    >>> hex(unmasked(0xC78AB0E5))
     '0xe3069283'
     """
     rotated = (value - _MASK_DELTA) & _ALL

@@ -21,7 +21,7 @@ import numpy as np
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError
 from edl_ckpt.core.base.packing import near
 from edl_ckpt.core.base.parallel import run_all
-from edl_ckpt.core.kernel.bulk import I64
+from edl_ckpt.core.kernel.bulk import I64, U8
 from edl_ckpt.core.model.tables import Box, GatheredRows, ShardIndex
 from edl_ckpt.core.reading.blocks import read_runs
 from edl_ckpt.core.storage.files import ScratchFile
@@ -165,9 +165,33 @@ class GatheredReader(RangeReader):
             return b""
         width = self._rows.row_bytes
         first, end = offset // width, -(-(offset + size) // width)
-        numbers = self._order(first, end)
+        out = np.zeros((end - first, width), np.uint8)
+        if self._rows.order is None and end <= self._lasts[-1]:
+            self._read_between(first, end, out)
+        else:
+            self._read_rows(self._order(first, end), out)
+        start = offset - first * width
+        return out.reshape(-1)[start : start + size].tobytes()
+
+    def _read_between(self, first: int, end: int, out: U8) -> None:
+        """Read rows [first, end), which are those of the boxes in their order: uint8 [n, bytes of a row]."""
+        for box in self._rows.boxes[bisect_right(self._lasts, first) :]:
+            low, high = max(first, box.first), min(end, box.first + box.rows)
+            if box.first >= end:
+                break
+            if low >= high:
+                continue
+            file, size = self._files[box.extent.file], box.row_bytes
+            if box.steps:
+                data = read_runs(file, _starts(box, np.arange(low - box.first, high - box.first)), size)
+            else:
+                octets = file.read(box.extent.start + (low - box.first) * size, (high - low) * size)
+                data = np.frombuffer(octets, np.uint8).reshape(high - low, size)
+            out[low - first : high - first, box.column : box.column + size] = data
+
+    def _read_rows(self, numbers: I64, out: U8) -> None:
+        """Read the rows of some numbers, int64 [n]: uint8 [n, bytes of a row]."""
         low, high = int(numbers.min()), int(numbers.max())
-        out = np.zeros((len(numbers), width), np.uint8)
         for box in self._rows.boxes[bisect_right(self._lasts, low) :]:
             if box.first > high:
                 break
@@ -176,8 +200,6 @@ class GatheredReader(RangeReader):
                 starts = _starts(box, numbers[inside] - box.first)
                 data = read_runs(self._files[box.extent.file], starts, box.row_bytes)
                 out[inside, box.column : box.column + box.row_bytes] = data
-        start = offset - first * width
-        return out.reshape(-1)[start : start + size].tobytes()
 
     def check_unchanged(self) -> None:
         """Raise LockedError when a file has changed since it was opened."""

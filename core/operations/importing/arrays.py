@@ -113,9 +113,13 @@ class ArraySource:
         bundle = bundle_at(self.location)
         if bundle is not None:
             self._open_bundle(bundle)
-            self._check_some()
-            return
-        self.path = self._fetch() if local is None else local
+        else:
+            self.path = local or self._fetch()
+            self._open_files()
+        self._check_some()
+
+    def _open_files(self) -> None:
+        """Open files of this machine."""
         alone = os.path.join(self.path, METADATA_FILE)
         if os.path.exists(alone):  # TensorFlow writes no checkpoint without a tensor
             self._take_document(read_notes(self._load(METADATA_FILE), alone))
@@ -137,7 +141,6 @@ class ArraySource:
                     path=self.path,
                 )
             self._spool(read_torch(self.path, self._take_document))
-        self._check_some()
 
     def _open_bundle(self, version: Version) -> None:
         """Open the arrays of a bundle where they are, with the notes of an export beside it, or else its tables."""
