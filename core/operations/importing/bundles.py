@@ -36,7 +36,7 @@ def bundle_at(place: Location) -> Version | None:
     source = place.with_url(f"{place.url.rstrip('/')}/{newest}.index") if newest else place
     with suppress(EdlCkptError):  # whoever reads it as something else says what is wrong
         version = resolve(parse_ref(source.url, options=source.options), reporter=SILENT)
-        if version.layout.system == SYSTEM:
+        if version.layout.system == SYSTEM and f"{newest}.index" not in version.lacks:
             return version
     if newest:  # its directory may have been moved, so only the name counts
         hint = "name a checkpoint by its prefix, the path of its index without .index"

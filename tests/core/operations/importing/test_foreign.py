@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import resource
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -132,17 +131,6 @@ def test_parquet_with_other_columns(tmp_path: Path) -> None:
 
 
 # TensorFlow
-
-
-def test_a_directory_of_tensorflow_without_tensorflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A directory that TensorFlow saved to names what is missing, and not an array that is not there."""
-    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "ckpt-7"\n')
-    (tmp_path / "ckpt-7.index").write_bytes(b"an index")
-    monkeypatch.setitem(sys.modules, "tensorflow", None)
-    for source in (tmp_path, tmp_path / "ckpt-7", tmp_path / "ckpt-7.index"):
-        with pytest.raises(UnsupportedError, match="tensorflow is not installed") as caught:
-            import_arrays(str(source), str(tmp_path / "run"), 1, 1)
-        assert "extra tensorflow" in str(caught.value.hint)
 
 
 @pytest.mark.frameworks
