@@ -108,7 +108,7 @@ def _shape(version: Version) -> tuple[object, ...]:
 
     Its seal is read after its names, so it may be that of the next shards.
     """
-    return version.state, tuple(base_name(shard.path) for shard in version.shards), version.extra, version.seal_fault
+    return version.state, version.names_inside, version.seal_fault
 
 
 def staged_paths(store: LocalStore | ObjectStore) -> Iterator[str]:

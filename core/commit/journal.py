@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from edl_ckpt.core.base.errors import RefusedError
 from edl_ckpt.core.commit.interface import Note
-from edl_ckpt.core.sources.registry import directory_named
+from edl_ckpt.core.sources.registry import directory_named, number_named
 from edl_ckpt.core.state.document import MAX_SUMS_BYTES, parse_document
-from edl_ckpt.core.state.paths import JOURNAL, resumable_stage
+from edl_ckpt.core.state.paths import JOURNAL, is_inside, resumable_stage
 from edl_ckpt.core.storage.interface import Store
 
 JOURNAL_SCHEMA: Final = "edl-ckpt/journal/1"
@@ -57,12 +57,18 @@ class Journal:
     """The files of a version that is being deleted, in the order of their removal; then nothing else is set."""
     metadata: str = ""
     """A digest of the metadata of a version that is being deleted."""
+    loose: bool = False
+    """True when its files lie in the location itself, and begin with the name of the directory and a dot."""
     inode: int = 0
     """What tells the new local directory from the old one."""
     keep_old: bool = False
     """True when the old shards go to the trash."""
     trash: str = ""
     """The deletion in the trash that the new directory comes from, and goes back to; '' for one that was written."""
+
+    def path(self, name: str) -> str:
+        """Return the path of a file below the location."""
+        return name if self.loose else f"{self.directory}/{name}"
 
     def to_bytes(self) -> bytes:
         """Return the journal as its file has it; `parse_journal` is the other way."""
@@ -98,25 +104,31 @@ def _journal(document: Mapping[str, Any]) -> Journal:
             seal=None if seal is None else dict(seal),
             deletes=tuple(str(name) for name in document.get("deletes", ())),
             metadata=str(document.get("metadata", "")),
+            loose=bool(document.get("loose", False)),
             inode=int(document.get("inode", 0)),
             keep_old=bool(document.get("keep_old", False)),
             trash=str(document.get("trash", "")),
         )
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"damaged journal: {type(error).__name__} {error}") from None
-    if directory_named(journal.directory) != journal.version:
+    number = number_named(f"{journal.directory}.index") if journal.loose else directory_named(journal.directory)
+    if number != journal.version:
         raise ValueError(f"damaged journal: {journal.directory!r} is not a directory of version {journal.version}")
     named = (*journal.sizes, *journal.finished, *journal.uploads, *journal.write_ids, *journal.old, *journal.markers)
     named = (*named, *journal.deletes, *filter(None, [journal.trash]))
-    if any("/" in name or "\0" in name or name in {"", ".", ".."} for name in named):
+    if not all(is_inside(name) and (not journal.loose or _is_loose(journal.directory, name)) for name in named):
         raise ValueError("damaged journal: it names a file outside of the version")
     return journal
+
+
+def _is_loose(directory: str, name: str) -> bool:
+    return name.startswith(f"{directory}.") and "/" not in name
 
 
 def deletions_bytes(owner: Mapping[str, Any], deletions: Iterable[Journal]) -> bytes:
     """Return one journal of versions that are deleted together; `parse_journals` is the inverse."""
     rows = [
-        {"version": each.version, "directory": each.directory, "deletes": list(each.deletes), "metadata": each.metadata}
+        {name: getattr(each, name) for name in ("version", "directory", "deletes", "metadata", "loose")}
         for each in deletions
     ]
     return json.dumps({"schema": DELETIONS_SCHEMA, "owner": dict(owner), "deletions": rows}).encode()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NamedTuple, overload
 
-from edl_ckpt.core.base.words import base_name, counted, describe
+from edl_ckpt.core.base.words import counted, describe
 from edl_ckpt.core.model.versions import Version
 
 
@@ -125,7 +125,7 @@ def describe_change(seal: Seal, version: Version) -> str:
 
 def differing_sizes(seal: Seal, version: Version) -> list[str]:
     """Return how the names and sizes of a version's shards differ from its seal; nothing when they match."""
-    present = {base_name(file.path): file.size_bytes for file in version.files}
+    present = version.sizes
     sealed = seal.sizes
     faults = [f"{name} is not in the seal" for name in sorted(present.keys() - sealed.keys())]
     faults += [f"{name} is in the seal, but missing" for name in sorted(sealed.keys() - present.keys())]

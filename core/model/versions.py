@@ -160,6 +160,11 @@ class Version(Shown):
         return tuple(file for shard in self.shards for file in shard.files)
 
     @property
+    def sizes(self) -> dict[str, int]:
+        """Return the size of each file by its name."""
+        return {self.name_of(file.path): file.size_bytes for file in self.files}
+
+    @property
     def size_bytes(self) -> int:
         """Return the bytes of all shard files."""
         return sum(file.size_bytes for file in self.files)
@@ -181,6 +186,15 @@ class Version(Shown):
         """Return the name of one of its files: its path inside the version's directory, or else the last part."""
         inside = path.removeprefix(f"{self.path}/")
         return inside if inside != path else path.rpartition("/")[2]
+
+    def path_of(self, name: str) -> str:
+        """Return the path of one of its files; `name_of` is the inverse."""
+        return f"{self.path.rpartition('/')[0]}/{name}" if self.is_file else f"{self.path}/{name}"
+
+    @property
+    def names_outside(self) -> tuple[str, ...]:
+        """Return its names in its location: that of its directory, or those of its files."""
+        return self.names_inside if self.is_file else (self.path.rpartition("/")[2],)
 
     @property
     def names_inside(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, RefusedError
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
-from edl_ckpt.core.base.words import base_name, command
+from edl_ckpt.core.base.words import command
 from edl_ckpt.core.catalog.files import check_in_location
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, list_versions
 from edl_ckpt.core.commit.repair.recovery import location_lock
@@ -34,7 +34,7 @@ def _changing(
     version = as_version(version)
     check_in_location(version)
     with location_lock(version.location, purpose, wait_seconds=wait_seconds, reporter=reporter) as locked:
-        if base_name(version.path) not in locked.store.names(""):
+        if not set(version.names_outside) & set(locked.store.names("")):
             raise LockedError("another command deleted this version meanwhile", path=version.ref)
         yield locked.store, version
 

@@ -37,7 +37,7 @@ def undo(
         where, check = locked.store.location, partial(_check_layouts, locked.store)
         names = kind_of(locked.store).trash.put_back(version, check, reporter)
     for tag, versions in shared_tags(list_versions(where).versions).items():
-        if any(os.path.basename(v.path) in names for v in versions):
+        if any(set(v.names_outside) & set(names) for v in versions):
             numbers = " and ".join(str(v.version) for v in versions)
             reporter.warn(
                 f"{where}: versions {numbers} have the tag {tag!r}, so @{tag} names none of them;"

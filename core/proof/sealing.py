@@ -17,7 +17,6 @@ import xxhash
 from edl_ckpt.core.base.job import FunctionWork, Job
 from edl_ckpt.core.base.packing import near, together
 from edl_ckpt.core.base.parallel import Advance, run_parallel
-from edl_ckpt.core.base.words import base_name
 from edl_ckpt.core.model.seals import Chunk, PackedChunks, Seal, SealedShard, now_text
 from edl_ckpt.core.model.tables import Extent, ShardIndex
 from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue, HeldValue
@@ -292,8 +291,8 @@ def make_seal(checkpoint: Checkpoint, fingerprint: str, job: Job) -> Seal:
         for task, sums in zip(tasks, results, strict=True):
             own = cuts[task.file][task.first : task.last]
             done[task.file] += [chunk._replace(sum=text) for chunk, text in zip(own, sums, strict=True)]
-    files = zip(opened.readers, done, strict=True)
-    shards = tuple(SealedShard(base_name(file.path), file.size_bytes, PackedChunks(some)) for file, some in files)
+    files, name_of = zip(opened.readers, done, strict=True), checkpoint.version.name_of
+    shards = tuple(SealedShard(name_of(file.path), file.size_bytes, PackedChunks(some)) for file, some in files)
     return Seal(checkpoint.version.version, fingerprint, shards, now_text())
 
 

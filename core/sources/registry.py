@@ -20,7 +20,7 @@ from edl_ckpt.core.sources.steps import source as steps
 ALONE: Final[FileSource] = elasticdl
 """The source of checkpoints in files by themselves."""
 BUILT_IN: Final[tuple[Source, ...]] = (ALONE, steps)
-alone, may_be_file = steps.alone, steps.may_be_file
+alone, may_be_file, completes = steps.alone, steps.may_be_file, steps.completes
 GROUP: Final = "edl_ckpt.sources"
 
 

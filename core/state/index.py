@@ -20,7 +20,6 @@ from typing import Any, Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, UnavailableError
 from edl_ckpt.core.base.parallel import SMALL_READS, run_parallel
-from edl_ckpt.core.base.words import base_name
 from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.state.document import MAX_DEPTH, is_deep, parse_document
@@ -62,8 +61,8 @@ class SealFacts:
 
     def fits(self, version: Version) -> bool:
         """Say whether the files of a version have the names and sizes in the seal."""
-        present = {base_name(shard.path): shard.size_bytes for shard in version.shards}
-        return len(present) == len(version.shards) and _digest_of_files(present) == self.files
+        present = version.sizes
+        return len(present) == len(version.files) and _digest_of_files(present) == self.files
 
 
 class Known:

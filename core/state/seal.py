@@ -22,7 +22,7 @@ from typing import Any, Final, NoReturn
 from edl_ckpt.core.base.errors import CorruptError, RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.model.seals import Chunk, Override, Seal, SealedShard
 from edl_ckpt.core.state.document import check_schema, schema_at_head
-from edl_ckpt.core.state.paths import seal_file
+from edl_ckpt.core.state.paths import is_inside, seal_file
 from edl_ckpt.core.storage.interface import Store
 
 SEAL_SCHEMA: Final = "edl-ckpt/seal/2"
@@ -164,6 +164,8 @@ def parse_seal(document: Mapping[str, Any], *, with_chunks: bool = True) -> Seal
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         _damaged(f"{type(error).__name__} {error}")
+    if not all(is_inside(shard.name) for shard in shards):
+        _damaged("it names a file outside of the version")
     for shard in shards if with_chunks else ():
         edges = [0, *(c.end for c in shard.chunks)]
         if [c.start for c in shard.chunks] != edges[:-1] or edges[-1] != shard.size_bytes:

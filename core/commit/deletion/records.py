@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -110,10 +110,16 @@ def _read_entry(top: Directory, name: str) -> TrashEntry:
 
 
 def write_record(
-    trash: Directory, numbers: Sequence[int], names: Sequence[str], *, keep: bool = True, replaced: bool = False
+    trash: Directory,
+    numbers: Sequence[int],
+    names: Sequence[str],
+    *,
+    keep: bool = True,
+    replaced: bool = False,
+    files: Mapping[str, Mapping[str, str]] | None = None,
 ) -> None:
-    """Write the record of a deletion of these versions, or of one that was replaced."""
-    about = {"keep": keep, "replaced": replaced, "versions": list(numbers), "names": list(names)}
+    """Write the record of a deletion of these versions, or of one that was replaced; `files` are their loose files."""
+    about = {"keep": keep, "replaced": replaced, "versions": list(numbers), "names": list(names), "files": files or {}}
     trash.replace(RECORD, json.dumps({"schema": RECORD_SCHEMA, "time": time.time(), **about}).encode())
 
 

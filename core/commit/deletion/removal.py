@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from edl_ckpt.core.base.errors import EdlCkptError, UnsupportedError
@@ -15,6 +16,7 @@ from edl_ckpt.core.base.words import base_name
 from edl_ckpt.core.commit.deletion.records import TrashEntry
 from edl_ckpt.core.commit.journal import Journal, deletions_bytes
 from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.sources.registry import completes
 from edl_ckpt.core.state.holder import LostLockError, prove_lock
 from edl_ckpt.core.state.index import Known, content_digest, marked_files
 from edl_ckpt.core.state.owner import describe
@@ -53,10 +55,11 @@ class Purge:
 
 def safe_order(version: Version) -> tuple[list[str], list[str]]:
     """Return the files of a version as (first, rest): after the first no remainder passes for a whole version."""
-    firsts = {shard.ps_num: shard for shard in reversed(version.shards)}
-    first = [shard.path for shard in firsts.values()]
-    rest = [shard.path for shard in version.shards if shard.path not in first]
-    return first, rest + [f"{version.path}/{name}" for name in version.extra]
+    every = [file.path for file in version.files] + list(map(version.path_of, version.extra))
+    firsts = {shard.ps_num: shard.path for shard in reversed(version.shards)}
+    first = [path for path in every if not version.is_elasticdl and completes(version.name_of(path))]
+    first = first or list(firsts.values())
+    return first, [path for path in every if path not in first]
 
 
 @dataclass(slots=True)
@@ -67,12 +70,15 @@ class _Doomed:
     directory: str
     first: Sequence[str]
     rest: Sequence[str]
+    loose: bool = False
     error: EdlCkptError | None = None
 
     @property
-    def deletes(self) -> tuple[str, ...]:
-        """Return the names of its files; one that is a file itself has none."""
-        return tuple(base_name(path) for path in (*self.first, *self.rest) if path != self.directory)
+    def intent(self) -> Journal:
+        """Return what it deletes; one that is a file itself needs no names."""
+        files = [path for path in (*self.first, *self.rest) if path != self.directory]
+        names = tuple(path if self.loose else path.removeprefix(f"{self.directory}/") for path in files)
+        return Journal(self.number, self.directory, deletes=names, loose=self.loose)
 
 
 class NoTrash:
@@ -160,7 +166,7 @@ def _doom(store: ObjectStore, version: Version) -> _Doomed:
     (directory,), first, rest = (
         [path.removeprefix(store.path("")) for path in paths] for paths in ([version.path], *safe_order(version))
     )
-    return _Doomed(version.version, directory, first, rest)
+    return _Doomed(version.version, directory, first, rest, version.is_file)
 
 
 def _remove_batch(store: ObjectStore, batch: Sequence[_Doomed], known: Known) -> None:
@@ -195,20 +201,18 @@ def _remove_files(store: ObjectStore, batch: Sequence[_Doomed]) -> None:
         for path, error in store.remove_each(wanted).items():
             files[path].error = files[path].error or error
     for doomed in batch:
-        store.remove_directory(doomed.directory)
+        for folder in sorted({doomed.directory, *map(os.path.dirname, doomed.rest)} - {""}, reverse=True):
+            store.remove_directory(folder)
     prove_lock(store.location)
 
 
 def _write_intent(store: ObjectStore, journal: str, batch: Sequence[_Doomed], known: Known) -> None:
     """Write the journal of a deletion; without it all versions that need it stay."""
-    several = [doomed for doomed in batch if doomed.deletes]  # one request deletes a single file
+    several = [doomed for doomed in batch if doomed.intent.deletes]  # one request deletes a single file
     if not several:
         return
     digests = _metadata_digests(store, [doomed.number for doomed in several], known)
-    intents = [
-        Journal(doomed.number, doomed.directory, deletes=doomed.deletes, metadata=digests[doomed.number])
-        for doomed in several
-    ]
+    intents = [replace(doomed.intent, metadata=digests[doomed.number]) for doomed in several]
     try:
         store.write_small(journal, deletions_bytes(describe("prune"), intents))
     except EdlCkptError as error:
@@ -253,7 +257,7 @@ def _settle_some(store: ObjectStore, journals: Sequence[Journal], begun: float) 
     workers = REMOTE_WORKERS if store.properties.round_trips else 1
     present = list(run_parallel(lambda journal: _doomed_files(store, journal, begun), journals, workers))
     going = [(each, names) for each, names in zip(journals, present, strict=True) if names is not None]
-    files = [[f"{each.directory}/{name}" for name in each.deletes if name in names] for each, names in going]
+    files = [[each.path(name) for name in each.deletes if name in names] for each, names in going]
     batch = [_Doomed(j.version, j.directory, own[:1], own[1:]) for (j, _), own in zip(going, files, strict=True)]
     prove_lock(store.location)
     _remove_files(store, batch)
@@ -267,9 +271,19 @@ def _settle_some(store: ObjectStore, journals: Sequence[Journal], begun: float) 
     ]
 
 
+def _ages(store: ObjectStore, journal: Journal) -> dict[str, float]:
+    """Return the seconds since each file of a version was written, by its name in the version."""
+    start = len(journal.path(""))
+    if not (journal.loose or any("/" in name for name in journal.deletes)):
+        return store.ages(journal.directory)
+    present = journal.deletes if journal.loose else [path[start:] for path in store.tree(journal.directory)]
+    states = {name: store.stat(journal.path(name)) for name in present}
+    return {name: state.age_seconds for name, state in states.items() if state is not None}
+
+
 def _doomed_files(store: ObjectStore, journal: Journal, begun: float) -> set[str] | None:
     """Return the files that are left of a version; None when it changed since its deletion began."""
-    ages = store.ages(journal.directory)
+    ages = _ages(store, journal)
     is_same = set(ages) <= set(journal.deletes) and all(age >= begun for age in ages.values())
     # Its metadata goes last, so it may be gone already.
     if is_same and _metadata_digest(store, journal.version) in {journal.metadata, content_digest(b"")}:

@@ -17,6 +17,16 @@ from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError,
 from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.progress import Reporter
+from edl_ckpt.core.commit.deletion.loose import (
+    Marks,
+    finish_moves,
+    is_several,
+    kept_name,
+    marks_of,
+    move_back,
+    move_out,
+    recorded_marks,
+)
 from edl_ckpt.core.commit.deletion.records import (
     DROP,
     META,
@@ -35,7 +45,7 @@ from edl_ckpt.core.commit.deletion.removal import Before, Check, Purge, Removal,
 from edl_ckpt.core.commit.publish.disk import put_replaced_back
 from edl_ckpt.core.commit.publish.staging import remove_empty_state
 from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.sources.registry import version_names
+from edl_ckpt.core.sources.registry import number_named, version_names
 from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.paths import META_DIR, TRASH_DIR
@@ -76,10 +86,11 @@ class Trash:
         entry, numbers = new_id(), [v.version for v in versions]
         with Directory.open(self._store.root) as root:
             with root.enter(f"{TRASH_DIR}/{entry}", make=True) as trash:
-                write_record(trash, numbers, [os.path.basename(v.path) for v in versions], keep=keep)
+                files = {kept_name(v): marks_of(root, v) for v in versions if is_several(v)}
+                write_record(trash, numbers, list(map(kept_name, versions)), keep=keep, files=files)
                 if keep:  # first: once a version is gone, the next prune removes its metadata
                     _copy_metadata(root, trash, numbers)
-                moved, failed = _move_all(root, trash, versions, before)
+                moved, failed = _move_all(root, trash, versions, before, files)
                 trash.flush()
                 root.flush()
                 # the metadata of a version that stays is not in the trash
@@ -93,7 +104,7 @@ class Trash:
             problems += [] if keep and moved else _drop(root, entry)
             left = _left_of(root, entry)
             remove_empty_state(root)
-        freed = 0 if keep else sum(v.own_bytes for v in moved if os.path.basename(v.path) not in left)
+        freed = 0 if keep else sum(v.own_bytes for v in moved if kept_name(v) not in left)
         return Removal(deleted, tuple(failed), tuple(problems), freed + removal.freed_bytes)
 
     def remove_shard(self, version: Version, path: str | None) -> list[str]:
@@ -160,7 +171,7 @@ class Trash:
         problems: list[EdlCkptError] = []
         with Directory.open(self._store.root) as root:
             with root.find(TRASH_DIR) or nullcontext() as top:
-                doomed = [] if top is None else [name for name in top.names() if _is_doomed(top, name)]
+                doomed = [] if top is None else [name for name in top.names() if _is_doomed(root, top, name)]
             for name in doomed:
                 problems += _drop(root, name)
             if top is not None:
@@ -176,23 +187,29 @@ class Trash:
 
 
 def _is_absent(root: Directory, version: int) -> bool:
-    """Say whether there is no version of a number: each of its names is looked up, and only a missing one is absent."""
-    return all(root.is_gone(name) for name in version_names(version))
+    """Say whether there is no version of a number.
+
+    Each of ElasticDL's names is looked up, and only a missing one is absent. A listing has the names of other systems.
+    """
+    return all(map(root.is_gone, version_names(version))) and version not in map(number_named, root.names())
 
 
 def _move_all(
-    root: Directory, trash: Directory, versions: Iterable[Version], before: Before
+    root: Directory, trash: Directory, versions: Iterable[Version], before: Before, files: Mapping[str, Marks]
 ) -> tuple[list[Version], list[tuple[Version, EdlCkptError]]]:
     """Move versions into the trash; return those that moved, and why others could not. One does not stop the next."""
     moved: list[Version] = []
     failed: list[tuple[Version, EdlCkptError]] = []
     for version in versions:
-        name = os.path.basename(version.path)
+        name = kept_name(version)
         COMMIT.more()  # between two versions a signal ends the prune
         before(version)
         try:
             with COMMIT:
-                is_ours = _move(root, name, trash, name)
+                if name in files:
+                    is_ours = _move_files(root, trash, name, files[name])
+                else:
+                    is_ours = _move(root, name, trash, name)
             if is_ours:
                 moved.append(version)
         except UnsupportedError as error:
@@ -217,6 +234,16 @@ def _move(directory: Directory, name: str, to: Directory, new: str) -> bool:
     return True
 
 
+def _move_files(root: Directory, trash: Directory, name: str, marks: Marks) -> bool:
+    """Move the loose files of a version into the trash; after an error, they go back where that is possible."""
+    try:
+        return move_out(root, trash, name, marks)
+    except EdlCkptError:
+        with suppress(EdlCkptError):
+            move_back(trash, root, name, marks)
+        raise
+
+
 def _remove_in_place(root: Directory, versions: Iterable[Version]) -> Removal:
     """Delete versions that cannot be renamed, as on a lower layer of overlayfs: file by file, in the safe order.
 
@@ -230,14 +257,13 @@ def _remove_in_place(root: Directory, versions: Iterable[Version]) -> Removal:
         COMMIT.more()
         try:
             with COMMIT:
-                if version.is_file:
-                    root.unlink(name)
-                else:
-                    first, rest = safe_order(version)
-                    with root.enter(name) as inside:
-                        for path in (*first, *rest):
-                            inside.unlink(os.path.basename(path))
-                    root.remove_empty(name)
+                first, rest = safe_order(version)
+                for path in (*first, *rest):
+                    folder, _, last = f"{name}/{version.name_of(path)}".rpartition("/")
+                    with nullcontext(root) if version.is_file else root.enter(folder) as inside:
+                        inside.unlink(last)
+                if not version.is_file:
+                    _remove_empty(root, name, {version.name_of(path).rpartition("/")[0] for path in rest})
         except EdlCkptError as error:
             failed.append((version, error))
         else:
@@ -245,6 +271,16 @@ def _remove_in_place(root: Directory, versions: Iterable[Version]) -> Removal:
     if deleted:
         root.flush()
     return Removal(tuple(deleted), tuple(failed), (), sum(v.own_bytes for v in deleted))
+
+
+def _remove_empty(root: Directory, name: str, folders: Iterable[str]) -> None:
+    """Remove the directory of a version, and those in it, which must be empty by now."""
+    with root.enter(name) as inside:
+        for folder in sorted(filter(None, folders), reverse=True):
+            above, _, last = folder.rpartition("/")
+            with inside.enter(above) if above else nullcontext(inside) as parent:
+                parent.remove_empty(last)
+    root.remove_empty(name)
 
 
 def _copy_metadata(root: Directory, trash: Directory, numbers: Iterable[int]) -> None:
@@ -277,7 +313,8 @@ def _forget(directory: Directory, folder: str, numbers: Iterable[int]) -> list[E
 
 def _restore(root: Directory, trash: Directory, entry: TrashEntry, location: Location) -> None:
     """Move the versions that a record names, and their metadata, out of the trash."""
-    taken = [name for name in entry.recorded if root.stat(name) is not None]
+    marks = recorded_marks(read_record(trash)[0])
+    taken = [name for name in entry.recorded for one in marks.get(name, [name]) if root.stat(one) is not None]
     if taken:
         raise RefusedError(
             f"{taken[0]} exists again; nothing was restored",
@@ -286,7 +323,10 @@ def _restore(root: Directory, trash: Directory, entry: TrashEntry, location: Loc
         )
     with COMMIT:
         for name in entry.recorded:
-            trash.rename_new(name, root, name)
+            if name in marks:
+                move_back(trash, root, name, marks[name])
+            else:
+                trash.rename_new(name, root, name)
         if entry.metadata:
             with trash.enter(META) as meta, root.enter(META_DIR, make=True) as target:
                 for name in entry.metadata:
@@ -300,14 +340,15 @@ def _restore(root: Directory, trash: Directory, entry: TrashEntry, location: Loc
         root.flush()
 
 
-def _is_doomed(top: Directory, name: str) -> bool:
-    """Say whether an entry of the trash is to be removed now."""
+def _is_doomed(root: Directory, top: Directory, name: str) -> bool:
+    """Say whether an entry of the trash is to be removed now; the rest of what was moved into it goes there first."""
     if not top.is_directory(name):
         return False
     if name.startswith(DROP):
         return True
     with top.enter(name) as inside:
         record, damage = read_record(inside)
+        finish_moves(root, inside, record)
         return damage is None and (not record.get("keep", True) or not has_content(inside))
 
 

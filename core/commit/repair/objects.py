@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, RefusedError
-from edl_ckpt.core.base.words import abridged, base_name, counted, rounded_duration
+from edl_ckpt.core.base.words import abridged, counted, rounded_duration
 from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.commit.deletion.removal import settle_deletions
 from edl_ckpt.core.commit.journal import LOOK, Journal, Settled, parse_journals
@@ -185,7 +185,7 @@ def _choose(store: ObjectStore, version: Version, sets: dict[int, list[ShardFile
         return None
     if seal is not None:
         names = {shard.name for shard in seal.shards}
-        sealed = [count for count in whole if {base_name(shard.path) for shard in sets[count]} == names]
+        sealed = [count for count in whole if {version.name_of(shard.path) for shard in sets[count]} == names]
         if sealed:
             return sealed[0]
     return whole[0] if len(whole) == 1 else None

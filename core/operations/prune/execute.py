@@ -180,8 +180,10 @@ def _execute(
         deletion = kind_of(store).trash
         problems += deletion.sweep()
         removal = deletion.delete(doomed, keep=trash, look=look, known=known[location])
-        problems += forget_gone(store, {v.version for v in versions} - {v.version for v in removal.deleted})
-        problems += forget_notes(store, {v.version for v in removal.deleted})
+        gone = {v.path for v in removal.deleted}
+        present_now = {v.version for v in versions if v.path not in gone}  # of two spellings of a number, one may stay
+        problems += forget_gone(store, present_now)
+        problems += forget_notes(store, {v.version for v in removal.deleted} - present_now)
         deleted += removal.deleted
         failed += ((version.ref, error) for version, error in removal.failed)
         problems += removal.problems

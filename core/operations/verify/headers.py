@@ -112,7 +112,9 @@ def open_readable_shards(
     def begin(file: ShardFile) -> None:
         try:
             for one in file.files:
-                opened[base_name(one.path)] = readers[one.path] = stack.enter_context(closing(store.open(one.path)))
+                opened[version.name_of(one.path)] = readers[one.path] = stack.enter_context(
+                    closing(store.open(one.path))
+                )
         except (CorruptError, NotFoundError) as error:
             lost(file, error)
 

@@ -149,8 +149,9 @@ def compare_with_seal(
 
     Returns whether all bytes were read as they are: a network or a disk may damage a single read.
     """
-    files = {base_name(file.path): file for file in checkpoint.version.files}
-    indexes = {base_name(file.path): shard for shard in checkpoint.shards for file in shard.file.files}
+    name_of = checkpoint.version.name_of
+    files = {name_of(file.path): file for file in checkpoint.version.files}
+    indexes = {name_of(file.path): shard for shard in checkpoint.shards for file in shard.file.files}
     is_sound = True
     wrong: list[Mismatch] = []
     for shard in comparable(seal, readers):

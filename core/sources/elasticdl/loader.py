@@ -63,11 +63,14 @@ def _crashes_inside(names: Iterable[str], inside: Callable[[str], Collection[str
 def listed_crashes(listing: Listing) -> list[str]:
     """Return the names on which ElasticDL's scan for the latest version raises an exception, and DIRECTORY/NAME.
 
-    Of directories that are no versions, what is in them is not known.
+    Of directories that are no versions, what is in them is not known. A location of other systems is not for ElasticDL.
     """
+    if listing.versions and not any(version.is_elasticdl for version in listing.versions):
+        return []
     inside: dict[str, Sequence[str] | None] = {e.name: None if e.is_file else () for e in listing.foreign}
     for version in listing.versions:
-        inside[version.path.rpartition("/")[2]] = version.names_inside
+        for name in version.names_outside:
+            inside[name] = None if version.is_file else version.names_inside
     return scan_crashes(inside, inside.__getitem__)
 
 

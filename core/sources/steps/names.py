@@ -62,6 +62,15 @@ def last_number(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def completes(name: str) -> bool:
+    """Say whether a file is an index, which its system writes last: without it no step is whole.
+
+    >>> completes("model/.metadata"), completes("w.index"), completes("__0_0.distcp")
+    (True, True, False)
+    """
+    return name.rpartition("/")[2] == ".metadata" or name.endswith((".index", ".safetensors.index.json"))
+
+
 def looks_into(directory: str) -> bool:
     """Say whether a directory of a location may be that of a step, or lie in one; hidden ones do not.
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # a listing needs no index
 
 systems: Final = tuple(form.system for form in FORMATS)
 looks_into, version_named, may_be_file = names.looks_into, names.version_named, names.may_be_file
+completes = names.completes
 
 
 def shard_named(name: str) -> ShardName | None:  # noqa: ARG001 - formats know the names of their files

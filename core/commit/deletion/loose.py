@@ -1,0 +1,85 @@
+"""Versions whose files lie side by side in a location: they are moved one by one, the index first out and last in.
+
+So a reader never takes a part of the files for the whole. On the way out the record of the deletion has the mark of
+each file, which a rename keeps. When the index is in the trash, the next command moves the rest there too; a file that
+a job has written again stays. While the index is not there, nothing has begun, or everything is back.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.sources.registry import completes
+from edl_ckpt.core.storage.beneath import Directory
+from edl_ckpt.core.storage.local import file_mark
+
+Marks: TypeAlias = dict[str, str]
+"""What tells the files of a version from others of their names, by name: those first that go out first."""
+
+
+def kept_name(version: Version) -> str:
+    """Return the name of a version in the trash: loose files are in a directory with the name of their index."""
+    name = os.path.basename(version.path)
+    return f"{name}.index" if is_several(version) else name
+
+
+def is_several(version: Version) -> bool:
+    """Say whether a version is several files in a location, and no directory or file alone."""
+    return version.is_file and not version.is_elasticdl
+
+
+def marks_of(root: Directory, version: Version) -> Marks:
+    """Return the files of a version that are there, with their marks."""
+    names = sorted(version.names_inside, key=lambda name: not completes(name))
+    states = {name: root.stat(name) for name in names}
+    return {name: file_mark(state) for name, state in states.items() if state is not None}
+
+
+def move_out(root: Directory, trash: Directory, name: str, marks: Marks) -> bool:
+    """Move the files of a version into a directory of an entry of the trash; False when none was there any more."""
+    with trash.enter(name, make=True) as target:
+        return _move(root, target, marks, flush_after=1)
+
+
+def move_back(trash: Directory, root: Directory, name: str, marks: Marks) -> None:
+    """Move the files of a version back, the index last. RefusedError when a name is taken."""
+    with trash.enter(name) as source:
+        _move(source, root, dict(reversed(marks.items())), flush_after=len(marks) - 1)
+    trash.rmdir(name)
+
+
+def _move(source: Directory, target: Directory, marks: Marks, flush_after: int) -> bool:
+    moved = False
+    for number, (name, mark) in enumerate(marks.items(), 1):
+        state = source.stat(name)
+        if state is not None and file_mark(state) == mark:
+            source.rename_new(name, target, name)
+            moved = True
+        if number == flush_after:  # a power cut keeps the order
+            target.flush()
+            source.flush()
+    return moved
+
+
+def finish_moves(root: Directory, trash: Directory, record: Mapping[str, Any]) -> None:
+    """Move the rest of the versions whose index is in the trash by now."""
+    for name, marks in recorded_marks(record).items():
+        if marks and trash.is_directory(name):
+            with trash.enter(name) as inside:
+                has_begun = inside.stat(next(iter(marks))) is not None
+            if has_begun:
+                move_out(root, trash, name, marks)
+
+
+def recorded_marks(record: Mapping[str, Any]) -> dict[str, Marks]:
+    """Return the marks in a record of a deletion, by the names of the versions; only of files that can be theirs."""
+    files = record.get("files")
+    versions = files.items() if isinstance(files, dict) else ()
+    return {name: dict(_own(name.removesuffix("index"), marks)) for name, marks in versions if isinstance(marks, dict)}
+
+
+def _own(prefix: str, marks: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    return ((name, str(mark)) for name, mark in marks.items() if name.startswith(prefix) and "/" not in name)
