@@ -109,7 +109,7 @@ class Snapshots:
             for entry in top
             if entry.path in settled and entry.relative in before and entry == before[entry.relative]
         }
-        kept = [entry for entry in self._entries if entry.parent in quiet]
+        kept = [entry for entry in self._entries if entry.parent and entry.relative.partition("/")[0] in quiet]
         return [*self.store.entries(lambda inside: inside not in quiet and is_of_interest(inside)), *kept]
 
     def annotated(self, listing: Listing, now: float) -> Listing:

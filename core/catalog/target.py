@@ -6,6 +6,7 @@ Every writer chooses the layout here. It follows the version directories that ar
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from edl_ckpt.core.base.errors import NotFoundError, RefusedError
+from edl_ckpt.core.catalog.grouping import grouped, is_of_interest
 from edl_ckpt.core.model.layouts import Layout
 from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.model.versions import Version
@@ -28,7 +30,7 @@ from edl_ckpt.core.sources.elasticdl.target import (
     restore_warnings,
     writable_layout,
 )
-from edl_ckpt.core.sources.registry import is_uuid, is_version_dir, layouts_among, number_named
+from edl_ckpt.core.sources.registry import is_uuid, is_version_dir, layouts_among, number_named, version_named
 from edl_ckpt.core.storage import LocalStore, ObjectStore, Store, open_store
 from edl_ckpt.core.storage.local import is_there
 from edl_ckpt.core.storage.location import Location, LocationLike
@@ -92,6 +94,12 @@ def choose_layout(
     It is the layout that is asked for, else the one that is there, else `empty`. Raises RefusedError when several are
     there and none is asked for, UsageError for a layout that cannot be written.
     """
+    if systems := {layout.system for layout in beside} - {DESIGN.system}:
+        raise RefusedError(
+            f"has versions of {' and '.join(sorted(systems))}: beside them, ElasticDL's scan crashes",
+            path=location.url,
+            hint="write to another location",
+        )
     there = sorted(set(beside), key=lambda layout: layout.name)
     if asked is not None:
         chosen = writable_layout(asked)
@@ -129,7 +137,18 @@ def _layouts_among(store: Store, names: Collection[str]) -> frozenset[Layout]:
         mine = (name for name in names if layout in layouts_among([name]))
         if not any(is_version_dir(name, store.names(name)) for name in mine):
             found.remove(layout)
+    if any(named.layout.system != DESIGN.system for named in filter(None, map(version_named, names))):
+        versions = grouped(store, store.entries(is_of_interest), math.inf).versions
+        found |= {version.layout for version in versions if not version.is_elasticdl}
     return frozenset(found)
+
+
+def apart(layout: Layout, beside: Iterable[Layout]) -> frozenset[Layout]:
+    """Return those of the layouts in a location beside which no version may have another one: ElasticDL's scan crashes.
+
+    Versions of other systems may lie beside each other.
+    """
+    return frozenset(each for each in beside if each != layout and DESIGN.system in {each.system, layout.system})
 
 
 def check_beside(store: Store, layout: Layout, beside: Iterable[Layout]) -> None:
@@ -137,7 +156,7 @@ def check_beside(store: Store, layout: Layout, beside: Iterable[Layout]) -> None
 
     The caller holds the lock of the location, so the answer stays true.
     """
-    appeared = layouts_at(store) - {layout} - set(beside)
+    appeared = apart(layout, layouts_at(store) - set(beside))
     if appeared:
         names = " and ".join(sorted(each.name for each in appeared))
         raise RefusedError(

@@ -77,6 +77,8 @@ class NewVersion:
     purpose: str
     replaces: Version | None = None
     """The version whose place it takes."""
+    copies: Version | None = None
+    """A version of another system of which it is a copy, file by file."""
     keep_old: bool = False
     """Move the replaced shards to the trash."""
     memory_bytes: int | None = None
@@ -89,7 +91,13 @@ class NewVersion:
     @property
     def name(self) -> str:
         """Return the name of the version's directory."""
-        return base_name(self.replaces.path) if self.replaces else self.layout.version_dir(self.number)
+        existing = self.replaces or self.copies
+        return base_name(existing.path) if existing else self.layout.version_dir(self.number)
+
+    @property
+    def is_loose(self) -> bool:
+        """Return True where its files lie in the location itself, side by side."""
+        return self.copies is not None and self.copies.is_file
 
     @property
     def old_names(self) -> tuple[str, ...]:
@@ -97,8 +105,14 @@ class NewVersion:
         return tuple(sorted(base_name(shard.path) for shard in self.replaces.shards)) if self.replaces else ()
 
     def names(self, ps_num: int) -> list[str]:
-        """Return the names of its shards."""
-        return [self.layout.shard_file(ps_id, ps_num) for ps_id in range(ps_num)]
+        """Return the names of its files, those of its shards unless it is a copy file by file."""
+        return list(self.copies.sizes) if self.copies else [self.layout.shard_file(i, ps_num) for i in range(ps_num)]
+
+    def written(self, location: Location, directory: str, sizes: Sequence[int]) -> Version:
+        """Return it as a listing shows it, but for its times, once its files are in a directory."""
+        if self.copies is not None:
+            return self.copies.in_directory(location, directory)
+        return written_version(location, directory, self.layout, self.number, sizes)
 
 
 SharedTargets: TypeAlias = StagedTargets | SharedUploads

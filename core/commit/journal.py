@@ -59,6 +59,8 @@ class Journal:
     """A digest of the metadata of a version that is being deleted."""
     loose: bool = False
     """True when its files lie in the location itself, and begin with the name of the directory and a dot."""
+    marks: Mapping[str, str] = field(default_factory=dict)
+    """What tells new files that lie in the location itself from others, by name; the last one that appears first."""
     inode: int = 0
     """What tells the new local directory from the old one."""
     keep_old: bool = False
@@ -105,6 +107,7 @@ def _journal(document: Mapping[str, Any]) -> Journal:
             deletes=tuple(str(name) for name in document.get("deletes", ())),
             metadata=str(document.get("metadata", "")),
             loose=bool(document.get("loose", False)),
+            marks={str(name): str(mark) for name, mark in document.get("marks", {}).items()},
             inode=int(document.get("inode", 0)),
             keep_old=bool(document.get("keep_old", False)),
             trash=str(document.get("trash", "")),
@@ -115,7 +118,7 @@ def _journal(document: Mapping[str, Any]) -> Journal:
     if number != journal.version:
         raise ValueError(f"damaged journal: {journal.directory!r} is not a directory of version {journal.version}")
     named = (*journal.sizes, *journal.finished, *journal.uploads, *journal.write_ids, *journal.old, *journal.markers)
-    named = (*named, *journal.deletes, *filter(None, [journal.trash]))
+    named = (*named, *journal.deletes, *journal.marks, *filter(None, [journal.trash]))
     if not all(is_inside(name) and (not journal.loose or _is_loose(journal.directory, name)) for name in named):
         raise ValueError("damaged journal: it names a file outside of the version")
     return journal

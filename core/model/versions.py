@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice, pairwise
 from typing import Any, Final
 
@@ -190,6 +190,16 @@ class Version(Shown):
     def path_of(self, name: str) -> str:
         """Return the path of one of its files; `name_of` is the inverse."""
         return f"{self.path.rpartition('/')[0]}/{name}" if self.is_file else f"{self.path}/{name}"
+
+    def in_directory(self, location: Location, directory: str) -> Version:
+        """Return the version with all its files in another directory; loose files lie in it side by side."""
+        path = f"{directory}/{self.path.rpartition('/')[2]}" if self.is_file else directory
+
+        def moved(file: ShardFile) -> ShardFile:
+            others = tuple(map(moved, file.others))
+            return replace(file, path=f"{directory}/{self.name_of(file.path)}", others=others)
+
+        return replace(self, location=location, path=path, shards=tuple(map(moved, self.shards)))
 
     @property
     def names_outside(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from edl_ckpt.core.base.errors import RefusedError
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import command
 from edl_ckpt.core.catalog.listing import command_to_keep, list_versions, shared_tags
-from edl_ckpt.core.catalog.target import layouts_at
+from edl_ckpt.core.catalog.target import apart, layouts_at
 from edl_ckpt.core.commit.deletion.records import TrashEntry
 from edl_ckpt.core.commit.kinds import kind_of
 from edl_ckpt.core.commit.repair.recovery import location_lock
@@ -51,7 +51,8 @@ def _check_layouts(store: Store, entry: TrashEntry) -> None:
     for version in list_versions(entry.path).versions:
         if os.path.basename(version.path) not in entry.recorded:
             continue
-        others = layouts_at(store) - layouts_among([os.path.basename(version.path)])
+        layout = next(iter(layouts_among([os.path.basename(version.path)])), version.layout)
+        others = apart(layout, layouts_at(store))
         if others:
             names = " and ".join(sorted(layout.name for layout in others))
             raise RefusedError(

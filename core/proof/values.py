@@ -337,14 +337,14 @@ def read_back(
     total_bytes: int | None = None,
     marks: Callable[[], Mapping[str, RowMarks]] | None = None,
 ) -> tuple[ContentSketch, list[list[Chunk]]]:
-    """Read every byte of an opened version once; return the sketch of its values, and its chunks with their sums.
+    """Read every byte of an opened version once; return the sketch of its values, and the chunks of its files.
 
     `literals` are what each file must have besides values and ids, by its path. Tasks are those of a version with
     `total_bytes` of values, of which these shards may be a part. `marks` are rows of its tables, by name: with them
     other processes need not count the rows first, which must be where the marks are. Raises CorruptError for a byte
     that is another one, and where a table has more or fewer ids than rows.
     """
-    readers = [checkpoint.reader(shard) for shard in checkpoint.shards]
+    readers = [checkpoint.files[file.path] for shard in checkpoint.shards for file in shard.file.files]
     sums = ChunkSums(zip(readers, chunks, strict=True), literals)
     small = Bundles.of(checkpoint, job, options, total_bytes)
     openers = job.executor.openings or openings(checkpoint.store)

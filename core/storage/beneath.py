@@ -10,8 +10,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Final, Self
 
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError, UsageError
@@ -129,6 +129,13 @@ class Directory:
                 if error.errno not in {errno.ENOTDIR, errno.ELOOP}:
                     raise
                 raise self._foreign(name, "a directory") from None
+
+    @contextmanager
+    def above(self, relative: str, *, make: bool = False) -> Iterator[tuple[Directory, str]]:
+        """Open the directory of a path below this one, and return it with the last name; errors as `enter`."""
+        folder, _, name = relative.rpartition("/")
+        with self.enter(folder, make=make) if folder else nullcontext(self) as directory:
+            yield directory, name
 
     def make(self, name: str) -> Directory:
         """Make a directory whose name must be free, and open it."""

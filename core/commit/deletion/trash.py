@@ -17,16 +17,6 @@ from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError,
 from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.progress import Reporter
-from edl_ckpt.core.commit.deletion.loose import (
-    Marks,
-    finish_moves,
-    is_several,
-    kept_name,
-    marks_of,
-    move_back,
-    move_out,
-    recorded_marks,
-)
 from edl_ckpt.core.commit.deletion.records import (
     DROP,
     META,
@@ -42,6 +32,16 @@ from edl_ckpt.core.commit.deletion.records import (
     write_record,
 )
 from edl_ckpt.core.commit.deletion.removal import Before, Check, Purge, Removal, safe_order
+from edl_ckpt.core.commit.loose import (
+    Marks,
+    finish_moves,
+    is_several,
+    kept_name,
+    marks_of,
+    move_back,
+    move_out,
+    recorded_marks,
+)
 from edl_ckpt.core.commit.publish.disk import put_replaced_back
 from edl_ckpt.core.commit.publish.staging import remove_empty_state
 from edl_ckpt.core.model.versions import Version
@@ -86,7 +86,7 @@ class Trash:
         entry, numbers = new_id(), [v.version for v in versions]
         with Directory.open(self._store.root) as root:
             with root.enter(f"{TRASH_DIR}/{entry}", make=True) as trash:
-                files = {kept_name(v): marks_of(root, v) for v in versions if is_several(v)}
+                files = {kept_name(v): marks_of(root, v.names_inside) for v in versions if is_several(v)}
                 write_record(trash, numbers, list(map(kept_name, versions)), keep=keep, files=files)
                 if keep:  # first: once a version is gone, the next prune removes its metadata
                     _copy_metadata(root, trash, numbers)
@@ -259,8 +259,8 @@ def _remove_in_place(root: Directory, versions: Iterable[Version]) -> Removal:
             with COMMIT:
                 first, rest = safe_order(version)
                 for path in (*first, *rest):
-                    folder, _, last = f"{name}/{version.name_of(path)}".rpartition("/")
-                    with nullcontext(root) if version.is_file else root.enter(folder) as inside:
+                    relative = version.name_of(path)
+                    with root.above(relative if version.is_file else f"{name}/{relative}") as (inside, last):
                         inside.unlink(last)
                 if not version.is_file:
                     _remove_empty(root, name, {version.name_of(path).rpartition("/")[0] for path in rest})
@@ -277,8 +277,7 @@ def _remove_empty(root: Directory, name: str, folders: Iterable[str]) -> None:
     """Remove the directory of a version, and those in it, which must be empty by now."""
     with root.enter(name) as inside:
         for folder in sorted(filter(None, folders), reverse=True):
-            above, _, last = folder.rpartition("/")
-            with inside.enter(above) if above else nullcontext(inside) as parent:
+            with inside.above(folder) as (parent, last):
                 parent.remove_empty(last)
     root.remove_empty(name)
 

@@ -14,6 +14,8 @@ import stat
 import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import replace
+from pathlib import PurePosixPath
 from types import TracebackType
 from typing import Final, Self
 
@@ -31,9 +33,9 @@ from edl_ckpt.core.commit.interface import (
     Prove,
     VersionOutput,
     Written,
-    written_version,
 )
 from edl_ckpt.core.commit.journal import Journal, parse_journal
+from edl_ckpt.core.commit.loose import finish_publishing, is_there, marks_of, move_back
 from edl_ckpt.core.commit.publish.staging import Staging
 from edl_ckpt.core.commit.repair.notes import forget_notes
 from edl_ckpt.core.commit.writers import WRITERS, StagedTargets, Writers
@@ -105,6 +107,8 @@ class LocalOutput(VersionOutput):
         self._stack = ExitStack()
         self._files: dict[int, PreallocatedFile] = {}
         self._sizes: Sequence[int] = ()
+        self._names: Sequence[str] = ()
+        self._journal = Journal(new.number, new.name, keep_old=new.keep_old, loose=new.is_loose)
         self._flusher: Flusher | None = None
         self._finished: dict[str, Note] = {}
         self._proving = False
@@ -133,9 +137,9 @@ class LocalOutput(VersionOutput):
 
     def create(self, sizes: Sequence[int]) -> Sequence[Sink]:
         """Begin all shards, of these sizes; those that an interrupted run had finished stay as they are."""
-        self._check_target()
         self._sizes = sizes
-        names = self._new.names(len(sizes))
+        names = self._names = self._new.names(len(sizes))
+        self._check_target()
         self.resumed = self._find_finished(names)
         self._finished = {names[i]: note for i, note in self.resumed.items()}
         for name in self._stage.names() if self._new.resumes is not None else ():
@@ -148,8 +152,9 @@ class LocalOutput(VersionOutput):
         self._staging.check_space(sum(size for i, size in enumerate(sizes) if i not in self.resumed))
         for i, name in enumerate(names):
             if i not in self.resumed:
-                inside.remove(name)
-                self._files[i] = file = inside.create(name, sizes[i])
+                with inside.above(name, make=True) as (folder, last):
+                    folder.remove(last)
+                    self._files[i] = file = folder.create(last, sizes[i])
                 self._stack.callback(file.close)
                 if self._access is not None:  # before there is anything to read in it
                     self._access.give_file(i, file)
@@ -161,8 +166,9 @@ class LocalOutput(VersionOutput):
     def _check_target(self) -> None:
         """Raise RefusedError when the name of a new version is taken, or the version to be replaced is a link."""
         found = self._root.stat(self._name)
-        if self._new.replaces is None and found is not None:
-            raise RefusedError("already exists; nothing was changed", path=self._store.path(self._name))
+        for name in self._names if self._new.is_loose else [self._name]:
+            if self._new.replaces is None and self._root.stat(name) is not None:
+                raise RefusedError("already exists; nothing was changed", path=self._store.path(name))
         if self._new.replaces is not None and found is not None and stat.S_ISLNK(found.st_mode):
             raise replaces_link(self._store.path(self._name))
 
@@ -179,7 +185,9 @@ class LocalOutput(VersionOutput):
         found: dict[int, Note] = {}
         with self._stage.enter(self._name) as inside:
             for i, name in enumerate(names):
-                note, there = journal.finished.get(name), inside.stat(name)
+                note = journal.finished.get(name)
+                with inside.above(name, make=True) as (folder, last):
+                    there = folder.stat(last)
                 is_whole = there is not None and stat.S_ISREG(there.st_mode) and there.st_size == self._sizes[i]
                 if note is not None and self._new.resumes.accepts(i, note) and is_whole:
                     found[i] = note
@@ -192,8 +200,8 @@ class LocalOutput(VersionOutput):
         file = self._files[shard]
         file.flush()
         with self._lock:
-            self._finished[os.path.basename(file.path)] = note
-            journal = Journal(self._new.number, self._name, source=self._new.resumes.source, finished=self._finished)
+            self._finished[self._names[shard]] = note
+            journal = replace(self._journal, source=self._new.resumes.source, finished=self._finished)
             self._stage.replace(JOURNAL, journal.to_bytes())
 
     def share(self, *, apart: bool = False) -> StagedTargets:
@@ -204,12 +212,11 @@ class LocalOutput(VersionOutput):
             self._writers = {i: Writers(self._stage, f"{records}-{i}") for i in self._files}
         else:
             self._writers = {None: Writers(self._stage)}
-        names = tuple(self._new.names(len(self._sizes)))
         stage = os.path.abspath(self._staging.path)
         if self._flusher is not None:
             self._flusher.others_write()
         place, writers = os.path.join(stage, self._name), os.path.join(stage, records)
-        return StagedTargets(place, names, writers, kernel_id(), begins=self._flusher is not None)
+        return StagedTargets(place, tuple(self._names), writers, kernel_id(), begins=self._flusher is not None)
 
     def _end_sharing(self, shard: int | None) -> None:
         """Let no other process write any more: what one may still have open becomes a file without a name."""
@@ -220,12 +227,12 @@ class LocalOutput(VersionOutput):
         with self._stage.enter(self._name) as inside:
             for number, file in self._files.items():
                 if shard in {None, number} and (unfinished is None or number in unfinished):
-                    name = os.path.basename(file.path)
-                    copied = inside.create(f"{name}{NEW}", file.size_bytes)
-                    copied.copy_of(file)
-                    if self._access is not None:
-                        self._access.give_file(number, copied)
-                    inside.rename(f"{name}{NEW}", inside, name)
+                    with inside.above(self._names[number]) as (folder, name):
+                        copied = folder.create(f"{name}{NEW}", file.size_bytes)
+                        copied.copy_of(file)
+                        if self._access is not None:
+                            self._access.give_file(number, copied)
+                        folder.rename(f"{name}{NEW}", folder, name)
                     file.become(copied)
 
     def publish(self, prove: Prove, describe: Describe | None = None) -> Seal:
@@ -235,7 +242,7 @@ class LocalOutput(VersionOutput):
         if self._flusher is not None:
             self._flusher.all_written()
         new = self._new
-        version = written_version(self._store.location, self._directory, new.layout, new.number, self._sizes)
+        version = new.written(self._store.location, self._directory, self._sizes)
         self._proving = True
         seal = prove(Written(version, staged=True))
         data = seal_bytes(seal)
@@ -248,14 +255,15 @@ class LocalOutput(VersionOutput):
             with self._stage.enter(self._name) as inside:
                 if self._access is not None:
                     self._access.give_directory(inside)
-                inside.flush()
+                _flush_below(inside, self._names)
                 inode = os.fstat(inside.fd).st_ino
+                marks = marks_of(inside, self._names) if new.is_loose else {}
             self._stage.replace(_SEAL, data)
             self._stage_metadata(describe)
             self._check_target()
             self._root.enter(META_DIR, make=True).close()  # now, not later: then only renames are left
             replaces, old = new.replaces is not None, new.old_names
-            journal = Journal(new.number, new.name, replaces=replaces, old=old, inode=inode, keep_old=new.keep_old)
+            journal = replace(self._journal, replaces=replaces, old=old, inode=inode, marks=marks)
             self._place.check()
             try:
                 self._stage.replace(JOURNAL, journal.to_bytes())
@@ -276,6 +284,15 @@ class LocalOutput(VersionOutput):
                 staged.flush()
 
 
+def _flush_below(directory: Directory, names: Sequence[str]) -> None:
+    """Flush a directory, and those below it that files of these paths are in."""
+    for folder in sorted({parent for name in names for parent in PurePosixPath(name).parents}, reverse=True):
+        if folder.name:
+            with directory.enter(str(folder)) as inside:
+                inside.flush()
+    directory.flush()
+
+
 def replaces_link(path: str) -> RefusedError:
     """Return why a version that is a symbolic link is not replaced in place."""
     return RefusedError(
@@ -290,14 +307,14 @@ def _settle_after(root: Directory, stage: Directory, journal: Journal, location:
 
     Only a lack that has passed is no error then: what a disk with errors flushes at the second time may be lost.
     """
-    finish, now = "", None
+    finish, now = "", False
     try:
         settle_stage(root, stage)
     except (EdlCkptError, ValueError):
         finish = f"`{command('recover', str(location))}` finishes"
     with suppress(EdlCkptError):
-        now = root.stat(journal.directory)
-    if now is not None and now.st_ino == journal.inode:
+        now = _is_in_place(root, journal)
+    if now:
         if not finish and isinstance(error.__cause__, OSError) and error.__cause__.errno in _LACKS:
             return
         COMMIT.reached()
@@ -328,12 +345,22 @@ def put_replaced_back(store: LocalStore, name: str, number: int, deletion: str) 
                 _settle_after(root, stage, journal, store.location, error)
 
 
+def _is_in_place(root: Directory, journal: Journal) -> bool:
+    if journal.loose:
+        return is_there(root, journal.marks)
+    present = root.stat(journal.directory)
+    return present is not None and present.st_ino == journal.inode
+
+
 def put_in_place(root: Directory, stage: Directory, journal: Journal) -> None:
     """Put a staged directory into a free place, or into that of a version, as its journal, which is written, says."""
     name = journal.directory
     _take_seal(root, META_DIR, journal.version, stage, _OLD_SEAL)
     if not journal.replaces:
-        stage.rename_new(name, root, name)
+        if journal.loose:
+            move_back(stage, root, name, journal.marks)
+        else:
+            stage.rename_new(name, root, name)
         settle_stage(root, stage)
         return
     try:
@@ -372,7 +399,7 @@ def settle_stage(root: Directory, stage: Directory) -> str | None:
         return None
     version, name, old = journal.version, journal.directory, _old_name(journal.directory)
     what = f"the {'replacement' if journal.replaces else 'commit'} of version {version}"
-    now = root.stat(name)
+    now = None if journal.loose else root.stat(name)
     if now is None and journal.replaces and stage.is_directory(name):  # killed between two renames
         stage.rename_new(name, root, name)
         now = root.stat(name)
@@ -383,7 +410,8 @@ def settle_stage(root: Directory, stage: Directory) -> str | None:
             hint=f"look into {stage.path}",
         )
     # The number of a device may change when the machine boots, so it is compared with that of the stage.
-    if now is None or (now.st_dev, now.st_ino) != (os.fstat(stage.fd).st_dev, journal.inode):
+    is_new = now is not None and (now.st_dev, now.st_ino) == (os.fstat(stage.fd).st_dev, journal.inode)
+    if not (finish_publishing(root, stage, name, journal.marks) if journal.loose else is_new):
         _place_seal(root, stage, version, _OLD_SEAL)
         if journal.trash and stage.stat(name) is not None:
             _to_trash(root, stage, journal, name, journal.trash, _SEAL)

@@ -34,12 +34,12 @@ from edl_ckpt.core.commit.interface import (
     Prove,
     VersionOutput,
     Written,
-    written_version,
 )
 from edl_ckpt.core.commit.journal import Journal, discarded_copy, parse_journal
 from edl_ckpt.core.commit.repair.notes import forget_notes
 from edl_ckpt.core.commit.writers import SharedUpload, SharedUploads, TargetPart
 from edl_ckpt.core.model.seals import Seal
+from edl_ckpt.core.sources.registry import completes
 from edl_ckpt.core.state.annotate import Describe
 from edl_ckpt.core.state.holder import prove_lock, write_proved
 from edl_ckpt.core.state.owner import describe, format_owner, is_me, is_presumed_dead
@@ -66,7 +66,7 @@ class RemoteOutput(VersionOutput):
         self._names: list[str] = []
         self._objects: dict[int, ObjectWriter] = {}
         """The objects that this run completes; not those that an earlier run made visible."""
-        self._journal = Journal(new.number, new.name)
+        self._journal = Journal(new.number, new.name, loose=new.is_loose)
         """Names no shards until `create` has begun them."""
         self._is_listed = False
         """True when the journal on the storage lists our uploads, so that others can settle them."""
@@ -84,16 +84,16 @@ class RemoteOutput(VersionOutput):
         wanted = dict(zip(self._names, sizes, strict=True))
         self._place.check()
         earlier = self._earlier_journal(wanted)
-        if earlier is None and not old and self._store.names(self._name):
+        taken = self._store.names("" if self._new.is_loose else self._name).keys()
+        if earlier is None and not old and (taken & set(self._names) if self._new.is_loose else taken):
             raise RefusedError("already exists; nothing was changed", path=self._store.path(self._name))
         write_ids = {} if earlier is None else self._take_over(earlier)
         fresh = [i for i in range(len(sizes)) if i not in self.resumed]
         for i in fresh:
             self._objects[i] = self._store.new_object(self._relative(i), sizes[i], self._memory)
         run_all(lambda i: self._objects[i].begin(), fresh, _COMPLETIONS)
-        self._journal = Journal(
-            self._new.number,
-            self._name,
+        self._journal = replace(
+            self._journal,
             owner=describe(self._new.purpose),
             sizes=wanted,
             source=self._new.resumes.source if self._new.resumes else "",
@@ -109,7 +109,7 @@ class RemoteOutput(VersionOutput):
         return [finished.get(i) or self._objects[i] for i in range(len(sizes))]
 
     def _relative(self, shard: int) -> str:
-        return f"{self._name}/{self._names[shard]}"
+        return self._journal.path(self._names[shard])
 
     def _write_journal(self) -> None:
         self._place.check()
@@ -206,7 +206,8 @@ class RemoteOutput(VersionOutput):
             self._store.remove(old_seal)
         for name in self._journal.markers:
             self._store.write_small(f"{self._name}/{name}", b"")
-        run_all(lambda o: o.complete(), list(self._objects.values()), _COMPLETIONS)
+        for group in self._in_order():
+            run_all(lambda o: o.complete(), group, _COMPLETIONS)
         seal = prove(self._written())
         self._place.check()
         self._journal = replace(self._journal, seal=json.loads(seal_bytes(seal)))
@@ -221,9 +222,17 @@ class RemoteOutput(VersionOutput):
             describe(None)
         return seal
 
+    def _in_order(self) -> list[list[ObjectWriter]]:
+        """Return the objects as they appear; what makes a version of another system whole is last."""
+        last = [i for i in self._objects if completes(self._names[i])]
+        rest = [i for i in self._objects if i not in last]
+        last = last or (rest[:1] if self._new.copies else [])
+        return [[self._objects[i] for i in group] for group in ([i for i in rest if i not in last], last)]
+
     def _written(self) -> Written:
-        directory, sizes = self._store.path(self._name), list(self._journal.sizes.values())
-        version = written_version(self._store.location, directory, self._new.layout, self._new.number, sizes)
+        directory = self._store.path("" if self._new.is_loose else self._name).rstrip("/")
+        sizes = list(self._journal.sizes.values())
+        version = self._new.written(self._store.location, directory, sizes)
         # Objects completed by an earlier run have not been verified in this one.
         is_ours = len(self._objects) == len(sizes)
         return Written(
@@ -245,7 +254,8 @@ class RemoteOutput(VersionOutput):
             return
         kept = [] if self._new.resumes is None or isinstance(error, CorruptError) else self._to_keep()
         dropped = [item for i, item in self._objects.items() if i not in kept]
-        run_all(self._drop, dropped, _COMPLETIONS)
+        for group in reversed(self._in_order()):
+            run_all(self._drop, [item for item in group if item in dropped], _COMPLETIONS)
         if not self._journal.sizes:
             return
         with suppress(EdlCkptError):
@@ -334,7 +344,7 @@ def settle_remote(store: ObjectStore, stage: str, journal: Journal) -> str:
     else:
         done = _undo(store, journal)
     prove_lock(store.location)
-    store.remove_many([f"{journal.directory}/{name}" for name in journal.markers])
+    store.remove_many(list(map(journal.path, journal.markers)))
     store.remove(f"{stage}/{JOURNAL}")
     return done
 
@@ -342,7 +352,7 @@ def settle_remote(store: ObjectStore, stage: str, journal: Journal) -> str:
 def _finish(store: ObjectStore, journal: Journal) -> str:
     if journal.old:
         prove_lock(store.location)
-        store.remove_many([f"{journal.directory}/{name}" for name in journal.old])
+        store.remove_many(list(map(journal.path, journal.old)))
     seal = json.dumps(journal.seal, ensure_ascii=False) + "\n"
     write_proved(store, seal_file(journal.version), seal.encode("utf-8", "surrogatepass"))
     return f"finished the replacement of version {journal.version}; the new version is in place"
@@ -353,7 +363,7 @@ def _undo(store: ObjectStore, journal: Journal) -> str:
     if ours:
         _check_complete(store, journal)
     prove_lock(store.location)
-    aborted = [store.abort_upload(f"{journal.directory}/{name}", each) for name, each in journal.uploads.items()]
+    aborted = [store.abort_upload(journal.path(name), each) for name, each in journal.uploads.items()]
     stay = "" if all(aborted) else f"; this service cannot abort {counted(aborted.count(False), 'upload')} of it"
     for relative in ours or _own_objects(store, journal):  # an upload may have been completed until it was aborted
         store.remove(relative)
@@ -370,8 +380,8 @@ def _own_objects(store: ObjectStore, journal: Journal) -> list[str]:
     Without write ids: a replacement holds the lock, so objects with the new names are its own.
     """
     found: list[str] = []
-    for name, write_id in journal.write_ids.items():
-        relative = f"{journal.directory}/{name}"
+    for name, write_id in sorted(journal.write_ids.items(), key=lambda item: not completes(item[0])):
+        relative = journal.path(name)
         if is_visible(store, relative, write_id) if write_id else journal.old and store.stat(relative) is not None:
             found.append(relative)
     return found
@@ -380,7 +390,7 @@ def _own_objects(store: ObjectStore, journal: Journal) -> list[str]:
 def _check_complete(store: ObjectStore, journal: Journal) -> None:
     """Raise RefusedError unless all replaced shards are visible."""
     for name in journal.old:
-        if store.stat(f"{journal.directory}/{name}") is None:
+        if store.stat(journal.path(name)) is None:
             raise RefusedError(
                 f"{name} is missing or has changed; nothing was changed",
                 path=store.path(journal.directory),
@@ -391,7 +401,7 @@ def _check_complete(store: ObjectStore, journal: Journal) -> None:
 def _all_visible(store: ObjectStore, journal: Journal) -> bool:
     """Say whether all shards that a journal names are visible, each the one that was uploaded."""
     for name, size_bytes in journal.sizes.items():
-        found = store.stat(f"{journal.directory}/{name}")
+        found = store.stat(journal.path(name))
         if found is None or found.size_bytes != size_bytes or found.write_id not in {None, journal.write_ids.get(name)}:
             return False
     return bool(journal.sizes)

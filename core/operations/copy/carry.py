@@ -116,7 +116,7 @@ def _present(store: Store, relative: str, size_bytes: int) -> bytes | None:
 
 
 class Carried(NamedTuple):
-    """A task for another process: chunks of a shard that follow each other, from the `first` on."""
+    """A task for another process: chunks of a file of a shard that follow each other, from the `first` on."""
 
     shard: int
     first: int
@@ -168,7 +168,7 @@ class CarryWork:
     def do(self, opened: Sending[Checkpoint], task: Carried, advance: Advance) -> CarriedSums:
         """Copy the chunks of a task."""
         sums = []
-        reader = opened.source.reader(opened.source.shards[task.shard])
+        reader = opened.source.files[opened.source.version.files[task.shard].path]
         with self.targets.only(task.shard).opened([task.shard], task.extents, opened.memory) as files:
             for some in batches(task.chunks, self.batch_bytes):
                 sums += carry(reader, some, files[task.shard])

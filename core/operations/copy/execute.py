@@ -21,7 +21,7 @@ from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
-from edl_ckpt.core.base.words import base_name, command, counted, describe, size
+from edl_ckpt.core.base.words import command, counted, describe, size
 from edl_ckpt.core.catalog.target import check_beside
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, job_of
 from edl_ckpt.core.commit.interface import LockedLocation, NewVersion, Resume, SharedTargets, VersionOutput, Written
@@ -32,7 +32,7 @@ from edl_ckpt.core.model.seals import Chunk, Seal, SealedShard, now_text
 from edl_ckpt.core.model.tables import ShardIndex
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.copy.carry import Carried, CarryWork, carry, carry_other_files, tasks_of
-from edl_ckpt.core.operations.copy.plan import CopyEntry, CopyPlan
+from edl_ckpt.core.operations.copy.plan import CopyEntry, CopyPlan, layouts_of_copy
 from edl_ckpt.core.proof.duplicates import check_unique_ids, near_job
 from edl_ckpt.core.proof.fingerprint import fingerprint_of, value_bytes
 from edl_ckpt.core.proof.sealing import CHUNK_BYTES, cut, make_seal, tensors_of
@@ -40,7 +40,7 @@ from edl_ckpt.core.proof.trust import check_trust, hint
 from edl_ckpt.core.proof.values import fingerprint, read_back
 from edl_ckpt.core.reading.picklable import CheckpointValue
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
-from edl_ckpt.core.sources.elasticdl.target import check_texts, check_version, copied_layouts, restore_warnings
+from edl_ckpt.core.sources.elasticdl.target import check_texts, check_version, restore_warnings
 from edl_ckpt.core.state.annotate import Describe, MetadataCopies
 from edl_ckpt.core.state.holder import LostLockError, write_proved
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
@@ -146,7 +146,8 @@ def _obstacle(entry: CopyEntry) -> EdlCkptError | None:
     if entry.refused:
         return RefusedError(entry.why, path=entry.to, hint=entry.hint)
     try:
-        check_version(entry.version.version)
+        if entry.version.is_elasticdl:
+            check_version(entry.version.version)
         if entry.version.state is not State.COMPLETE:
             open_checkpoint(entry.version).close()
     except EdlCkptError as error:
@@ -160,6 +161,8 @@ def _check_content(source: Checkpoint, job: Job, *, sealed: bool = False) -> Non
     The ids of a `sealed` version were checked before it was sealed, and its seal shows that they are the same.
     """
     version = source.version
+    if not version.is_elasticdl:  # its own source has checked it while it was opened
+        return
     for shard in source.shards:
         check_version(shard.version)
         if version.uuid and shard.version != version.version:
@@ -189,7 +192,7 @@ def _bring(entry: CopyEntry, place: LockedLocation, job: Job, describe: Describe
         return CopiedVersion(entry.version.ref, entry.to, entry.version.size_bytes, text, skipped=True)
     if entry.there is not None:
         return _seal_twin(entry, entry.there, place.store, job, force=force)
-    for layout in copied_layouts(base_name(entry.version.path), entry.version.layout):
+    for layout in layouts_of_copy(entry.version):
         check_beside(place.store, layout, entry.beside)
     return _Copy(entry.version, place, job, force=force).run(entry.to, describe)
 
@@ -216,9 +219,10 @@ def _seal_twin(entry: CopyEntry, there: Version, store: Store, job: Job, *, forc
 
 @dataclass(slots=True)
 class _Shard:
-    """A shard that is being copied: its chunks, and their checksums once they are read."""
+    """A file of a shard that is being copied: its chunks, and their checksums once they are read."""
 
     index: int
+    name: str
     reader: RangeReader
     content: ShardIndex
     chunks: list[Chunk]
@@ -229,7 +233,7 @@ class _Shard:
     def sealed(self) -> SealedShard:
         """Return the shard as the seal of the copy has it."""
         chunks = tuple(chunk._replace(sum=text) for chunk, text in zip(self.chunks, self.sums, strict=True))
-        return SealedShard(base_name(self.content.file.path), self.reader.size_bytes, chunks)
+        return SealedShard(self.name, self.reader.size_bytes, chunks)
 
 
 class _Copy:
@@ -273,12 +277,14 @@ class _Copy:
     def _shards(self, source: Checkpoint) -> list[_Shard]:
         sealed = {} if self.seal is None else {shard.name: shard for shard in self.seal.shards}
         shards: list[_Shard] = []
-        for index, shard in enumerate(source.shards):
-            name, reader = base_name(shard.file.path), source.reader(shard)
-            if reader.size_bytes != shard.file.size_bytes:
-                raise LockedError("still being written", path=shard.file.path)
-            chunks = list(sealed[name].chunks) if name in sealed else cut(shard, reader)
-            shards.append(_Shard(index, reader, shard, chunks, [""] * len(chunks)))
+        files = [(shard, number) for shard in source.shards for number in range(len(shard.file.files))]
+        for index, (shard, number) in enumerate(files):
+            file = shard.file.files[number]
+            name, reader = self.version.name_of(file.path), source.files[file.path]
+            if reader.size_bytes != file.size_bytes:
+                raise LockedError("still being written", path=file.path)
+            chunks = list(sealed[name].chunks) if name in sealed else cut(shard, reader, number)
+            shards.append(_Shard(index, name, reader, shard, chunks, [""] * len(chunks)))
         return shards
 
     def _open_output(self) -> VersionOutput:
@@ -286,10 +292,9 @@ class _Copy:
         edges = [[(chunk.start, chunk.end) for chunk in shard.chunks] for shard in self.shards]
         cuts = hashlib.blake2b(repr(edges).encode(), digest_size=16).hexdigest()
         resume = Resume(f"{self.version.files_digest}-{cuts}", tuple(len(shard.chunks) for shard in self.shards))
-        layout = self.version.layout
-        if self.version.uuid:
-            (layout,) = copied_layouts(base_name(self.version.path), layout)
+        layout = next(iter(layouts_of_copy(self.version))) if self.version.uuid else self.version.layout
         new = NewVersion(layout, self.version.version, "copy", memory_bytes=_PART_MEMORY_BYTES, resumes=resume)
+        new = replace(new, copies=None if self.version.is_elasticdl else self.version)
         return kind_of(self.place.store).output(self.place, new)
 
     def _move_all(self, missing: Sequence[_Shard], output: VersionOutput, sinks: Sinks) -> None:
@@ -375,10 +380,10 @@ class _Copy:
                 sketch, sums = read_back(target, [shard.chunks for shard in sealed], near_job(target, self.job))
             except CorruptError as error:
                 raise _differs(error.path, error.offset, f" ({error.message})") from error
-            for shard, index, now in zip(sealed, target.shards, sums, strict=True):
+            for shard, file, now in zip(sealed, target.version.files, sums, strict=True):
                 wrong = next((chunk for chunk, one in zip(shard.chunks, now, strict=True) if chunk != one), None)
                 if wrong is not None:
-                    raise _differs(target.reader(index).path, wrong.start)
+                    raise _differs(file.path, wrong.start)
         return fingerprint_of(target, sketch).text
 
 

@@ -14,6 +14,7 @@ from edl_ckpt.core.base.errors import NotFoundError, UsageError
 from edl_ckpt.core.base.notebook import Bytes, card, table
 from edl_ckpt.core.base.words import base_name, command, counted, describe, escaped, size
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, list_versions
+from edl_ckpt.core.catalog.target import apart
 from edl_ckpt.core.catalog.uuids import has_no_number
 from edl_ckpt.core.commit.journal import has_interrupted_copy
 from edl_ckpt.core.model.layouts import Layout
@@ -21,6 +22,7 @@ from edl_ckpt.core.model.listings import Listing
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.sources.elasticdl.target import copied_layouts
 from edl_ckpt.core.sources.registry import layouts_among
+from edl_ckpt.core.state.paths import is_inside
 from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.storage import Location, LocationLike, Store, open_store
 from edl_ckpt.core.storage.local import is_there
@@ -90,14 +92,22 @@ def plan_copy(versions: Sequence[VersionLike], target: LocationLike, *, force: b
     wanted = [v for v in given if v.state in {State.COMPLETE, State.UNREADABLE} or len(given) == 1]
     warnings = [f"{v.ref}: {v.state}, so not copied" for v in given if v not in wanted]
     entries: list[CopyEntry] = []
-    beside = layouts_among([base_name(v.path) for v in existing])
+    beside = layouts_among([base_name(v.path) for v in existing if v.is_elasticdl])
+    beside |= {v.layout for v in existing if not v.is_elasticdl}
     for version in wanted:
         there = [e for e in existing if e.version == version.version and not e.uuid]
         entry = _doubtful(version, where, there, force=force) or _entry(version, where, there, store, beside)
         entries.append(entry)
         if not entry.refused:
-            beside |= copied_layouts(base_name(version.path), version.layout)
+            beside |= layouts_of_copy(version)
     return CopyPlan(where, tuple(entries), tuple(warnings), force)
+
+
+def layouts_of_copy(version: Version) -> frozenset[Layout]:
+    """Return the layout that a copy of a version has; none for a version that cannot be copied."""
+    if not version.is_elasticdl:
+        return frozenset([version.layout])
+    return copied_layouts(base_name(version.path), version.layout)
 
 
 def _list_target(where: Location) -> Listing:
@@ -128,15 +138,17 @@ def _entry(
     if version.number is None:
         error = has_no_number(version, target)
         return CopyEntry(version, version.ref, refused=True, why=error.message, hint=error.hint or "")
-    if version.is_alone or version.is_file:
+    if version.is_alone or (version.is_file and version.is_elasticdl):
         why, instead = "one file without shards cannot be copied", _instead(version, target)
         return CopyEntry(version, to, refused=True, why=why, hint=instead)
+    if unsafe := [name for name in version.sizes if not is_inside(name)]:
+        return CopyEntry(version, to, refused=True, why=f"no file can have the name {unsafe[0]!r} in a copy")
     if not existing:
-        others = beside - copied_layouts(base_name(version.path), version.layout)
+        others = sorted({other.name for layout in layouts_of_copy(version) for other in apart(layout, beside)})
         if not others:
             return CopyEntry(version, to, beside=beside)
-        names = " and ".join(sorted(layout.name for layout in others))
-        why = f"a copy keeps its {version.layout.name} layout, and the location has versions in the {names} layout"
+        why = f"a copy keeps its {version.layout.name} layout, and the location has versions in the "
+        why += f"{' and '.join(others)} layout"
         return CopyEntry(version, to, refused=True, why=why, hint=_instead(version, target))
     there = existing[0]
     if there.state is not State.COMPLETE or not there.fingerprint:
@@ -160,10 +172,6 @@ def _unsealed_entry(version: Version, to: str, there: Version, store: Store) -> 
         return CopyEntry(version, to)
     if there.state is not State.COMPLETE:
         return CopyEntry(version, to, refused=True, why=f"exists there already, and is {there.state} there")
-    if _sizes(there) == _sizes(version):
+    if there.sizes == version.sizes:
         return CopyEntry(version, to, why="is there, not sealed: will be compared", there=there)
     return CopyEntry(version, to, refused=True, why="exists there already, and is not sealed there")
-
-
-def _sizes(version: Version) -> dict[str, int]:
-    return {base_name(shard.path): shard.size_bytes for shard in version.shards}

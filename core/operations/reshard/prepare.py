@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edl_ckpt.core.base.errors import EdlCkptError, RefusedError, UsageError
+from edl_ckpt.core.base.errors import EdlCkptError, RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.catalog.listing import VersionLike, as_version
 from edl_ckpt.core.catalog.target import Target, free_target
@@ -130,6 +130,13 @@ def _target_of(
             raise has_no_number(version, output)
         own = version.layout if is_directory else DESIGN
         return free_target(output, wanted, layout=layout, empty=empty or own)
+
+    if not version.is_elasticdl:
+        raise UnsupportedError(
+            f"versions of {version.layout.system} are read, and not written",
+            path=version.path,
+            hint="try: --output LOCATION, which writes ElasticDL's shards",
+        )
 
     def refused(kind: type[EdlCkptError], why: str) -> EdlCkptError:
         return kind(why, path=version.path, hint="try: --output LOCATION")

@@ -112,9 +112,8 @@ def open_readable_shards(
     def begin(file: ShardFile) -> None:
         try:
             for one in file.files:
-                opened[version.name_of(one.path)] = readers[one.path] = stack.enter_context(
-                    closing(store.open(one.path))
-                )
+                readers[one.path] = stack.enter_context(closing(store.open(one.path)))
+                opened[version.name_of(one.path)] = readers[one.path]
         except (CorruptError, NotFoundError) as error:
             lost(file, error)
 

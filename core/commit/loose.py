@@ -11,12 +11,13 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
+from edl_ckpt.core.base.errors import RefusedError
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.sources.registry import completes
 from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.local import file_mark
 
-Marks: TypeAlias = dict[str, str]
+Marks: TypeAlias = Mapping[str, str]
 """What tells the files of a version from others of their names, by name: those first that go out first."""
 
 
@@ -31,10 +32,9 @@ def is_several(version: Version) -> bool:
     return version.is_file and not version.is_elasticdl
 
 
-def marks_of(root: Directory, version: Version) -> Marks:
+def marks_of(directory: Directory, names: Iterable[str]) -> Marks:
     """Return the files of a version that are there, with their marks."""
-    names = sorted(version.names_inside, key=lambda name: not completes(name))
-    states = {name: root.stat(name) for name in names}
+    states = {name: directory.stat(name) for name in sorted(names, key=lambda name: not completes(name))}
     return {name: file_mark(state) for name, state in states.items() if state is not None}
 
 
@@ -47,7 +47,7 @@ def move_out(root: Directory, trash: Directory, name: str, marks: Marks) -> bool
 def move_back(trash: Directory, root: Directory, name: str, marks: Marks) -> None:
     """Move the files of a version back, the index last. RefusedError when a name is taken."""
     with trash.enter(name) as source:
-        _move(source, root, dict(reversed(marks.items())), flush_after=len(marks) - 1)
+        _move(source, root, {name: marks[name] for name in reversed(list(marks))}, flush_after=len(marks) - 1)
     trash.rmdir(name)
 
 
@@ -64,12 +64,30 @@ def _move(source: Directory, target: Directory, marks: Marks, flush_after: int) 
     return moved
 
 
+def finish_publishing(root: Directory, stage: Directory, name: str, marks: Mapping[str, str]) -> bool:
+    """Move the rest of staged files to their places; False where a name is taken: then all of them are staged again."""
+    try:
+        if stage.is_directory(name):
+            move_back(stage, root, name, marks)
+    except RefusedError:
+        move_out(root, stage, name, marks)
+    return is_there(root, marks)
+
+
+def is_there(directory: Directory, marks: Mapping[str, str]) -> bool:
+    """Say whether the file that goes out first, and comes in last, is in a directory."""
+    for name, mark in marks.items():
+        state = directory.stat(name)
+        return state is not None and file_mark(state) == mark
+    return False
+
+
 def finish_moves(root: Directory, trash: Directory, record: Mapping[str, Any]) -> None:
     """Move the rest of the versions whose index is in the trash by now."""
     for name, marks in recorded_marks(record).items():
-        if marks and trash.is_directory(name):
+        if trash.is_directory(name):
             with trash.enter(name) as inside:
-                has_begun = inside.stat(next(iter(marks))) is not None
+                has_begun = is_there(inside, marks)
             if has_begun:
                 move_out(root, trash, name, marks)
 
