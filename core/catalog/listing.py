@@ -287,18 +287,24 @@ def check_listed(version: Version, changed: str) -> None:
         raise LockedError(changed, path=version.path)
 
 
+def check_one(versions: Sequence[Version], number: int) -> None:
+    """Raise UsageError when several versions of a location have a number."""
+    named = [version for version in versions if version.version == number]
+    paths = [version.path for version in named]
+    if len(paths) > 1:
+        raise UsageError(
+            f"version {number} exists {'twice' if len(paths) == 2 else f'{len(paths)} times'}: {', '.join(paths)}",
+            path=named[0].location.url,
+            hint=f"name one by its UUID: {named[-1].ref}" if named[-1].uuid else None,
+        )
+
+
 def pick(listing: Listing, wanted: int | str) -> Version:
     """Return one version of a listing, by number, 'latest', 'best', 'best:METRIC' or tag; errors as `resolve`."""
     if isinstance(wanted, int):
         found = [v for v in listing.versions if v.version == wanted]
         found = [v for v in found if not v.uuid] or found  # a UUID tells the others apart
-        if len(found) > 1:
-            paths = ", ".join(v.path for v in found)
-            raise UsageError(
-                f"version {wanted} exists {'twice' if len(found) == 2 else f'{len(found)} times'}: {paths}",
-                path=listing.location.url,
-                hint=f"name one by its UUID: {found[-1].ref}" if found[-1].uuid else None,
-            )
+        check_one(found, wanted)
         if found:
             return found[0]
         if begun := with_uuid(listing, str(wanted)):

@@ -132,15 +132,15 @@ def layouts_at(store: Store) -> frozenset[Layout]:
 
 def _layouts_among(store: Store, names: Collection[str]) -> frozenset[Layout]:
     """Return the layouts of these names in a location; names that others use count only if they are versions."""
-    found = set(layouts_among(names))
-    for layout in [layout for layout in found if layout.needs_shards]:
+    layouts = set(layouts_among(names))
+    for layout in [layout for layout in layouts if layout.needs_shards]:
         mine = (name for name in names if layout in layouts_among([name]))
         if not any(is_version_dir(name, store.names(name)) for name in mine):
-            found.remove(layout)
+            layouts.remove(layout)
     if any(named.layout.system != DESIGN.system for named in filter(None, map(version_named, names))):
         versions = grouped(store, store.entries(is_of_interest), math.inf).versions
-        found |= {version.layout for version in versions if not version.is_elasticdl}
-    return frozenset(found)
+        layouts |= {version.layout for version in versions if not version.is_elasticdl}
+    return frozenset(layouts)
 
 
 def apart(layout: Layout, beside: Iterable[Layout]) -> frozenset[Layout]:
@@ -148,7 +148,7 @@ def apart(layout: Layout, beside: Iterable[Layout]) -> frozenset[Layout]:
 
     Versions of other systems may lie beside each other.
     """
-    return frozenset(each for each in beside if each != layout and DESIGN.system in {each.system, layout.system})
+    return frozenset(one for one in beside if one != layout and DESIGN.system in {one.system, layout.system})
 
 
 def check_beside(store: Store, layout: Layout, beside: Iterable[Layout]) -> None:

@@ -13,7 +13,7 @@ from edl_ckpt.core.catalog.target import apart, layouts_at
 from edl_ckpt.core.commit.deletion.records import TrashEntry
 from edl_ckpt.core.commit.kinds import kind_of
 from edl_ckpt.core.commit.repair.recovery import location_lock
-from edl_ckpt.core.sources.registry import layouts_among
+from edl_ckpt.core.sources.registry import version_named
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import LocationLike, Store
 
@@ -48,17 +48,19 @@ def undo(
 
 def _check_layouts(store: Store, entry: TrashEntry) -> None:
     """Raise RefusedError if the deleted versions have another layout than those that are at the location now."""
-    for version in list_versions(entry.path).versions:
-        if os.path.basename(version.path) not in entry.recorded:
-            continue
-        layout = next(iter(layouts_among([os.path.basename(version.path)])), version.layout)
-        others = apart(layout, layouts_at(store))
-        if others:
-            names = " and ".join(sorted(layout.name for layout in others))
+    there = layouts_at(store)
+    versions = {os.path.basename(version.path): version for version in list_versions(entry.path).versions}
+    for name, named in zip(entry.recorded, map(version_named, entry.recorded), strict=True):
+        others = apart(named.layout, there) if named else frozenset()
+        if named and others:
+            version = versions.get(name)  # loose files are in a directory of their own
+            layouts = " and ".join(sorted(layout.name for layout in others))
             raise RefusedError(
-                f"{os.path.basename(version.path)} has the {version.layout.name} layout, and the location has versions"
-                f" in the {names} layout: ElasticDL's scan would crash; nothing was restored",
+                f"{name} has the {(version or named).layout.name} layout, and the location has versions"
+                f" in the {layouts} layout: ElasticDL's scan would crash; nothing was restored",
                 path=store.location.url,
                 hint="try: "
-                + command("reshard", version.ref, "--ps", str(version.ps_num or "N"), "--output", str(store.location)),
+                + command("reshard", version.ref, "--ps", str(version.ps_num or "N"), "--output", str(store.location))
+                if version
+                else None,
             )

@@ -16,13 +16,14 @@ from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, UsageError
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import describe, escaped
+from edl_ckpt.core.catalog.files import directory_alone
 from edl_ckpt.core.commit.interface import LockedLocation
 from edl_ckpt.core.commit.journal import Settled
 from edl_ckpt.core.commit.kinds import kind_of
 from edl_ckpt.core.commit.repair.disk import DiskRepair
 from edl_ckpt.core.commit.repair.notes import sweep_notes
 from edl_ckpt.core.commit.repair.objects import ObjectRepair
-from edl_ckpt.core.sources.registry import shard_named, version_named
+from edl_ckpt.core.sources.registry import completes, shard_named, version_named
 from edl_ckpt.core.state.holder import LostLockError
 from edl_ckpt.core.state.index import refresh_index
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS, holding, open_lock
@@ -130,9 +131,11 @@ def _is_location(location: Location, repair: DiskRepair | ObjectRepair) -> bool:
     State in another directory would make ElasticDL's scan of it fail.
     """
     names = repair.names()
-    if any(map(shard_named, names)):
+    is_known = STATE_DIR in names or any(map(version_named, names))
+    is_step = not is_known and any(map(completes, names)) and directory_alone(location) is not None
+    if is_step or any(map(shard_named, names)):
         raise UsageError("is one version's directory", path=location.url, hint="name the directory it is in")
-    return STATE_DIR in names or any(map(version_named, names))
+    return is_known
 
 
 def _no_location(location: Location) -> NotFoundError:

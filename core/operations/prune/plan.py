@@ -20,7 +20,7 @@ from edl_ckpt.core.base.notebook import Bytes, card, table
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import abridged, command, counted, describe, escaped, meant, neighbours, size
 from edl_ckpt.core.catalog.files import open_location
-from edl_ckpt.core.catalog.listing import common_modes, list_versions
+from edl_ckpt.core.catalog.listing import check_one, common_modes, list_versions
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.model.listings import Listing
 from edl_ckpt.core.model.versions import State, Version
@@ -280,6 +280,9 @@ def judge_versions(
         near = ", ".join(map(str, neighbours(absent[0], {v.version for v in versions})))
         hint = f"the nearest versions there: {near}" if near else None
         raise NotFoundError(f"no version {absent[0]} to delete", hint=hint)
+    for trial in by_location(versions):
+        for number in guards.delete:
+            check_one(trial, number)
     faults = unreadable or {}
     moment = time.time() if now is None else now
     reasons: dict[str, Why] = {}

@@ -1,0 +1,258 @@
+"""The verbs that keep and change versions of other systems: whole, byte for byte, and as safe as ElasticDL's own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from checkpoints import at, numbers, save_small
+from edl_ckpt.core import (
+    CopyResult,
+    Policy,
+    Version,
+    add_tag,
+    execute_copy,
+    list_versions,
+    plan_copy,
+    recover,
+    reshard_version,
+    resolve,
+    save_checkpoint,
+    set_metrics,
+    set_note,
+    verify_version,
+)
+from edl_ckpt.core.base.errors import RefusedError, UnsupportedError, UsageError
+from edl_ckpt.core.model.versions import State
+from edl_ckpt.core.operations.prune.guards import Guards
+from edl_ckpt.core.operations.prune.execute import prune as prune_locations
+from edl_ckpt.core.operations.prune.retention import Latest
+from edl_ckpt.core.operations.undo import undo
+from edl_ckpt.core.operations.verify.check import verify_and_seal
+from forked import run_forked
+from pruning import NOW
+from s3_fixtures import Bucket
+from system_runs import bundle_run, settled, step_run, tree
+
+MAKERS = {"steps": step_run, "bundles": bundle_run}
+Make = Callable[[Path], Path]
+
+
+@pytest.fixture(params=MAKERS)
+def make(request: pytest.FixtureRequest) -> Make:
+    """Return what makes the runs of one system."""
+    return MAKERS[request.param]
+
+
+def prune(place: str | Path, keep: int = 1, *, trash: bool = False, guards: Guards | None = None) -> list[str]:
+    """Keep the latest versions, and return the others."""
+    return list(prune_locations([str(place)], Policy((Latest(keep),)), trash=trash, guards=guards or Guards()).deleted)
+
+
+def copy_versions(versions: Sequence[Version], target: str) -> CopyResult:
+    return execute_copy(plan_copy(versions, target))
+
+
+def check_whole(place: str | Path, *wanted: int) -> None:
+    """Assert that a location has these versions, and that a deep verification finds nothing wrong with them."""
+    versions = list_versions(str(place)).versions
+    assert [(v.version, v.state) for v in versions] == [(number, State.COMPLETE) for number in wanted]
+    for version in versions:
+        assert verify_version(version, level="deep").findings == ()
+
+
+def test_copy(tmp_path: Path, make: Make) -> None:
+    """A copy has all files under their names, byte for byte, with metadata and a seal; the same again copies nothing."""
+    run = make(tmp_path / "run")
+    add_tag(at(run, 20), "good")
+    set_metrics(at(run, 20), {"auc": 0.5})
+    set_note(at(run, 10), "first")
+    versions = list_versions(str(run)).versions
+    assert not any(copied.skipped for copied in copy_versions(versions, str(tmp_path / "other")).copied)
+    assert tree(tmp_path / "other") == tree(run)
+    check_whole(tmp_path / "other", 10, 20, 30)
+    copied = at(tmp_path / "other", 20)
+    assert (copied.tags, copied.metrics, bool(copied.fingerprint)) == (("good",), {"auc": 0.5}, True)
+    assert at(tmp_path / "other", "latest").version == 30
+    again = copy_versions(list_versions(str(run)).versions, str(tmp_path / "other"))
+    assert all(copied.skipped for copied in again.copied)
+
+
+def test_copy_to_s3_and_back(tmp_path: Path, make: Make, s3: Bucket) -> None:
+    """On object storage a copy has the same keys, is sealed, and the file that makes it whole appears last."""
+    run = make(tmp_path / "run")
+    copy_versions([at(run, 30)], s3.url)
+    files = [r.key for r in s3.proxy.requests if r.operation in {"put", "complete"} and "/.edl-ckpt-0/" not in r.key]
+    assert files[-1].endswith((".metadata", ".index"))
+    check_whole(s3.url, 30)
+    copy_versions([at(s3.url, 30)], str(tmp_path / "back"))
+    assert tree(tmp_path / "back") == {name: data for name, data in tree(run).items() if "30" in name.partition("/")[0]}
+    check_whole(tmp_path / "back", 30)
+
+
+def test_prune_on_s3(tmp_path: Path, make: Make, s3: Bucket) -> None:
+    """A prune removes the files of a version, its index first, and leaves nothing of it but other versions."""
+    run = make(tmp_path / "run")
+    s3.upload(run)
+    add_tag(at(s3.url, 10), "good")
+    assert prune(s3.url) == [f"{s3.url}@20"]
+    check_whole(s3.url, 10, 30)
+    assert not any("20" in key for key in s3.objects())
+    assert at(s3.url, 10).tags == ("good",)
+
+
+def test_trash_and_undo(tmp_path: Path, make: Make) -> None:
+    """`--trash` moves all files of a version, and undo puts back each of them, with tags and notes."""
+    run = make(tmp_path / "run")
+    set_note(at(run, 10), "first")
+    verify_and_seal(at(run, 20))
+    before = tree(run)
+    assert prune(run, trash=True) == [f"{run}@10", f"{run}@20"]
+    check_whole(run, 30)
+    assert len(undo(str(run))) == 2
+    assert tree(run) == before
+    check_whole(run, 10, 20, 30)
+    assert (at(run, 10).note, bool(at(run, 20).fingerprint)) == ("first", True)
+    assert not (run / ".edl-ckpt-0/trash-0").exists()
+
+
+def test_prune(tmp_path: Path, make: Make) -> None:
+    """A prune deletes what no rule keeps; the newest whole version and a tagged one stay, and a torn one does not count."""
+    run = make(tmp_path / "run")
+    add_tag(at(run, 10), "good")
+    newest = next(path for path in run.rglob("*") if path.is_file() and "30" in str(path.relative_to(run)))
+    index = next(path for path in run.rglob("*") if path.name in {"model.ckpt-30.index", ".metadata"} and "30" in str(path))
+    index.unlink()
+    settled(run)
+    assert at(run, "latest").version == 20
+    assert prune(run) == []
+    assert prune(run, guards=Guards(incomplete=True)) == []  # it is newer than the newest whole one
+    assert newest.exists() or newest == index
+    add_tag(at(run, 10), "good")
+    assert prune(run, guards=Guards(drop_tags=("good",), delete=(30,))) == [f"{run}@10", f"{run}@30"]
+    check_whole(run, 20)
+    assert all("20" in name for name in tree(run))
+
+
+def test_two_spellings(tmp_path: Path) -> None:
+    """Of two directories with one number a rule deletes neither by the other's name; a number names none of them."""
+    run = step_run(tmp_path / "run", (100, 200))
+    step_run(tmp_path / "run", (100,), "checkpoint-")
+    add_tag(next(v for v in list_versions(str(run)).versions if v.path.endswith("step_100")), "good")
+    with pytest.raises(UsageError, match="version 100 exists twice"):
+        prune_locations([str(run)], Policy(()), guards=Guards(delete=(100,), drop_tags=("good",)))
+    assert prune(run, guards=Guards(drop_tags=("good",))) != []
+    check_whole(run, 200)
+
+
+def test_metadata_of_the_other_spelling(tmp_path: Path) -> None:
+    """The metadata of a number stays as long as one directory has it."""
+    run = step_run(tmp_path / "run", (100, 200))
+    set_note(at(run, 100), "kept")
+    step_run(tmp_path / "run", (100,), "checkpoint-")
+    shutil.rmtree(run / "step_100")
+    step_run(tmp_path / "run", (50,))
+    assert prune(run, keep=2) == [f"{run}@50"]
+    assert at(run, 100).note == "kept"
+
+
+def test_systems_and_elasticdl(tmp_path: Path, make: Make) -> None:
+    """ElasticDL's versions and others never get into one location: its scan crashes on their names."""
+    run = make(tmp_path / "run")
+    save_small(tmp_path / "ours", 7)
+    for source, target in ((at(run), tmp_path / "ours"), (at(tmp_path / "ours"), run)):
+        with pytest.raises(RefusedError, match="layout"):
+            copy_versions([source], str(target))
+    with pytest.raises(RefusedError, match="ElasticDL's scan crashes"):
+        save_checkpoint(str(run), 40, 1, variables={}, tables={})
+    with pytest.raises(UnsupportedError, match="not written"):
+        reshard_version(at(run), 2)
+    with pytest.raises(RefusedError, match="ElasticDL's scan crashes"):
+        reshard_version(at(run), 2, output=str(run))
+    assert reshard_version(at(run), 2, output=str(tmp_path / "new")).fingerprint == verify_and_seal(at(run)).fingerprint
+    check_whole(run, 10, 20, 30)
+    assert numbers(tmp_path / "ours") == [7]
+
+
+def test_undo_beside_elasticdl(tmp_path: Path, make: Make) -> None:
+    """A deletion stays in the trash while the location has versions of ElasticDL."""
+    run = make(tmp_path / "run")
+    prune(run, trash=True)
+    for path in run.iterdir():
+        if path.name != ".edl-ckpt-0":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    save_small(run, 7)
+    with pytest.raises(RefusedError, match="nothing was restored"):
+        undo(str(run))
+    assert numbers(run) == [7]
+
+
+def test_seal_of_all_files(tmp_path: Path) -> None:
+    """A seal covers the files that no format knows; a changed byte in one is found, and named by its path."""
+    run = step_run(tmp_path / "run", (10,))
+    assert verify_and_seal(at(run)).sealed
+    path = run / "step_10/job/config.json"
+    path.write_bytes(path.read_bytes().replace(b"10", b"11"))
+    settled(run)
+    (finding,) = verify_version(at(run), level="deep").findings
+    assert finding.code == "checksum-mismatch"
+    assert str(finding.path or finding.message).endswith("job/config.json")
+    path.unlink()
+    assert any("job/config.json" in f.message for f in verify_version(at(run)).findings)
+
+
+def test_nothing_in_a_step(tmp_path: Path) -> None:
+    """Our state lies beside step directories, and no command writes into one."""
+    run = step_run(tmp_path / "run", (10,))
+    add_tag(resolve(str(run / "step_10")), "good")
+    assert sorted(os.listdir(run)) == [".edl-ckpt-0", "step_10"]
+    with pytest.raises(UsageError, match="one version's directory"):
+        copy_versions([at(run)], str(run / "step_10"))
+    assert ".edl-ckpt-0" not in os.listdir(run / "step_10")
+
+
+KILLED = 9
+
+
+def killed_at(monkeypatch: pytest.MonkeyPatch, number: int, action: Callable[[], object]) -> bool:
+    """Run an action in a process that ends right before a rename of so many; say whether it came so far."""
+    from edl_ckpt.core.storage import beneath
+
+    rename, calls = beneath.rename_new, []
+
+    def counted(*args: object, **kwargs: object) -> None:
+        calls.append(args)
+        if len(calls) == number:
+            os._exit(KILLED)
+        rename(*args, **kwargs)
+
+    monkeypatch.setattr(beneath, "rename_new", counted)
+    code = run_forked(action)
+    monkeypatch.setattr(beneath, "rename_new", rename)
+    assert code in {0, KILLED}
+    return code == KILLED
+
+
+def test_killed_between_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill between two files of a bundle leaves nothing that looks whole; the next command finishes or undoes it."""
+    deletion = lambda run: prune(run, keep=2, trash=True)  # noqa: E731
+    for number in (1, 2, 3, 4):
+        for step in (deletion, lambda run: undo(str(run)), lambda run: copy_versions([at(run, 10)], str(run) + "-copy")):
+            run = bundle_run(tmp_path / f"run-{number}-{len(list(tmp_path.iterdir()))}")
+            before = tree(run)
+            if "undo" in step.__code__.co_names:
+                deletion(run)
+            killed = killed_at(monkeypatch, number, lambda step=step, run=run: step(run))
+            assert killed == (number < 4)
+            for place in (run, Path(f"{run}-copy")):
+                if place.exists():
+                    recover(str(place))
+                    check_whole(place, *[v.version for v in list_versions(str(place)).versions])
+            assert at(run, "latest").version == 30
+            if list_versions(str(run)).versions[0].version == 20:
+                undo(str(run))
+            assert tree(run) == before
