@@ -13,7 +13,7 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Keep": ("prune", "undo", "policy"),
     "Record": ("metrics", "tag", "note", "metadata"),
     "Mend": ("recover", "unlock"),
-    "Learn": ("demo", "help", "version", "schema"),
+    "Learn": ("demo", "systems", "help", "version", "schema"),
     "Set up": ("doctor", "config", "completion"),
 }
 """The commands by the headings of the help, in its order."""

@@ -52,6 +52,7 @@ _HOMES: Final = {
     "model.listings": ("Listing",),
     "model.tables": ("ShardIndex",),
     "model.versions": ("CheckpointRef", "State", "Version"),
+    "sources.systems": ("System", "systems"),
     "sources.elasticdl.placement": ("row_owners", "variable_owner"),
     "operations.annotate": (
         "add_tag",
@@ -65,7 +66,7 @@ _HOMES: Final = {
     ),
     "operations.copy.execute": ("CopyResult", "execute_copy"),
     "operations.copy.plan": ("CopyPlan", "plan_copy"),
-    "operations.diff": ("DiffResult", "diff_versions"),
+    "operations.diff": ("DiffResult", "NamePairs", "diff_versions", "read_pairs"),
     "operations.examine": ("StorageReport", "examine_storage"),
     "operations.export": ("ExportResult", "Selection", "export_version"),
     "operations.follow.changes": ("EventKind", "WatchEvent"),

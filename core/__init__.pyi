@@ -54,7 +54,9 @@ from edl_ckpt.core.operations.copy.execute import execute_copy as execute_copy
 from edl_ckpt.core.operations.copy.plan import CopyPlan as CopyPlan
 from edl_ckpt.core.operations.copy.plan import plan_copy as plan_copy
 from edl_ckpt.core.operations.diff import DiffResult as DiffResult
+from edl_ckpt.core.operations.diff import NamePairs as NamePairs
 from edl_ckpt.core.operations.diff import diff_versions as diff_versions
+from edl_ckpt.core.operations.diff import read_pairs as read_pairs
 from edl_ckpt.core.operations.examine import StorageReport as StorageReport
 from edl_ckpt.core.operations.examine import examine_storage as examine_storage
 from edl_ckpt.core.operations.export import ExportResult as ExportResult
@@ -143,6 +145,8 @@ from edl_ckpt.core.reading.table import TensorRows as TensorRows
 from edl_ckpt.core.sources.elasticdl.initial_rows import initial_rows as initial_rows
 from edl_ckpt.core.sources.elasticdl.placement import row_owners as row_owners
 from edl_ckpt.core.sources.elasticdl.placement import variable_owner as variable_owner
+from edl_ckpt.core.sources.systems import System as System
+from edl_ckpt.core.sources.systems import systems as systems
 from edl_ckpt.core.storage.determined import CheckpointStorage as CheckpointStorage
 from edl_ckpt.core.storage.location import Location as Location
 from edl_ckpt.core.storage.location import LocationLike as LocationLike
@@ -196,6 +200,7 @@ __all__ = [
     "MismatchError",
     "NameMap",
     "NameNotFoundError",
+    "NamePairs",
     "NoSpaceError",
     "NotFoundError",
     "ObjectCheckpoint",
@@ -224,6 +229,7 @@ __all__ = [
     "State",
     "StorageReport",
     "Survey",
+    "System",
     "Table",
     "TableBatches",
     "TableView",
@@ -280,6 +286,7 @@ __all__ = [
     "prepare_reshard",
     "prune",
     "read_map",
+    "read_pairs",
     "read_policy",
     "read_series",
     "recover",
@@ -305,6 +312,7 @@ __all__ = [
     "store_policy",
     "summarize",
     "survey_ids",
+    "systems",
     "tensor_stats",
     "trial_locations",
     "undo",

@@ -52,6 +52,7 @@ for _name in list(os.environ):
     if is_ours or _name.startswith(("AWS_", "DASK_", "LC_")) or _name.lower().endswith("_proxy") or _name in _FOREIGN:
         del os.environ[_name]
 os.environ.update(LANG="C.UTF-8", XDG_CONFIG_HOME=tempfile.mkdtemp(prefix="edl-ckpt-"))
+os.environ["XDG_CACHE_HOME"] = os.path.join(os.environ["XDG_CONFIG_HOME"], "cache")
 atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
 
 # A cluster of tests is idle most of the time, and there is one in each test process. Dask's clock for its event loops,

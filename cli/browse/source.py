@@ -11,7 +11,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError
-from edl_ckpt.core.base.words import missing_shards
 from edl_ckpt.core.catalog.files import file_version, named_file
 from edl_ckpt.core.catalog.listing import list_versions, pick, resolve, split_version_dir
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
@@ -112,8 +111,8 @@ def opened(version: Version) -> OpenVersion:
 
 
 def _warnings(version: Version, checkpoint: Checkpoint) -> Iterator[str]:
-    if version.missing:
-        yield f"{missing_shards(version.missing_ranges, version.ps_num)}; the others are shown"
+    if version.absent:
+        yield f"{version.absent}; the rest is shown"
     if version.fault is not None:
         yield str(version.fault.error())
     if version.seal_warning:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
@@ -154,7 +155,8 @@ class VersionPage(SearchPage):
     def _rows(self) -> GridRows:
         s = self._source.summary if self._source else None
         if self._tab == 0:
-            return ItemRows(TABLE_COLUMNS, self._searched(s.tables if s else ()), table_cells)
+            cells = partial(table_cells, alone=bool(self._wanted))
+            return ItemRows(TABLE_COLUMNS, self._searched(s.tables if s else ()), cells)
         if self._tab == 1:
             return ItemRows(VARIABLE_COLUMNS, self._searched(s.variables if s else ()), variable_cells)
         if self._tab == 2:
@@ -167,7 +169,7 @@ class VersionPage(SearchPage):
     def _shard_rows(self) -> ItemRows:
         """Return the shards with their contents, or as they are listed where they could not be opened."""
         read = {s.ps_id: s for s in self._source.summary.shards} if self._source else {}
-        largest = max((shard.size_bytes for shard in self._version.shards), default=0)
+        largest = max((shard.all_bytes for shard in self._version.shards), default=0)
 
         def cells(shard: Any) -> list[Any]:
             found = read.get(shard.ps_id)
@@ -269,8 +271,10 @@ class ShardPage(SearchPage):
 
     def title_parts(self) -> tuple[str, str]:
         """Return the shard and its size."""
-        size = words.size(self._shard.file.size_bytes)
-        return f"{self._source.version.ref} > shard {self._ps_id}", f"{size}, {self._shard.generation}"
+        size = words.size(self._shard.file.all_bytes)
+        return f"{self._source.version.ref} > shard {self._ps_id}", ", ".join(
+            filter(None, (size, self._shard.generation))
+        )
 
     def reference(self) -> str:
         """Return the path of the file."""

@@ -18,6 +18,7 @@ from edl_ckpt.cli.terminal.tables import Cell, Column
 from edl_ckpt.core.base import words
 from edl_ckpt.core.catalog.listing import list_versions, resolve
 from edl_ckpt.core.model.versions import State
+from edl_ckpt.core.sources.systems import kinds_of
 
 if TYPE_CHECKING:
     from edl_ckpt.core.base.errors import EdlCkptError
@@ -66,7 +67,8 @@ class VersionsPage(SearchPage):
         if listing is None:
             return self._location.url, ""
         total = sum(v.size_bytes for v in listing.versions)
-        known = f"{text.count(len(listing.versions), 'version')}, {words.size(total)}, {listing.layout or 'no'} layout"
+        kinds = kinds_of(listing.versions) or "no layout"
+        known = f"{text.count(len(listing.versions), 'version')}, {words.size(total)}, {kinds}"
         warnings = len(list(render_list.warnings(listing)))
         return self._location.url, known + (f", {text.count(warnings, 'warning')} (w)" if warnings else "")
 

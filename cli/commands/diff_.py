@@ -30,17 +30,20 @@ def diff_command(
         o.flag("Name every row that differs; needs --json, --jsonl or --csv.", "--rows"),
         o.CommandLineOnly(),  # EDL_CKPT_ROWS is the number of rows of `head`, `sample` and `ids`
     ] = False,
+    names: Annotated[
+        str | None, o.option("FILE", "Pairs of names, in TOML: those of the new version by those of the old.", "--map")
+    ] = None,
     workers: o.Workers = None,
     cluster: Cluster = None,
     every: o.Every = False,
 ) -> None:
     """Compare the content of two versions.
 
-    The versions may differ in shard count and generation. A second reference that begins with @ is in the location of
-    the first. Exit code 3 means that their content differs.
+    The versions may differ in shard count, generation and system; --map pairs names that differ. A second reference
+    that begins with @ is in the location of the first. Exit code 3 means that their content differs.
     """
     from edl_ckpt.cli.render import diff as render
-    from edl_ckpt.core.operations.diff import diff_versions
+    from edl_ckpt.core.operations.diff import diff_versions, read_pairs
 
     if not tolerance >= 0:
         raise UsageError(f"tolerance must be 0 or more, got {tolerance}")
@@ -51,8 +54,9 @@ def diff_command(
     versions = o.resolve_ref(a, out), o.resolve_ref(b, out)
     for version in versions:
         o.warn_of_seal(out, version)
+    pairs = read_pairs(names) if names else None
     with working(out, cluster, workers) as work:
-        result = diff_versions(*versions, tolerance=tolerance, top=top, rows=rows, **work, reporter=out)
+        result = diff_versions(*versions, tolerance=tolerance, top=top, rows=rows, names=pairs, **work, reporter=out)
     out.show(
         lambda: render.document(result, rows=rows),
         render.human(result, every=out.shows_all(every)),

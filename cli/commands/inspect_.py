@@ -25,7 +25,6 @@ def inspect_command(
     """
     from edl_ckpt.cli.render import inspect as render
     from edl_ckpt.core.base.errors import IncompleteError
-    from edl_ckpt.core.base.words import missing_shards
     from edl_ckpt.core.operations.stats import tensor_stats
     from edl_ckpt.core.operations.summary import select, summarize
     from edl_ckpt.core.reading.reader import open_checkpoint
@@ -47,6 +46,5 @@ def inspect_command(
         out.warn(f"shard {shard_index.file.ps_id}, {problem.subject}: {problem.message} ({problem.code})")
     if version.fault is not None:
         raise version.fault.error()
-    if version.missing:
-        missing = missing_shards(version.missing_ranges, version.ps_num)
-        raise IncompleteError(f"{missing}; the others are shown", path=version.path)
+    if version.absent:
+        raise IncompleteError(f"{version.absent}; the rest is shown", path=version.path)

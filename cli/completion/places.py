@@ -34,7 +34,7 @@ class LocalPlace:
 
     def versions(self) -> Iterator[tuple[str, str]]:
         """Yield numbers, and then UUIDs."""
-        numbers, unnumbered = peek.versions(self._path)
+        numbers, unnumbered = glance.versions(self._path)
         yield from ((str(number), "version") for number in numbers)
         yield from ((name, "version") for name in unnumbered)
 
@@ -52,7 +52,7 @@ class LocalPlace:
         if key is None and version:
             key = self.glimpse().tags.get(version)
         if key is None:
-            key = next((key for found in peek.versions(self._path) for key in found), None)
+            key = next((key for found in glance.versions(self._path) for key in found), None)
         path = None if key is None else peek.find(self._path, key)
         return peek.names_in(path or self._path, self._budget, variables=variables)
 

@@ -102,7 +102,7 @@ class Completer:
             if self._is_location(each):
                 yield Candidate(f"{each.value}@", "its versions")
         if self._asked.command not in {"tag add", "tag remove", "metrics set", "note", "copy"}:
-            yield from (each for each in self._paths(files=True) if peek.may_be_whole(each.value))
+            yield from (each for each in self._paths(files=True) if glance.may_be_whole(each.value))
 
     def _locations(self) -> Iterator[Candidate]:
         """Yield the directories below what is typed, and the storages of the configuration file."""
@@ -110,7 +110,7 @@ class Completer:
         for each in self._paths(files=False):
             probes += 1
             path = expanded(each.value)
-            if probes > _MOST_PROBES or self._budget.spent or not peek.has_versions(path):
+            if probes > _MOST_PROBES or self._budget.spent or not glance.has_versions(path):
                 yield each
                 continue
             last = next(glance.in_trash(path, self._budget), []) if self._asked.command == "undo" else []

@@ -22,7 +22,7 @@ ORDER: Final = (CHOOSE, KEEP, DELETE, WRITE, DO, WORK, OTHER, OUTPUT, STORAGE)
 """The panels from top to bottom."""
 
 _PANELS: Final[Mapping[str, str]] = {
-    CHOOSE: "all since shard table variable slice id ids-file everywhere nearest sort best tag mode metric "
+    CHOOSE: "all system since shard table variable slice id ids-file everywhere nearest sort best tag mode metric "
     "experiment recursive seed last headers no-values format version-ge complete on after",
     KEEP: "keep keep-best keep-experiment-best keep-every keep-within keep-tag max-size policy save-experiment-best "
     "save-trial-best save-trial-latest",
@@ -37,6 +37,7 @@ _PANELS: Final[Mapping[str, str]] = {
 }
 _OF_COMMAND: Final[Mapping[str, Mapping[str, str]]] = {
     "list": {"format": OUTPUT},
+    "diff": {"map": CHOOSE},
     "config show": {"all": OUTPUT},
     "prune": {
         **dict.fromkeys(("mode", "metric"), KEEP),

@@ -19,6 +19,7 @@ _LOCATIONS = (
     Row("s3://bucket/run", "a URL of S3, or any other that fsspec can open"),
     Row("cold, cold/trial-1", "a storage of your configuration file, or what is below it"),
     Row("mnist_v110.chkpt", "a checkpoint in one file, for commands that only read"),
+    Row("step_100, ckpt-7.index", "a checkpoint of another system by itself: its directory, its prefix or its index"),
 )
 _VERSIONS = (
     Row("@100", "the version with that number"),
@@ -32,6 +33,10 @@ _NO_LOCATION = (
     "Without a LOCATION, commands use $EDL_CKPT_DIR, without that the default storage of your configuration file, "
     "and without that the current directory."
 )
+_ENDS_OF_NAMES = (
+    "--table and --variable take a whole name, or what only one name ends with: `user` for "
+    "`model.ebc.embedding_bags.user.weight`. `user:momentum1` is what an optimizer keeps for the rows of that table."
+)
 _SECOND = "In `diff`, a second reference without a LOCATION is in the location of the first."
 _EXAMPLES = ("edl-ckpt inspect run@best:auc", "edl-ckpt diff run@100 @200", "edl-ckpt verify @latest")
 _REFS = _topic(
@@ -40,6 +45,7 @@ _REFS = _topic(
     ("A reference is `[LOCATION][@VERSION]`.",),
     Block("Locations", (_NO_LOCATION,), _LOCATIONS),
     Block("Versions", (), _VERSIONS),
+    Block("Names", (_ENDS_OF_NAMES,)),
     Block("Examples", (_SECOND,), lines=_EXAMPLES),
 )
 
@@ -61,6 +67,7 @@ _VARIABLES = (
     Row("FORCE_COLOR", "colours, even if the output is no terminal; NO_COLOR wins"),
     Row("COLUMNS", "the width of the output"),
     Row("GITHUB_ACTIONS", "findings of `verify` become annotations of GitHub; set there by the runner"),
+    Row("XDG_CACHE_HOME", "where listings remember what the indexes of steps say, ~/.cache without it"),
     Row("XDG_CONFIG_HOME", "where your configuration file is, ~/.config without it"),
     Row("TMPDIR", "where `diff` and `export` put their temporary files"),
     Row("AWS_...", "credentials, profile, region and endpoint of S3, as in other clients of AWS"),

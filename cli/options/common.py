@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
 
 import typer
 
-from edl_ckpt.cli.options.config import COMMAND_LINE_ONLY, stray_variables, variable_of
+from edl_ckpt.cli.options.config import COMMAND_LINE_ONLY, stray_variables, user_directory, variable_of
 from edl_ckpt.cli.options.hints import add_hint, check_named, is_named
 from edl_ckpt.cli.options.usage import origin
 from edl_ckpt.cli.terminal.output import Output, reported_errors
@@ -80,6 +80,9 @@ Ref = Annotated[str | None, argument("[REF]", f"{_REF_HELP}the newest complete v
 Browsed = Annotated[str | None, argument("[REF]", f"{_REF_HELP}all versions in {_DEFAULT_PLACE}.")]
 Places = Annotated[list[str] | None, argument("[LOCATION...]", _LOCATIONS_HELP)]
 Grace = Annotated[str, option("DURATION", _GRACE_HELP)]
+System = Annotated[
+    str | None, option("NAME", "Look only at files of this checkpoint system; `edl-ckpt systems` lists them.")
+]
 Csv = Annotated[bool, flag("Print rows as CSV.", "--csv")]
 Jsonl = Annotated[bool, flag("Print rows as JSON, one object on each line.", "--jsonl")]
 Table = Annotated[str | None, option("NAME", "The embedding table. Default: the only one there is.", "--table")]
@@ -307,8 +310,9 @@ def with_output(function: Callable[..., None]) -> Callable[..., None]:
     for p in own:
         parameters += _spread(hints[p.name]) if p.name in bundles else [p.replace(annotation=hints[p.name])]
     rows = {"csv": Csv, "jsonl": Jsonl} if getattr(function, "prints_rows", False) else {}
-    for name, annotation in (rows | _COMMON).items():
-        default = {"config": None, "storage_option": None, "progress": "auto"}.get(name, False)
+    systems = {"system": System} if any(map(_takes_place, parameters)) else {}
+    for name, annotation in (rows | systems | _COMMON).items():
+        default = {"config": None, "storage_option": None, "system": None, "progress": "auto"}.get(name, False)
         parameters.append(inspect.Parameter(name, _KEYWORD_ONLY, default=default, annotation=annotation))
     parameters.append(inspect.Parameter(_CONTEXT, _KEYWORD_ONLY, annotation=typer.Context))
     parameters = [p.replace(kind=_KEYWORD_ONLY) for p in parameters]
@@ -317,6 +321,12 @@ def with_output(function: Callable[..., None]) -> Callable[..., None]:
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
+
+
+def _takes_place(parameter: inspect.Parameter) -> bool:
+    """Say whether a parameter is a location, or a version of one."""
+    metavars = (str(getattr(info, "metavar", "")) for info in getattr(parameter.annotation, "__metadata__", ()))
+    return any("REF" in metavar or "LOCATION" in metavar for metavar in metavars)
 
 
 def attempted(work: Callable[[], Value], again: Callable[[ReplacedError], object]) -> Value:
@@ -381,6 +391,9 @@ def _configure(out: Output, context: Any, values: dict[str, Any]) -> None:
     _choose_format(out)
     check_values(context, common | values)
     out.progress, out.config = common["progress"], common["config"]
+    if "system" in values:
+        out.system = values.pop("system") or ""
+        _remember()
     try:
         out.storage_options = parse_pairs(common["storage_option"] or [])
     except UsageError as error:
@@ -391,6 +404,14 @@ def _configure(out: Output, context: Any, values: dict[str, Any]) -> None:
     if warning:
         out.warn(warning)
     out.start_log()
+
+
+def _remember() -> None:
+    """Let listings remember what the indexes of other systems say, in the user's cache directory."""
+    from edl_ckpt.core.catalog.remembered import remember_in
+
+    if folder := user_directory("XDG_CACHE_HOME", ".cache"):
+        remember_in(folder)
 
 
 def _choose_format(out: Output) -> None:

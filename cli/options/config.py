@@ -181,10 +181,16 @@ def config_files(named: str | None) -> list[ConfigFile]:
 
 def _own_file() -> str:
     """Return the path of the user's configuration file, '' for a user without a home."""
-    folder = os.environ.get("XDG_CONFIG_HOME", "")
+    folder = user_directory("XDG_CONFIG_HOME", ".config")
+    return folder and os.path.join(folder, _NAME)
+
+
+def user_directory(variable: str, otherwise: str) -> str:
+    """Return the directory of ours below one of the user's own, which a variable may name; '' without a home."""
+    folder = os.environ.get(variable, "")
     if not os.path.isabs(folder):  # the specification says so; and "~" stays where nobody knows the home
-        folder = os.path.expanduser(os.path.join("~", ".config"))
-    return os.path.join(folder, "edl-ckpt", _NAME) if os.path.isabs(folder) else ""
+        folder = os.path.expanduser(os.path.join("~", otherwise))
+    return os.path.join(folder, "edl-ckpt") if os.path.isabs(folder) else ""
 
 
 def _is_there(path: str) -> bool:

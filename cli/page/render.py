@@ -19,6 +19,7 @@ from edl_ckpt.cli.terminal.text import count, escaped
 from edl_ckpt.core.base import words
 from edl_ckpt.core.base.libraries import library
 from edl_ckpt.core.model.versions import State, Version
+from edl_ckpt.core.sources.systems import kinds_of, shards_of
 
 if TYPE_CHECKING:
     from edl_ckpt.core.operations.report.results import LocationReport, OpenedVersion
@@ -107,11 +108,14 @@ def facts_of(report: LocationReport) -> list[tuple[str, str]]:
         ("versions", count(report.total_versions)),
         ("complete", count(report.complete_versions)),
         ("size", words.size(report.size_bytes)),
-        ("layout", report.layout or "none"),
+        ("layout", kinds_of(report.versions).removesuffix(" layout") or "none"),
         ("newest whole version", newest.ref.rpartition("@")[2] if newest else "none"),
     ]
     if newest is not None:
-        facts += [("parameter servers", count(newest.ps_num)), ("parameters", count(newest.parameters))]
+        facts += [
+            ("shards", shards_of(newest.system, newest.ps_num or len(newest.shards))),
+            ("parameters", count(newest.parameters)),
+        ]
     if report.retention is not None:
         freed = f"{count(report.retention.deletions, 'version')}, {words.size(report.retention.deleted_bytes)}"
         facts.append(("prune would delete", freed))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli.render.metadata import lines
@@ -11,6 +12,7 @@ from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import Several, as_dict
 from edl_ckpt.cli.terminal.tables import Cell, Column, Histogram, Lines, Table, beside, head, styled
 from edl_ckpt.core.base import words
+from edl_ckpt.core.sources.systems import ELASTICDL, shards_of, title_of
 
 if TYPE_CHECKING:
     from edl_ckpt.core.operations.stats import TensorStats
@@ -33,6 +35,12 @@ VARIABLE_COLUMNS: Final = (
     Column("shard", "number", worth=3),
 )
 """What is shown of each table and of each variable, here and in the browser."""
+ITEM_COLUMNS: Final = (
+    Column("other item", "name"),
+    Column("kind", worth=6),
+    Column("size", "number", worth=7),
+    Column("shard", "number", worth=3),
+)
 
 
 def document(summary: CheckpointSummary, stats: Sequence[TensorStats] = ()) -> dict[str, Any]:
@@ -72,12 +80,17 @@ def human(summary: CheckpointSummary, stats: Sequence[TensorStats] = (), *, ever
         yield lines(summary.metadata)
     tables, more_tables = first_rows(summary.tables, "table", every=every)
     if tables:
-        yield Table(*TABLE_COLUMNS, rows=map(table_cells, tables), whole=True)
+        cells = partial(table_cells, alone=len(summary.tables) == 1)
+        yield Table(*TABLE_COLUMNS, rows=map(cells, tables), whole=True)
     yield from more_tables
     variables, more_variables = first_rows(summary.variables, "variable", every=every)
     if variables:
         yield Table(*VARIABLE_COLUMNS, rows=map(variable_cells, variables), whole=True)
     yield from more_variables
+    items, more_items = first_rows(summary.items, "item", every=every)
+    if items:
+        yield Table(*ITEM_COLUMNS, rows=([i.name, i.kind, words.size(i.size_bytes), str(i.shard)] for i in items))
+    yield from more_items
     shown, more_stats = first_rows(stats, "tensor", every=every)
     yield from _stats(shown)
     yield from more_stats
@@ -85,15 +98,18 @@ def human(summary: CheckpointSummary, stats: Sequence[TensorStats] = (), *, ever
 
 def about(summary: CheckpointSummary) -> str:
     """Return what the headers of a version say, in a line."""
-    generation = f"generation {summary.generation or 'unknown'}, {summary.layout} layout"
-    parameters = text.count(summary.parameters, "parameter")
-    return f"{summary.ps_num} PS, {words.size(summary.size_bytes)}, {parameters}, {generation}"
+    kind = title_of(summary.system)
+    if summary.system == ELASTICDL:
+        kind = f"generation {summary.generation or 'unknown'}, {summary.layout} layout"
+    shards = shards_of(summary.system, summary.ps_num or len(summary.shards))
+    return f"{shards}, {words.size(summary.size_bytes)}, {text.count(summary.parameters, 'parameter')}, {kind}"
 
 
-def table_cells(table: TableSummary) -> list[Any]:
-    """Return the row of an embedding table, for TABLE_COLUMNS."""
+def table_cells(table: TableSummary, *, alone: bool = False) -> list[Any]:
+    """Return the row of an embedding table, for TABLE_COLUMNS; a companion follows its table unless it is `alone`."""
+    below = table.companion_of and not alone
     return [
-        Cell(table.name, "bold"),
+        Cell(f"  :{table.slot}") if below else Cell(table.title, "bold"),
         text.count(table.rows),
         str(table.dim),
         table.dtype or "-",

@@ -15,6 +15,7 @@ from edl_ckpt.core.base import words
 from edl_ckpt.core.model.listings import Listing
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.sources.elasticdl.loader import listed_crashes, mistaken
+from edl_ckpt.core.sources.systems import kinds_of, title_of
 
 STATE_STYLES = {
     State.COMPLETE: "green",
@@ -59,10 +60,11 @@ def keys_of(version: Version) -> dict[str, Any]:
     """Return a version as `list --json` has it."""
     own: dict[str, Any] = {"version": version.number, "shards": len(version.shards), "fault": version.why_unreadable}
     own |= {"modified": timestamp(version.modified), "sealed": bool(version.fingerprint)}
+    own |= {"system": version.layout.system}
     return picked(
         version,
         "version uuid? ref path state ps_num shards missing missing_count size_bytes modified metrics tags metadata"
-        " fingerprint? note sealed fault? mixture?",
+        " fingerprint? note sealed fault? mixture? system lacks",
         **own,
     )
 
@@ -74,11 +76,12 @@ def records(listings: Sequence[Listing]) -> Iterator[dict[str, Any]]:
 
 
 def rows(listings: Sequence[Listing]) -> list[list[Any]]:
-    """Return a header and one row for each version; behind the metrics, which differ, `sealed` and `fault`."""
+    """Return a header and one row for each version; behind the metrics, which differ, `sealed` and others."""
     names = names_of([v for listing in listings for v in listing.versions])
     keys = "location version state ps_num shards missing size_bytes modified path tags note fingerprint uuid"
-    first, last = keys.split(), ["sealed", "fault"]
-    found = [v | {key: Several(v[key]) for key in ("missing", "tags")} for v in records(listings)]
+    first, last = keys.split(), ["sealed", "fault", "system", "lacks"]
+    gaps = {"missing": " ", "tags": " ", "lacks": "; "}
+    found = [v | {key: Several(v[key], gap) for key, gap in gaps.items()} for v in records(listings)]
     body = ([*map(v.get, first), *map(v["metrics"].get, names), *map(v.get, last)] for v in found)
     return [[*first, *names, *last], *body]
 
@@ -102,7 +105,7 @@ def human(
             yield head(where, "no matching version" if complete.versions else "no checkpoint")
             continue
         versions = text.count(len(listing.versions), "version")
-        yield head(where, f"{versions}, {words.size(total)}, {listing.layout} layout")
+        yield head(where, f"{versions}, {words.size(total)}, {kinds_of(listing.versions)}")
         shown, others = first_rows(listing.versions, "version", every=every, way=PIPE, last=not is_sorted)
         made = VersionCells(complete, names_of(listing.versions)[:_METRICS], listing.versions, now)
         yield Table(*made.columns, rows=map(made.row, shown))
@@ -120,11 +123,13 @@ class VersionCells:
 
     def __init__(self, listing: Listing, metrics: Sequence[str], versions: Sequence[Version], now: float) -> None:
         self._newest, self._now, self._metrics = listing.newest, now, metrics
+        self._is_mixed = len({version.layout.system for version in listing.versions}) > 1
         self._best = best_paths(listing, metrics)
         self._largest = max((v.size_bytes for v in versions), default=0)
         self.columns = (
             Column("version", "number"),
             Column("uuid", worth=9),
+            Column("system", worth=8),
             Column("shards", "number", worth=7),
             Column("size", "number", worth=6),
             Column("bar", "bar", title=""),
@@ -140,7 +145,8 @@ class VersionCells:
         return [
             "?" if v.number is None else str(v.number),
             v.uuid,
-            f"{len(v.shards)}/{'?' if v.ps_num is None else v.ps_num}",
+            title_of(v.layout.system) if self._is_mixed else "",
+            _shards(v),
             words.size(v.size_bytes),
             Bar(v.size_bytes, self._largest),
             text.age(self._now - v.modified) if v.modified else "",
@@ -148,6 +154,12 @@ class VersionCells:
             *(Cell(cell, "green" if cell.endswith(BEST) else "") for cell in cells),
             Cell(remarks(v, self._newest), "dim"),
         ]
+
+
+def _shards(version: Version) -> str:
+    """Return how many shards there are of how many; a rank that had nothing to save is not missing."""
+    present, all_saved = len(version.shards), version.state is State.COMPLETE
+    return f"{present}/{present if all_saved else '?' if version.ps_num is None else version.ps_num}"
 
 
 def remarks(version: Version, newest: Version | None) -> str:
@@ -162,15 +174,15 @@ def remarks(version: Version, newest: Version | None) -> str:
         parts.append("sealed" if version.fingerprint else wrong)
     if version.fault:
         parts.append(text.escaped(version.why_unreadable))
-    if version.missing:
-        parts.append(words.missing_shards(version.missing_ranges, version.ps_num))
+    if version.absent:
+        parts.append(version.absent)
     if version.state is State.MIXED:
         counts = sorted({s.ps_num for s in version.shards})
         listed = " and ".join(map(str, counts)) if len(counts) <= _SOME else words.abridged(counts, _SOME)
         parts.append(f"has shards of ps_num {listed}")
     if version.mixture:
         parts.append("may have shards of several runs")
-    if version.extra:
+    if version.extra and not version.lacks:
         parts.append("has extra files: " + words.abridged(map(text.escaped, version.extra), _SOME))
     if version.note:
         parts.append(f'"{text.escaped(version.note)}"')
@@ -188,6 +200,8 @@ def warnings(listing: Listing) -> Iterator[str]:
     for version in listing.versions:
         if version.seal_warning:
             yield f"{version.ref}: {version.seal_warning}"
+    if listing.versions and not any(version.is_elasticdl for version in listing.versions):
+        return
     crash = listed_crashes(listing)
     if crash:
         yield f"{listing.location}: ElasticDL's scan of the whole location crashes on {words.abridged(crash, _SOME)}"

@@ -47,17 +47,17 @@ _KINDS: Final = (
     (
         TEXT,
         (
-            "a address arguments b best code commands dashboard done dtype fault forced format gives hint host id"
-            " initializer kept latest layout left left_out location message metric mixture name note origin output"
-            " path place platform policy problems purpose python reasons ref restored rules script slice subject table"
-            " tag tags to uuid value variable warnings what why words"
+            "a address arguments b best code commands companion_of dashboard done dtype fault forced format gives hint"
+            " host id initializer judged_with kept lacks latest layout left left_out location message metric mixture"
+            " name note origin output path place platform policy problems purpose python reasons ref restored rules"
+            " script slice slot subject system table tag tags title to uuid value variable warnings what why words"
         ),
     ),
     (
         FLAG,
         (
-            "alive applied dry_run equal in_place installed needed ok proved refused replaced sealed skipped stored"
-            " trashed trusted unlocked unread wrote"
+            "alive applied dry_run equal in_place installed needed ok proved reads refused replaced sealed skipped"
+            " stored trashed trusted unlocked unread writes wrote"
         ),
     ),
     (
@@ -93,7 +93,7 @@ _KINDS: Final = (
     (one_of("variable", "table"), "kind"),
     (one_of("error", "warning"), "severity"),
     (one_of("names", "headers", "ids", "values", "seal"), "check"),
-    (one_of("v0", "v1", "v2", "v3", "v4", "mixed"), "generation"),
+    (one_of("v0", "v1", "v2", "v3", "v4", "mixed", ""), "generation"),
     (one_of("quick", "default", "deep"), "level"),
     (one_of("equal", "changed", "added", "removed"), "status"),
 )
@@ -125,7 +125,7 @@ FAILURE_KEYS: Final = "ref code id message"
 FAILURE: Final = record(FAILURE_KEYS, code=COUNT)
 VERSION_KEYS: Final = (
     "version? uuid? ref path state ps_num? shards missing* missing_count size_bytes modified? metrics tags* metadata"
-    " fingerprint? note sealed fault? mixture?"
+    " fingerprint? note sealed fault? mixture? system lacks*"
 )
 CLUSTER: Final = record(
     "address dashboard? workers*", workers=record("name address threads memory_bytes? version", version=TEXT)
@@ -137,11 +137,15 @@ PARTS: Final = record(
 SHARD: Final = record("ps_id path size_bytes variables rows")
 STATS_KEYS: Final = "name kind elements minimum? maximum? mean? std? l2? zeros nan inf histogram* edges*"
 FINDING: Final = record("severity code shard? path subject offset? message hint check")
-SUMMARY_KEYS: Final = "ref version? ps_num generation layout size_bytes parameters shards* variables* tables* metadata"
+SUMMARY_KEYS: Final = (
+    "ref version? ps_num generation layout size_bytes parameters shards* variables* tables* metadata system items*"
+    " lacks*"
+)
 SUMMARY: Final[Mapping[str, Schema]] = {
     "shards": SHARD,
     "variables": record("name dtype shape* size_bytes shard"),
-    "tables": record("name dim dtype? initializer? rows rows_per_shard* size_bytes"),
+    "tables": record("name dim dtype? initializer? rows rows_per_shard* size_bytes companion_of slot"),
+    "items": record("name kind size_bytes shard", kind=TEXT),
 }
 RESULT_KEYS: Final = (
     "ref ok level findings* fingerprint? bytes_read sealed shards shards_read ids_read checks* checksums (sample)"
@@ -269,6 +273,7 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
     "note": record("ref note"),
     "metadata": record("ref version? metadata"),
     "policy": record("location policy? words*", policy=map_of(ANY)),
+    "systems": record("systems*", systems=record("name title reads writes judged_with*")),
     "version": record(
         "version python platform kernel libraries",
         version=TEXT,

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.tables import MOST_ROWS, Bar, Column, Content, Lines, Table, styled
 from edl_ckpt.core.base import words
+from edl_ckpt.core.model.versions import ShardFile
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from edl_ckpt.core.model.tables import ShardSummary
-    from edl_ckpt.core.model.versions import ShardFile
 
 Item = TypeVar("Item")
 SHARD_COLUMNS: Final = (
@@ -56,5 +56,6 @@ def shard_cells(
     shard: ShardSummary | ShardFile, largest: int, rows: int | None, variables: int | None
 ) -> list[Content]:
     """Return the row of a shard, for SHARD_COLUMNS; its rows and variables are None where it was not opened."""
-    size = words.size(shard.size_bytes), Bar(shard.size_bytes, largest, 20)
+    size_bytes = shard.all_bytes if isinstance(shard, ShardFile) else shard.size_bytes
+    size = words.size(size_bytes), Bar(size_bytes, largest, 20)
     return [str(shard.ps_id), *size, *("?" if n is None else text.count(n) for n in (rows, variables))]

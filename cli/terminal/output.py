@@ -50,6 +50,8 @@ class Output:
     verbose: bool = False
     no_color: bool = False
     storage_options: dict[str, str] = field(default_factory=dict)
+    system: str = ""
+    """The checkpoint system that --system names."""
     storages: Storages | None = None
     """Determined's storages, from a configuration file."""
     defaulted: frozenset[str] = frozenset()
@@ -253,14 +255,14 @@ class Output:
 
         where = text or self.default_location()
         if self.storages is None:
-            return Location(where, self.storage_options)
+            return Location(where, self.storage_options, self.system)
         name, _ = self.storages.split(where)
         if name and os.path.lexists(name):
             raise UsageError(
                 f"{name!r} is here, and is a storage in the configuration file", hint=f"write ./{name} for what is here"
             )
         found = self.storages.locate(where)
-        return Location(found.url, {**found.options, **self.storage_options})
+        return Location(found.url, {**found.options, **self.storage_options}, self.system)
 
     def default_location(self) -> str:
         """Return the location that a command uses when none is given."""

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.catalog.files import open_location
-from edl_ckpt.core.sources.registry import version_named
+from edl_ckpt.core.catalog.listing import list_versions
+from edl_ckpt.core.sources.registry import is_own_name, version_named
 from edl_ckpt.core.storage import Location
+
+
+def versions_among(location: Location, names: Collection[str]) -> set[str]:
+    """Return the names of a location that are versions; it is listed where others use such names, too."""
+    versions = set(filter(is_own_name, names))
+    if any(name not in versions and version_named(name) for name in names):
+        versions |= {version.path.rpartition("/")[2] for version in list_versions(location, wait_seconds=0).versions}
+    return versions
 
 
 def locations_below(
@@ -22,14 +31,15 @@ def locations_below(
     directory itself.
     """
     names = sorted(open_location(location).names(""))
-    if any(map(version_named, names)):
+    versions = versions_among(location, names)
+    if versions:
         yield location
     if depth == 0:
         return
     for name in names:
         place = location.with_url(f"{location.url.rstrip('/')}/{name}")
         path = place.local_path
-        if name.startswith(".") or version_named(name) or (path and (os.path.islink(path) or not os.path.isdir(path))):
+        if name.startswith(".") or name in versions or (path and (os.path.islink(path) or not os.path.isdir(path))):
             continue
         try:
             yield from locations_below(place, depth=None if depth is None else depth - 1, reporter=reporter)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from edl_ckpt.core.base.notebook import Bytes, card, html_of, table
-from edl_ckpt.core.base.words import counted, missing_shards, size
+from edl_ckpt.core.base.words import counted, size
 from edl_ckpt.core.model.listings import Listing
 from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.sources.systems import kinds_of
 
 _METRICS: Final = 4
 """Metrics of each version of a listing."""
@@ -17,11 +18,10 @@ _METRICS: Final = 4
 def version_card(version: Version) -> str:
     """Return what is known of a version."""
     shards = counted(len(version.shards), "shard")
-    facts = (version.state.value, shards, size(version.size_bytes), version.layout.name)
-    missing = missing_shards(version.missing_ranges, version.ps_num) if version.missing_count else ""
+    facts = (version.state.value, shards, size(version.size_bytes), kinds_of([version]))
     rows = [
         ("path", version.path),
-        ("missing", missing),
+        ("missing", version.absent),
         ("fault", version.why_unreadable),
         ("sealed", "does not match" if version.seal_fault else "yes" if version.fingerprint else "no"),
         ("tags", ", ".join(version.tags)),

@@ -15,11 +15,11 @@ from typing import Final
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, UnavailableError
 from edl_ckpt.core.base.parallel import run_parallel
 from edl_ckpt.core.base.words import counted, describe, escaped, meant
+from edl_ckpt.core.catalog.below import versions_among
 from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.listing import GRACE_SECONDS, common_modes, list_versions, ranked
 from edl_ckpt.core.model.listings import Listing
 from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.sources.registry import number_named
 from edl_ckpt.core.state.metadata import mode_of, rank
 from edl_ckpt.core.storage import Location, LocationLike, Store
 
@@ -127,7 +127,8 @@ def _trial_names(store: Store) -> list[str]:
     names = store.names("")
     if not names:
         list_versions(store.location)  # raises when there is no such directory
-    below = [n for n in names if number_named(n) is None and n[:1] != "."]
+    versions = versions_among(store.location, names)
+    below = [name for name in names if name not in versions and name[:1] != "."]
     return [".", *sorted(below)]
 
 

@@ -34,11 +34,12 @@ def named_file(ref: CheckpointRef) -> Version | None:
     place, path = ref.location, ref.location.local_path
     whole = f"{place}@{ref.version}"
     if path is not None and ref.version != "latest" and not os.path.lexists(path) and os.path.isfile(whole):
-        place, path, ref = Location(whole), whole, CheckpointRef(Location(whole), "latest")  # an '@' in its name
+        place, path = place.with_url(whole), whole  # an '@' in its name
+        ref = CheckpointRef(place, "latest")
     name = place.split()[1]
     named = version_named(name)
-    if named and named.is_file:
-        return None  # a version of the location that it lies in
+    if (named and named.is_file) or place.system not in {"", *ALONE.systems}:
+        return None  # a version of the location that it lies in, or of no interest
     if not name.endswith(ALONE.endings) if path is None else not _is_file(path):
         return None
     if ref.version != "latest":

@@ -15,7 +15,9 @@ from itertools import islice
 from typing import Any, Final
 
 from edl_ckpt.core.base.errors import UsageError
-from edl_ckpt.core.sources.elasticdl.peek import Budget, entries, open_at_once, versions
+from edl_ckpt.core.sources.elasticdl import peek
+from edl_ckpt.core.sources.elasticdl.peek import Budget, entries, open_at_once
+from edl_ckpt.core.sources.steps import names as steps
 from edl_ckpt.core.state.document import parse_document
 from edl_ckpt.core.state.paths import LOCATION_FILE, META_DIR, TRASH_DIR, described_key
 
@@ -31,6 +33,27 @@ class Glimpse:
     metrics: dict[str, None] = field(default_factory=dict)
     keys: dict[str, None] = field(default_factory=dict)
     """The keys of the metadata that users recorded."""
+
+
+def versions(location: str) -> tuple[list[int], list[str]]:
+    """Return the numbers of the versions in a location, the highest first, and the UUIDs of those that have one.
+
+    Of names that others use too, nobody looks whether they are versions.
+    """
+    numbers, unnumbered = peek.versions(location)
+    others = {named.number for entry in entries(location) if (named := steps.version_named(entry.name))}
+    return sorted({*numbers, *filter(None, others)}, reverse=True), unnumbered
+
+
+def has_versions(folder: str) -> bool:
+    """Say whether one of the first entries of a directory is a version; a number alone may be anything."""
+    first = (entry.name for entry in islice(entries(folder), 1000))
+    return peek.has_versions(folder) or any(not name.isdigit() and steps.version_named(name) for name in first)
+
+
+def may_be_whole(path: str) -> bool:
+    """Say whether a file has the name of a checkpoint by itself: one shard of several is none."""
+    return peek.may_be_whole(path) or steps.may_be_file(os.path.basename(path))
 
 
 def glimpse(location: str, budget: Budget) -> Glimpse:

@@ -29,9 +29,11 @@ def grouped(store: Store, entries: list[Entry], fresh_after: float) -> Listing:
 
     Where built-in sources claim nothing, and there is something, the sources of other packages have a listing.
     """
-    listing = _grouped(store, entries, fresh_after, registry.BUILT_IN)
+    system = store.location.system
+    listing = _grouped(store, entries, fresh_after, registry.chosen(system))
     if listing.versions or not listing.foreign or not (others := registry.others()):
         return listing
+    others = tuple(source for source in others if system in {"", *source.systems})
     wider = store.entries(lambda inside: is_of_interest(inside) or registry.looked_into(inside, others))
     return _grouped(store, wider, fresh_after, others)
 

@@ -28,7 +28,7 @@ from edl_ckpt.core.catalog.swaps import Settling
 from edl_ckpt.core.catalog.uuids import read_uuid_metadata, with_uuid
 from edl_ckpt.core.model.listings import Listing
 from edl_ckpt.core.model.versions import CheckpointRef, State, Version
-from edl_ckpt.core.sources.registry import version_named
+from edl_ckpt.core.sources.registry import is_own_name, version_named
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.metadata import mode_of, rank, read_document
@@ -212,7 +212,7 @@ def split_version_dir(location: Location) -> tuple[Location, int] | None:
     """
     head, _, name = location.url.rstrip("/").rpartition("/")
     named = version_named(name)
-    if named is None or named.number is None or (named.layout.needs_shards and not named.layout.is_numbered):
+    if named is None or named.number is None or not (named.is_file or is_own_name(name)):
         return None  # `resolve` looks what is in a directory whose name others use too
     return location.with_url(head or ("/" if location.url.startswith("/") else ".")), named.number
 

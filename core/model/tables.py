@@ -228,7 +228,10 @@ class StoredSum:
 
 @dataclass(frozen=True, slots=True)
 class ShardSummary:
-    """One shard, there or to be written: its file, the number of its dense variables and of the rows of all tables."""
+    """One shard, there or to be written: its file, the bytes of all its files, and how many variables and rows it has.
+
+    Rows of companions are those of their tables, and are not counted again.
+    """
 
     ps_id: int
     path: str
@@ -264,8 +267,9 @@ class ShardIndex:
     @property
     def summary(self) -> ShardSummary:
         """Return what the shard contains, in numbers."""
-        rows = sum(table.rows for table in self.tables)
-        return ShardSummary(self.file.ps_id, self.file.path, self.file.size_bytes, len(self.variables), rows)
+        companions = {info.name for info in self.infos if info.companion_of}
+        rows = sum(table.rows for table in self.tables if table.name not in companions)
+        return ShardSummary(self.file.ps_id, self.file.path, self.file.all_bytes, len(self.variables), rows)
 
     def path(self, extent: Extent) -> str:
         """Return the file that has an extent, for gathered rows the first of them."""

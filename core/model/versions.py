@@ -10,13 +10,16 @@ from typing import Any, Final
 
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.notebook import Shown
-from edl_ckpt.core.base.words import counted, describe, escaped, size
+from edl_ckpt.core.base.words import abridged, counted, describe, escaped, missing_shards, size
 from edl_ckpt.core.model.layouts import Layout
 from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.location import Location
 
 MISSING_LISTED: Final = 1000
 """So many missing shards are listed one by one. A file's name may claim any number of shards; it is not a size."""
+_LACKS: Final = 3
+_LACK: Final = 160
+"""So much of what a version lacks is said, and so many characters of each."""
 UNNUMBERED: Final = -1
 """The number of a version that has none: it sorts before all others."""
 
@@ -54,6 +57,11 @@ class ShardFile:
     def files(self) -> tuple[ShardFile, ...]:
         """Return all files of the shard."""
         return (self, *self.others)
+
+    @property
+    def all_bytes(self) -> int:
+        """Return the bytes of all files of the shard."""
+        return sum(file.size_bytes for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +218,13 @@ class Version(Shown):
     def names_inside(self) -> tuple[str, ...]:
         """Return the names in its directory: shards, and what is no shard."""
         return (*(self.name_of(file.path) for file in self.files), *self.extra)
+
+    @property
+    def absent(self) -> str:
+        """Return what is missing of it, in words; '' for nothing."""
+        if self.lacks:
+            return f"missing or torn: {abridged((escaped(part, _LACK) for part in self.lacks), _LACKS)}"
+        return missing_shards(self.missing_ranges, self.ps_num) if self.missing_count else ""
 
     @property
     def missing(self) -> tuple[int, ...]:

@@ -94,6 +94,7 @@ def look_up(
     owner = owners(version.layout.placement, wanted, version.ps_num or 1)
     shards = None if everywhere or owner is None else set(owner.tolist()) or {0}
     with _open_some(version, shards) as checkpoint:
+        table = checkpoint.table_name(table)
         vectors, hits = find_rows(checkpoint, table, wanted, everywhere=everywhere)
         there = hits > 0
         found = _looked_up(checkpoint, table, wanted[there], vectors[there])
@@ -111,15 +112,16 @@ def _unique(ids: Ids) -> I64:
 @contextmanager
 def _open_some(version: Version, owners: set[int] | None) -> Iterator[Checkpoint]:
     """Open only some shards of a version, None for all; IncompleteError when one of them is missing."""
+    if version.lacks:
+        raise IncompleteError(version.absent, path=version.path)
     missing = list(version.missing_ranges)
-    if owners is not None:
-        present = {shard.ps_id for shard in version.shards}
-        absent = sorted(owners - present) if version.ps_num else []
+    if owners is not None and missing:
+        absent = sorted(owners - {shard.ps_id for shard in version.shards})
         missing = [range(ps_id, ps_id + 1) for ps_id in absent]
     if missing:
         raise IncompleteError(missing_shards(missing, version.ps_num), path=version.path)
-    some = tuple(shard for shard in version.shards if owners is None or shard.ps_id in owners)
-    with open_checkpoint(replace(version, shards=some), partial=True) as checkpoint:
+    chosen = tuple(shard for shard in version.shards if owners is None or shard.ps_id in owners)
+    with open_checkpoint(replace(version, shards=chosen or version.shards), partial=True) as checkpoint:
         raise_problems(version, checkpoint.shards)
         yield checkpoint
 
@@ -135,13 +137,15 @@ def _open_with(version: Version, name: str) -> Iterator[tuple[Checkpoint, str]]:
     is_known = version.layout.placement is Placement.MOD and ps_num
     owner = {variable_owner(name, ps_num)} if is_known else set()
     present = {shard.ps_id for shard in version.shards}
-    for chosen in (owner & present, present):
+    for chosen in filter(None, (owner & present, present)):
         with _open_some(version, chosen) as checkpoint:
             own = own_name(checkpoint, name)
+            known = checkpoint.variable_names
+            if chosen == present:
+                own = checkpoint.variable_name(own)
             if own in checkpoint:
                 yield checkpoint, own
                 return
-            known = checkpoint.variable_names
     raise NameNotFoundError(f"no variable {name!r}", path=version.ref, hint=meant(name, known, "variables"))
 
 
@@ -225,13 +229,12 @@ def open_table(version: VersionLike, table: str | None) -> Iterator[tuple[Checkp
     end when a shard has changed meanwhile, and what `open_checkpoint` raises.
     """
     with open_checkpoint(version) as checkpoint:
-        names = checkpoint.table_names
+        companions = set(checkpoint.slots.values())
+        names = [name for name in checkpoint.table_names if name not in companions]
         if table is None and len(names) != 1:
             hint = f"try: --table NAME; tables there: {abridged(names, 10)}" if names else "the version has no table"
             raise UsageError("which table?", path=checkpoint.version.ref, hint=hint)
-        name = names[0] if table is None else table
-        checkpoint.entries(name)
-        yield checkpoint, name
+        yield checkpoint, names[0] if table is None else checkpoint.table_name(table)
         checkpoint.check_unchanged()
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 from edl_ckpt.core.base.errors import NotFoundError
 from edl_ckpt.core.base.notebook import Bytes, card, shape_words, table
-from edl_ckpt.core.base.words import abridged, counted, describe, escaped, meant, size
+from edl_ckpt.core.base.words import abridged, counted, describe, escaped, size
 from edl_ckpt.core.model.tables import ShardIndex, ShardSummary, TableEntry, TableInfo
 from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.reading.names import slots_of, whole_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,21 @@ class VariableSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class ItemSummary:
+    """Bytes that are neither a variable nor a table, such as a pickled value, and the ps_id of their shard."""
+
+    name: str
+    kind: str
+    size_bytes: int
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
 class TableSummary:
-    """An embedding table over all shards; `dtype` is None without rows, `initializer` None without an info."""
+    """An embedding table over all shards; `dtype` is None without rows, `initializer` None without an info.
+
+    A companion has what an optimizer or a cache keeps for each row of another table: its `slot` says what.
+    """
 
     name: str
     dim: int
@@ -35,6 +49,13 @@ class TableSummary:
     rows: int
     rows_per_shard: tuple[int, ...]
     size_bytes: int
+    companion_of: str = ""
+    slot: str = ""
+
+    @property
+    def title(self) -> str:
+        """Return its name, or for a companion that of its table and the slot, as commands take it."""
+        return f"{self.companion_of}:{self.slot}" if self.companion_of else self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +74,10 @@ class CheckpointSummary:
     tables: tuple[TableSummary, ...]
     metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """What users recorded by keys of their own: JSON values."""
+    system: str = ""
+    items: tuple[ItemSummary, ...] = ()
+    lacks: tuple[str, ...] = ()
+    """What a version of another system than ElasticDL lacks, in words."""
 
     def __repr__(self) -> str:
         return describe(
@@ -103,17 +128,25 @@ def summarize(version: Version, shards: Sequence[ShardIndex]) -> CheckpointSumma
         variables=tuple(VariableSummary(v.name, v.dtype.name, v.shape, v.size_bytes, ps_id) for v, ps_id in placed),
         tables=tables,
         metadata=version.metadata,
+        system=version.layout.system,
+        items=tuple(
+            ItemSummary(blob.name, blob.kind, blob.values.size_bytes, shard.file.ps_id)
+            for shard in shards
+            for blob in sorted(shard.blobs, key=lambda blob: blob.name)
+        ),
+        lacks=version.lacks,
     )
 
 
 def _tables(shards: Sequence[ShardIndex]) -> tuple[TableSummary, ...]:
-    """Return the summary of every table, by name."""
+    """Return the summary of every table by name, each before its companions."""
     infos = {info.name: info for shard in reversed(shards) for info in reversed(shard.infos)}
     entries: dict[str, list[tuple[int, TableEntry]]] = {name: [] for name in infos}
     for number, shard in enumerate(shards):
         for entry in shard.tables:
             entries.setdefault(entry.name, []).append((number, entry))
-    return tuple(_table(name, infos.get(name), entries[name], len(shards)) for name in sorted(entries))
+    tables = (_table(name, infos.get(name), entries[name], len(shards)) for name in entries)
+    return tuple(sorted(tables, key=lambda t: (t.companion_of or t.name, t.slot, t.name)))
 
 
 def _table(name: str, info: TableInfo | None, entries: Sequence[tuple[int, TableEntry]], shards: int) -> TableSummary:
@@ -130,6 +163,8 @@ def _table(name: str, info: TableInfo | None, entries: Sequence[tuple[int, Table
         rows=sum(rows_per_shard),
         rows_per_shard=tuple(rows_per_shard),
         size_bytes=sum(entry.size_bytes for _, entry in entries),
+        companion_of=info.companion_of if info else "",
+        slot=info.slot if info else "",
     )
 
 
@@ -138,8 +173,12 @@ def select(
 ) -> CheckpointSummary:
     """Return the requested part of a summary; the name of a table or a variable leaves all others out.
 
-    Raises NotFoundError for an unknown shard, table or variable.
+    Raises NotFoundError for an unknown shard, table or variable, and UsageError for a name that several end with.
     """
+    if table is not None:
+        table = whole_name(table, [t.name for t in summary.tables], "table", summary.ref, slots_of(summary.tables))
+    if variable is not None:
+        variable = whole_name(variable, [v.name for v in summary.variables], "variable", summary.ref)
     shards = [s for s in summary.shards if shard in {None, s.ps_id}]
     by_name = table is not None or variable is not None
     variables = [v for v in summary.variables if shard in {None, v.shard} and (v.name == variable if by_name else True)]
@@ -147,11 +186,7 @@ def select(
     numbers = [s.ps_id for s in summary.shards]
     if shard is not None and not shards:
         raise NotFoundError(f"no shard {shard}", path=summary.ref, hint=f"shards there: {abridged(numbers, 8)}")
-    every = [v.name for v in summary.variables], [t.name for t in summary.tables]
-    for wanted, found, known, kind in (
-        (variable, variables, every[0], "variable"),
-        (table, tables, every[1], "table"),
-    ):
-        if wanted is not None and not found:
-            raise NotFoundError(f"no {kind} {wanted!r}", path=summary.ref, hint=meant(wanted, known, f"{kind}s"))
-    return replace(summary, shards=tuple(shards), variables=tuple(variables), tables=tuple(tables))
+    if variable is not None and not variables:
+        raise NotFoundError(f"no variable {variable!r} in shard {shard}", path=summary.ref)
+    items = [item for item in summary.items if not by_name and shard in {None, item.shard}]
+    return replace(summary, shards=tuple(shards), variables=tuple(variables), tables=tuple(tables), items=tuple(items))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from edl_ckpt.core.base.words import counted, describe, escaped, size
@@ -64,7 +65,8 @@ def measure_usage(location: LocationLike) -> LocationUsage:
     listing, entries = list_everything(where)
     used: Counter[tuple[str, str]] = Counter()
     problems: list[str] = []
-    tops = {version.path.rpartition("/")[2] for version in listing.versions}
+    tops = {version.path.rpartition("/")[2]: version.path for version in listing.versions}
+    tops |= {version.name_of(file.path): version.path for version in listing.versions for file in version.files}
     for entry in entries:
         if entry.fault is not None:
             problems.append(f"{entry.path}: {entry.fault.message}")
@@ -72,7 +74,7 @@ def measure_usage(location: LocationLike) -> LocationUsage:
             used[_place(entry.relative, tops)] += entry.size_bytes
     return LocationUsage(
         location=where,
-        versions=tuple((version, used["version", version.path.rpartition("/")[2]]) for version in listing.versions),
+        versions=tuple((version, used["version", version.path]) for version in listing.versions),
         trash=_directories(used, TRASH_DIR),
         staging=_directories(used, STAGE_DIR),
         state_bytes=used[STATE_DIR, ""],
@@ -81,11 +83,15 @@ def measure_usage(location: LocationLike) -> LocationUsage:
     )
 
 
-def _place(relative: str, tops: set[str]) -> tuple[str, str]:
-    """Return what a file counts for, and its name there."""
+def _place(relative: str, tops: Mapping[str, str]) -> tuple[str, str]:
+    """Return what a file counts for, and its name there; `tops` has the paths of versions by entries of the location.
+
+    >>> _place("step_3/a", {"step_3": "run/step_3"}), _place("notes.txt", {})
+    (('version', 'run/step_3'), ('', ''))
+    """
     top, *rest = relative.split("/")
     if top in tops:
-        return "version", top
+        return "version", tops[top]
     for room in (TRASH_DIR, STAGE_DIR):
         if relative.startswith(f"{room}/"):
             return room, relative.removeprefix(f"{room}/").partition("/")[0]

@@ -87,14 +87,15 @@ def _fault(version: Version, errors: list[EdlCkptError]) -> str | None:
 
 
 def read_fault(version: Version) -> str | None:
-    """Return why ElasticDL could not restore a version, as far as headers show; None when they show no fault.
+    """Return why a job could not restore a version, as far as headers show; None when they show no fault.
 
     Raises the error of reading them, CorruptError for headers that are damaged.
     """
     with open_checkpoint(version) as checkpoint:
         for shard in checkpoint.shards:
-            if checkpoint.reader(shard).size_bytes != shard.file.size_bytes:
-                return f"{shard.file.path}: still being written"
+            for file in shard.file.files:
+                if checkpoint.files[file.path].size_bytes != file.size_bytes:
+                    return f"{file.path}: still being written"
             absent = checkpoint.infos.keys() - {info.name for info in shard.infos}
             if absent and version.is_elasticdl:
                 return f"{shard.file.path}: does not describe table {min(absent)!r}, as other shards do"

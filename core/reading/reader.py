@@ -37,6 +37,7 @@ from edl_ckpt.core.model.tables import DenseEntry, Extent, ShardIndex, TableEntr
 from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.reading.blocks import read_elements
 from edl_ckpt.core.reading.gather import Gathering, MisplacedError, Server
+from edl_ckpt.core.reading.names import slots_of, whole_name
 from edl_ckpt.core.reading.parts import Part, PartLike
 from edl_ckpt.core.reading.readers import GatheredReader, KeptReader, keep, take_over
 from edl_ckpt.core.reading.table import TableView
@@ -225,6 +226,19 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         inner = {k: r.inner if isinstance(r, KeptReader) else r for k, r in self._readers.items()}
         self._readers = inner
 
+    def table_name(self, name: str) -> str:
+        """Return the whole name of a table that somebody gave a part of; errors as `whole_name`."""
+        return whole_name(name, self._entries, "table", self.version.ref, self.slots)
+
+    def variable_name(self, name: str) -> str:
+        """Return the whole name of a variable that somebody gave a part of; errors as `whole_name`."""
+        return whole_name(name, self._variables, "variable", self.version.ref)
+
+    @property
+    def slots(self) -> Mapping[str, str]:
+        """Return the names of companions by what people call them, such as 'user:momentum1'."""
+        return slots_of(self.infos.values())
+
     def has_table(self, name: str) -> bool:
         """Say whether there is a table of a name, with rows or without."""
         return name in self._entries
@@ -400,9 +414,7 @@ def _check_state(version: Version, *, partial: bool) -> None:
             hint=f"try: {command('verify', version.ref)}",
         )
     if version.state in {State.INCOMPLETE, State.WRITING} and not partial:
-        gaps = version.missing_ranges
-        problem = missing_shards(gaps, version.ps_num) if gaps else "the version has no shard"
-        problem = f"missing: {abridged(version.lacks, 3)}" if version.lacks else problem
+        problem = version.absent or "the version has no shard"
         writing = "; a job may still be writing it" if version.state is State.WRITING else ""
         raise IncompleteError(f"{problem}{writing}", path=version.path)
 

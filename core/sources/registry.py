@@ -10,7 +10,8 @@ import functools
 from collections.abc import Iterable
 from typing import Final
 
-from edl_ckpt.core.base.errors import UnsupportedError
+from edl_ckpt.core.base.errors import UnsupportedError, UsageError
+from edl_ckpt.core.base.words import meant
 from edl_ckpt.core.model.layouts import Layout, ShardName, VersionName
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.sources.elasticdl import source as elasticdl
@@ -30,6 +31,15 @@ def others() -> tuple[Source, ...]:
     from importlib.metadata import entry_points  # most locations have a version
 
     return tuple(entry.load() for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name))
+
+
+def chosen(system: str) -> tuple[Source, ...]:
+    """Return the built-in sources that have a system, all of them for ''; UsageError for one that nobody has."""
+    sources = tuple(source for source in BUILT_IN if system in {"", *source.systems})
+    known = dict.fromkeys(name for source in (*BUILT_IN, *(() if sources else others())) for name in source.systems)
+    if not sources and system not in known:
+        raise UsageError(f"no system {system!r}", hint=meant(system, known, "systems"))
+    return sources
 
 
 def source_of(version: Version) -> Source:
@@ -70,6 +80,16 @@ def directory_named(name: str) -> int | None:
     """Return the number in the name of a version's directory; None for a name of another kind."""
     named = version_named(name)
     return None if named is None or named.is_file else named.number
+
+
+def is_own_name(name: str) -> bool:
+    """Say whether a name is that of a version's directory and of nothing else, so that nobody has to look into it.
+
+    >>> is_own_name("version-3"), is_own_name("step_3"), is_own_name("3")
+    (True, False, False)
+    """
+    named = version_named(name)
+    return named is not None and not named.is_file and (named.layout.is_numbered or not named.layout.needs_shards)
 
 
 def number_named(name: str) -> int | None:

@@ -70,6 +70,8 @@ class Location:
 
     url: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+    system: str = field(default="", repr=False, compare=False)
+    """The only checkpoint system whose files are looked at; '' for all that are known."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "url", as_url(self.url))
@@ -81,7 +83,8 @@ class Location:
         >>> Location("s3://bucket/run", {"secret": "hidden", "region": "eu"}).without_credentials().options
         {'region': 'eu'}
         """
-        return Location(self.url, {name: self.options[name] for name in self.options if name in OPEN_OPTIONS})
+        options = {name: self.options[name] for name in self.options if name in OPEN_OPTIONS}
+        return Location(self.url, options, self.system)
 
     @staticmethod
     def of(place: Location | str | os.PathLike[str]) -> Location:
@@ -140,7 +143,7 @@ class Location:
         >>> Location("s3://bucket/run", {"profile": "ops"}).with_url("s3://bucket/other").options
         {'profile': 'ops'}
         """
-        return Location(url, self.options)
+        return Location(url, self.options, self.system)
 
     def split(self) -> tuple[Location, str]:
         """Return the directory that this lies in, and the name it has there.

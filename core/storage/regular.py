@@ -85,6 +85,19 @@ def open_input(path: str, mode: str = "r", **options: Any) -> IO[Any]:
     return opened
 
 
+def read_toml(path: str) -> dict[str, Any]:
+    """Return the document in a TOML file; UsageError for another content, and the errors of reading."""
+    import tomllib  # few commands read any
+
+    with storage_errors(path), open_input(path, "rb") as file:
+        try:
+            return tomllib.load(file)
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise UsageError(f"not a TOML file: {error}", path=path) from None
+        except RecursionError:
+            raise UsageError("not a TOML file: nested too deeply", path=path) from None
+
+
 def _open_at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 

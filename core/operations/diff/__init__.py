@@ -17,6 +17,7 @@ from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.catalog.listing import VersionLike, as_version
 from edl_ckpt.core.cluster.choice import ExecutorLike, job_of
 from edl_ckpt.core.operations.diff.comparison import RowOptions, diff_dense
+from edl_ckpt.core.operations.diff.pairs import NamePairs, paired, read_pairs
 from edl_ckpt.core.operations.diff.results import HISTOGRAM_EDGES, DenseDiff, DiffResult, RowChange, TableDiff
 from edl_ckpt.core.operations.diff.tables import PART_BYTES, BothOpened, BothValue, diff_tables
 from edl_ckpt.core.proof.fingerprint import value_bytes
@@ -26,7 +27,16 @@ from edl_ckpt.core.reading.reader import open_checkpoint
 _VARIABLES_AT_ONCE: Final = 64
 """The most variables of one task: most are so small that a task of its own would outweigh each."""
 _LEAST_TASK_BYTES: Final = 256 << 10
-__all__ = ["HISTOGRAM_EDGES", "DenseDiff", "DiffResult", "RowChange", "TableDiff", "diff_versions"]
+__all__ = [
+    "HISTOGRAM_EDGES",
+    "DenseDiff",
+    "DiffResult",
+    "NamePairs",
+    "RowChange",
+    "TableDiff",
+    "diff_versions",
+    "read_pairs",
+]
 
 
 def _diff_variables(
@@ -46,6 +56,7 @@ def diff_versions(
     tolerance: float = 0.0,
     top: int = 0,
     rows: bool = False,
+    names: NamePairs | None = None,
     workers: int | None = None,
     executor: ExecutorLike | None = None,
     part_bytes: int = PART_BYTES,
@@ -53,31 +64,33 @@ def diff_versions(
 ) -> DiffResult:
     """Compare two versions by value: elements are equal when they differ by at most `tolerance`, or are both NaN.
 
-    For each table the result has the `top` rows that changed most; with `rows`, every row that differs. Tables that
-    differ need temporary files of their size, in the system's directory for them. Raises the errors of reading,
-    CorruptError for an id that occurs twice, NoSpaceError when there is no space for the temporary files. With a
-    `distributed.Client` as `executor`, its workers read the versions, and have such files; measures may then differ in
-    their last digits. With `rows`, this process compares the tables.
+    `names` pairs names of b with those of a, and the result has the latter. For each table the result has the `top`
+    rows that changed most; with `rows`, every row that differs. Tables that differ need temporary files of their size,
+    in the system's directory for them. Raises the errors of reading, CorruptError for an id that occurs twice,
+    NoSpaceError when there is no space for the temporary files. With a `distributed.Client` as `executor`, its workers
+    read the versions, and have such files; measures may then differ in their last digits. With `rows`, this process
+    compares the tables.
     """
     a, b = as_version(a), as_version(b)
     job = job_of(executor, [a, b], workers=workers, reporter=reporter)
-    with open_checkpoint(a) as one, open_checkpoint(b) as two:
+    with open_checkpoint(a) as one, open_checkpoint(b) as opened:
+        two = opened if names is None else paired(one, opened, names)
         both = BothOpened(one, two)
         reporter.start("fingerprints", value_bytes(one) + value_bytes(two))
         first, second = (fingerprint(each, job) for each in both)
-        names = sorted({*one.variable_names, *two.variable_names})
+        variables = sorted({*one.variable_names, *two.variable_names})
         sizes = {v.name: v.size_bytes for each in both for shard in each.shards for v in shard.variables}
-        changed = [name for name in names if first.variables.get(name) != second.variables.get(name)]
+        changed = [name for name in variables if first.variables.get(name) != second.variables.get(name)]
         total = sum(sizes[name] for name in changed)
         limit = max(job.executor.task_bytes(total), _LEAST_TASK_BYTES)
         some = together(((name, sizes[name]) for name in changed), limit, most=_VARIABLES_AT_ONCE)
         work = FunctionWork(BothValue.of(both), partial(_diff_variables, tolerance=tolerance))
         with job.silent().run(work, both, some) as results:
             found = {each.name: each for diffs in results for each in diffs}
-        variables = tuple(found.get(name) or DenseDiff(name, "equal", 0.0, 0.0, 0.0) for name in names)
+        dense = tuple(found.get(name) or DenseDiff(name, "equal", 0.0, 0.0, 0.0) for name in variables)
         same = {name for name, digest in first.tables.items() if second.tables.get(name) == digest}
         tables = diff_tables(both, same, RowOptions(tolerance, top, rows), job, part_bytes=part_bytes)
         one.check_unchanged()
         two.check_unchanged()
-    equal = all(v.status == "equal" for v in variables) and all(t.status == "equal" for t in tables)
-    return DiffResult(a.ref, b.ref, equal, tolerance, variables, tables, first.text, second.text)
+    equal = all(v.status == "equal" for v in dense) and all(t.status == "equal" for t in tables)
+    return DiffResult(a.ref, b.ref, equal, tolerance, dense, tables, first.text, second.text)

@@ -293,7 +293,7 @@ def _table_changes(one: Checkpoint, two: Checkpoint, name: str) -> str:
     a, b = one.infos.get(name), two.infos.get(name)
     if a and b and a.dim != b.dim:
         changes.append(f"dim {a.dim} -> {b.dim}")
-    if a and b and a.initializer != b.initializer:
+    if a and b and a.initializer != b.initializer and a.initializer and b.initializer:
         changes.append(f"initializer {a.initializer!r} -> {b.initializer!r}")
     x, y = one.table_dtype(name), two.table_dtype(name)
     if x and y and x != y:

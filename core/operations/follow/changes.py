@@ -243,6 +243,8 @@ def why_unfinished(seen: SeenVersion) -> str:
         return version.why_unreadable
     if version.state is State.COMPLETE:
         return "its headers were not read"
+    if version.lacks:
+        return version.absent
     if version.ps_num is None:
         return "it has shards of several jobs" if version.shards else "it has no shard"
     beside = f", and the file {min(version.extra)!r}" if version.extra else ""

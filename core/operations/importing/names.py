@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -14,9 +13,8 @@ from edl_ckpt.core.operations.importing.array_data import ArrayData
 from edl_ckpt.core.operations.importing.arrays import ArraySource
 from edl_ckpt.core.operations.importing.source import ImportedTable, NamedArrays
 from edl_ckpt.core.sources.elasticdl.target import MAX_DIM
-from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.location import as_url
-from edl_ckpt.core.storage.regular import open_input
+from edl_ckpt.core.storage.regular import read_toml
 
 _INTEGERS: Final = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"}
 
@@ -35,13 +33,7 @@ class NameMap:
 def read_map(path: str | os.PathLike[str]) -> NameMap:
     """Read a map of names; UsageError when the file has anything else in it."""
     path = as_url(path)
-    with storage_errors(path), open_input(path, "rb") as file:
-        try:
-            document = tomllib.load(file)
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UsageError(f"not a TOML file: {error}", path=path) from None
-        except RecursionError:
-            raise UsageError("not a TOML file: nested too deeply", path=path) from None
+    document = read_toml(path)
     rename, tables = document.get("rename", {}), document.get("tables", {})
     unknown = sorted(set(document) - {"rename", "tables"})
     if unknown:

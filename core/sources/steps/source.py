@@ -21,6 +21,7 @@ from edl_ckpt.core.sources.steps.formats import FORMATS
 from edl_ckpt.core.sources.steps.interface import Claim, Files, Format
 from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.interface import Entry, RangeReader
+from edl_ckpt.core.storage.location import Location
 
 if TYPE_CHECKING:  # a listing needs no index
     from edl_ckpt.core.model.tables import Problem, ShardIndex
@@ -28,6 +29,10 @@ if TYPE_CHECKING:  # a listing needs no index
 systems: Final = tuple(form.system for form in FORMATS)
 looks_into, version_named, may_be_file = names.looks_into, names.version_named, names.may_be_file
 completes = names.completes
+
+
+def _formats(location: Location) -> list[Format]:
+    return [form for form in FORMATS if location.system in {"", form.system}]
 
 
 def shard_named(name: str) -> ShardName | None:  # noqa: ARG001 - formats know the names of their files
@@ -49,10 +54,12 @@ def claims(listing: FlatListing, read_small: ReadSmall) -> list[Version]:
 class _FoundStep:
     """A step that formats may claim: its path, its number, and its files by their paths in it."""
 
-    def __init__(self, path: str, number: int, layout: Layout, entry: Entry | None, files: Files) -> None:
+    def __init__(
+        self, path: str, number: int, layout: Layout, entry: Entry | None, files: Files, formats: Sequence[Format]
+    ) -> None:
         self.path, self.number, self.layout, self.entry, self.files = path, number, layout, entry, files
         self.fault = next((one.fault for one in (*files.values(), *([entry] if entry else ())) if one.fault), None)
-        self.heads = [(form, name) for form in FORMATS for name in form.heads(files)] if files else []
+        self.heads = [(form, name) for form in formats for name in form.heads(files)] if files else []
 
 
 def _directories(listing: FlatListing) -> Iterator[_FoundStep]:
@@ -60,7 +67,7 @@ def _directories(listing: FlatListing) -> Iterator[_FoundStep]:
         number = names.number_of_directory(entry.name)
         if number is not None and (entry.is_dir or entry.fault):
             files = dict(_below(listing, entry.relative, len(entry.relative) + 1))
-            yield _FoundStep(entry.path, number, names.STEPS, entry, files)
+            yield _FoundStep(entry.path, number, names.STEPS, entry, files, _formats(listing.location))
 
 
 def _below(listing: FlatListing, directory: str, start: int) -> Iterator[tuple[str, Entry]]:
@@ -82,20 +89,21 @@ def _prefixes(listing: FlatListing) -> Iterator[_FoundStep]:
         number = names.last_number(prefix)
         if number is not None:
             path = next(iter(files.values())).path.rpartition("/")[0] + f"/{prefix}"
-            yield _FoundStep(path, number, names.PREFIX, None, files)
+            yield _FoundStep(path, number, names.PREFIX, None, files, _formats(listing.location))
 
 
 def _versions(listing: FlatListing, steps: Sequence[_FoundStep], read_small: ReadSmall) -> list[Version]:
+    formats = _formats(listing.location)
     wanted = [(step.files[name], form.digest) for step in steps for form, name in step.heads]
     digests = iter(read_small.digests(wanted))
     versions: list[Version] = []
     for step in steps:
-        by_format: dict[str, dict[str, object]] = {form.system: {} for form in FORMATS}
+        by_format: dict[str, dict[str, object]] = {form.system: {} for form in formats}
         for form, name in step.heads:
             digest = by_format[form.system][name] = next(digests)
             if isinstance(digest, EdlCkptError) and not isinstance(digest, CorruptError | UnsupportedError):
                 step.fault = step.fault or Fault.of(digest, step.files[name].path)
-        claimed = [(form, form.claim(step.files, by_format[form.system])) for form in FORMATS] if step.files else []
+        claimed = [(form, form.claim(step.files, by_format[form.system])) for form in formats] if step.files else []
         parts = [(form, claim) for form, claim in claimed if claim is not None]
         if parts:
             versions.append(_version(listing, step, parts))
@@ -162,7 +170,8 @@ def alone(listing: FlatListing, path: str, name: str, read_small: ReadSmall) -> 
         files = {inner: entry for inner, entry in files.items() if names.is_with(inner, name)}
     layout = replace(names.STEPS, name="directory" if not name else "file", in_location=False)
     number = names.last_number(path.rpartition("/")[2].removesuffix(".index")) or 0
-    return next(iter(_versions(listing, [_FoundStep(path, number, layout, None, files)], read_small)), None)
+    step = _FoundStep(path, number, layout, None, files, _formats(listing.location))
+    return next(iter(_versions(listing, [step], read_small)), None)
 
 
 def index(
@@ -170,7 +179,7 @@ def index(
 ) -> Sequence[ShardIndex]:
     """Return the contents of shards: what each format adds to them."""
     content = Content(version, readers, workers, on_fault)
-    for form in FORMATS:
+    for form in _formats(version.location):
         form.index(content)
     return content.indexes()
 

@@ -20,7 +20,7 @@ from program import document, edl, without_reader
 VERSION_KEYS = {
     *("version", "ref", "path", "state", "ps_num", "shards", "missing", "missing_count"),
     *("size_bytes", "modified", "metrics", "tags", "metadata", "uuid", "fingerprint", "note", "sealed"),
-    *("fault", "mixture"),
+    *("fault", "mixture", "system", "lacks"),
 }
 
 
@@ -64,7 +64,7 @@ def test_inspect_document() -> None:
     """`inspect --json` has the promised keys and the content that ElasticDL wrote."""
     result = document("inspect", GOLDEN / "current/ps3")
     names = "schema ref version ps_num generation layout size_bytes parameters shards variables tables metadata"
-    keys = names.split(" ")
+    keys = [*names.split(" "), "system", "items", "lacks"]
     assert list(result) == keys
     assert (result["version"], result["ps_num"], result["generation"], result["layout"]) == (120, 3, "v4", "elasticdl")
     assert set(result["shards"][0]) == {"ps_id", "path", "size_bytes", "variables", "rows"}

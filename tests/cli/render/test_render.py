@@ -41,6 +41,7 @@ from edl_ckpt.cli.render import metadata as render_metadata
 from edl_ckpt.cli.render import metrics as render_metrics
 from edl_ckpt.cli.render import prune as render_prune
 from edl_ckpt.cli.render import report as render_report
+from edl_ckpt.cli.render import systems as render_systems
 from edl_ckpt.cli.render import unlock as render_unlock
 from edl_ckpt.cli.render import verify as render_verify
 from edl_ckpt.cli.render import wait as render_wait
@@ -98,6 +99,7 @@ from edl_ckpt.core.operations.prune.plan import judge_versions
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.operations.usage import DirectoryUsage, LocationUsage
+from edl_ckpt.core.sources.systems import systems
 from edl_ckpt.core.state.holder import Holder
 from edl_ckpt.core.storage.facts import Fact, Verdict
 from places import GOLDEN
@@ -410,6 +412,9 @@ def export_plans(results: Results) -> list[ExportPlan]:
 
 
 CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
+    "systems.document": lambda _: [render_systems.document(systems())],
+    "systems.human": lambda _: [render_systems.human(systems())],
+    "systems.rows": lambda _: [render_systems.rows(systems())],
     "doctor.document": lambda _: [render_doctor.document(FACTS, FACTS, s) for s in (None, STORAGE)],
     "doctor.human": lambda _: [render_doctor.human(FACTS, FACTS, s) for s in (None, STORAGE)],
     "config.document": lambda _: [render_config.document(SETTINGS)],

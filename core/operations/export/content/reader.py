@@ -103,7 +103,7 @@ class ContentReader:
         """Return what a format writes, or some of it, by names; NotFoundError when a glob matches nothing."""
         if variables is None or tables is None:
             variables = self.selection.choose_variables(self.checkpoint.variable_names)
-            tables = self.selection.choose_tables(self.checkpoint.table_names)
+            tables = self.selection.choose_tables(self.checkpoint.table_names, self.checkpoint.slots)
         in_pairs = tables if self.selection.dense_rows is None else []
         matrices = [] if self.selection.dense_rows is None else [self._matrix(name) for name in tables]
         tensors = [*map(self._dense, variables), *matrices]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Final
 
 from edl_ckpt.core.base.errors import NotFoundError, UsageError
 from edl_ckpt.core.base.words import meant
 from edl_ckpt.core.model.dtypes import DTYPES, DType
+from edl_ckpt.core.reading.names import names_like
 
 CASTS: Final = ("float16", "bfloat16", "float32")
 FILLS: Final = ("zeros", "initializer")
@@ -62,16 +62,25 @@ class Selection:
         """Return the variables to export, of all names; NotFoundError when a glob matches nothing."""
         return _matching(names, self.variables, "variable", self.tables)
 
-    def choose_tables(self, names: Sequence[str]) -> list[str]:
-        """Return the tables to export, of all names; NotFoundError when a glob matches nothing."""
-        return _matching(names, self.tables, "table", self.variables)
+    def choose_tables(self, names: Sequence[str], slots: Mapping[str, str] | None = None) -> list[str]:
+        """Return the tables to export, of all names; `slots` as in `whole_name`. Errors as `choose_variables`."""
+        return _matching(names, self.tables, "table", self.variables, slots)
 
 
-def _matching(names: Sequence[str], globs: Sequence[str], kind: str, other_globs: Sequence[str]) -> list[str]:
+def _matching(
+    names: Sequence[str],
+    globs: Sequence[str],
+    kind: str,
+    other_globs: Sequence[str],
+    slots: Mapping[str, str] | None = None,
+) -> list[str]:
     """Return the names that some glob matches, all without globs, none when there are globs for the other kind only."""
     if not globs:
         return [] if other_globs else list(names)
+    chosen: set[str] = set()
     for glob in globs:
-        if not any(fnmatchcase(name, glob) for name in names):
+        matches = names_like(glob, names, slots)
+        if not matches:
             raise NotFoundError(f"no {kind} matches {glob!r}", hint=meant(glob, names, f"{kind}s"))
-    return [name for name in names if any(fnmatchcase(name, glob) for glob in globs)]
+        chosen.update(matches)
+    return [name for name in names if name in chosen]

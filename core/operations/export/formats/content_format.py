@@ -112,7 +112,9 @@ class ContentFormat(ExportFormat):
         selection = self.request.selection
         entries = {v.name: v.dtype for shard in checkpoint.shards for v in shard.variables}
         dense = {name: entries[name] for name in selection.choose_variables(checkpoint.variable_names)}
-        tables = {n: checkpoint.written_dtype(n) for n in selection.choose_tables(checkpoint.table_names)}
+        tables = {
+            n: checkpoint.written_dtype(n) for n in selection.choose_tables(checkpoint.table_names, checkpoint.slots)
+        }
         for found, in_table in ((dense, False), (tables, True)):
             lacked = self.lacked_dtypes(in_table=in_table)
             written = {name: selection.target_dtype(dtype).name for name, dtype in found.items()}

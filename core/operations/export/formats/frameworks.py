@@ -87,7 +87,7 @@ class Parquet(PartsFormat):
 
     def is_directory(self, checkpoint: Checkpoint) -> bool:
         """Return True for several tables; a version without any is a file without rows."""
-        return len(self.request.selection.choose_tables(checkpoint.table_names)) > 1
+        return len(self.request.selection.choose_tables(checkpoint.table_names, checkpoint.slots)) > 1
 
     def beside(self, checkpoint: Checkpoint) -> Location | None:
         """Return the directory of the dense variables, if there are any."""

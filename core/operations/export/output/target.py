@@ -26,7 +26,7 @@ from edl_ckpt.core.commit.writers import SharedUpload, SharedUploads
 from edl_ckpt.core.operations.export.interface import ExportedFile, FormatTraits
 from edl_ckpt.core.operations.export.output.parts import NewPart, SentUpload, SharedPart, WrittenFile
 from edl_ckpt.core.operations.export.output.places import OutputFile
-from edl_ckpt.core.sources.registry import directory_named, is_version_dir, version_named
+from edl_ckpt.core.sources.registry import is_own_name, is_version_dir, version_named
 from edl_ckpt.core.storage import open_objects
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import has_parts
@@ -190,7 +190,7 @@ class UploadTarget(ExportTarget):
         """Raise RefusedError for a target that exists, or that ElasticDL's scan would meet."""
         beside = self._store.names("")
         url = self._goal.url.rstrip("/")
-        if any(directory_named(name) is not None for name in (url.split("/")[-2], *beside)):
+        if any(map(is_own_name, (url.split("/")[-2], *beside))):
             raise _among_checkpoints(url)
         if self._name in beside and not self._force:
             raise RefusedError("exists already; nothing was changed", path=url, hint="--force replaces it")
@@ -433,7 +433,7 @@ def _is_version(folder: str, name: str) -> bool:
     path = os.path.join(folder, name)
     named = version_named(name)
     if named is None or named.number is None or named.is_file:
-        return named is not None and named.is_file
+        return named is not None and named.is_file and not named.layout.needs_shards
     try:
         return stat.S_ISDIR(os.stat(path).st_mode) and is_version_dir(name, os.listdir(path))
     except OSError:

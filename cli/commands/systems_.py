@@ -1,0 +1,19 @@
+"""`edl-ckpt systems`: the checkpoint systems that edl-ckpt can read and write."""
+
+from __future__ import annotations
+
+from edl_ckpt.cli.manual.marks import declared
+from edl_ckpt.cli.terminal.output import Output
+
+
+@declared("systems", "systems --json", rows=True)
+def systems_command(out: Output) -> None:
+    """Show which checkpoint systems can be read and written.
+
+    Those of installed packages are listed too. --system of other commands takes their names.
+    """
+    from edl_ckpt.cli.render import systems as render
+    from edl_ckpt.core.sources.systems import systems
+
+    known = systems()
+    out.show(lambda: render.document(known), render.human(known), lambda: render.rows(known))

@@ -1,0 +1,42 @@
+"""The checkpoint systems, as a table, as JSON and as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from edl_ckpt.cli.terminal.documents import Several, as_dict, picked
+from edl_ckpt.cli.terminal.tables import Column, Lines, Table
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.sources.systems import System
+
+_KEYS = "name title reads writes judged_with"
+
+
+def document(systems: Sequence[System]) -> dict[str, Any]:
+    """Return `edl-ckpt/systems/1`."""
+    return {"schema": "edl-ckpt/systems/1", "systems": [picked(system, _KEYS) for system in systems]}
+
+
+def rows(systems: Sequence[System]) -> list[list[Any]]:
+    """Return a header and a row for each system."""
+    body = (as_dict(system) | {"judged_with": Several(system.judged_with, "; ")} for system in systems)
+    return [_KEYS.split(), *([row[key] for key in _KEYS.split()] for row in body)]
+
+
+def human(systems: Sequence[System]) -> Lines:
+    """Yield a table of the systems."""
+    columns = (
+        Column("name"),
+        Column("system", worth=9),
+        Column("reads"),
+        Column("writes"),
+        Column("judged with", "prose", worth=2),
+    )
+    yield Table(*columns, rows=map(_cells, systems))
+
+
+def _cells(system: System) -> list[Any]:
+    reads, writes = ("yes" if can else "-" for can in (system.reads, system.writes))
+    return [system.name, system.title, reads, writes, ", ".join(system.judged_with)]

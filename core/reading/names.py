@@ -1,0 +1,92 @@
+"""Names as people give them: a name is a whole key, and what only one key ends with is that key's name, too.
+
+Keys of other systems are long: `user` stands for `model.ebc.embedding_bags.user.weight`, and `user:momentum1` for the
+optimizer's slot of that table, whose own key may have another root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Final, Protocol
+
+from edl_ckpt.core.base.errors import NameNotFoundError, UsageError
+from edl_ckpt.core.base.words import abridged, escaped, meant
+
+_LEFT_OUT: Final = (".weight", "/.ATTRIBUTES/VARIABLE_VALUE")
+"""How many keys end that people leave out."""
+_SOME: Final = 8
+
+
+class Slotted(Protocol):
+    """What says of a table whose companion it is."""
+
+    @property
+    def name(self) -> str:
+        """Return its whole name."""
+
+    @property
+    def companion_of(self) -> str:
+        """Return the name of the table with the same ids; '' for a table of its own."""
+
+    @property
+    def slot(self) -> str:
+        """Return what it has of that table."""
+
+
+def slots_of(tables: Iterable[Slotted]) -> dict[str, str]:
+    """Return the names of companions by the names that people give them, such as 'user:momentum1'."""
+    return {f"{table.companion_of}:{table.slot}": table.name for table in tables if table.companion_of}
+
+
+def whole_name(name: str, known: Collection[str], noun: str, ref: str, slots: Mapping[str, str] | None = None) -> str:
+    """Return the whole name that somebody gave a part of, of known ones; `slots` is what `slots_of` returns.
+
+    The name of a table is preferred to those of companions. Raises NameNotFoundError for one that is unknown, and
+    UsageError for one that several end with.
+
+    >>> whole_name("user", ["ebc.user.weight", "ebc.item.weight"], "table", "run@1")
+    'ebc.user.weight'
+    """
+    if name in known:
+        return name
+    slots = slots or {}
+    ends = [key for key in known if is_end(name, key)]
+    ends = [key for key in ends if key not in slots.values()] or ends
+    ends += [slots[key] for key in slots if is_end(name, key)]
+    if len(ends) == 1:
+        return ends[0]
+    if ends:
+        several = abridged(map(escaped, sorted(ends)), _SOME)
+        raise UsageError(f"which {noun}? {name!r} is the end of {several}", path=ref)
+    raise NameNotFoundError(f"no {noun} {name!r}", path=ref, hint=meant(name, known, f"{noun}s"))
+
+
+def names_like(glob: str, known: Collection[str], slots: Mapping[str, str] | None = None) -> list[str]:
+    """Return the names that a glob matches; if it matches no whole name, those of which it matches an end.
+
+    >>> names_like("us*", ["user"]), names_like("us*", ["ebc.user.weight", "ebc.item.weight"])
+    (['user'], ['ebc.user.weight'])
+    """
+    if whole := [name for name in known if fnmatchcase(name, glob)]:
+        return whole
+    names = {name: name for name in known} | dict(slots or {})
+    return [name for key, name in names.items() if is_end(glob, key, fnmatchcase)]
+
+
+def is_end(name: str, key: str, matches: Callable[[str, str], bool] | None = None) -> bool:
+    """Say whether a name is a key, or its last part behind a dot or a slash; also without what people leave out.
+
+    >>> is_end("user", "ebc.user.weight"), is_end("ser", "ebc.user"), is_end("user:m", "ebc.user.weight:m")
+    (True, False, True)
+    """
+    ends = ((f"{mark}{form}", f"{mark}{name}") for form in _forms(key) for mark in "./")
+    return any(form.endswith(end) if matches is None else matches(form, f"*{end}") for form, end in ends)
+
+
+def _forms(key: str) -> Iterator[str]:
+    yield key
+    table, colon, slot = key.rpartition(":")
+    for ending in _LEFT_OUT:
+        yield f"{table}{colon}{slot}".removesuffix(ending)
+        yield f"{table.removesuffix(ending)}{colon}{slot}"
