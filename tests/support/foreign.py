@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from edl_ckpt.core import list_versions
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.reading.reader import Checkpoint
-from places import DATA
+from places import DATA, TESTS
 
 SYSTEMS = DATA / "systems"
 Arrays = dict[str, npt.NDArray[Any]]
@@ -40,3 +43,13 @@ def assert_rows(checkpoint: Checkpoint, name: str, ids: npt.NDArray[Any], vector
     rows = checkpoint.table(name).to_numpy()
     assert rows.ids.tolist() == ids.tolist()
     assert np.asarray(rows.vectors).tobytes() == np.ascontiguousarray(vectors).tobytes()
+
+
+def run_judge(variable: str, script: str, *arguments: str) -> None:
+    """Run a script of `judges` under the Python that a variable of the environment names, or skip."""
+    python = os.environ.get(variable)
+    if not python:
+        pytest.skip(f"{variable} does not name a Python that has what judges/{script} needs")
+    program = [python, str(TESTS / "support/judges" / script), *arguments]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]

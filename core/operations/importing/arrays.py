@@ -345,7 +345,7 @@ class ArraySource:
     def _open_safetensors(self, path: str) -> None:
         reader = self._reader(path)
         header = read_header(reader)
-        if isinstance(header.metadata.get("tables"), str):
+        if "tables" in header.metadata:
             self._take_notes(parse_object(header.metadata["tables"].encode("utf-8", "surrogatepass"), path), path)
             self._note_export(header.metadata)
         for tensor in header.tensors:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from edl_ckpt.core.base.errors import CorruptError
+from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.base.json_objects import parse_object
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import Problem
@@ -33,6 +33,8 @@ _COLUMNS: Final = {
 _FILE: Final = re.compile(rf"(.+?)_({'|'.join(_COLUMNS)})\.rank_{_NUMBER}\.world_size_{_NUMBER}", re.DOTALL | re.ASCII)
 _ARGS: Final = "_opt_args.json"
 _ARGS_BYTES: Final = 1 << 20
+_DTYPES: Final = {"float32", "int64", "uint64"}
+"""Since 2026-09 (NVIDIA/recsys-examples#482) a table may be saved in another dtype, which its arguments name."""
 _RULES: Final = {"roundrobin": Placement.UNSIGNED_MOD, "hash_roundrobin": Placement.FMIX64_MOD}
 """By the router's names; where it has ranges of keys (`continuous`), a key alone does not say its rank."""
 
@@ -75,13 +77,19 @@ def index(content: Content) -> None:
 def _rule(content: Content, table: RawTable) -> Placement:
     """Return the rule by which a table's keys belong to ranks, if its arguments are there and name one."""
     file = content.files.get(table.name.removesuffix("_counter") + _ARGS)
-    if file is None or file.reader is None or table.ps_num != content.version.ps_num:
+    if file is None or file.reader is None:
         return Placement.NONE
     data = file.reader.read(0, min(file.reader.size_bytes, _ARGS_BYTES))
     try:
-        named = parse_object(data, file.file.path).get("dist_type")
+        arguments = parse_object(data, file.file.path)
     except CorruptError as error:
         message = f"the rule of its router is unknown: {error}"
         file.shard.problems.append(Problem(error.code, table.name, None, message, warning=True))
         return Placement.NONE
-    return _RULES.get(named, Placement.NONE) if isinstance(named, str) else Placement.NONE
+    for name, value in arguments.items():
+        if "dtype" in name and str(value).removeprefix("torch.") not in _DTYPES:
+            message = f"{name} is {value!r:.40}; only values of float32 can be read"
+            content.fail(file.shard, UnsupportedError(message, path=file.file.path))
+    named = arguments.get("dist_type")
+    is_known = isinstance(named, str) and table.ps_num == content.version.ps_num
+    return _RULES.get(str(named), Placement.NONE) if is_known else Placement.NONE

@@ -73,7 +73,7 @@ class Header:
     """The tensors of a file in the order of their bytes, and its metadata."""
 
     tensors: tuple[FileTensor, ...]
-    metadata: Mapping[str, Any]
+    metadata: Mapping[str, str]
 
 
 def read_header(reader: RangeReader) -> Header:
@@ -88,11 +88,13 @@ def read_header(reader: RangeReader) -> Header:
         fault = f"the header has {size} bytes (expected at most {MAX_HEADER_BYTES})"
         raise CorruptError(fault, path=reader.path, offset=0)
     document = parse_object(reader.read(8, size), reader.path, offset=8)
-    metadata = document.pop("__metadata__", {})
+    metadata = document.pop("__metadata__", None) or {}
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise CorruptError("the metadata in the header are not texts by their names", path=reader.path, offset=8)
     tensors = [_tensor(name, entry, 8 + size, reader.path) for name, entry in document.items()]
     tensors.sort(key=lambda tensor: (tensor.start, tensor.end))
     _check_tiles(tensors, 8 + size, reader)
-    return Header(tuple(tensors), metadata if isinstance(metadata, dict) else {})
+    return Header(tuple(tensors), metadata)
 
 
 def _tensor(name: str, entry: Any, begin: int, path: str) -> FileTensor:

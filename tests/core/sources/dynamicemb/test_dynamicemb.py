@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edl_ckpt.core import CorruptError, open_checkpoint, verify_version
+from edl_ckpt.core import CorruptError, UnsupportedError, open_checkpoint, verify_version
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import TableInfo
 from edl_ckpt.core.model.versions import State
@@ -132,3 +132,13 @@ def test_reading_a_torn_step_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CorruptError) as caught, open_checkpoint(step(tmp_path, 2), partial=True):
         pass
     assert (caught.value.path, caught.value.offset) == (str(values), values.stat().st_size)
+
+
+def test_values_of_another_dtype_are_unsupported(tmp_path: Path) -> None:
+    """Where the arguments name a dtype that the sizes do not tell, nothing is read as float32."""
+    args = copied("dynamicemb", 2, tmp_path) / FOLDER / "user_opt_args.json"
+    args.write_text('{"value_dtype": "torch.bfloat16"}')
+    with pytest.raises(UnsupportedError, match="bfloat16"), open_checkpoint(step(tmp_path, 2)):
+        pass
+    args.write_text('{"value_dtype": "torch.float32", "key_dtype": "int64"}')
+    open_checkpoint(step(tmp_path, 2)).close()
