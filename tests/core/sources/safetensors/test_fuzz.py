@@ -22,7 +22,7 @@ CORPUS = (
     save({"a": np.arange(3), "b": np.zeros((0, 2), np.float32), "c": np.ones(1, np.int8)}, {"tables": "{}"}),
     save({}),
 )
-NUMBERS = (-1, 0, 1, 2, 8, 2**31, 2**32, 2**62, 2**63, 2**64, 10**4000, 1.5, True, None, "8", [], {})
+NUMBERS: tuple[Any, ...] = (-1, 0, 1, 2, 8, 2**31, 2**32, 2**62, 2**63, 2**64, 10**4000, 1.5, True, None, "8", [], {})
 TEXTS = ("F32", "I64", "F4", "F8_E4M3", "BOOL", "NONE", "", "\ud800", "../a", "\0", 7, None)
 PEAK_BYTES, PEAK_BYTES_PER_BYTE = 1 << 20, 200
 
