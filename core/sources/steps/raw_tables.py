@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple, Protocol
 
 from edl_ckpt.core.base.errors import CorruptError
-from edl_ckpt.core.base.words import counted, missing_shards
+from edl_ckpt.core.base.words import base_name, counted, missing_shards
 from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import Encoding, Extent, IdRun, Problem, TableEntry, TableInfo
@@ -182,7 +182,8 @@ def add_tables(
     tables, stale = survey({path: file.file for path, file in content.files.items()}, parse)
     for path, fault, offset in (fault for table in tables for fault in table.faults()):
         file = content.files[path]
-        content.fail(file.shard, CorruptError(fault, code="truncated", path=file.file.path, offset=offset))
+        message = f"{base_name(path)} {fault}"
+        content.fail(file.shard, CorruptError(message, code="truncated", path=file.file.path, offset=offset))
     for table in tables:
         rule, dims, owner = placement(table), table.dims(), companion_of(table, tables)
         for ps_id, part in table.parts.items():
