@@ -1,7 +1,7 @@
 """Items of torch: each is a zip of its own inside a data file, whose members are stored as they are.
 
-`data.pkl` says dtype, shape and strides of the tensor, `data/KEY` has its bytes. The zip's directory lies at its end,
-the pickle at its begin, so two small reads per item suffice; those of neighbouring items are one read.
+`data.pkl` says dtype, shape and strides of the tensor, `data/KEY` has its bytes. The pickle lies at the begin of the
+zip, its directory at the end. So two small reads of an item suffice, and those of neighbouring items are one read.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.base.packing import near
 from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.sources.dcp.metadata import Item, whole_numbers
-from edl_ckpt.core.sources.dcp.pickles import TENSOR_NAMES, Pickled, PickledValues, load
+from edl_ckpt.core.sources.dcp.pickles import TENSOR_NAMES, kind_of, load
 from edl_ckpt.core.storage.interface import RangeReader
 
 _HEAD_BYTES: Final = 1536
@@ -31,10 +31,9 @@ _FAR_BYTES: Final = 64 << 10
 _MOST_BYTES: Final = 1 << 20
 _SMALL_BYTES: Final = 64 << 10
 """No directory of an item, and no pickle of a tensor, is larger."""
-_END: Final = struct.Struct("<4sHHHHIIH")
-_END64: Final = struct.Struct("<4sQHHIIQQQQ")
-_LOCATOR64: Final = struct.Struct("<4sIQI")
-_ENTRY: Final = struct.Struct("<10xH4xIIIHHH8xI")
+_END: Final = struct.Struct("<4s36xQQ4s16s4s18x")
+"""The three records at the end of a zip, which torch always writes: of 64 bits, its locator, of 32 bits."""
+_ENTRY: Final = struct.Struct("<4s6xH4xIIIHHH8xI")
 _LOCAL: Final = struct.Struct("<4s22xHH")
 _IN_EXTRA: Final = 0xFFFFFFFF
 _Fault: TypeAlias = CorruptError | UnsupportedError
@@ -42,9 +41,9 @@ _Fault: TypeAlias = CorruptError | UnsupportedError
 
 @dataclass(frozen=True, slots=True)
 class ItemValues:
-    """The tensor of an item: where its storage lies in the file, and the place of the first element there.
+    """The tensor of an item: `first` is where its first element lies in the file, strides are bytes.
 
-    `strides` are bytes for each dimension. `crc` is that of the bytes [start, end).
+    `crc` is that of the bytes [start, end), all that the storage of the tensor has.
     """
 
     dtype: str
@@ -70,160 +69,139 @@ def in_c_order(sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> b
     return True
 
 
-class _ZipMember(NamedTuple):
-    crc: int
-    size: int
-    header: int
-
-
 class _Archive:
     """An item, of which the begin and the end were read."""
 
     def __init__(self, reader: RangeReader, item: Item, head: bytes, tail: bytes) -> None:
-        self._reader, self._item, self._head, self._tail = reader, item, head, tail
+        self._reader, self._start, self._head, self._tail = reader, item.start, head, tail
         self._size = item.end - item.start
+        self._members = dict(self._directory())
+
+    def _error(self, message: str, offset: int = 0) -> CorruptError:
+        return CorruptError(message, offset=self._start + offset)
 
     def _read(self, offset: int, size: int) -> bytes:
-        """Return bytes of the item; CorruptError for some outside of it."""
-        tail = self._size - len(self._tail)
+        """Return bytes of the item; CorruptError for others."""
         if offset < 0 or size > _SMALL_BYTES or offset + size > self._size:
-            raise CorruptError("its zip names bytes outside of it", offset=self._item.start)
+            raise self._error("its zip names bytes outside of it")
         if offset + size <= len(self._head):
             return self._head[offset : offset + size]
-        if offset >= tail:
-            return self._tail[offset - tail :][:size]
-        return self._reader.read(self._item.start + offset, size)
+        tail = offset - (self._size - len(self._tail))
+        return self._tail[tail : tail + size] if tail >= 0 else self._reader.read(self._start + offset, size)
 
-    def _fields(self, kind: struct.Struct, offset: int, mark: bytes) -> tuple[int, ...]:
-        """Return the numbers of a record of the zip, without its mark."""
-        stored_mark, *numbers = kind.unpack(self._read(offset, kind.size))
-        if stored_mark != mark:
-            raise CorruptError("its zip has no record where one must be", offset=self._item.start + max(offset, 0))
-        return tuple(numbers)
-
-    def _directory(self) -> bytes:
-        """Return the directory of the zip."""
+    def _directory(self) -> Iterator[tuple[bytes, tuple[int, int, int]]]:
+        """Yield the members: their names without that of the archive, their checksums, sizes and headers."""
         end = self._size - _END.size
-        size, start = self._fields(_END, end, b"PK\5\6")[4:6]
-        locator = end - _LOCATOR64.size
-        if locator >= 0 and self._read(locator, 4) == b"PK\6\7":
-            end = self._fields(_LOCATOR64, locator, b"PK\6\7")[1]
-            size, start = self._fields(_END64, end, b"PK\6\6")[7:9]
-        if start + size != end:
-            raise CorruptError("the directory of its zip does not end where it says", offset=self._item.start + end)
-        return self._read(start, size)
+        mark, size, start, locator, _, last = _END.unpack(self._read(end, _END.size))
+        if (mark, locator, last) != (b"PK\6\6", b"PK\6\7", b"PK\5\6") or start + size != end:
+            raise self._error("its zip does not end as it must", end)
+        data, position = self._read(start, size), 0
+        while position < size:
+            if size - position < _ENTRY.size or data[position : position + 4] != b"PK\1\2":
+                raise self._error("the directory of its zip is damaged", start + position)
+            _, method, crc, packed, length, named, extra, comment, header = _ENTRY.unpack_from(data, position)
+            begin = position + _ENTRY.size
+            position = begin + named + extra + comment
+            name = data[begin : begin + named]
+            if _IN_EXTRA in {length, packed, header}:
+                length, packed, header = self._long(data[begin + named :][:extra], [length, packed, header])
+            if method or packed != length:
+                raise UnsupportedError(f"its zip has a compressed member: {name!r}")
+            yield name.partition(b"/")[2], (crc, length, header)
 
-    @functools.cached_property
-    def _members(self) -> dict[str, _ZipMember]:
-        """Return the members by their names, without the name of the archive."""
-        data, position = self._directory(), 0
-        members: dict[str, _ZipMember] = {}
-        while position < len(data):
-            if len(data) - position < _ENTRY.size or data[position : position + 4] != b"PK\1\2":
-                raise CorruptError("the directory of its zip is damaged", offset=self._item.start)
-            method, crc, packed, size, named, extra, comment, header = _ENTRY.unpack_from(data, position)
-            position += _ENTRY.size + named + extra + comment
-            name = data[position - named - extra - comment :][:named].decode("utf-8", "replace")
-            size, packed, header = _in_extra(data[position - extra - comment :][:extra], size, packed, header)
-            if method or size != packed:
-                raise UnsupportedError(f"its zip has a compressed member: {name}")
-            members[name.partition("/")[2]] = _ZipMember(crc, size, header)
-        return members
+    def _long(self, extra: bytes, numbers: list[int]) -> list[int]:
+        """Return the numbers of an entry; of these, in this order, its extra field has those that need 64 bits."""
+        wide = [n for n, number in enumerate(numbers) if number == _IN_EXTRA]
+        if extra[:2] != b"\1\0" or len(extra) < 4 + 8 * len(wide):
+            raise self._error("the directory of its zip lacks a size")
+        for n, number in zip(wide, struct.unpack_from(f"<{len(wide)}Q", extra, 4), strict=True):
+            numbers[n] = number
+        return numbers
 
-    def _extent(self, name: str) -> tuple[int, int, int]:
+    def _extent(self, name: bytes) -> tuple[int, int, int]:
         """Return where a member begins and ends in the item, and its checksum."""
-        member = self._members.get(name)
-        if member is None:
-            raise CorruptError(f"its zip has no {name}", offset=self._item.start)
-        named, extra = self._fields(_LOCAL, member.header, b"PK\3\4")
-        start = member.header + _LOCAL.size + named + extra
-        whole_name = self._read(member.header + _LOCAL.size, named)
-        if whole_name.partition(b"/")[2] != name.encode() or start + member.size > self._size:
-            raise CorruptError(f"the header of {name} contradicts the directory of its zip", offset=self._item.start)
-        return start, start + member.size, member.crc
+        if name not in self._members:
+            raise self._error(f"its zip has no {name.decode(errors='replace')}")
+        crc, length, header = self._members[name]
+        mark, named, extra = _LOCAL.unpack(self._read(header, _LOCAL.size))
+        inside = self._read(header + _LOCAL.size, named)
+        start = header + _LOCAL.size + named + extra
+        if mark != b"PK\3\4" or inside.partition(b"/")[2] != name or start + length > self._size:
+            raise self._error(f"its zip has another header of {name.decode(errors='replace')}", header)
+        return start, start + length, crc
 
-    def _content(self, name: str) -> bytes:
+    def _content(self, name: bytes) -> bytes:
         """Return a small member; CorruptError where its checksum differs."""
         start, end, crc = self._extent(name)
         data = self._read(start, end - start)
         if zlib.crc32(data) != crc:
-            raise CorruptError(
-                f"the checksum of {name} differs", code="checksum-mismatch", offset=self._item.start + start
-            )
+            raise self._error(f"the checksum of {name.decode()} differs", start)
         return data
 
     def values(self) -> ItemValues:
         """Return the tensor."""
-        if "byteorder" in self._members and self._content("byteorder") != b"little":
+        if b"byteorder" in self._members and self._content(b"byteorder") != b"little":
             raise UnsupportedError("its values are big-endian")
-        dtype, key, elements, first, shape, strides = _tensor(self._content("data.pkl"))
-        start, end, crc = self._extent(f"data/{key}")
-        itemsize = DTYPES[dtype].itemsize
-        last = first + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-        if end - start != elements * itemsize or (0 not in shape and last >= elements) or math.prod(shape) > elements:
-            message = f"its shape {list(shape)} of {dtype} does not fit into {end - start} bytes"
-            raise CorruptError(message, offset=self._item.start + start)
-        base = self._item.start
-        in_bytes = tuple(stride * itemsize for stride in strides)
-        return ItemValues(dtype, shape, in_bytes, base + start + first * itemsize, base + start, base + end, crc)
-
-
-def _in_extra(extra: bytes, *numbers: int) -> Iterator[int]:
-    """Yield the numbers of a directory's entry; those that need 64 bits lie in its extra field."""
-    long = extra[4:] if extra[:2] == b"\1\0" else b""
-    for number in numbers:
-        if number != _IN_EXTRA:
-            yield number
-        elif len(long) < 8:
-            raise CorruptError("the directory of its zip lacks a size")
-        else:
-            yield int.from_bytes(long[:8], "little")
-            long = long[8:]
+        tensor = _tensor(self._content(b"data.pkl"))
+        start, end, crc = self._extent(b"data/" + tensor.key.encode(errors="replace"))
+        if tensor.bytes_needed > end - start or tensor.bytes_stored != end - start:
+            raise self._error(f"its shape {list(tensor.shape)} does not fit into {end - start} bytes", start)
+        start, end = self._start + start, self._start + end
+        return ItemValues(tensor.dtype, tensor.shape, tensor.strides, start + tensor.first, start, end, crc)
 
 
 class _Rebuilt(NamedTuple):
-    """What the pickle of an item says: its dtype, the key of its storage, and numbers of elements."""
+    """What the pickle of an item says of its tensor; `first` and strides are bytes."""
 
     dtype: str
     key: str
-    elements: int
+    bytes_stored: int
     first: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+
+    @property
+    def bytes_needed(self) -> int:
+        """Return the least size of a storage that has each element by itself."""
+        itemsize = DTYPES[self.dtype].itemsize
+        if 0 in self.shape:
+            return 0
+        last = sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
+        return max(self.first + last + itemsize, math.prod(self.shape) * itemsize)
 
 
 @functools.lru_cache(maxsize=1024)
 def _tensor(pickled: bytes) -> _Rebuilt:
     """Return what `data.pkl` says of a tensor."""
     tensor = load(pickled, TENSOR_NAMES)
-    args = tensor.args if type(tensor) is PickledValues else ()
-    storage = args[0].args[0] if args and type(args[0]) is Pickled else ()
-    if type(storage) is not tuple or len(storage) != 5 or len(args) < 6:
+    args: tuple[Any, ...] = tensor.args if kind_of(tensor) == "Tensor" else ()
+    storage: Any = args[0].args[0] if len(args) > 5 and kind_of(args[0]) == "Pickled" else ()
+    if type(storage) is not tuple or len(storage) != 5:
         raise CorruptError("its pickle is no tensor")
     _, dtype, key, _, length = storage
-    untyped = dtype == "" and len(args) > 6
-    dtype = args[6] if untyped else dtype
+    unit = 1
+    if dtype == "untyped" and len(args) > 6:
+        dtype = args[6]
+    elif type(dtype) is str and dtype in DTYPES:
+        unit = DTYPES[dtype].itemsize
     if type(dtype) is not str or type(key) is not str or dtype not in DTYPES:
         raise CorruptError("its pickle names no dtype of ours")
-    elements, first = whole_numbers((length, args[1]))
-    shape, strides = whole_numbers(args[2]), whole_numbers(args[3])
+    (length, first), shape, strides = whole_numbers((length, args[1])), whole_numbers(args[2]), whole_numbers(args[3])
     if len(shape) != len(strides):
         raise CorruptError("its pickle has strides for other dimensions than those of its shape")
-    return _Rebuilt(dtype, key, elements // DTYPES[dtype].itemsize if untyped else elements, first, shape, strides)
+    itemsize = DTYPES[dtype].itemsize
+    in_bytes = tuple(stride * itemsize for stride in strides)
+    return _Rebuilt(dtype, key, length * unit, first * itemsize, shape, in_bytes)
 
 
-def read_values(
-    reader: RangeReader, items: Sequence[Item]
-) -> Iterator[tuple[Item, ItemValues | CorruptError | UnsupportedError]]:
+def read_values(reader: RangeReader, items: Sequence[Item]) -> Iterator[tuple[Item, ItemValues | _Fault]]:
     """Yield the tensor of each item of a file, in the order of the file, or why it cannot be read."""
     ends: list[tuple[Item, int, int]] = []
     last = 0
     for item in sorted(items, key=lambda item: item.start):
-        if item.end > reader.size_bytes or item.start < last:
-            what = (
-                "overlaps another one" if item.start < last else f"ends at byte {item.end:,} of {reader.size_bytes:,}"
-            )
-            message = f"{item.name!r}: its item {what}"
+        if item.start < last or item.end > reader.size_bytes:
+            beyond = f"ends at byte {item.end:,} of {reader.size_bytes:,}"
+            message = f"its item {beyond if item.start >= last else 'overlaps another one'}"
             yield item, CorruptError(message, code="values-outside-content", path=reader.path, offset=item.start)
             continue
         last = item.end
@@ -235,17 +213,11 @@ def read_values(
         data = reader.read(start, end - start)
         for item, first, stop in close:
             part = data[first - start : stop - start]
-            if item.start in heads:
-                yield item, _parsed(reader, item, heads.pop(item.start), part)
-            else:
+            if item.start not in heads:
                 heads[item.start] = part
-
-
-def _parsed(reader: RangeReader, item: Item, head: bytes, tail: bytes) -> ItemValues | _Fault:
-    try:
-        return _Archive(reader, item, head, tail).values()
-    except CorruptError as error:
-        offset = item.start if error.offset is None else error.offset
-        return CorruptError(f"{item.name!r}: {error.message}", code=error.code, path=reader.path, offset=offset)
-    except UnsupportedError as error:
-        return UnsupportedError(f"{item.name!r}: {error.message}", path=reader.path, offset=item.start)
+                continue
+            try:
+                yield item, _Archive(reader, item, heads.pop(item.start), part).values()
+            except (CorruptError, UnsupportedError) as error:
+                error.offset = item.start if error.offset is None else error.offset
+                yield item, error

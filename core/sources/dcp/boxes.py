@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Final
 
@@ -32,6 +32,52 @@ class BoxValues:
     stored_in: Found
     values: ItemValues
     item: Item
+
+    @property
+    def itemsize(self) -> int:
+        """Return the bytes of an element."""
+        return DTYPES[self.values.dtype].itemsize
+
+    def _run(self, shape: Sequence[int], axis: int) -> tuple[int, int]:
+        """Return (bytes, dimension): so many follow each other in a row and in the storage, from the dimension on."""
+        sizes, run, begin = self.piece.sizes, self.itemsize, len(shape)
+        while begin > axis and (sizes[begin - 1] == 1 or self.values.strides[begin - 1] == run):
+            begin -= 1
+            run *= sizes[begin]
+            if sizes[begin] != shape[begin]:
+                break
+        return run, begin
+
+    def _outer(self, shape: Sequence[int], axis: int) -> int:
+        """Return the first dimension from which on rows of the box follow each other in the shape."""
+        return max((n for n in range(1, axis) if self.piece.sizes[n] != shape[n]), default=0)
+
+    def count(self, shape: Sequence[int], axis: int) -> int:
+        """Return in how many pieces a reader finds it, where a row has the dimensions of the shape from `axis` on."""
+        sizes = self.piece.sizes
+        return math.prod((*sizes[: self._outer(shape, axis)], *sizes[axis : self._run(shape, axis)[1]]))
+
+    def pieces(self, shape: Sequence[int], axis: int, file: int) -> Iterator[Box]:
+        """Yield these pieces; `file` is the number of its file."""
+        sizes, strides = self.piece.sizes, self.values.strides
+        (run, begin), outer = self._run(shape, axis), self._outer(shape, axis)
+        counted, steps = sizes[outer:axis], strides[outer:axis]
+        length = run + sum((size - 1) * step for size, step in zip(counted, steps, strict=True))
+        walk = () if in_c_order(counted, steps, run) else tuple(zip(counted, steps, strict=True))
+        units = [math.prod(shape[n + 1 : axis]) for n in range(axis)]
+        units += [math.prod(shape[n + 1 :]) * self.itemsize for n in range(axis, len(shape))]
+        free = (*range(outer), *range(axis, begin))
+        for numbers in product(*(range(sizes[n]) for n in free)):
+            inside = dict(zip(free, numbers, strict=True))
+            moved = [(offset + inside.get(n, 0)) * units[n] for n, offset in enumerate(self.piece.offsets)]
+            start = self.values.first + sum(number * strides[n] for n, number in inside.items())
+            extent = Extent(start, start + length, file=file)
+            yield Box(extent, run, math.prod(counted), sum(moved[:axis]), sum(moved[axis:]), walk)
+
+    def reshaped(self, offsets: Sequence[int], sizes: Sequence[int], strides: Sequence[int]) -> BoxValues:
+        """Return the same bytes as a box of another shape."""
+        values = replace(self.values, shape=tuple(sizes), strides=tuple(strides))
+        return replace(self, piece=SavedBox(tuple(offsets), tuple(sizes)), values=values)
 
 
 @dataclass(slots=True)
@@ -79,9 +125,7 @@ def untiled(shape: Sequence[int], pieces: Sequence[SavedBox]) -> str:
             edges = [((box.offsets[n], 1), (box.offsets[n] + box.sizes[n], -1)) for n in split]
             for corner in product(*edges):
                 corners[tuple(edge for edge, _ in corner)] += sign * math.prod(one for _, one in corner)
-    if any(corners.values()):
-        return f"its {len(pieces)} boxes overlap, or leave a gap"
-    return ""
+    return f"its {len(pieces)} boxes overlap, or leave a gap" if any(corners.values()) else ""
 
 
 def gathered(shape: Sequence[int], parts: Sequence[BoxValues], number: Callable[[Found], int]) -> GatheredRows:
@@ -90,101 +134,37 @@ def gathered(shape: Sequence[int], parts: Sequence[BoxValues], number: Callable[
     Rows are as long as the boxes allow: a row of the first dimensions, or one element. Raises UnsupportedError for more
     pieces than a reader can hold.
     """
-    itemsize = DTYPES[parts[0].values.dtype].itemsize
-    places = [_PlacedBox(part, tuple(shape), part.piece.offsets, part.values.strides) for part in parts]
-    if len(shape) == 1:
-        places = _in_rows(places, itemsize)
-    elif not shape:
-        places = [_PlacedBox(part, (1,), (0,), (itemsize,)) for part in parts]
-    dims = places[0].shape
-    counts = {axis: sum(placed.count(axis, itemsize) for placed in places) for axis in range(1, len(dims) + 1)}
-    axis = min(counts, key=lambda axis: counts[axis])
-    if counts[axis] > _MOST_BOXES:
-        raise UnsupportedError(f"it is stored in {counts[axis]} pieces")
-    boxes = [box for placed in places for box in placed.boxes(axis, itemsize, number(placed.part.stored_in))]
-    rows = math.prod(dims[:axis])
-    boxes.sort(key=lambda box: (box.first, box.column))
-    return GatheredRows(rows, math.prod(dims[axis:]) * itemsize, tuple(boxes))
+    itemsize = parts[0].itemsize
+    if not shape:
+        shape, parts = (1,), [part.reshaped((0,), (1,), (itemsize,)) for part in parts]
+    elif len(shape) == 1 and all(part.values.is_plain for part in parts):  # some elements, which each box has whole
+        common = math.gcd(*shape, *(n for part in parts for n in (*part.piece.offsets, *part.piece.sizes)))
+        row = next(n for n in range(max(min(_ROW_BYTES // itemsize, common), 1), 0, -1) if common % n == 0)
+        step = (row * itemsize, itemsize)
+        cut = [(part, part.piece.offsets[0] // row, part.piece.sizes[0] // row) for part in parts]
+        shape, parts = (
+            (shape[0] // row, row),
+            [part.reshaped((first, 0), (rows, row), step) for part, first, rows in cut],
+        )
+    axis = min(range(1, len(shape) + 1), key=lambda axis: sum(part.count(shape, axis) for part in parts))
+    boxes = _in_order(shape, axis, parts, number)
+    return GatheredRows(math.prod(shape[:axis]), math.prod(shape[axis:]) * itemsize, boxes)
 
 
 def table_boxes(
     dim: int, parts: Sequence[BoxValues], first: int, rows: int, number: Callable[[Found], int]
 ) -> tuple[Box, ...]:
-    """Return the boxes of rows [first, first + rows) of a table, which some parts of it tile."""
-    itemsize = DTYPES[parts[0].values.dtype].itemsize
-    shape = (rows, dim)[: len(parts[0].piece.sizes)]
-    places = []
-    for part in parts:
-        begin, *columns = part.piece.offsets
-        places.append(_PlacedBox(part, shape, (begin - first, *columns), part.values.strides))
-    if sum(placed.count(1, itemsize) for placed in places) > _MOST_BOXES:
-        raise UnsupportedError("its rows are stored in too many pieces")
-    boxes = [box for placed in places for box in placed.boxes(1, itemsize, number(placed.part.stored_in))]
+    """Return the boxes of rows [first, first + rows) of a table, which some parts of it tile; errors as `gathered`."""
+    moved = [(part, (part.piece.offsets[0] - first, *part.piece.offsets[1:])) for part in parts]
+    shifted = [part.reshaped(offsets, part.piece.sizes, part.values.strides) for part, offsets in moved]
+    return _in_order((rows, dim)[: len(parts[0].piece.sizes)], 1, shifted, number)
+
+
+def _in_order(
+    shape: Sequence[int], axis: int, parts: Sequence[BoxValues], number: Callable[[Found], int]
+) -> tuple[Box, ...]:
+    """Return the pieces of parts in the order of their rows."""
+    if (count := sum(part.count(shape, axis) for part in parts)) > _MOST_BOXES:
+        raise UnsupportedError(f"it is stored in {count} pieces")
+    boxes = [box for part in parts for box in part.pieces(shape, axis, number(part.stored_in))]
     return tuple(sorted(boxes, key=lambda box: (box.first, box.column)))
-
-
-def _in_rows(places: Sequence[_PlacedBox], itemsize: int) -> list[_PlacedBox]:
-    """Return a tensor with one dimension as rows of elements that each box has whole."""
-    if any(not placed.part.values.is_plain for placed in places):
-        return list(places)
-    (length,) = places[0].shape
-    common = math.gcd(length, *(n for placed in places for n in (*placed.offsets, *placed.part.piece.sizes)))
-    row = next(n for n in range(min(max(_ROW_BYTES // itemsize, 1), max(common, 1)), 0, -1) if common % n == 0)
-    return [
-        _PlacedBox(placed.part, (length // row, row), (placed.offsets[0] // row, 0), (row * itemsize, itemsize), row)
-        for placed in places
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class _PlacedBox:
-    """A box in a shape: its offsets there, the strides of its values in bytes."""
-
-    part: BoxValues
-    shape: tuple[int, ...]
-    offsets: tuple[int, ...]
-    strides: tuple[int, ...]
-    row: int = 0
-    """The elements of a row that one dimension was cut into; 0 where nothing was cut."""
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Return the number of elements in each dimension."""
-        sizes = self.part.piece.sizes
-        return (sizes[0] // self.row, self.row) if self.row else sizes or (1,)
-
-    def _run(self, axis: int, itemsize: int) -> tuple[int, int]:
-        """Return (bytes, dimension): so many follow each other in a row and in the storage, from the dimension on."""
-        run, begin = itemsize, len(self.shape)
-        while begin > axis and (self.sizes[begin - 1] == 1 or self.strides[begin - 1] == run):
-            begin -= 1
-            run *= self.sizes[begin]
-            if self.sizes[begin] != self.shape[begin]:
-                break
-        return run, begin
-
-    def _outer(self, axis: int) -> int:
-        """Return the first dimension from which on rows of the box follow each other in the shape."""
-        return max((n for n in range(1, axis) if self.sizes[n] != self.shape[n]), default=0)
-
-    def count(self, axis: int, itemsize: int) -> int:
-        """Return the number of boxes where a row has the dimensions from `axis` on."""
-        return math.prod(self.sizes[: self._outer(axis)]) * math.prod(self.sizes[axis : self._run(axis, itemsize)[1]])
-
-    def boxes(self, axis: int, itemsize: int, file: int) -> Iterator[Box]:
-        """Yield them."""
-        run, begin = self._run(axis, itemsize)
-        outer = self._outer(axis)
-        free = (*range(outer), *range(axis, begin))
-        steps = tuple(zip(self.sizes[outer:axis], self.strides[outer:axis], strict=True))
-        length = run + sum((size - 1) * step for size, step in steps)
-        rows = math.prod(self.sizes[outer:axis])
-        in_order = in_c_order(self.sizes[outer:axis], self.strides[outer:axis], run)
-        units = [math.prod(self.shape[n + 1 : axis]) for n in range(axis)]
-        units += [math.prod(self.shape[n + 1 :]) * itemsize for n in range(axis, len(self.shape))]
-        for numbers in product(*(range(self.sizes[n]) for n in free)):
-            inside = dict(zip(free, numbers, strict=True))
-            moved = [(offset + inside.get(n, 0)) * units[n] for n, offset in enumerate(self.offsets)]
-            start = self.part.values.first + sum(number * self.strides[n] for n, number in inside.items())
-            extent = Extent(start, start + length, file=file)
-            yield Box(extent, run, rows, sum(moved[:axis]), sum(moved[axis:]), () if in_order else steps)

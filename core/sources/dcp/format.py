@@ -26,11 +26,8 @@ def heads(files: Files) -> list[str]:
 
 
 def digest(data: bytes) -> Digest:
-    """Return where the last item in each file ends, by its path; errors as `metadata.items`."""
-    ends: dict[str, int] = {}
-    for item in metadata.items(metadata.read(data)):
-        ends[item.path] = max(item.end, ends.get(item.path, 0))
-    return ends
+    """Return where the last item in each file ends, by its path; errors as `metadata.ends`."""
+    return metadata.ends(metadata.read(data))
 
 
 def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | None:

@@ -37,6 +37,8 @@ def add_all(content: Content, head: str) -> None:
     add_tables(saved)
     for one in saved.values():
         _add_variable(one)
+    for shard in content.shards.values():
+        shard.infos = list(dict.fromkeys(shard.infos))  # one for all parts of a table
 
 
 def _indexes(content: Content, head: str) -> Iterator[_ReadIndex]:
@@ -46,6 +48,7 @@ def _indexes(content: Content, head: str) -> Iterator[_ReadIndex]:
             continue
         try:
             root = metadata.read(stored_in.reader.read(0, min(stored_in.reader.size_bytes, HEAD_BYTES)))
+            metadata.ends(root)  # raises the error of a path
             yield _ReadIndex(name[: -len(head)], stored_in, list(metadata.tensors(root)), list(metadata.items(root)))
         except (CorruptError, UnsupportedError) as error:
             error.path = error.path or stored_in.file.path

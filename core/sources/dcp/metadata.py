@@ -7,20 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
-from edl_ckpt.core.sources.dcp.pickles import (
-    INDEX_NAMES,
-    PickledBox,
-    PickledBytes,
-    PickledIndex,
-    PickledItem,
-    PickledKey,
-    PickledProperties,
-    PickledSize,
-    PickledTensor,
-    fields,
-    load,
-    pairs,
-)
+from edl_ckpt.core.sources.dcp.pickles import INDEX_NAMES, fields, kind_of, load, pairs
 
 _MOST_DIMS: Final = 64
 """As in torch."""
@@ -56,38 +43,58 @@ class Item:
 
 
 def items(root: object) -> Iterator[Item]:
-    """Yield the items of an index; CorruptError for a path that leads out of its directory."""
-    for index, info in pairs(fields(root, PickledIndex).get("storage_data")):
-        key, stored = fields(index, PickledKey), fields(info, PickledItem)
-        name, path = key.get("fqn"), stored.get("relative_path")
-        if type(name) is not str or type(path) is not str:
-            raise CorruptError("the index has an item without a name or a file")
-        if stored.get("transform_descriptors"):
-            raise UnsupportedError(f"{name!r}: its bytes are transformed, such as compressed or encrypted")
-        if not path or any(part in {"", ".", ".."} for part in path.split("/")) or "\\" in path or "\0" in path:
-            raise CorruptError(f"{name!r}: its file has a path that leads out of the directory: {path!r}")
-        start, length = stored.get("offset"), stored.get("length")
-        if type(start) is not int or type(length) is not int or start < 0 or length < 0:
-            raise CorruptError(f"{name!r}: its item has no offset and length")
-        yield Item(name, _numbers(key.get("offset")), path, start, start + length)
+    """Yield the items of an index; errors as `ends`."""
+    for index, info in pairs(fields(root, "Index").get("storage_data")):
+        key, (path, start, end) = fields(index, "Key"), _place_of(info)
+        name = key.get("fqn")
+        if type(name) is not str:
+            raise CorruptError("the index has an item without a name")
+        yield Item(name, _numbers(key.get("offset")), path, start, end)
+
+
+def ends(root: object) -> dict[str, int]:
+    """Return where the last item in each file ends, by its path; CorruptError for one that leads out of the directory.
+
+    Raises UnsupportedError for items that an extension of torch has transformed.
+    """
+    last: dict[str, int] = {}
+    for _, info in pairs(fields(root, "Index").get("storage_data")):
+        path, _, end = _place_of(info)
+        if end > last.get(path, -1):
+            last[path] = end
+    for path in last:
+        if any(part in {"", ".", ".."} for part in path.split("/")) or "\\" in path or "\0" in path:
+            raise CorruptError(f"a file of the index has a path that leads out of its directory: {path!r}")
+    return last
+
+
+def _place_of(info: object) -> tuple[str, int, int]:
+    """Return (path, start, end) of an item."""
+    stored = fields(info, "Item")
+    path, start, length = stored.get("relative_path"), stored.get("offset"), stored.get("length")
+    if type(path) is not str or type(start) is not int or type(length) is not int or start < 0 or length < 0:
+        raise CorruptError("the index has an item without a file, an offset or a length")
+    if stored.get("transform_descriptors"):
+        raise UnsupportedError("items are transformed, such as compressed or encrypted")
+    return path, start, start + length
 
 
 def tensors(root: object) -> Iterator[IndexedTensor]:
     """Yield the tensors of an index, and the values that are none."""
-    for name, stored in pairs(fields(root, PickledIndex).get("state_dict_metadata")):
+    for name, stored in pairs(fields(root, "Index").get("state_dict_metadata")):
         if type(name) is not str:
             raise CorruptError("the index has a tensor whose name is no text")
-        if type(stored) is PickledBytes:
+        if kind_of(stored) == "Value":
             yield IndexedTensor(name, "", (), ())
             continue
-        tensor = fields(stored, PickledTensor)
+        tensor = fields(stored, "Tensor")
         yield IndexedTensor(name, _dtype(name, tensor), _numbers(tensor.get("size")), tuple(_pieces(name, tensor)))
 
 
 def _dtype(name: str, tensor: dict[str, Any]) -> str:
     """Return the dtype of a tensor, the first of its properties."""
     properties = tensor.get("properties")
-    state = getattr(properties, "state", ()) if type(properties) is PickledProperties else ()
+    state = getattr(properties, "state", ()) if kind_of(properties) == "Properties" else ()
     if type(state) is not tuple or not state or type(state[0]) is not str:
         raise CorruptError(f"{name!r}: the index does not say its dtype")
     return state[0]
@@ -96,18 +103,18 @@ def _dtype(name: str, tensor: dict[str, Any]) -> str:
 def _pieces(name: str, tensor: dict[str, Any]) -> Iterator[SavedBox]:
     dims, chunks = len(_numbers(tensor.get("size"))), tensor.get("chunks")
     for chunk in chunks if type(chunks) is list else ():
-        box = fields(chunk, PickledBox)
+        box = fields(chunk, "Box")
         piece = SavedBox(_numbers(box.get("offsets")), _numbers(box.get("sizes")))
         if not len(piece.offsets) == len(piece.sizes) == dims:
             raise CorruptError(f"{name!r}: a box has another number of dimensions than the tensor")
         yield piece
 
 
-def _numbers(stored: object) -> tuple[int, ...]:
+def _numbers(stored: Any) -> tuple[int, ...]:
     """Return a torch.Size; () for None."""
     if stored is None:
         return ()
-    return whole_numbers(stored.args[0] if type(stored) is PickledSize and len(stored.args) == 1 else stored)
+    return whole_numbers(stored.args[0] if kind_of(stored) == "Size" and len(stored.args) == 1 else stored)
 
 
 def whole_numbers(stored: Any) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import functools
 import io
 import pickle
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any, Final
 
@@ -23,15 +23,8 @@ _LONG_TEXT: Final = 2048
 _AS_LISTS: Final = {b"}": b"]", b"u": b"e", b"s": b"\x86a", b".": b"."}
 """What makes a list instead of a dict: one item alone becomes a pair in the list."""
 _DAMAGE: Final = (
+    *(ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, RecursionError, TypeError, ValueError),
     pickle.UnpicklingError,
-    ArithmeticError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    MemoryError,
-    RecursionError,
-    TypeError,
-    ValueError,
 )
 """What the unpickler raises for bytes that are no pickle, and records for arguments that they cannot have."""
 
@@ -48,120 +41,60 @@ class Pickled:
         self.state = state
 
 
-class PickledIndex(Pickled):
-    """The content of a `.metadata` file."""
-
-    __slots__ = ()
-
-
-class PickledTensor(Pickled):
-    """The dtype, the shape and the boxes of a tensor."""
-
-    __slots__ = ()
+_DTYPES: Final = """
+    float32 float64 float16 bfloat16 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool complex32 complex64
+    complex128 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn_x2
+    qint8 quint8 qint32 quint4x2
+    """
 
 
-class PickledBytes(Pickled):
-    """A value that is no tensor."""
+def _stand_ins(names: str) -> Mapping[str, object]:
+    """Return what stands for each name of a list.
 
-    __slots__ = ()
-
-
-class PickledBox(Pickled):
-    """The offsets and the sizes of a box."""
-
-    __slots__ = ()
-
-
-class PickledProperties(Pickled):
-    """The dtype of a tensor, and what only its program needs."""
-
-    __slots__ = ()
+    Lines have a module, then names with a class of its kind each, or a dtype: its text stands for a storage of it.
+    """
+    known: dict[str, object] = {f"torch {dtype}": dtype for dtype in _DTYPES.split()}
+    for line in names.strip().splitlines():
+        module, *listed = line.split()
+        for name, _, kind in (one.partition("=") for one in listed):
+            known[f"{module} {name}"] = _KINDS.get(kind, kind)
+    return known
 
 
-class PickledKey(Pickled):
-    """The name of a tensor and the offsets of a box."""
-
-    __slots__ = ()
-
-
-class PickledItem(Pickled):
-    """The file, the offset and the length of an item."""
-
-    __slots__ = ()
-
-
-class PickledSize(Pickled):
-    """A tuple of whole numbers."""
-
-    __slots__ = ()
-
-
-class PickledValues(Pickled):
-    """A tensor: its storage, the offset in it, its sizes and its strides."""
-
-    __slots__ = ()
-
-
-class PickledRest(Pickled):
-    """What nothing here depends on."""
-
-    __slots__ = ()
-
-
-_METADATA: Final = "torch.distributed.checkpoint.metadata"
-_SHARDED: Final = "torch.distributed._shard.sharded_tensor.metadata"
-_DTYPES: Final = (
-    *("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"),
-    *("uint64", "bool", "complex32", "complex64", "complex128", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2"),
-    *("float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2", "qint8", "quint8", "qint32", "quint4x2"),
+_KINDS: Final = {
+    kind: type(kind, (Pickled,), {"__slots__": ()})
+    for kind in ("Index", "Tensor", "Value", "Box", "Key", "Properties", "Item", "Size", "Rest")
+}
+INDEX_NAMES: Final = _stand_ins(
+    """
+    torch.distributed.checkpoint.metadata Metadata=Index TensorStorageMetadata=Tensor BytesStorageMetadata=Value
+    torch.distributed.checkpoint.metadata ChunkStorageMetadata=Box MetadataIndex=Key TensorProperties=Properties
+    torch.distributed.checkpoint.metadata StorageMeta=Rest _MEM_FORMAT_ENCODING=Rest
+    torch.distributed.checkpoint.filesystem _StorageInfo=Item
+    torch.distributed._shard.sharded_tensor.metadata TensorProperties=Properties MEM_FORMAT_ENCODING=Rest
+    megatron.core.dist_checkpointing.strategies.torch MCoreMetadata=Index
+    torch.serialization _get_layout=Rest
+    torch Size=Size
+    collections OrderedDict=Rest
+    pathlib PosixPath=Rest WindowsPath=Rest
+    pathlib._local PosixPath=Rest WindowsPath=Rest
+    """
 )
-INDEX_NAMES: Final[dict[str, object]] = {
-    f"{_METADATA} Metadata": PickledIndex,
-    "megatron.core.dist_checkpointing.strategies.torch MCoreMetadata": PickledIndex,
-    f"{_METADATA} TensorStorageMetadata": PickledTensor,
-    f"{_METADATA} BytesStorageMetadata": PickledBytes,
-    f"{_METADATA} ChunkStorageMetadata": PickledBox,
-    f"{_METADATA} MetadataIndex": PickledKey,
-    f"{_METADATA} TensorProperties": PickledProperties,
-    f"{_SHARDED} TensorProperties": PickledProperties,
-    f"{_METADATA} StorageMeta": PickledRest,
-    f"{_METADATA} _MEM_FORMAT_ENCODING": PickledRest,
-    f"{_SHARDED} MEM_FORMAT_ENCODING": PickledRest,
-    "torch.distributed.checkpoint.filesystem _StorageInfo": PickledItem,
-    "torch.serialization _get_layout": PickledRest,
-    "torch Size": PickledSize,
-    "collections OrderedDict": PickledRest,
-    **{
-        f"{module} {name}": PickledRest
-        for module in ("pathlib", "pathlib._local")
-        for name in ("PosixPath", "WindowsPath")
-    },
-    **{f"torch {name}": name for name in _DTYPES},
-}
-"""Every name that the `.metadata` of torch and Megatron may have."""
-TENSOR_NAMES: Final[dict[str, object]] = {
-    "torch._utils _rebuild_tensor_v2": PickledValues,
-    "torch._utils _rebuild_tensor_v3": PickledValues,
-    "torch Size": PickledSize,
-    "collections OrderedDict": PickledRest,
-    "torch.storage UntypedStorage": "",
-    "torch FloatStorage": "float32",
-    "torch DoubleStorage": "float64",
-    "torch HalfStorage": "float16",
-    "torch BFloat16Storage": "bfloat16",
-    "torch CharStorage": "int8",
-    "torch ShortStorage": "int16",
-    "torch IntStorage": "int32",
-    "torch LongStorage": "int64",
-    "torch ByteStorage": "uint8",
-    "torch BoolStorage": "bool",
-    **{f"torch {name}": name for name in _DTYPES},
-}
+"""Every name that the `.metadata` of torch and Megatron may have, each with the kind of object that it stands for."""
+TENSOR_NAMES: Final = _stand_ins(
+    """
+    torch._utils _rebuild_tensor_v2=Tensor _rebuild_tensor_v3=Tensor
+    torch.storage UntypedStorage=untyped
+    torch Size=Size FloatStorage=float32 DoubleStorage=float64 HalfStorage=float16 BFloat16Storage=bfloat16
+    torch CharStorage=int8 ShortStorage=int16 IntStorage=int32 LongStorage=int64 ByteStorage=uint8 BoolStorage=bool
+    collections OrderedDict=Rest
+    """
+)
 """Every name that the pickle of a tensor may have."""
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, data: bytes, names: dict[str, object]) -> None:
+    def __init__(self, data: bytes, names: Mapping[str, object]) -> None:
         super().__init__(io.BytesIO(data))
         self._names = names
 
@@ -204,7 +137,7 @@ def _without_dicts(data: bytes) -> bytes:
     raise CorruptError(message, offset=sum(map(len, pieces[:stop])))
 
 
-def load(data: bytes, names: dict[str, object]) -> Any:
+def load(data: bytes, names: Mapping[str, object]) -> Any:
     """Return the object in a pickle: `Record`, lists, tuples, texts and numbers; dicts are lists, see `pairs`.
 
     Raises CorruptError for what is no pickle of torch, UnsupportedError for a name that is not among `names`.
@@ -216,21 +149,23 @@ def load(data: bytes, names: dict[str, object]) -> Any:
         raise CorruptError(f"the pickle is damaged: {type(error).__name__}") from None
 
 
+def kind_of(stored: object) -> str:
+    """Return the kind of an object in a pickle; '' for what is none."""
+    return type(stored).__name__ if isinstance(stored, Pickled) else ""
+
+
 def pairs(stored: object) -> Iterator[tuple[Any, Any]]:
     """Yield the items of a dict, which is a list of keys and values, or of pairs of them; CorruptError for no such."""
-    if type(stored) is not list:
-        raise CorruptError("the pickle has something else instead of a dict")
-    flat = stored
-    if tuple in map(type, stored):
-        flat = list(chain.from_iterable(one if type(one) is tuple else (one,) for one in stored))
+    flat = stored if type(stored) is list else [None]
+    if tuple in map(type, flat):
+        flat = list(chain.from_iterable(one if type(one) is tuple else (one,) for one in flat))
     if len(flat) % 2:
-        raise CorruptError("the pickle has a dict with a key that has no value")
+        raise CorruptError("the pickle has something else instead of a dict")
     return zip(flat[::2], flat[1::2], strict=True)
 
 
-def fields(record: object, kind: type[Pickled]) -> dict[str, Any]:
-    """Return the state of a record of one kind by names; CorruptError for anything else."""
-    if type(record) is not kind:
-        raise CorruptError(f"the pickle has something else instead of {kind.__name__}")
-    named = dict.fromkeys(()) if not hasattr(record, "state") else pairs(record.state)
-    return {name: value for name, value in named if type(name) is str}
+def fields(stored: object, kind: str) -> dict[str, Any]:
+    """Return the state of an object of one kind by names; CorruptError for anything else."""
+    if kind_of(stored) != kind:
+        raise CorruptError(f"the pickle has something else instead of {kind}")
+    return {name: value for name, value in pairs(getattr(stored, "state", [])) if type(name) is str}

@@ -109,7 +109,7 @@ def index() -> bytes:
 def test_paths_stay_in_the_directory(path: str) -> None:
     """An index that names a file outside of its directory is damaged."""
     old, new = (b"\x8c" + bytes([len(text)]) + text for text in (b"__1_0.distcp", path.encode()))
-    with pytest.raises(ValueError, match="leads out of the directory"):
+    with pytest.raises(ValueError, match="leads out of its directory"):
         dcp.digest(index().replace(old, new))
 
 
