@@ -29,7 +29,7 @@ class Tensor(NamedTuple):
 
 
 def truth(path: Path) -> dict[str, Tensor]:
-    """Return the tensors that `torchrec_models.py truth` wrote to a file."""
+    """Return the tensors that `judges/torchrec_models.py truth` wrote to a file."""
     with np.load(path) as arrays:
         kinds = json.loads(bytes(arrays["__meta__"]))
         return {name: Tensor(dtype, tuple(shape), arrays[name]) for name, (dtype, shape) in kinds.items()}

@@ -10,7 +10,7 @@ import sys
 import types
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -39,7 +39,9 @@ def _class(module: str, name: str, **more: Any) -> type:
 _SIZE = _class("torch", "Size", __reduce__=lambda self: (type(self), (self.numbers,)))
 _DTYPE = _class("torch", "dtype", __reduce__=lambda self: self.name)
 _ENCODING = _class(METADATA, "_MEM_FORMAT_ENCODING", __reduce__=lambda self: (type(self), (0,)))
-_LAYOUT = _class("torch", "layout", __reduce__=lambda self: (_NAMES["torch.serialization", "_get_layout"], ("torch.strided",)))
+_LAYOUT = _class(
+    "torch", "layout", __reduce__=lambda self: (_NAMES["torch.serialization", "_get_layout"], ("torch.strided",))
+)
 _NAMES: dict[tuple[str, str], Any] = {
     (cls.__module__, cls.__name__): cls
     for cls in (
@@ -102,7 +104,9 @@ class _Tensor:
         self.args = args
 
 
-def tensor_pickle(dtype: str, sizes: Sequence[int], strides: Sequence[int], *, first: int = 0, length: int = -1) -> bytes:
+def tensor_pickle(
+    dtype: str, sizes: Sequence[int], strides: Sequence[int], *, first: int = 0, length: int = -1
+) -> bytes:
     """Return the `data.pkl` of a tensor: strides, first and length are numbers of elements."""
     length = math.prod(sizes) if length < 0 else length
     buffer = io.BytesIO()
@@ -154,7 +158,12 @@ def write_item(file: BinaryIO, saved: Saved) -> tuple[int, int]:
     pickled = saved.pickled or tensor_pickle(saved.dtype, saved.sizes, strides)
     data = None if saved.values is None else np.ascontiguousarray(saved.values).tobytes()
     directory: list[bytes] = []
-    members: dict[str, bytes | None] = {"data.pkl": pickled, "byteorder": saved.order, "data/0": data, "version": b"3\n"}
+    members: dict[str, bytes | None] = {
+        "data.pkl": pickled,
+        "byteorder": saved.order,
+        "data/0": data,
+        "version": b"3\n",
+    }
     for name, content in members.items():
         header, encoded = file.tell() - begin, f"archive/{name}".encode()
         count = length if content is None else len(content)
@@ -184,7 +193,7 @@ def write_item(file: BinaryIO, saved: Saved) -> tuple[int, int]:
     return begin, file.tell()
 
 
-def write_step(directory: Path, parts: Sequence[Saved], **more: Mapping[str, Any]) -> Path:
+def write_step(directory: Path, parts: Sequence[Saved], **more: Any) -> Path:
     """Write a step: a file for each rank, and the index."""
     directory.mkdir(parents=True)
     items: dict[Any, Any] = {}
@@ -208,7 +217,7 @@ def write_step(directory: Path, parts: Sequence[Saved], **more: Mapping[str, Any
             )
         box = _record("ChunkStorageMetadata", offsets=size(part.offsets), sizes=size(part.sizes))
         tensors[part.name].chunks.append(box)
-    index = {"state_dict_metadata": tensors, "planner_data": {}, "storage_data": items, **more}
+    index: dict[str, Any] = {"state_dict_metadata": tensors, "planner_data": {}, "storage_data": items, **more}
     with mock.patch.dict(sys.modules, _fake_modules()):
         (directory / ".metadata").write_bytes(pickle.dumps(_record("Metadata", **index), 4))
     return directory

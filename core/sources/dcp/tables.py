@@ -117,17 +117,20 @@ def _add_group(roles: Sequence[_Role]) -> None:
     """Add a table and its companions; by raw ids where the job kept them, else by row numbers."""
     of_ids = {role.info.slot: role for role in roles if _are_ids(role)}
     raw, mapping, ids = (of_ids.get(slot) for slot in ("sorted_raw_ids", "remapped_ids_mapping", "weight_id"))
+    ids_alone = {raw, mapping} if raw and mapping else {ids}
+    others = [role for role in roles if role not in ids_alone]
+    for role in others:
+        role.saved.first.stored_in.shard.infos.append(role.info)  # where no id lives, no shard has rows
     if raw and mapping:
         remapped = {part.piece: part for part in mapping.saved.parts}
         for part in raw.saved.parts:
             if part.piece in remapped and (live := _live(part)):
-                for role in roles:
-                    if role not in {raw, mapping}:
-                        _add_remapped(role, part, remapped[part.piece], live)
-        return
-    for role in roles:
-        if role is not ids:
-            _add_rows(role, {part.piece.offsets[0]: part for part in ids.saved.parts} if ids else {})
+                for role in others:
+                    _add_remapped(role, part, remapped[part.piece], live)
+    else:
+        stored = {part.piece.offsets[0]: part for part in ids.saved.parts} if ids else {}
+        for role in others:
+            _add_rows(role, stored)
 
 
 def _are_ids(role: _Role) -> bool:

@@ -10,26 +10,49 @@ One set of processes writes all models of a world size. It imports nothing of th
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import socket
 import sys
-import warnings
 from typing import Any
 
 import numpy as np
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+import torch.multiprocessing as mp
+import torchrec
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
+from torchrec.distributed.embedding import EmbeddingCollectionSharder
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.mc_embeddingbag import ManagedCollisionEmbeddingBagCollectionSharder
+from torchrec.distributed.mc_modules import ManagedCollisionCollectionSharder
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.sharding_plan import (
+    column_wise,
+    construct_module_sharding_plan,
+    data_parallel,
+    row_wise,
+    table_wise,
+)
+from torchrec.distributed.types import ShardingPlan, ShardingType
+from torchrec.modules import mc_modules
+from torchrec.modules.embedding_configs import DataType
+from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection
+from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
+from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
-warnings.filterwarnings("ignore")  # of torch
 _ODD = ("float64", "int8", "float16", "bfloat16", "bool", "int32", "uint8", "int16")
 
 
 def read(path: str) -> dict[str, Any]:
     """Return the tensors of a checkpoint as `dcp.load` reads them, into new ones of the saved shapes and dtypes."""
-    import torch
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-
     reader = dcp.FileSystemReader(path)
     stored = reader.read_metadata().state_dict_metadata.items()
     tensors = {
@@ -44,15 +67,12 @@ def read(path: str) -> dict[str, Any]:
 
 def write_truth(tensors: dict[str, Any], path: str, **more: Any) -> None:
     """Write tensors as their bytes in C order, with their dtypes and shapes as JSON in `__meta__`, and other arrays."""
-    import torch
-
     kinds = {name: [str(tensor.dtype).removeprefix("torch."), list(tensor.shape)] for name, tensor in tensors.items()}
     data = {name: tensor.contiguous().flatten().view(torch.uint8).numpy() for name, tensor in tensors.items()}
     np.savez(path, __meta__=np.frombuffer(json.dumps(kinds).encode(), np.uint8), **data, **more)
 
 
 def _tables(rng: random.Random, config: Any, prefix: str, dim: int | None = None) -> list[Any]:
-    from torchrec.modules.embedding_configs import DataType
 
     return [
         config(
@@ -68,8 +88,6 @@ def _tables(rng: random.Random, config: Any, prefix: str, dim: int | None = None
 
 def _shardings(rng: random.Random, tables: list[Any], world: int, *, pooled: bool) -> dict[str, Any]:
     """Return a random way to shard each table. Of tables that are not pooled, only a single one may have columns."""
-    from torchrec.distributed.sharding_plan import column_wise, data_parallel, row_wise, table_wise
-
     ways: dict[str, Any] = {}
     for table in tables:
         parts = [n for n in range(1, world + 1) if table.embedding_dim % (4 * n) == 0 and (pooled or len(tables) == 1)]
@@ -82,30 +100,16 @@ def _shardings(rng: random.Random, tables: list[Any], world: int, *, pooled: boo
 
 def _model(rng: random.Random, world: int) -> dict[str, Any]:
     """Return the state of a random model after a step of training."""
-    import torch
-    import torchrec
-    from torchrec.distributed.embedding import EmbeddingCollectionSharder
-    from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-    from torchrec.distributed.model_parallel import DistributedModelParallel
-    from torchrec.distributed.sharding_plan import construct_module_sharding_plan
-    from torchrec.distributed.types import ShardingPlan
-    from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
-    from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
-
     bags = _tables(rng, torchrec.EmbeddingBagConfig, "bag")
     plain = _tables(rng, torchrec.EmbeddingConfig, "row", dim=4 * rng.randrange(1, 9)) if rng.random() < 0.5 else []
     for table in plain:
         table.data_type = plain[0].data_type
 
-    class Model(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.ebc = torchrec.EmbeddingBagCollection(device=torch.device("meta"), tables=bags)
-            if plain:
-                self.ec = torchrec.EmbeddingCollection(device=torch.device("meta"), tables=plain)
-            self.over = torch.nn.Linear(3, 2)
-
-    model = Model()
+    model = torch.nn.Module()
+    model.ebc = torchrec.EmbeddingBagCollection(device=torch.device("meta"), tables=bags)
+    if plain:
+        model.ec = torchrec.EmbeddingCollection(device=torch.device("meta"), tables=plain)
+    model.over = torch.nn.Linear(3, 2)
     optimizer = rng.choice((torch.optim.Adagrad, torch.optim.SGD, RowWiseAdagrad))  # all that fbgemm has on a CPU
     apply_optimizer_in_backward(optimizer, model.ebc.parameters(), {"lr": 0.1})
     modules = {"ebc": (model.ebc, bags, EmbeddingBagCollectionSharder())}
@@ -130,9 +134,6 @@ def _model(rng: random.Random, world: int) -> dict[str, Any]:
 
 def _train(module: Any, tables: list[Any], world: int) -> None:
     """Look some rows up, and let the fused optimizer change them."""
-    import torch
-    from torchrec import KeyedJaggedTensor
-
     features = [table.feature_names[0] for table in tables]
     values = [torch.randint(0, table.num_embeddings, (6,)) for table in tables]
     lengths = torch.tensor([3, 3] * len(tables))
@@ -142,10 +143,6 @@ def _train(module: Any, tables: list[Any], world: int) -> None:
 
 def _tensors(rng: random.Random, world: int) -> dict[str, Any]:
     """Return tensors of odd shapes and dtypes: in boxes of both dimensions, transposed, with three dimensions."""
-    import torch
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-
     columns = rng.choice([n for n in range(1, world + 1) if world % n == 0])
     mesh = init_device_mesh("cpu", (world // columns, columns))
     state: dict[str, Any] = {}
@@ -167,8 +164,6 @@ def _tensors(rng: random.Random, world: int) -> dict[str, Any]:
 
 
 def _save(rank: int, state: dict[str, Any], path: str, **more: Any) -> None:
-    import torch.distributed as dist
-    import torch.distributed.checkpoint as dcp
 
     dcp.save(state, checkpoint_id=path)
     if rank == 0:
@@ -178,8 +173,6 @@ def _save(rank: int, state: dict[str, Any], path: str, **more: Any) -> None:
 
 def models(rank: int, world: int, out: str, count: int, seed: int) -> None:
     """Save random models of this world size."""
-    import torch
-
     for number in range(count):
         rng = random.Random(seed * 1000 + number)  # the same in each rank
         torch.manual_seed(seed * 1000 + number)
@@ -188,28 +181,6 @@ def models(rank: int, world: int, out: str, count: int, seed: int) -> None:
 
 def _collision_model(rng: random.Random, world: int) -> tuple[Any, list[Any]]:
     """Return a random model of tables with managed collision, sharded by rows, and the configurations of the tables."""
-    import torch
-    from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
-    from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-    from torchrec.distributed.mc_embeddingbag import ManagedCollisionEmbeddingBagCollectionSharder
-    from torchrec.distributed.mc_modules import ManagedCollisionCollectionSharder
-    from torchrec.distributed.model_parallel import DistributedModelParallel
-    from torchrec.distributed.sharding_plan import construct_module_sharding_plan, row_wise
-    from torchrec.distributed.types import ShardingPlan, ShardingType
-    from torchrec.modules import mc_modules
-    from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection
-    from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
-    from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
-
-    class Sharder(EmbeddingBagCollectionSharder):
-        def sharding_types(self, compute_device_type: str) -> list[str]:
-            return [ShardingType.ROW_WISE.value]
-
-    class Model(torch.nn.Module):
-        def __init__(self, module: Any) -> None:
-            super().__init__()
-            self.mc = module
-
     policies = (
         mc_modules.DistanceLFU_EvictionPolicy,
         mc_modules.LFU_EvictionPolicy,
@@ -237,8 +208,11 @@ def _collision_model(rng: random.Random, world: int) -> tuple[Any, list[Any]]:
     bags = EmbeddingBagCollection(device=torch.device("meta"), tables=tables)
     apply_optimizer_in_backward(rng.choice((torch.optim.Adagrad, RowWiseAdagrad)), bags.parameters(), {"lr": 0.1})
     collisions = mc_modules.ManagedCollisionCollection(managed_collision_modules=kept, embedding_configs=tables)
-    model = Model(ManagedCollisionEmbeddingBagCollection(bags, collisions))
-    sharder = ManagedCollisionEmbeddingBagCollectionSharder(Sharder(), ManagedCollisionCollectionSharder())
+    model = torch.nn.Module()
+    model.mc = ManagedCollisionEmbeddingBagCollection(bags, collisions)
+    by_rows = EmbeddingBagCollectionSharder()
+    by_rows.sharding_types = lambda _: [ShardingType.ROW_WISE.value]
+    sharder = ManagedCollisionEmbeddingBagCollectionSharder(by_rows, ManagedCollisionCollectionSharder())
     ways = {table.name: row_wise() for table in tables}
     settings = {"local_size": world, "world_size": world, "device_type": "cpu", "sharder": sharder}
     plan = ShardingPlan({"mc": construct_module_sharding_plan(model.mc, ways, **settings)})
@@ -247,9 +221,6 @@ def _collision_model(rng: random.Random, world: int) -> tuple[Any, list[Any]]:
 
 def _look_up(model: Any, tables: list[Any], ids: list[Any]) -> list[Any]:
     """Return the rows of some ids of each table, one id at a time, as a forward pass looks them up."""
-    import torch
-    from torchrec import KeyedJaggedTensor
-
     longest = max(map(len, ids))
     lengths = [torch.tensor([1] * len(some) + [0] * (longest - len(some))) for some in ids]
     features = KeyedJaggedTensor.from_lengths_sync(
@@ -261,10 +232,6 @@ def _look_up(model: Any, tables: list[Any], ids: list[Any]) -> list[Any]:
 
 def collisions(rank: int, world: int, out: str, count: int, seed: int) -> None:
     """Save random models with managed collision, and the rows that a forward pass looks up for each live raw id."""
-    import torch
-    import torch.distributed as dist
-    from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
-
     # Rows of evicted ids keep their values: fbgemm resets them on a GPU only.
     SplitTableBatchedEmbeddingBagsCodegen.reset_embedding_weight_momentum = lambda *_, **__: None
     for number in range(count):
@@ -290,10 +257,6 @@ def collisions(rank: int, world: int, out: str, count: int, seed: int) -> None:
 
 
 def _start(rank: int, world: int, port: int, job: str, out: str, count: int, seed: int) -> None:
-    import logging
-
-    import torch
-    import torch.distributed as dist
 
     logging.disable(logging.ERROR)
     torch.set_num_threads(1)
@@ -305,7 +268,6 @@ def _start(rank: int, world: int, port: int, job: str, out: str, count: int, see
 
 
 def _spawn(job: str, out: str, world: int, count: int, seed: int) -> None:
-    import torch.multiprocessing as mp
 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
