@@ -12,13 +12,13 @@ from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError
 from edl_ckpt.core.base.progress import SILENT
+from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.listing import parse_ref, resolve
 from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.model.tables import Encoding
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.importing.array_data import ArrayData, joined
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.location import Location
 
 SYSTEM: Final = "tensorflow"
@@ -47,7 +47,7 @@ def bundle_at(place: Location) -> Version | None:
 def _newest_in(place: Location) -> str:
     """Return the name of the newest checkpoint in a directory, as TensorFlow noted it; '' where it did not."""
     with suppress(EdlCkptError):
-        match = _NEWEST.search(open_store(place).read_small(_STATE) or b"")
+        match = _NEWEST.search(open_location(place).read_small(_STATE) or b"")
         return match[1].decode("utf-8", "replace").rpartition("/")[2] if match else ""
     return ""
 
