@@ -20,6 +20,7 @@ from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, UsageError
 from edl_ckpt.core.operations.importing import NameMap, as_checkpoint, import_arrays
 from forked import run_forked
 from places import DATA
+from s3_fixtures import Bucket
 
 BUNDLES = DATA / "systems" / "bundle"
 
@@ -30,7 +31,7 @@ def no_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow", None)
 
 
-def imported(source: Path, target: Path, names: NameMap | None = None) -> dict[str, Any]:
+def imported(source: Path | str, target: Path, names: NameMap | None = None) -> dict[str, Any]:
     """Import a bundle; return the variables of the version, and the ids and vectors of its tables."""
     assert as_checkpoint(str(source)) is None
     import_arrays(str(source), str(target), 1, 3, names=names)
@@ -139,3 +140,14 @@ def test_little_memory(tmp_path: Path) -> None:
         import_arrays(str(tmp_path / "tf"), str(tmp_path / "run"), 1, 3)
 
     assert run_forked(act) == 0
+
+
+@pytest.mark.parametrize("source", ["tf", "tf@40", "tf/model.ckpt-40.index"])
+def test_a_bundle_in_a_bucket(s3: Bucket, tmp_path: Path, source: str) -> None:
+    """A bundle on S3 is imported as that on a disk is, by a directory, a version and an index."""
+    s3.upload(BUNDLES / "sharded", "tf")
+    far = imported(s3.url.removesuffix("run") + source, tmp_path / "far")
+    near = imported(BUNDLES / "sharded@40", tmp_path / "near")
+    assert sorted(far) == sorted(near)
+    for name, values in near.items():
+        np.testing.assert_array_equal(far[name], values)
