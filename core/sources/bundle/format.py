@@ -129,4 +129,6 @@ def index(content: Content) -> None:
             content.fail(shard, error)
         return
     data = {number: content.files.get(name) for (number, of), name in bundle.data.items() if of == read.shards}
-    add_tensors(content, read, {number: file for number, file in data.items() if file and file.reader})
+    add_tensors(
+        content, read, {number: file for number, file in data.items() if file and file.reader}, opened.file.path
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise, product
+from itertools import product
 from math import prod
 from typing import Final, TypeAlias
 
@@ -55,17 +55,14 @@ def _add_variable(name: str, tensor: StoredTensor, parts: Sequence[SlicePart]) -
     cut = [d for bounds, *_ in parts for d, (_, size) in enumerate(bounds) if size != shape[d]]
     axis = max([1, *cut])  # the dimensions before it count the rows
     rows, row_bytes = prod(shape[:axis]), prod(shape[axis:]) * dtype.itemsize
-    if sum(prod(size for _, size in bounds[:axis]) for bounds, *_ in parts) > _MOST_BOXES * rows:
+    if sum(prod(size for _, size in bounds[: _last(shape[:axis], bounds)]) for bounds, *_ in parts) > _MOST_BOXES:
         raise UnsupportedError(f"{name!r} is saved in too many pieces")
     boxes = [box for part in parts if 0 not in part[1].shape for box in _boxes(part, shape, axis, dtype.itemsize, home)]
     boxes.sort(key=lambda box: (box.first, box.column))
     if not _tile(boxes, rows, row_bytes):
         raise CorruptError(f"damaged index: the slices of {name!r} do not tile {list(shape)}")
     extent = Extent(0, 0, file=home.number)
-    if boxes and all(
-        box.row_bytes == row_bytes and box.extent.start == before.extent.end and box.extent.file == before.extent.file
-        for before, box in pairwise((boxes[0], *boxes))
-    ):
+    if boxes and all(box.row_bytes == row_bytes for box in boxes) and all(map(_follows, boxes, boxes[1:])):
         extent = Extent(boxes[0].extent.start, boxes[-1].extent.end, file=boxes[0].extent.file)
     elif boxes:
         number = home.shard.gather(GatheredRows(rows, row_bytes, tuple(boxes)))
@@ -91,7 +88,7 @@ def _runs(shape: tuple[int, ...], bounds: Sequence[tuple[int, int]]) -> Iterator
     >>> list(_runs((4, 3, 2), ((1, 2), (0, 2), (0, 2))))
     [(6, 4), (12, 4)]
     """
-    last = max((d for d, (_, size) in enumerate(bounds) if size != shape[d]), default=0)
+    last = _last(shape, bounds)
     unit = prod(shape[last + 1 :])
     start, size = bounds[last] if bounds else (0, 1)
     for outer in product(*(range(first, first + count) for first, count in bounds[:last])):
@@ -99,6 +96,16 @@ def _runs(shape: tuple[int, ...], bounds: Sequence[tuple[int, int]]) -> Iterator
         for position, dim in zip((*outer, start), shape, strict=False):
             row = row * dim + position
         yield row * unit, size * unit
+
+
+def _follows(before: Box, box: Box) -> bool:
+    """Say whether the bytes of a box follow those of the one before it."""
+    return (box.extent.file, box.extent.start) == (before.extent.file, before.extent.end)
+
+
+def _last(shape: tuple[int, ...], bounds: Sequence[tuple[int, int]]) -> int:
+    """Return the last dimension of some first ones that a slice does not have whole."""
+    return max((d for d, (dim, (_, size)) in enumerate(zip(shape, bounds, strict=False)) if size != dim), default=0)
 
 
 def _tile(boxes: Sequence[Box], rows: int, row_bytes: int) -> bool:

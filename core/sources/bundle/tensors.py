@@ -12,8 +12,11 @@ from edl_ckpt.core.sources.bundle.tables import add_table, find_tables
 from edl_ckpt.core.sources.steps.content import Content, Found
 
 
-def add_tensors(content: Content, index: Index, opened: Mapping[int, Found]) -> None:
-    """Add every tensor whose bytes are in open files; a shard whose file ends too early is left out."""
+def add_tensors(content: Content, index: Index, opened: Mapping[int, Found], path: str) -> None:
+    """Add every tensor whose bytes are in open files; a shard whose file ends too early is left out.
+
+    `path` is that of the index.
+    """
     files = {number: DataFile(one.shard, one.file, one.number) for number, one in opened.items()}
     for number, error in _cut_short(index, files):
         content.fail(files.pop(number).shard, error)
@@ -29,6 +32,7 @@ def add_tensors(content: Content, index: Index, opened: Mapping[int, Found]) -> 
             elif file is not None and name not in used:
                 add_tensor(name, tensor, file)
         except EdlCkptError as error:
+            error.path = error.path or path
             for shard in {id(one.shard): one.shard for one in ([file] if file else files.values())}.values():
                 content.fail(shard, error)
 
