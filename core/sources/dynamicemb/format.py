@@ -62,7 +62,7 @@ def file_named(path: str) -> RawName | None:
     >>> file_named("dynamicemb/model.ebc/user_emb_scores.rank_3.world_size_8")[:4]
     ('dynamicemb/model.ebc/user', RawColumn(suffix='_emb_scores', dtype='int64', slot='scores'), 3, 8)
     """
-    match = _FILE.fullmatch(path)
+    match = _FILE.fullmatch(path) if ".world_size_" in path else None
     if match is None or int(match[3]) >= int(match[4]):
         return None
     table = f"{match[1]}_counter" if match[2].startswith("counter") else match[1]

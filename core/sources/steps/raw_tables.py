@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import Final, NamedTuple, Protocol
 
@@ -68,7 +69,7 @@ class RawFile(NamedTuple):
     size_bytes: int
 
 
-@dataclass(slots=True)
+@dataclass
 class RawTable:
     """The files of a table that one job saved."""
 
@@ -84,7 +85,7 @@ class RawTable:
         """Return all files."""
         return [file for part in self.parts.values() for file in part.values()]
 
-    @property
+    @cached_property
     def columns(self) -> list[RawColumn]:
         """Return the columns without the ids, in order: its own values at least, and companions that have a byte."""
         files = [(column, file) for part in self.parts.values() for column, file in part.items()]
@@ -95,6 +96,7 @@ class RawTable:
         """Return the rows that a rank has, by the size of its ids."""
         return self.parts[ps_id][IDS].size_bytes // _ID_BYTES if IDS in self.parts.get(ps_id, ()) else 0
 
+    @cached_property
     def dims(self) -> dict[RawColumn, int]:
         """Return the elements of a row of each column, as the files of most ranks have it; 0 where none has rows."""
         dims = {}
@@ -109,11 +111,15 @@ class RawTable:
 
     def faults(self) -> Iterator[tuple[str, str, int]]:
         """Yield (path, what is wrong with it, offset) for each file that cannot be whole or lacks another one."""
-        dims = self.dims()
+        dims = self.dims
         for ps_id, part in self.parts.items():
             for column in (IDS, *dims):
                 if column not in part:
-                    yield next(iter(part.values())).path, f"has no file of {column.slot or 'values'} beside it", 0
+                    yield (
+                        part[IDS if IDS in part else min(part)].path,
+                        f"has no file of {column.slot or 'values'} beside it",
+                        0,
+                    )
             rows, rest = self.rows(ps_id), part[IDS].size_bytes % _ID_BYTES if IDS in part else 0
             if rest:
                 message = f"ends inside an id, after {counted(rows, 'id')}"
@@ -185,7 +191,7 @@ def add_tables(
         message = f"{base_name(path)} {fault}"
         content.fail(file.shard, CorruptError(message, code="truncated", path=file.file.path, offset=offset))
     for table in tables:
-        rule, dims, owner = placement(table), table.dims(), companion_of(table, tables)
+        rule, dims, owner = placement(table), table.dims, companion_of(table, tables)
         for ps_id, part in table.parts.items():
             for column in table.columns if IDS in part else ():
                 if column in part:

@@ -50,7 +50,7 @@ def file_named(path: str) -> RawName | None:
     >>> name.table, name.ps_id, name.ps_num
     ('user', 4, 6)
     """
-    match = _FILE.fullmatch(path)
+    match = _FILE.fullmatch(path) if "_mht_" in path else None
     if match is None:
         return None
     folder, variable, kind = match[1] or "", match[2], match[7]
@@ -77,8 +77,8 @@ def _slot_of(table: RawTable, tables: Iterable[RawTable]) -> tuple[str, str]:
     """
     best = ("", "")
     for other in tables:
-        slot = _SLOT.fullmatch(table.name.removeprefix(other.name))
-        same = all(table.rows(ps_id) == other.rows(ps_id) for ps_id in table.parts | other.parts)
-        if slot and table.name.startswith(other.name) and same and len(other.name) > len(best[0]):
-            best = other.name, slot[1]
+        slot = _SLOT.fullmatch(table.name.removeprefix(other.name)) if table.name.startswith(other.name) else None
+        if slot and len(other.name) > len(best[0]):
+            same = all(table.rows(ps_id) == other.rows(ps_id) for ps_id in table.parts | other.parts)
+            best = (other.name, slot[1]) if same else best
     return best

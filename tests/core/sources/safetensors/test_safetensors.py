@@ -77,6 +77,29 @@ def _empty() -> tuple[Any, Any]:
     return np.empty(0, np.int64), np.empty((0, 2), np.float32)
 
 
+def test_parts_of_a_table_are_one_table(tmp_path: Path) -> None:
+    """Where an index says which tensors are parts of which table, as a cluster exports it, the parts are one table."""
+    (tmp_path / "step_1").mkdir()
+    weights: dict[str, str] = {}
+    parts = [f"t.0000{number}-of-00002" for number in (1, 2)]
+    for number, part in enumerate(parts):
+        tensors = {f"{part}.ids": np.array([number, number + 8]), f"{part}.vectors": np.full((2, 3), number, "<f4")}
+        save_file(tensors, str(tmp_path / f"step_1/model-0000{number + 1}-of-00002.safetensors"))
+        weights |= dict.fromkeys(tensors, f"model-0000{number + 1}-of-00002.safetensors")
+    note = {kind: [f"{part}.{kind}" for part in parts] for kind in ("ids", "vectors")}
+    document: dict[str, Any] = {"metadata": {"tables": {"t": note}}, "weight_map": weights}
+    index = tmp_path / "step_1/model.safetensors.index.json"
+    index.write_text(json.dumps(document))
+    with open_checkpoint(step(tmp_path, 1)) as checkpoint:
+        assert checkpoint.table_names == ["t"]
+        assert_rows(checkpoint, "t", np.array([0, 1, 8, 9]), np.repeat([[0], [1], [0], [1]], 3, axis=1).astype("<f4"))
+    for damaged in (3, {"t": 3}, {"t": {"vectors": 3}}, {"t": {"vectors": [3]}}):
+        document["metadata"]["tables"] = damaged
+        index.write_text(json.dumps(document))
+        with open_checkpoint(step(tmp_path, 1)) as checkpoint:
+            assert checkpoint.table_names == parts
+
+
 def test_a_missing_file_of_a_set(tmp_path: Path) -> None:
     """A file that the index lists, or that the numbers of the others announce, is missed by its name."""
     folder = copied("safetensors", 200, tmp_path)

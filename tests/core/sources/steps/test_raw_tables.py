@@ -43,7 +43,7 @@ def test_any_sizes(files: Mapping[str, int | None]) -> None:
     assert not stale
     assert all("t_emb_" in words or words.startswith("t: ") for words in claim.lacks)
     if not claim.lacks:
-        dims = table.dims()
+        dims = table.dims
         assert VALUES in dims
         for rank, column in itertools.product((0, 1), dims):
             width = 8 if column.slot else 4
