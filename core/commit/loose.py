@@ -8,7 +8,7 @@ a job has written again stays. While the index is not there, nothing has begun, 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from edl_ckpt.core.base.errors import RefusedError
@@ -38,24 +38,23 @@ def marks_of(directory: Directory, names: Iterable[str]) -> Marks:
     return {name: file_mark(state) for name, state in states.items() if state is not None}
 
 
-def move_out(root: Directory, trash: Directory, name: str, marks: Marks) -> bool:
-    """Move the files of a version into a directory of an entry of the trash; False when none was there any more."""
+def move_out(root: Directory, trash: Directory, name: str, names: Sequence[str]) -> bool:
+    """Move files of a version into a directory of an entry of the trash; False when none was there any more."""
     with trash.enter(name, make=True) as target:
-        return _move(root, target, marks, flush_after=1)
+        return _move(root, target, names, flush_after=1)
 
 
-def move_back(trash: Directory, root: Directory, name: str, marks: Marks) -> None:
+def move_back(trash: Directory, root: Directory, name: str, names: Sequence[str]) -> None:
     """Move the files of a version back, the index last. RefusedError when a name is taken."""
     with trash.enter(name) as source:
-        _move(source, root, {name: marks[name] for name in reversed(list(marks))}, flush_after=len(marks) - 1)
+        _move(source, root, names[::-1], flush_after=len(names) - 1)
     trash.rmdir(name)
 
 
-def _move(source: Directory, target: Directory, marks: Marks, flush_after: int) -> bool:
+def _move(source: Directory, target: Directory, names: Sequence[str], flush_after: int) -> bool:
     moved = False
-    for number, (name, mark) in enumerate(marks.items(), 1):
-        state = source.stat(name)
-        if state is not None and file_mark(state) == mark:
+    for number, name in enumerate(names, 1):
+        if source.stat(name) is not None:
             source.rename_new(name, target, name)
             moved = True
         if number == flush_after:  # a power cut keeps the order
@@ -64,22 +63,25 @@ def _move(source: Directory, target: Directory, marks: Marks, flush_after: int) 
     return moved
 
 
-def finish_publishing(root: Directory, stage: Directory, name: str, marks: Mapping[str, str]) -> bool:
+def finish_publishing(root: Directory, stage: Directory, name: str, marks: Marks) -> bool:
     """Move the rest of staged files to their places; False where a name is taken: then all of them are staged again."""
     try:
         if stage.is_directory(name):
-            move_back(stage, root, name, marks)
+            move_back(stage, root, name, list(marks))
     except RefusedError:
-        move_out(root, stage, name, marks)
+        move_out(root, stage, name, _those_of(root, marks))
     return is_there(root, marks)
 
 
-def is_there(directory: Directory, marks: Mapping[str, str]) -> bool:
-    """Say whether the file that goes out first, and comes in last, is in a directory."""
-    for name, mark in marks.items():
-        state = directory.stat(name)
-        return state is not None and file_mark(state) == mark
-    return False
+def is_there(root: Directory, marks: Marks) -> bool:
+    """Say whether the file that goes out first, and comes in last, is in a location."""
+    return next(iter(marks), "") in _those_of(root, marks)
+
+
+def _those_of(directory: Directory, marks: Marks) -> list[str]:
+    """Return the files in a directory that have their marks; a job may have written others of their names."""
+    present = marks_of(directory, marks)
+    return [name for name, mark in marks.items() if present.get(name) == mark]
 
 
 def finish_moves(root: Directory, trash: Directory, record: Mapping[str, Any]) -> None:
@@ -87,9 +89,9 @@ def finish_moves(root: Directory, trash: Directory, record: Mapping[str, Any]) -
     for name, marks in recorded_marks(record).items():
         if trash.is_directory(name):
             with trash.enter(name) as inside:
-                has_begun = is_there(inside, marks)
+                has_begun = inside.stat(next(iter(marks), name)) is not None
             if has_begun:
-                move_out(root, trash, name, marks)
+                move_out(root, trash, name, _those_of(root, marks))
 
 
 def recorded_marks(record: Mapping[str, Any]) -> dict[str, Marks]:

@@ -325,7 +325,7 @@ def judge_state(trial: Trial, point: Point, code: int, work: Path) -> Iterator[s
     ):
         return
     found = snapshot(work)
-    yield from _neither(trial, found)
+    yield from _neither(trial, found, torn=trial.command.torn and code != 0)
     if code == 0 and found != trial.new:
         yield f"success, but {_difference(found, trial.new)}"
     if code == NoSpaceError.exit_code and trial.command.one_step and found != trial.old:
@@ -335,8 +335,10 @@ def judge_state(trial: Trial, point: Point, code: int, work: Path) -> Iterator[s
         yield f"it ended by itself and left {', '.join(rest)}"
 
 
-def _neither(trial: Trial, found: State) -> Iterator[str]:
+def _neither(trial: Trial, found: State, *, torn: bool = False) -> Iterator[str]:
     for name in sorted({*found, *trial.old, *trial.new}):
+        if torn and "not whole" in getattr(found.get(name), "fingerprint", ""):
+            continue
         if found.get(name) not in (trial.old.get(name), trial.new.get(name)):
             yield f"{name} is {_shown(found.get(name))}: neither the old one nor the new"
     if trial.command.one_step and found not in (trial.old, trial.new):

@@ -15,6 +15,7 @@ from edl_ckpt.core.operations.prune.execute import prune
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.operations.save import Table
 from sweep_state import EXPORTS
+from system_runs import bundle_run, step_run
 
 SWEEPS_LEFTOVERS = True
 """Whether a later command removes what a killed one left; a row of `COMMANDS` may say otherwise with `sweeps`."""
@@ -54,6 +55,8 @@ class Command:
     """Items that come after the rest, and not again from a command that is refused because the rest is there."""
     one_step: bool = True
     then: tuple[str, ...] = ()
+    torn: bool = False
+    """Its files lie side by side: a kill, or the error of a removal, may leave a part of them to the next command."""
     sweeps: bool = SWEEPS_LEFTOVERS
 
 
@@ -98,11 +101,31 @@ def prepare_arrays(work: Path) -> None:
     export_version(resolve(parse_ref(f"{work}/run@30")), str(work / "arrays.safetensors"))
 
 
+def prepare_bundles(work: Path) -> None:
+    """Make a location with three bundles of TensorFlow, whose files lie side by side."""
+    bundle_run(work / "run")
+    (work / EXPORTS).mkdir()
+
+
+def prepare_bundle_trash(work: Path) -> None:
+    """Make the same, with two of them in the trash."""
+    prepare_bundles(work)
+    prune([str(work / "run")], Policy((Latest(1),)), trash=True)
+
+
+def prepare_steps(work: Path) -> None:
+    """Make a location with a step directory of TorchRec, and a directory in it."""
+    step_run(work / "run", (30,))
+    (work / EXPORTS).mkdir()
+
+
 _RESHARD = ("reshard", "run@30", "--ps", "3", "--workers", "1")
 _EXPORT = ("export", "run@30", "out/model.safetensors")
 _TWO = "2 shards in place"
 _THREE = "3 shards in place"
 _TRASHED = "2 shards in the trash"
+_CRASH = "crash ValueError"
+"""What ElasticDL's scan says of the names of other systems."""
 _LOSS = {"metrics": {"loss": 0.25}}
 _BOTH = {"metrics": {"loss": 0.25, "auc": 0.5}}
 _AWAY = {"place": "in the trash"}
@@ -212,6 +235,50 @@ ROWS = (
         ("copy", "run@30", "other", "--workers", "1"),
         {"other@30": _TWO, "other latest": "version-30", "other 30.json": _LOSS},
         ((RENAME, 1, KILL), ("pwrite64", 2, "retval=20"), ("fsync", 2, EIO), ("?rename,?renameat", 4, EIO)),
+        one_step=False,
+    ),
+    Command(
+        "prune of bundles",
+        prepare_bundles,
+        ("prune", "run", "--keep", "1", "--yes"),
+        {"run@10": None, "run@20": None},
+        ((RENAME, 3, KILL), (RENAME, 2, EIO)),
+        one_step=False,
+        torn=True,
+    ),
+    Command(
+        "prune --trash of bundles",
+        prepare_bundles,
+        ("prune", "run", "--keep", "1", "--yes", "--trash"),
+        {"run@10": _TRASHED, "run@20": _TRASHED},
+        ((RENAME, 3, KILL), (RENAME, 3, EIO)),
+        one_step=False,
+        torn=True,
+    ),
+    Command(
+        "undo of bundles",
+        prepare_bundle_trash,
+        ("undo", "run"),
+        {"run@10": _TWO, "run@20": _TWO},
+        ((RENAME, 2, KILL), (RENAME, 2, EIO)),
+        one_step=False,
+        torn=True,
+    ),
+    Command(
+        "copy of a bundle",
+        prepare_bundles,
+        ("copy", "run@30", "other", "--workers", "1"),
+        {"other@30": _TWO, "other latest": _CRASH},
+        ((RENAME, 6, KILL), ("fsync", 2, EIO)),
+        one_step=False,
+        torn=True,
+    ),
+    Command(
+        "copy of a step directory",
+        prepare_steps,
+        ("copy", "run@30", "other", "--workers", "1"),
+        {"other@30": _TWO, "other latest": _CRASH},
+        ((RENAME, 3, KILL), ("fsync", 2, EIO)),
         one_step=False,
     ),
     Command(

@@ -49,6 +49,7 @@ def snapshot(work: Path) -> State:
         for where, top, documents in (
             ("in place", place, place / STATE_DIR / "meta-0"),
             *(("in the trash", entry, entry / "meta") for entry in kept),
+            *(("in the trash", inside, inside / "meta") for entry in kept for inside in entry.glob("*.index")),
         ):
             for version in list_versions(str(top)).versions:
                 state.setdefault(f"{location}@{version.version}", _found(version, where))
@@ -74,7 +75,7 @@ def _found(version: Version, where: str) -> FoundVersion:
     fingerprint = result.fingerprint or "none"
     if not result.ok:
         fingerprint = f"not whole: {', '.join(sorted({f.code for f in result.findings}))}"
-    return FoundVersion(where, version.ps_num, fingerprint, _digest(Path(s.path) for s in version.shards))
+    return FoundVersion(where, version.ps_num, fingerprint, _digest(Path(file.path) for file in version.files))
 
 
 def _document(path: Path) -> Any:

@@ -16,11 +16,11 @@ from edl_ckpt.core.base.words import base_name
 from edl_ckpt.core.commit.deletion.records import TrashEntry
 from edl_ckpt.core.commit.journal import Journal, deletions_bytes
 from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.sources.registry import completes
+from edl_ckpt.core.sources.registry import completes, number_named, version_names
 from edl_ckpt.core.state.holder import LostLockError, prove_lock
 from edl_ckpt.core.state.index import Known, content_digest, marked_files
 from edl_ckpt.core.state.owner import describe
-from edl_ckpt.core.state.paths import JOURNAL, META_DIR, STAGE_DIR, seal_file, version_file
+from edl_ckpt.core.state.paths import JOURNAL, META_DIR, STAGE_DIR, metadata_owner, seal_file, version_file
 from edl_ckpt.core.storage import Location, ObjectStore
 from edl_ckpt.core.storage.interface import lists_marks
 
@@ -198,12 +198,22 @@ def _remove_files(store: ObjectStore, batch: Sequence[_Doomed]) -> None:
         if number:
             prove_lock(store.location)
         wanted = [path for path, doomed in files.items() if doomed.error is None]
+        if number == len(steps) - 1:
+            wanted = _not_shared(store, batch, wanted)
         for path, error in store.remove_each(wanted).items():
             files[path].error = files[path].error or error
     for doomed in batch:
         for folder in sorted({doomed.directory, *map(os.path.dirname, doomed.rest)} - {""}, reverse=True):
             store.remove_directory(folder)
     prove_lock(store.location)
+
+
+def _not_shared(store: ObjectStore, batch: Sequence[_Doomed], files: Sequence[str]) -> list[str]:
+    """Return the files of metadata that no other directory with the same number needs, as `step_7` and `7`."""
+    if all(doomed.directory in version_names(doomed.number) for doomed in batch):
+        return list(files)
+    numbers = set(map(number_named, store.names("")))
+    return [path for path in files if metadata_owner(base_name(path)) not in numbers]
 
 
 def _write_intent(store: ObjectStore, journal: str, batch: Sequence[_Doomed], known: Known) -> None:

@@ -237,10 +237,10 @@ def _move(directory: Directory, name: str, to: Directory, new: str) -> bool:
 def _move_files(root: Directory, trash: Directory, name: str, marks: Marks) -> bool:
     """Move the loose files of a version into the trash; after an error, they go back where that is possible."""
     try:
-        return move_out(root, trash, name, marks)
+        return move_out(root, trash, name, list(marks))
     except EdlCkptError:
         with suppress(EdlCkptError):
-            move_back(trash, root, name, marks)
+            move_back(trash, root, name, list(marks))
         raise
 
 
@@ -313,7 +313,10 @@ def _forget(directory: Directory, folder: str, numbers: Iterable[int]) -> list[E
 def _restore(root: Directory, trash: Directory, entry: TrashEntry, location: Location) -> None:
     """Move the versions that a record names, and their metadata, out of the trash."""
     marks = recorded_marks(read_record(trash)[0])
-    taken = [name for name in entry.recorded for one in marks.get(name, [name]) if root.stat(one) is not None]
+    taken = [name for name in entry.recorded if name not in marks and root.stat(name) is not None]
+    for name in marks.keys() & {*entry.recorded}:
+        with trash.enter(name) as inside:  # an interrupted undo has put some of them back
+            taken += [one for one in marks[name] if inside.stat(one) and root.stat(one)]
     if taken:
         raise RefusedError(
             f"{taken[0]} exists again; nothing was restored",
@@ -323,7 +326,7 @@ def _restore(root: Directory, trash: Directory, entry: TrashEntry, location: Loc
     with COMMIT:
         for name in entry.recorded:
             if name in marks:
-                move_back(trash, root, name, marks[name])
+                move_back(trash, root, name, list(marks[name]))
             else:
                 trash.rename_new(name, root, name)
         if entry.metadata:

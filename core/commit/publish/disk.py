@@ -358,7 +358,7 @@ def put_in_place(root: Directory, stage: Directory, journal: Journal) -> None:
     _take_seal(root, META_DIR, journal.version, stage, _OLD_SEAL)
     if not journal.replaces:
         if journal.loose:
-            move_back(stage, root, name, journal.marks)
+            move_back(stage, root, name, list(journal.marks))
         else:
             stage.rename_new(name, root, name)
         settle_stage(root, stage)

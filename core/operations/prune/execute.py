@@ -319,7 +319,7 @@ def doomed_shards(
     versions: Sequence[Version], ps_id: int, ps_num: int, keep: int, *, leftovers: bool = False
 ) -> Iterator[tuple[Version, str | None]]:
     """Yield the versions that lose a shard, with its path; None stands for one that is an empty directory."""
-    versions = prunable(versions)
+    versions = [version for version in prunable(versions) if version.is_elasticdl]
     shards: dict[int, list[tuple[Version, str]]] = {ps_id: []}
     for version in versions:
         if version.state not in {State.MIXED, State.UNREADABLE} and not version.linked:
