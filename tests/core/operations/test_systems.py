@@ -18,23 +18,31 @@ from edl_ckpt.core import (
     add_tag,
     execute_copy,
     list_versions,
+    location_lock,
     plan_copy,
+    read_policy,
     recover,
     reshard_version,
     resolve,
     save_checkpoint,
     set_metrics,
     set_note,
+    store_policy,
     verify_version,
+    wait_for_version,
 )
 from edl_ckpt.core.base.errors import RefusedError, UnsupportedError, UsageError
+from edl_ckpt.core.commit.kinds import kind_of
 from edl_ckpt.core.model.versions import State
 from edl_ckpt.core.operations.prune.execute import prune as prune_locations
 from edl_ckpt.core.operations.prune.guards import Guards
 from edl_ckpt.core.operations.prune.retention import Latest
 from edl_ckpt.core.operations.undo import undo
 from edl_ckpt.core.operations.verify.check import verify_and_seal
+from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.beneath import Directory
+from edl_ckpt.core.storage.s3.store import S3Store
+from edl_ckpt.core.storage.s3.upload import Upload
 from forked import run_forked
 from s3_fixtures import Bucket
 from system_runs import bundle_run, settled, step_run, tree
@@ -260,3 +268,106 @@ def test_killed_between_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s
         if numbers(run) == [20, 30]:
             undo(str(run))
         assert tree(run) == before
+
+
+def test_other_stores(tmp_path: Path, make: Make) -> None:
+    """Any file system of fsspec takes copies in sub-directories, gives them back, and loses what a prune deletes."""
+    import fsspec
+
+    run, place = make(tmp_path / "run"), "memory://systems/run"
+    try:
+        copy_versions(list_versions(str(run)).versions, place)
+        check_whole(place, 10, 20, 30)
+        assert prune(place) == [f"{place}@10", f"{place}@20"]
+        check_whole(place, 30)
+        left = fsspec.filesystem("memory").find("/systems/run", withdirs=True)
+        assert not [name for name in left if "/step_10" in name or "ckpt-10" in name]
+    finally:
+        fsspec.filesystem("memory").rm("/systems", recursive=True)
+
+
+def ends_at(monkeypatch: pytest.MonkeyPatch, of: type, name: str, number: int, action: Callable[[], object]) -> None:
+    """Run an action in a process that ends right before a call of a method, the first of so many that go on."""
+    method, calls = getattr(of, name), []
+
+    def counted(*args: object, **kwargs: object) -> object:
+        calls.append(args)
+        if len(calls) == number:
+            os._exit(KILLED)
+        return method(*args, **kwargs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(of, name, counted)
+        assert run_forked(action) == KILLED
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_killed_deletion_on_s3(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Make, s3: Bucket, number: int
+) -> None:
+    """Killed before its index goes, after that, or when only its metadata is left: the next command finishes it."""
+    s3.upload(make(tmp_path / "run"))
+    set_note(at(s3.url, 10), "first")
+    ends_at(monkeypatch, S3Store, "remove_each", number, partial(prune, s3.url, keep=2))
+    assert at(s3.url).version == 30
+    recover(s3.url)
+    check_whole(s3.url, 20, 30)
+    assert not [key for key in s3.objects() if "10" in key.removeprefix("run/.edl-ckpt-0/")]
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_killed_copy_on_s3(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Make, s3: Bucket, number: int
+) -> None:
+    """Killed before an object is completed, a copy is no whole version; the same copy goes on, and completes it."""
+    run = make(tmp_path / "run")
+    ends_at(monkeypatch, Upload, "complete", number, partial(copy_versions, [at(run, 20)], s3.url))
+    assert not any(key.endswith((".index", ".metadata")) for key in s3.objects())
+    copied = copy_versions([at(run, 20)], s3.url).copied[0]
+    assert copied.resumed_bytes == copied.size_bytes
+    check_whole(s3.url, 20)
+    assert (s3.state(), s3.open_uploads()) == ([], [])
+
+
+def test_number_of_two_on_s3(tmp_path: Path, s3: Bucket) -> None:
+    """The metadata of a number stays when one of two directories with it is deleted."""
+    s3.upload(step_run(tmp_path / "run", (100, 200)))
+    set_note(at(s3.url, 100), "kept")
+    s3.upload(step_run(tmp_path / "other", (100,), "checkpoint-"))
+    doomed = next(v for v in list_versions(s3.url).versions if v.path.endswith("/checkpoint-100"))
+    store = open_store(s3.url)
+    with location_lock(s3.url, "test"):
+        assert kind_of(store).trash.delete([doomed]).deleted == (doomed,)
+    assert at(s3.url, 100).note == "kept"
+
+
+def test_without_renames_of_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Make) -> None:
+    """Where a directory cannot be renamed, as on overlayfs, a prune removes its files, the index first."""
+    run, rename, removed = make(tmp_path / "run"), Directory.rename, []
+
+    def renamed(directory: Directory, name: str, to: Directory, new: str) -> None:
+        if name.startswith("step_"):
+            raise UnsupportedError("cannot be renamed", path=name)
+        rename(directory, name, to, new)
+
+    monkeypatch.setattr(Directory, "rename", renamed)
+    unlink = Directory.unlink
+
+    def unlinked(directory: Directory, name: str) -> None:
+        removed.append(name)
+        unlink(directory, name)
+
+    monkeypatch.setattr(Directory, "unlink", unlinked)
+    assert prune(run) == [f"{run}@10", f"{run}@20"]
+    check_whole(run, 30)
+    assert sorted(os.listdir(run)) == sorted({name.partition("/")[0] for name in tree(run)})
+    assert "step" not in run.name or removed[0] == ".metadata"
+
+
+def test_policy_and_wait(tmp_path: Path, make: Make) -> None:
+    """A stored policy prunes, and `wait` returns a step that is whole."""
+    run = make(tmp_path / "run")
+    store_policy(str(run), Policy((Latest(2),)))
+    assert read_policy(str(run)) == Policy((Latest(2),))
+    assert prune_locations([str(run)], Policy()).deleted == (f"{run}@10",)
+    assert wait_for_version(str(run), timeout_seconds=5.0).version == at(run, 30)
