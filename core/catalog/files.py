@@ -108,8 +108,9 @@ def check_is_no_file(location: Location) -> None:
 def check_in_location(version: Version) -> None:
     """Raise RefusedError for a checkpoint in a file by itself, which has no location that could be changed."""
     if version.is_alone:
+        what = "file" if version.is_elasticdl else "checkpoint"
         raise RefusedError(
-            "a file by itself is in no location: it has no metrics, tags, note or seal, and is never replaced",
+            f"a {what} by itself is in no location: it has no metrics, tags, note or seal, and is never replaced",
             path=version.path,
             hint="make a version of it: " + command("import", version.path, f"LOCATION@{version.version}", "--ps", "N"),
         )

@@ -139,17 +139,12 @@ def _entry(
         error = has_no_number(version, target)
         return CopyEntry(version, version.ref, refused=True, why=error.message, hint=error.hint or "")
     if version.is_alone or (version.is_file and version.is_elasticdl):
-        why, instead = "one file without shards cannot be copied", _instead(version, target)
-        return CopyEntry(version, to, refused=True, why=why, hint=instead)
+        what = "one file without shards" if version.is_elasticdl else "a checkpoint by itself, in no location,"
+        return CopyEntry(version, to, refused=True, why=f"{what} cannot be copied", hint=_instead(version, target))
     if unsafe := [name for name in version.sizes if not is_inside(name)]:
         return CopyEntry(version, to, refused=True, why=f"no file can have the name {unsafe[0]!r} in a copy")
     if not existing:
-        others = sorted({other.name for layout in layouts_of_copy(version) for other in apart(layout, beside)})
-        if not others:
-            return CopyEntry(version, to, beside=beside)
-        why = f"a copy keeps its {version.layout.name} layout, and the location has versions in the "
-        why += f"{' and '.join(others)} layout"
-        return CopyEntry(version, to, refused=True, why=why, hint=_instead(version, target))
+        return _beside_others(version, to, beside)
     there = existing[0]
     if there.state is not State.COMPLETE or not there.fingerprint:
         return _unsealed_entry(version, to, there, store)
@@ -161,7 +156,19 @@ def _entry(
     return CopyEntry(version, to, refused=True, why="exists there already with other content")
 
 
-def _instead(version: Version, target: Location) -> str:
+def _beside_others(version: Version, to: str, beside: frozenset[Layout]) -> CopyEntry:
+    """Return the entry of a version that is not at the target: refused beside versions that it must not lie beside."""
+    others = {other for layout in layouts_of_copy(version) for other in apart(layout, beside)}
+    if not others:
+        return CopyEntry(version, to, beside=beside)
+    names = " and ".join(sorted({layout.name for layout in others}))
+    why = f"a copy keeps its {version.layout.name} layout, and the location has versions in the {names} layout"
+    if {layout.system for layout in others} != {version.layout.system}:
+        why += ": ElasticDL's scan crashes on the names of other systems"
+    return CopyEntry(version, to, refused=True, why=why, hint=_instead(version, to.rpartition("@")[0]))
+
+
+def _instead(version: Version, target: Location | str) -> str:
     """Return the command that writes a version that cannot be copied."""
     return "try: " + command("reshard", version.ref, "--ps", str(version.ps_num), "--output", str(target))
 

@@ -172,7 +172,7 @@ def test_systems_and_elasticdl(tmp_path: Path, make: Make) -> None:
     run = make(tmp_path / "run")
     save_small(tmp_path / "ours", 7)
     for source, target in ((at(run), tmp_path / "ours"), (at(tmp_path / "ours"), run)):
-        with pytest.raises(RefusedError, match="layout"):
+        with pytest.raises(RefusedError, match="scan crashes on the names of other systems"):
             copy_versions([source], str(target))
     with pytest.raises(RefusedError, match="ElasticDL's scan crashes"):
         save_checkpoint(str(run), 40, 1, variables={}, tables={})
@@ -210,6 +210,19 @@ def test_seal_of_all_files(tmp_path: Path) -> None:
     assert str(finding.path or finding.message).endswith("job/config.json")
     path.unlink()
     assert any("job/config.json" in f.message for f in verify_version(at(run)).findings)
+
+
+def test_a_checkpoint_by_itself(tmp_path: Path) -> None:
+    """A directory that is a checkpoint, and no step of a location, has no metadata, no seal, and no copy."""
+    final = tmp_path / "final"
+    shutil.copytree(step_run(tmp_path / "run", (10,)) / "step_10", final)
+    version = resolve(str(final))
+    for refused in (lambda: add_tag(version, "good"), lambda: copy_versions([version], str(tmp_path / "other"))):
+        with pytest.raises(RefusedError, match="by itself"):
+            refused()
+    with pytest.raises(RefusedError, match="by itself"):
+        verify_and_seal(version)
+    assert sorted(os.listdir(tmp_path)) == ["final", "run"]
 
 
 def test_nothing_in_a_step(tmp_path: Path) -> None:
