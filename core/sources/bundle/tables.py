@@ -1,7 +1,8 @@
 """Tables in a bundle: `NAME-keys` and `NAME-values`, as DeepRec, TFPlus and TFRA save them, in parts or not.
 
-DeepRec's `NAME/part_3-keys` and TFRA's `NAME_mht_4of8-keys` are parts of the table NAME. Frequencies, versions and an
-optimizer's slots are companions. Whatever does not fit is left to be a variable.
+DeepRec's `NAME/part_3-keys` and TFRA's `NAME_mht_4of8-keys` are parts of the table NAME. So are those of TFRA's saved
+objects, `.../tables_of_VARIABLE/3/.ATTRIBUTES/table-keys`. Frequencies, versions and an optimizer's slots
+are companions. Whatever does not fit is left to be a variable.
 """
 
 from __future__ import annotations
@@ -20,7 +21,12 @@ from edl_ckpt.core.sources.bundle.data_files import DataFile, DataFiles
 from edl_ckpt.core.sources.bundle.index import Index, StoredTensor
 
 _COMPANIONS: Final = ("freqs", "versions")
-_PART: Final = re.compile(r"/part_([0-9]{1,9})(?![^/])|_mht_([0-9]{1,9})of[0-9]+$", re.ASCII)
+_PARTS: Final = [
+    re.compile(r"(.*)/part_([0-9]{1,9})((?:/.*)?)", re.ASCII | re.DOTALL),
+    re.compile(r"(.*)_mht_([0-9]{1,9})of[0-9]+()", re.ASCII | re.DOTALL),
+    re.compile(r"(.*/tables_of_[^/]+)/([0-9]{1,9})/\.ATTRIBUTES/table()", re.ASCII | re.DOTALL),
+]
+"""How parts are spelled: the table's name without the part's number is the first group and the third one."""
 _ENCODINGS: Final = {9: Encoding.INT64, 23: Encoding.UINT64, 3: Encoding.INT32}
 
 
@@ -72,10 +78,8 @@ def find_tables(index: Index) -> list[KeyedTable]:
     for stem in (name.removesuffix("-keys") for name in index.tensors if name.endswith("-keys")):
         keys, values = index.tensors[f"{stem}-keys"], index.tensors.get(f"{stem}-values")
         if values is not None and _are_rows(keys, values, 2) and keys.dtype in _ENCODINGS and values.shape[1]:
-            *_, match = None, *_PART.finditer(stem)
-            name, number = stem, -1
-            if match is not None:
-                name, number = stem[: match.start()] + stem[match.end() :], int(match[1] or match[2])
+            match = next(filter(None, (pattern.fullmatch(stem) for pattern in _PARTS)), None)
+            name, number = (match[1] + match[3], int(match[2])) if match else (stem, -1)
             by_name[name].append(KeyedPart(number, stem, keys, values))
     tables: dict[str, KeyedTable] = {}
     for name, parts in by_name.items():

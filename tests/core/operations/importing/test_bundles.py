@@ -53,6 +53,7 @@ def imported(source: Path | str, target: Path, names: NameMap | None = None) -> 
         ("saved_model/1", "saved_model"),
         ("deeprec@100", "deeprec"),
         ("sharded/model.ckpt-40.index", "sharded"),
+        ("tfra", "tfra"),
     ],
 )
 def test_values(source: str, folder: str, tmp_path: Path) -> None:

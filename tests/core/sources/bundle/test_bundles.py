@@ -24,6 +24,8 @@ REFS = {
     "partitioned": "partitioned@30",
     "saved_model": "saved_model@1",
     "sharded": "sharded@40",
+    "tfra": "tfra@1",
+    "tfra_graph": "tfra_graph@3",
 }
 
 

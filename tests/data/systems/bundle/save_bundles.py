@@ -7,8 +7,10 @@ import sys
 from typing import Any
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
 import numpy as np
 import tensorflow as tf
+from tensorflow_recommenders_addons import dynamic_embedding as de
 
 out = sys.argv[1]
 rng = np.random.default_rng(7)
@@ -102,7 +104,30 @@ def sharded() -> None:
     tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=prefixes, destination_prefix=f"{out}/sharded/model.ckpt-40")
 
 
+def tfra() -> None:
+    """Write tables of TFRA on three devices: in a checkpoint of objects, and by a saver of a graph."""
+    ids = np.sort(rng.choice(1 << 40, 60, replace=False)).astype(np.int64) - (1 << 30)
+    vectors = rng.standard_normal((60, 4)).astype(np.float32)
+
+    def made(name: str) -> Any:
+        return de.get_variable(name, key_dtype=tf.int64, value_dtype=tf.float32, dim=4, devices=["/CPU:0"] * 3)
+
+    for name in ("tfra.v/tables_of_user", "tfra_graph.item/item"):
+        expected.update({f"{name}.ids": ids, f"{name}.vectors": vectors})
+    user = made("user")
+    user.upsert(tf.constant(ids), tf.constant(vectors))
+    tf.train.Checkpoint(v=user).save(f"{out}/tfra/ckpt")
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        item = made("item")
+        filled = item.upsert(tf.constant(ids), tf.constant(vectors))
+        session.run(tf.compat.v1.global_variables_initializer())
+        session.run(filled)
+        saver = tf.compat.v1.train.Saver()
+        saver.save(session, f"{out}/tfra_graph/model.ckpt", global_step=3, write_meta_graph=False)
+
+
 partitioned()
 saved_model()
 sharded()
+tfra()
 np.savez_compressed(f"{out}/expected.npz", **expected)
