@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 from safetensors.numpy import save_file
 
-from edl_ckpt.core import open_checkpoint
+from edl_ckpt.core import list_versions, open_checkpoint, verify_version
 from edl_ckpt.core.model.versions import State
-from foreign import step
+from foreign import run_judge, step
 
 Arrays = dict[str, npt.NDArray[Any]]
 KINDS = ("<f8", "<f4", "<f2", "<i8", "<i4", "<i2", "<i1", "<u8", "<u4", "<u2", "<u1", "bool")
@@ -66,3 +66,16 @@ def test_sets_of_huggingface_hub(tmp_path: Path) -> None:
             index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
             (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
         assert_equal(folder.parent, state)
+
+
+@pytest.mark.frameworks
+def test_directories_of_a_trainer(tmp_path: Path) -> None:
+    """Each directory that a transformers Trainer saved is a version with the values of the model at that step."""
+    run_judge("EDL_CKPT_TEST_TORCH_PYTHON", "trainer.py", str(tmp_path))
+    versions = list_versions(str(tmp_path / "run")).versions
+    assert [(version.version, version.state) for version in versions] == [(n, State.COMPLETE) for n in (2, 4, 6)]
+    for version in versions:
+        with open_checkpoint(version) as checkpoint, np.load(tmp_path / f"{version.version}.npz") as truth:
+            assert set(checkpoint.variable_names) == set(truth.files)
+            assert all((checkpoint.variable(name) == truth[name]).all() for name in truth.files)
+        assert verify_version(version, level="deep").ok
