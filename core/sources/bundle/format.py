@@ -36,6 +36,11 @@ class BundleFiles:
     index: str = ""
     data: dict[tuple[int, int], str] = field(default_factory=dict)
 
+    @property
+    def is_part(self) -> bool:
+        """Return True for a part of a bundle that a saver has not merged yet."""
+        return self.prefix.rpartition("/")[0].endswith("_temp")
+
     def name_of(self, number: int, count: int) -> str:
         """Return the name of a data file."""
         return f"{self.prefix}.data-{number:05}-of-{count:05}"
@@ -57,7 +62,7 @@ def bundles(names: Iterable[str]) -> list[BundleFiles]:
                 bundle.index = name
             else:
                 bundle.data[int(match[2]), int(match[3])] = name
-    merged = [bundle for prefix, bundle in every.items() if not prefix.rpartition("/")[0].endswith("_temp")]
+    merged = [bundle for bundle in every.values() if not bundle.is_part]
     return sorted(merged or every.values(), key=lambda bundle: bundle.prefix)
 
 
@@ -83,6 +88,8 @@ def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | No
     every = bundles(files)
     if not every:
         return None
+    if every[0].is_part:
+        return Claim({}, None, lacks=[f"{counted(len(every), 'part')} of a bundle, not merged yet: {every[0].prefix}"])
     newest = digests.get(STATE_FILE)
     named = [bundle for bundle in every if bundle.prefix == newest] or every
     bundle, known = named[0], digests.get(named[0].index)

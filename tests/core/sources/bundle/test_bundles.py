@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bundle_files import write_bundle
 from edl_ckpt.core import Checkpoint, list_versions, look_up, open_checkpoint, verify_version
 from edl_ckpt.core.kernel.checksums import crc32c
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import ShardIndex
+from edl_ckpt.core.model.versions import State
 from places import DATA
 
 BUNDLES = DATA / "systems" / "bundle"
@@ -155,3 +157,24 @@ def test_a_listing_says_what_is_missing(tmp_path: Path) -> None:
     (wrong,) = lacks[4]
     assert "the checksum of a block is wrong" in wrong
     assert lacks[5] == ()
+
+
+def test_several_bundles_in_one_step(tmp_path: Path) -> None:
+    """Of several bundles in the directory of a step, that counts which its file `checkpoint` names; else none can."""
+    for number in (1, 2):
+        write_bundle(tmp_path / f"step_5/m-{number}", {"v": np.full(2, number)})
+    write_bundle(tmp_path / "step_5/m-2_temp/part-00000-of-00001", {"v": np.zeros(2)})
+    (version,) = list_versions(str(tmp_path)).versions
+    assert version.state is State.UNREADABLE
+    assert "2 bundles in one directory (m-1, m-2)" in version.why_unreadable
+    (tmp_path / "step_5/checkpoint").write_text('model_checkpoint_path: "/job/step_5/m-2"\n')
+    with open_checkpoint(f"{tmp_path}@5") as checkpoint:
+        assert checkpoint["v"].tolist() == [2, 2]
+
+
+def test_a_bundle_that_is_being_merged(tmp_path: Path) -> None:
+    """Parts that a saver has not merged yet make a step that is incomplete, or being written, even if each is whole."""
+    write_bundle(tmp_path / "step_5/m_temp/part-00000-of-00001", {"v": np.zeros(2)})
+    (version,) = list_versions(str(tmp_path), grace_seconds=0).versions
+    assert version.state is State.INCOMPLETE
+    assert version.lacks == ("1 part of a bundle, not merged yet: m_temp/part-00000-of-00001",)
