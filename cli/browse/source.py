@@ -11,15 +11,16 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError
-from edl_ckpt.core.catalog.files import file_version, named_file
+from edl_ckpt.core.catalog.files import directory_alone, named_file, named_step
 from edl_ckpt.core.catalog.listing import list_versions, pick, resolve, split_version_dir
+from edl_ckpt.core.model.versions import CheckpointRef
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.sources.registry import is_uuid
 
 if TYPE_CHECKING:
     from edl_ckpt.core.base.progress import Reporter
     from edl_ckpt.core.model.listings import Listing
-    from edl_ckpt.core.model.versions import CheckpointRef, Version
+    from edl_ckpt.core.model.versions import Version
     from edl_ckpt.core.operations.summary import CheckpointSummary
     from edl_ckpt.core.operations.verify.findings import VerifyResult
     from edl_ckpt.core.storage.location import Location
@@ -34,14 +35,15 @@ def begin(ref: CheckpointRef, reporter: Reporter) -> tuple[Listing | None, Versi
 
     'latest' is no choice: the listing is shown. Errors as those of `resolve`.
     """
-    alone = named_file(ref)
-    if alone is not None:
+    if alone := named_step(ref) or named_file(ref):
         return None, alone
     if ref.version == "latest" and (split_version_dir(ref.location) or is_uuid(ref.location.split()[1])):
         with suppress(EdlCkptError):  # a checkpoint_dir may have such a name, too
             version = resolve(ref, reporter=reporter)
             return list_versions(version.location), version
     listing = list_versions(ref.location)
+    if not listing.versions and ref.version == "latest" and (alone := directory_alone(ref.location)):
+        return None, alone
     return listing, None if ref.version == "latest" else pick(listing, ref.version)
 
 
@@ -55,9 +57,8 @@ def below(location: Location, reporter: Reporter) -> list[Location]:
 def again(version: Version) -> Version:
     """Return a version as it is listed now; NotFoundError when it is gone."""
     if version.is_alone:
-        found = file_version(version.location.with_url(version.path))
-    else:
-        found = next((v for v in list_versions(version.location).versions if v.path == version.path), None)
+        return resolve(CheckpointRef(version.location.with_url(version.path), "latest"))
+    found = next((v for v in list_versions(version.location).versions if v.path == version.path), None)
     if found is None:
         raise NotFoundError("the version is gone", path=version.ref)
     return found

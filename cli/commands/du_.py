@@ -18,11 +18,15 @@ def du_command(
     run@100: its tables and variables, from headers.
     """
     from edl_ckpt.cli.render import du as render
+    from edl_ckpt.core.catalog.files import directory_alone, named_step
     from edl_ckpt.core.operations.summary import summarize
     from edl_ckpt.core.operations.usage import measure_usage
     from edl_ckpt.core.reading.reader import open_checkpoint
 
-    if "@" in (ref or "").rpartition("/")[2]:
+    parsed = parsed_ref(ref, out)
+    is_version = "@" in (ref or "").rpartition("/")[2] or named_step(parsed) is not None
+    usage = None if is_version else measure_usage(parsed.location)
+    if usage is None or (not usage.versions and directory_alone(parsed.location)):
         with open_checkpoint(resolve_ref(ref, out)) as checkpoint:
             summary = summarize(checkpoint.version, checkpoint.shards)
         out.show(
@@ -31,7 +35,6 @@ def du_command(
             lambda: render.version_rows(summary),
         )
         return
-    usage = measure_usage(parsed_ref(ref, out).location)
     out.show(lambda: render.document(usage), render.human(usage), lambda: render.rows(usage))
     out.warn(*usage.problems)
     out.conclude(ok=not usage.problems)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.manual.marks import READS, declared
 from edl_ckpt.cli.options.common import Every, Ref, flag, option, resolve_ref, warn_of_seal
 from edl_ckpt.cli.terminal.output import Output
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.operations.stats import TensorStats
 
 
 @declared("inspect run@100", "inspect run@100 --table user_embedding --stats", exits=READS, rows=True)
@@ -25,7 +29,6 @@ def inspect_command(
     """
     from edl_ckpt.cli.render import inspect as render
     from edl_ckpt.core.base.errors import IncompleteError
-    from edl_ckpt.core.operations.stats import tensor_stats
     from edl_ckpt.core.operations.summary import select, summarize
     from edl_ckpt.core.reading.reader import open_checkpoint
 
@@ -35,7 +38,11 @@ def inspect_command(
         whole = summarize(version, checkpoint.shards)
         summary = select(whole, shard=shard, table=table, variable=variable)
         names, tables = [v.name for v in summary.variables], [t.name for t in summary.tables]
-        found = tensor_stats(checkpoint, variables=names, tables=tables, reporter=out) if stats else ()
+        found: Sequence[TensorStats] = ()
+        if stats:
+            from edl_ckpt.core.operations.stats import tensor_stats
+
+            found = tensor_stats(checkpoint, variables=names, tables=tables, reporter=out)
         out.detail(f"read {checkpoint.bytes_read} bytes of {version.size_bytes}")
     out.show(
         lambda: render.document(summary, found),

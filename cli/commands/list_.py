@@ -160,6 +160,7 @@ def _listing(where: Location, grace_seconds: float) -> tuple[Listing, str]:
     """Return the listing of a location, and ''; of the directory of a version, that of its location, and its path."""
     from edl_ckpt.core.base.progress import SILENT
     from edl_ckpt.core.catalog.listing import list_versions, resolve
+    from edl_ckpt.core.model.listings import Listing
     from edl_ckpt.core.model.versions import CheckpointRef
 
     listing = list_versions(where, grace_seconds=grace_seconds)
@@ -169,6 +170,8 @@ def _listing(where: Location, grace_seconds: float) -> tuple[Listing, str]:
         version = resolve(CheckpointRef(where, "latest"), grace_seconds=grace_seconds, reporter=SILENT)
     except EdlCkptError:
         return listing, ""
+    if version.is_alone:
+        return Listing(where, (version,)), ""
     return list_versions(version.location, grace_seconds=grace_seconds), version.path
 
 

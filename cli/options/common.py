@@ -147,19 +147,19 @@ def resolve_ref(ref: str | None, out: Output, *, to_change: bool = False, aloud:
     With `to_change`, the work of a killed command in the location is finished or undone first, and a checkpoint in a
     file by itself is refused. With `aloud`, the command says which version it takes when none was named.
     """
-    from edl_ckpt.core.catalog.files import check_in_location, named_file
+    from edl_ckpt.core.catalog.files import check_in_location, named_file, named_step
     from edl_ckpt.core.catalog.listing import resolve
 
     parsed = parsed_ref(ref, out)
     if to_change:
         from edl_ckpt.core.commit.repair.recovery import settle_first
 
-        alone = named_file(parsed)
-        if alone is not None:
+        if alone := named_step(parsed) or named_file(parsed):
             check_in_location(alone)
-
         settle_first(parsed.location, reporter=out)
     version = resolve(parsed, reporter=out)
+    if to_change:
+        check_in_location(version)
     if aloud and not is_named(ref, parsed, version):
         out.say(f"{escaped(version.ref)} is the newest complete version")
     return version

@@ -123,7 +123,7 @@ class VersionCells:
 
     def __init__(self, listing: Listing, metrics: Sequence[str], versions: Sequence[Version], now: float) -> None:
         self._newest, self._now, self._metrics = listing.newest, now, metrics
-        self._is_mixed = len({version.layout.system for version in listing.versions}) > 1
+        self._is_mixed = len({version.layout.system for version in versions}) > 1
         self._best = best_paths(listing, metrics)
         self._largest = max((v.size_bytes for v in versions), default=0)
         self.columns = (

@@ -106,7 +106,7 @@ def check_is_no_file(location: Location) -> None:
 
 
 def check_in_location(version: Version) -> None:
-    """Raise RefusedError for a checkpoint in a file by itself, which has no location that could be changed."""
+    """Raise RefusedError for a checkpoint by itself, which has no location that could be changed."""
     if version.is_alone:
         what = "file" if version.is_elasticdl else "checkpoint"
         raise RefusedError(
