@@ -159,7 +159,7 @@ class TablePage(WindowPage):
         if self._seed is not None:
             return place, f"a sample (seed {self._seed}) of {text.count(t.rows, 'row')}"
         known = f"{text.count(t.rows, 'row')}, dim {t.dim}, {t.dtype or 'no dtype'}, {words.size(t.size_bytes)}"
-        return place, f"{known}, init {t.initializer or 'unknown'}"
+        return place, f"{known}, init {t.initializer}" if t.initializer else known
 
     def reference(self) -> str:
         """Return the reference of the row under the cursor, as `get` takes it."""

@@ -22,6 +22,7 @@ from edl_ckpt.cli.terminal.tables import Cell, Column
 from edl_ckpt.core.base import words
 from edl_ckpt.core.model.tables import DenseEntry
 from edl_ckpt.core.operations.summary import TableSummary, VariableSummary
+from edl_ckpt.core.sources.systems import title_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -183,6 +184,8 @@ class VersionPage(SearchPage):
         yield "reference", v.ref
         yield "path", v.path
         yield "state", v.state.value
+        if not v.is_elasticdl:
+            yield "system", title_of(v.layout.system)
         yield "modified", render_list.timestamp(v.modified) or "unknown"
         yield from (("metric " + name, f"{value:g}") for name, value in sorted(v.metrics.items()))
         yield from (("tag", tag) for tag in v.tags)
@@ -192,6 +195,8 @@ class VersionPage(SearchPage):
         if v.metadata_fault:
             yield "metadata", v.metadata_fault
         yield "seal", v.fingerprint or v.seal_fault or "none"
+        for item in self._source.summary.items if self._source else ():
+            yield f"item {item.name}", f"{item.kind}, {words.size(item.size_bytes)}, in shard {item.shard}"
         if v.extra:
             yield "extra files", ", ".join(v.extra)
         yield from (("warning", warning) for warning in (self._source.warnings if self._source else ()))

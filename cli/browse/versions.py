@@ -40,7 +40,7 @@ class VersionRows(ItemRows):
 
 
 def _state_third(row: Sequence[Any]) -> list[Any]:
-    return [*row[:2], row[6], *row[2:6], *row[7:]]
+    return [*row[:2], row[7], *row[2:7], *row[8:]]
 
 
 def matches(version: Version, wanted: str) -> bool:
