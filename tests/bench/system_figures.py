@@ -13,7 +13,7 @@ from disk_figures import CP, Bench
 from measure import EDL, Figure, Target, copying, nothing, pairs, remove
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-import dcp_steps
+import torch_items
 
 TABLE = "model.ebc.embedding_bags.user.weight"
 
@@ -29,23 +29,22 @@ def system_figures(bench: Bench) -> Iterator[Figure]:
 
 def _listings(bench: Bench) -> Iterator[Figure]:
     steps, ranks, tensors, rows = max(int(1000 * bench.scale), 1), 8, 100, 1000
-    length = 4 * 16 * rows + 1200
     names = [f"model.ebc.embedding_bags.table_{number}.weight" for number in range(tensors)]
-    items = [
-        dcp_steps.Item(name, rank, (rank * rows, 0), (rows, 16), number * length, length)
-        for number, name in enumerate(names)
-        for rank in range(ranks)
+    shape, box = (ranks * rows, 16), (rows, 16)
+    parts = [
+        torch_items.Saved(name, shape, (rank * rows, 0), box, rank=rank) for name in names for rank in range(ranks)
     ]
-    index = dcp_steps.metadata(dict.fromkeys(names, (ranks * rows, 16)), items)
+    model = torch_items.write_step(bench.work / "model", parts)
     for step in range(steps):
         folder = bench.work / "steps" / f"step_{step}"
         folder.mkdir(parents=True)
-        (folder / ".metadata").write_bytes(index)
-        for rank in range(ranks):
-            with (folder / f"__{rank}_0.distcp").open("wb") as file:
-                file.truncate(length * tensors)
-        for path in folder.iterdir():  # a file that was written just now is not remembered
-            os.utime(path, (0, 0))
+        for path in model.iterdir():
+            if path.name == ".metadata":
+                shutil.copy(path, folder)
+            else:
+                (folder / path.name).touch()
+                os.truncate(folder / path.name, path.stat().st_size)
+            os.utime(folder / path.name, (0, 0))  # a file that was written just now is not remembered
     (bench.work / "none").mkdir()
     ours, reference = ([*EDL, "list", str(bench.work / name)] for name in ("steps", "none"))
     what = f"{steps:,} steps x {ranks} ranks with {tensors} tensors"
@@ -53,12 +52,12 @@ def _listings(bench: Bench) -> Iterator[Figure]:
     yield pairs(first, bench.few, bench.work, ours, reference, remove(bench.work / "cache"))
     later = Figure(f"list of {what}, later", "an empty directory", Target(seconds=0.3))
     yield pairs(later, bench.runs, bench.work, ours, reference, nothing)
-    remove(bench.work / "steps", bench.work / "none")()
+    remove(model, bench.work / "steps", bench.work / "none")()
 
 
 def _single_rows(bench: Bench) -> Iterator[Figure]:
     for name, rows in (("large", bench.rows(84_000_000)), ("small", 100)):
-        dcp_steps.write_holes(bench.work / name / "step_1", TABLE, rows, 64)
+        torch_items.write_step(bench.work / name / "step_1", [torch_items.Saved(TABLE, (rows, 64), (0, 0), (rows, 64))])
     size = (bench.work / "large/step_1/__0_0.distcp").stat().st_size / 2**30
     figure = Figure(f"get of 5 ids from a step of {size:.1f} GiB", "the same of 100 rows", Target(seconds=0.5, mib=150))
     ids = [word for row in (0, 7, 31, 77, 99) for word in ("--id", str(row))]
@@ -76,7 +75,8 @@ def _exports(bench: Bench) -> Iterator[Figure]:
     rows = bench.rows(17_000_000)
     values = np.random.default_rng(0).standard_normal((rows, 16), np.float32)
     source, out, copy = bench.work / "source", bench.work / "out.safetensors", bench.work / "copy"
-    dcp_steps.write_step(source / "step_1", {TABLE: values}, 8)
+    cuts = [[rows * rank // 8 for rank in range(1, 8)], []]
+    torch_items.write_step(source / "step_1", torch_items.boxes(TABLE, values, cuts, 8))
     del values
     size = sum(path.stat().st_size for path in source.rglob("*.distcp")) / 1e9
     figure = Figure(f"export of a step of 8 ranks, {size:.2f} GB", CP, Target(2.0))
