@@ -75,7 +75,7 @@ def _below(listing: FlatListing, directory: str, start: int) -> Iterator[tuple[s
     for entry in listing.inside.get(directory, ()):
         if entry.is_dir:
             yield from _below(listing, entry.relative, start)
-        if not entry.is_dir or entry.fault:
+        if entry.name and (not entry.is_dir or entry.fault):  # consoles of S3 write objects named DIRECTORY/
             yield entry.relative[start:], entry
 
 

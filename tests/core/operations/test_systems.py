@@ -103,6 +103,16 @@ def test_copy_to_s3_and_back(tmp_path: Path, make: Make, s3: Bucket) -> None:
     check_whole(tmp_path / "back", 30)
 
 
+def test_markers_of_directories(tmp_path: Path, s3: Bucket) -> None:
+    """Objects that stand for directories, as consoles of S3 write them, are no files of a step."""
+    run = step_run(tmp_path / "run", (10,))
+    s3.upload(run)
+    for key in ("run/step_10/", "run/step_10/job/"):
+        s3.put(key, b"")
+    copy_versions([at(s3.url, 10)], str(tmp_path / "back"))
+    assert tree(tmp_path / "back") == tree(run)
+
+
 def test_prune_on_s3(tmp_path: Path, make: Make, s3: Bucket) -> None:
     """A prune removes the files of a version, its index first, and leaves nothing of it but other versions."""
     run = make(tmp_path / "run")
