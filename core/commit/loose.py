@@ -92,6 +92,8 @@ def finish_moves(root: Directory, trash: Directory, record: Mapping[str, Any]) -
                 has_begun = inside.stat(next(iter(marks), name)) is not None
             if has_begun:
                 move_out(root, trash, name, _those_of(root, marks))
+            else:
+                trash.rmdir(name)
 
 
 def recorded_marks(record: Mapping[str, Any]) -> dict[str, Marks]:

@@ -100,7 +100,7 @@ class Trash:
             failed = [(v, e) for v, e in failed if v not in in_place] + list(removal.failed)
             deleted = (*moved, *removal.deleted)
             # Another version may have the same number, spelled otherwise; they share their metadata.
-            problems += _forget(root, META_DIR, [v.version for v in deleted if _is_absent(root, v.version)])
+            problems += _forget(root, META_DIR, _absent(root, [v.version for v in deleted]))
             problems += [] if keep and moved else _drop(root, entry)
             left = _left_of(root, entry)
             remove_empty_state(root)
@@ -181,17 +181,20 @@ class Trash:
     def forget(self, gone: Mapping[str, int]) -> list[EdlCkptError]:
         """Remove files of metadata, given with their versions; each name of a version is looked up once more."""
         with Directory.open(self._store.root) as root:
-            problems = _forget(root, META_DIR, {n for n in gone.values() if _is_absent(root, n)})
+            problems = _forget(root, META_DIR, _absent(root, gone.values()))
             remove_empty_state(root)
         return problems
 
 
-def _is_absent(root: Directory, version: int) -> bool:
-    """Say whether there is no version of a number.
+def _absent(root: Directory, versions: Iterable[int]) -> set[int]:
+    """Return the numbers that no version has; none where the location cannot be listed.
 
     Each of ElasticDL's names is looked up, and only a missing one is absent. A listing has the names of other systems.
     """
-    return all(map(root.is_gone, version_names(version))) and version not in map(number_named, root.names())
+    with suppress(EdlCkptError):
+        listed = set(map(number_named, root.names()))
+        return {number for number in versions if number not in listed and all(map(root.is_gone, version_names(number)))}
+    return set()
 
 
 def _move_all(
