@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bundle_files import HEADER, block, entry, table, varint
+from edl_ckpt.core import open_checkpoint
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnsupportedError
 from edl_ckpt.core.sources.bundle import format as bundle
 from edl_ckpt.core.sources.bundle.index import read_index
@@ -141,8 +144,14 @@ def test_every_end_and_every_flip() -> None:
 
 
 def mutant(rng: random.Random) -> bytes:
-    """Return an index with some bytes changed inside its blocks, whose checksums are right again."""
+    """Return an index with some bytes changed in one message, or anywhere in its block; checksums are right again."""
     pairs = [(key, value) for key, value, _ in entries(INDEX)]
+    if rng.randrange(2):
+        number = rng.randrange(len(pairs))
+        value = bytearray(pairs[number][1])
+        value[rng.randrange(len(value))] = rng.choice([0, 1, 2, 7, 9, 127, 128, 255, rng.randrange(256)])
+        pairs[number] = pairs[number][0], bytes(value)
+        return table([block(pairs)])
     data = bytearray(block(pairs))
     for _ in range(rng.randint(1, 4)):
         position = rng.randrange(len(data))
@@ -180,6 +189,24 @@ def test_many_mutants() -> None:
     """The same, a hundred thousand times."""
     for seed in range(100_000):
         look(seed)
+
+
+def read_all(folder: Path, seed: int) -> None:
+    """Read all that a mutant has beside real data files: only errors of ours come out."""
+    (folder / "model.ckpt-40.index").write_bytes(mutant(random.Random(seed)))
+    with suppress(EdlCkptError), open_checkpoint(str(folder / "model.ckpt-40"), partial=True) as checkpoint:
+        for name in checkpoint.variable_names:
+            checkpoint.variable(name)
+        for name in checkpoint.table_names:
+            checkpoint.table(name).to_numpy()
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_mutants_are_read(tmp_path: Path, count: int) -> None:
+    """Variables, slices and tables of mutants are values, or typed errors."""
+    shutil.copytree(DATA / "systems/bundle/sharded", tmp_path / "tf")
+    for seed in range(count):
+        read_all(tmp_path / "tf", seed)
 
 
 def compressed(pieces: Sequence[tuple[int, bytes | int]]) -> tuple[bytes, bytes]:

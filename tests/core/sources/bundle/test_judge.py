@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -11,21 +9,14 @@ import pytest
 
 from edl_ckpt.core import open_checkpoint
 from edl_ckpt.core.kernel.checksums import crc32c
-from places import TESTS
+from foreign import run_judge
 
-PYTHON = "EDL_CKPT_TEST_TENSORFLOW_PYTHON"
-"""The variable of the environment that names a Python with TensorFlow."""
 pytestmark = pytest.mark.frameworks
 
 
 def compare(out: Path, count: int, seed: int) -> None:
     """Compare names, dtypes, shapes, checksums and all bytes of a random bundle."""
-    if PYTHON not in os.environ:
-        pytest.skip(f"{PYTHON} names no Python with TensorFlow")
-    script = TESTS / "support" / "judges" / "tensorflow_bundle.py"
-    judge = [os.environ[PYTHON], str(script), str(out), str(count), str(seed)]
-    done = subprocess.run(judge, timeout=600, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    run_judge("EDL_CKPT_TEST_TENSORFLOW_PYTHON", "tensorflow_bundle.py", str(out), str(count), str(seed))
     truth = np.load(out / "truth.npz")
     with open_checkpoint(str(out / "model.ckpt-1")) as checkpoint:
         listed = [
