@@ -11,8 +11,8 @@ import math
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
 
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.base.packing import near
@@ -149,56 +149,36 @@ class _Archive:
         """Return the tensor."""
         if b"byteorder" in self._members and self._content(b"byteorder") != b"little":
             raise UnsupportedError("its values are big-endian")
-        tensor = _tensor(self._content(b"data.pkl"))
-        start, end, crc = self._extent(b"data/" + tensor.key.encode(errors="replace"))
-        if tensor.bytes_needed > end - start or tensor.bytes_stored != end - start:
+        key, stored, needed, tensor = _tensor(self._content(b"data.pkl"))
+        start, end, crc = self._extent(b"data/" + key.encode(errors="replace"))
+        if needed > end - start or stored != end - start:
             raise self._error(f"its shape {list(tensor.shape)} does not fit into {end - start} bytes", start)
         start, end = self._start + start, self._start + end
-        return ItemValues(tensor.dtype, tensor.shape, tensor.strides, start + tensor.first, start, end, crc)
-
-
-class _Rebuilt(NamedTuple):
-    """What the pickle of an item says of its tensor; `first` and strides are bytes."""
-
-    dtype: str
-    key: str
-    bytes_stored: int
-    first: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-    @property
-    def bytes_needed(self) -> int:
-        """Return the least size of a storage that has each element by itself."""
-        itemsize = DTYPES[self.dtype].itemsize
-        if 0 in self.shape:
-            return 0
-        last = sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
-        return max(self.first + last + itemsize, math.prod(self.shape) * itemsize)
+        return replace(tensor, first=start + tensor.first, start=start, end=end, crc=crc)
 
 
 @functools.lru_cache(maxsize=1024)
-def _tensor(pickled: bytes) -> _Rebuilt:
-    """Return what `data.pkl` says of a tensor."""
+def _tensor(pickled: bytes) -> tuple[str, int, int, ItemValues]:
+    """Return what `data.pkl` says: key and bytes of the storage, the bytes that the tensor needs, its place in them."""
     tensor = load(pickled, TENSOR_NAMES)
     args: tuple[Any, ...] = tensor.args if kind_of(tensor) == "Tensor" else ()
     storage: Any = args[0].args[0] if len(args) > 5 and kind_of(args[0]) == "Pickled" else ()
     if type(storage) is not tuple or len(storage) != 5:
         raise CorruptError("its pickle is no tensor")
     _, dtype, key, _, length = storage
-    unit = 1
-    if dtype == "untyped" and len(args) > 6:
-        dtype = args[6]
-    elif type(dtype) is str and dtype in DTYPES:
-        unit = DTYPES[dtype].itemsize
+    is_untyped = dtype == "untyped" and len(args) > 6
+    dtype = args[6] if is_untyped else dtype
     if type(dtype) is not str or type(key) is not str or dtype not in DTYPES:
         raise CorruptError("its pickle names no dtype of ours")
-    (length, first), shape, strides = whole_numbers((length, args[1])), whole_numbers(args[2]), whole_numbers(args[3])
-    if len(shape) != len(strides):
-        raise CorruptError("its pickle has strides for other dimensions than those of its shape")
     itemsize = DTYPES[dtype].itemsize
-    in_bytes = tuple(stride * itemsize for stride in strides)
-    return _Rebuilt(dtype, key, length * unit, first * itemsize, shape, in_bytes)
+    (length, first), shape, steps = whole_numbers((length, args[1])), whole_numbers(args[2]), whole_numbers(args[3])
+    if len(shape) != len(steps):
+        raise CorruptError("its pickle has strides for other dimensions than those of its shape")
+    last = first + sum((size - 1) * step for size, step in zip(shape, steps, strict=True))
+    needed = 0 if 0 in shape else max(last + 1, math.prod(shape)) * itemsize  # each element has bytes of its own
+    strides = tuple(step * itemsize for step in steps)
+    stored = length * (1 if is_untyped else itemsize)
+    return key, stored, needed, ItemValues(dtype, shape, strides, first * itemsize, 0, 0, 0)
 
 
 def read_values(reader: RangeReader, items: Sequence[Item]) -> Iterator[tuple[Item, ItemValues | _Fault]]:
@@ -226,5 +206,4 @@ def read_values(reader: RangeReader, items: Sequence[Item]) -> Iterator[tuple[It
             try:
                 yield item, _Archive(reader, item, heads.pop(item.start), part).values()
             except (CorruptError, UnsupportedError) as error:
-                error.offset = item.start if error.offset is None else error.offset
                 yield item, error

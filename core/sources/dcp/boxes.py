@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Final
 
-from edl_ckpt.core.base.errors import UnsupportedError
+from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.model.dtypes import DTYPES, DType
-from edl_ckpt.core.model.tables import Box, Extent, GatheredRows
+from edl_ckpt.core.model.tables import Box, Extent, GatheredRows, Problem
 from edl_ckpt.core.sources.dcp.archives import ItemValues, in_c_order
 from edl_ckpt.core.sources.dcp.metadata import IndexedTensor, Item, SavedBox
 from edl_ckpt.core.sources.steps.content import Found
@@ -103,6 +103,14 @@ class SavedTensor:
     def size_bytes(self) -> int:
         """Return the bytes of all its elements."""
         return math.prod(self.tensor.shape) * self.dtype.itemsize
+
+
+def problem_of(error: CorruptError | UnsupportedError, name: str, offset: int | None = None) -> Problem:
+    """Return the fault of a tensor as a problem of its shard; a warning where the tensor is left out as unsupported."""
+    offset = offset if error.offset is None else error.offset
+    if isinstance(error, CorruptError):
+        return Problem(error.code, name, offset, error.message)
+    return Problem("unsupported-item", name, offset, error.message, warning=True)
 
 
 def untiled(shape: Sequence[int], pieces: Sequence[SavedBox]) -> str:

@@ -48,17 +48,12 @@ def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | No
     shards: dict[int, list[str]] = {}
     for path in sorted(ranked | (ends.keys() & files.keys())):
         shards.setdefault(_rank(path) or 0, []).append(path)
-    return Claim(
-        shards,
-        max((_rank(path) or 0 for path in ends or ranked), default=0) + 1,
-        indexes,
-        [
-            *(f"{folder}{HEAD}" for folder in sorted(without)),
-            *(_words(path, fault) for path, fault in faults.items() if not isinstance(fault, UnsupportedError)),
-            *_torn(files, ends),
-        ],
-        "; ".join(_words(path, fault) for path, fault in faults.items() if isinstance(fault, UnsupportedError)),
-    )
+    words = {path: _words(path, fault) for path, fault in faults.items()}
+    unsupported = [words[path] for path, fault in faults.items() if isinstance(fault, UnsupportedError)]
+    lacks = [f"{folder}{HEAD}" for folder in sorted(without)]
+    lacks += [words[path] for path, fault in faults.items() if not isinstance(fault, UnsupportedError)]
+    ps_num = max((_rank(path) or 0 for path in ends or ranked), default=0) + 1
+    return Claim(shards, ps_num, indexes, [*lacks, *_torn(files, ends)], "; ".join(unsupported))
 
 
 def _torn(files: Files, ends: Mapping[str, int]) -> Iterator[str]:

@@ -88,26 +88,15 @@ def tensors(root: object) -> Iterator[IndexedTensor]:
             yield IndexedTensor(name, "", (), ())
             continue
         tensor = fields(stored, "Tensor")
-        yield IndexedTensor(name, _dtype(name, tensor), _numbers(tensor.get("size")), tuple(_pieces(name, tensor)))
-
-
-def _dtype(name: str, tensor: dict[str, Any]) -> str:
-    """Return the dtype of a tensor, the first of its properties."""
-    properties = tensor.get("properties")
-    state = getattr(properties, "state", ()) if kind_of(properties) == "Properties" else ()
-    if type(state) is not tuple or not state or type(state[0]) is not str:
-        raise CorruptError(f"{name!r}: the index does not say its dtype")
-    return state[0]
-
-
-def _pieces(name: str, tensor: dict[str, Any]) -> Iterator[SavedBox]:
-    dims, chunks = len(_numbers(tensor.get("size"))), tensor.get("chunks")
-    for chunk in chunks if type(chunks) is list else ():
-        box = fields(chunk, "Box")
-        piece = SavedBox(_numbers(box.get("offsets")), _numbers(box.get("sizes")))
-        if not len(piece.offsets) == len(piece.sizes) == dims:
+        state, chunks = getattr(tensor.get("properties"), "state", None), tensor.get("chunks")
+        dtype, shape = state[0] if type(state) is tuple and state else None, _numbers(tensor.get("size"))
+        if type(dtype) is not str or type(chunks) is not list:
+            raise CorruptError(f"{name!r}: the index has no dtype or no boxes of it")
+        boxes = [fields(chunk, "Box") for chunk in chunks]
+        pieces = tuple(SavedBox(_numbers(box.get("offsets")), _numbers(box.get("sizes"))) for box in boxes)
+        if any(not len(shape) == len(piece.offsets) == len(piece.sizes) for piece in pieces):
             raise CorruptError(f"{name!r}: a box has another number of dimensions than the tensor")
-        yield piece
+        yield IndexedTensor(name, dtype, shape, pieces)
 
 
 def _numbers(stored: Any) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ import math
 import re
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
@@ -18,7 +18,7 @@ from typing import Final
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import Box, Encoding, Extent, GatheredRows, IdRun, Problem, TableEntry, TableInfo
-from edl_ckpt.core.sources.dcp.boxes import BoxValues, SavedTensor, table_boxes
+from edl_ckpt.core.sources.dcp.boxes import BoxValues, SavedTensor, problem_of, table_boxes
 from edl_ckpt.core.sources.steps.content import ShardContent
 
 _TABLE: Final = re.compile(r"(?:.+\.)?(?:embedding_bags|embeddings)\.[^.]+\.weight")
@@ -55,12 +55,15 @@ def add_tables(saved: dict[str, SavedTensor]) -> None:
     """Add the tables among some tensors to their shards, and take them out of the tensors."""
     tables = {name: one for name, one in saved.items() if _TABLE.fullmatch(name) and len(one.tensor.shape) == 2}
     roles = {name: [_Role(one, TableInfo(name, one.tensor.shape[1], ""))] for name, one in tables.items()}
-    known = _TableNames(tables)
+    by_end: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for parts in (table.split(".") for table in tables):
+        by_end[tuple(parts[-3:])].append(".".join(parts))
+        by_end[tuple(parts[-2:-1])].append(".".join(parts))
     for name, one in saved.items():
         shape = one.tensor.shape
         if name in tables or not 0 < len(shape) < 3:
             continue
-        match [table for table in known.alike(name) if tables[table].tensor.shape[0] == shape[0]]:
+        match [table for table in _alike(name, by_end) if tables[table].tensor.shape[0] == shape[0]]:
             case [table]:
                 roles[table].append(_companion(table, one))
             case [_, *_] as several:
@@ -71,8 +74,7 @@ def add_tables(saved: dict[str, SavedTensor]) -> None:
         try:
             _add_group(group)
         except UnsupportedError as error:
-            problem = Problem("unsupported-item", group[0].info.name, None, error.message, warning=True)
-            group[0].saved.first.stored_in.shard.problems.append(problem)
+            group[0].saved.first.stored_in.shard.problems.append(problem_of(error, group[0].info.name))
         for role in group:
             del saved[role.info.name]
 
@@ -85,32 +87,25 @@ def _companion(table: str, one: SavedTensor) -> _Role:
     return _Role(one, info, kept=bool(kept and kept[2] == "_mch_"))
 
 
-class _TableNames:
-    """The names of tables, to find those that the name of a companion contains."""
+def _alike(name: str, by_end: Mapping[tuple[str, ...], Sequence[str]]) -> list[str]:
+    """Return the tables that have the longest run of names in common with a name; [] for no companion.
 
-    def __init__(self, tables: Iterable[str]) -> None:
-        self._by_end: dict[tuple[str, ...], list[str]] = defaultdict(list)
-        for table in tables:
-            parts = tuple(table.split("."))
-            self._by_end[parts[-3:]].append(table)
-            self._by_end[parts[-2:-1]].append(table)
+    Tables are known by the last three names of theirs, and by their short name.
+    """
+    parts = tuple(name.split("."))
+    ends = [parts[n : n + 3] for n in range(len(parts) - 3)]
+    if _KEPT.fullmatch(name):
+        ends = [parts[-2:-1]]
+    elif parts[-1] in _BESIDE:
+        ends = [(*parts[-3:-1], "weight")]
+    close = list(dict.fromkeys(table for end in ends for table in by_end.get(end, ())))
+    if len(close) < 2:
+        return close
+    from difflib import SequenceMatcher  # most names are like one table
 
-    def alike(self, name: str) -> list[str]:
-        """Return the tables that have the longest run of names in common with a name; [] for no companion."""
-        parts = tuple(name.split("."))
-        ends = [parts[n : n + 3] for n in range(len(parts) - 3)]
-        if _KEPT.fullmatch(name):
-            ends = [parts[-2:-1]]
-        elif parts[-1] in _BESIDE:
-            ends = [(*parts[-3:-1], "weight")]
-        close = list(dict.fromkeys(table for end in ends for table in self._by_end.get(end, ())))
-        if len(close) < 2:
-            return close
-        from difflib import SequenceMatcher  # most names are like one table
-
-        runs = [SequenceMatcher(None, table.split("."), parts, autojunk=False).find_longest_match() for table in close]
-        longest = max(run.size for run in runs)
-        return [table for table, run in zip(close, runs, strict=True) if run.size == longest]
+    runs = [SequenceMatcher(None, table.split("."), parts, autojunk=False).find_longest_match() for table in close]
+    longest = max(run.size for run in runs)
+    return [table for table, run in zip(close, runs, strict=True) if run.size == longest]
 
 
 def _add_group(roles: Sequence[_Role]) -> None:
@@ -165,7 +160,7 @@ def _add_remapped(role: _Role, ids: BoxValues, mapping: BoxValues, live: int) ->
     if rows is not None:
         run = _ids_of(ids, live, file=ids.stored_in.number)
         order = _ids_of(mapping, live, file=shard.number(mapping.stored_in.file), first=rows.first)
-        _add_entry(shard, role, [rows], [run], Placement.NONE, order=None if role.kept else order)
+        _add_entry(shard, role, [rows], [run], Placement.NONE, None if role.kept else order)
 
 
 def _add_rows(role: _Role, stored: Mapping[int, BoxValues]) -> None:
@@ -180,7 +175,7 @@ def _add_rows(role: _Role, stored: Mapping[int, BoxValues]) -> None:
         if stored:
             ids = [part for rows in of_shard if (part := stored.get(rows.first)) and part.stored_in.shard is shard]
             runs = [_ids_of(part, part.piece.sizes[0], file=part.stored_in.number) for part in ids]
-        _add_entry(shard, role, of_shard, runs, placement)
+        _add_entry(shard, role, of_shard, runs, placement, None)
 
 
 def _rows_of(role: _Role) -> list[_Rows]:
@@ -195,13 +190,7 @@ def _rows_of(role: _Role) -> list[_Rows]:
 
 
 def _add_entry(
-    shard: ShardContent,
-    role: _Role,
-    groups: Sequence[_Rows],
-    runs: Sequence[IdRun],
-    placement: Placement,
-    *,
-    order: IdRun | None = None,
+    shard: ShardContent, role: _Role, groups: list[_Rows], runs: list[IdRun], placement: Placement, order: IdRun | None
 ) -> None:
     """Add rows of a table to a shard, with their ids."""
     name, dim, dtype = role.info.name, role.info.dim, role.saved.dtype
