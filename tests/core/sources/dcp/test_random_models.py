@@ -16,6 +16,7 @@ import pytest
 from edl_ckpt.core import open_checkpoint
 from places import TESTS
 from torch_checkpoints import raw, truth
+from torch_items import Saved, boxes, write_step
 
 JUDGE = TESTS / "support/judges/torchrec_models.py"
 PYTHON = os.environ.get("EDL_CKPT_TEST_TORCHREC_PYTHON", "")
@@ -103,3 +104,16 @@ def test_200_models_are_read_as_torch_reads_them(tmp_path: Path, world: int) -> 
 def test_50_models_with_managed_collision_give_the_rows_of_raw_ids(tmp_path: Path, world: int, count: int) -> None:
     """As above, with evicted ids."""
     assert sum(map(compare_ids, saved("collisions", tmp_path, world, count))) > 0
+
+
+@needs_torchrec
+@pytest.mark.frameworks
+def test_torch_reads_the_steps_that_tests_make(tmp_path: Path) -> None:
+    """Steps that the tests write without torch are such that torch reads the same values from them."""
+    array = np.arange(70, dtype=np.float32).reshape(10, 7)
+    parts = [*boxes("by_both", array, [[4], [3, 5]], ranks=2), *boxes("ids", np.arange(9), [[2]], ranks=2)]
+    step = write_step(tmp_path / "step_1", [*parts, Saved("t", (7, 10), (0, 0), (7, 10), array, strides=(1, 7))])
+    command = [PYTHON, "-W", "ignore", str(JUDGE), "truth", str(step), f"{step}.npz"]
+    subprocess.run(command, check=True, capture_output=True, timeout=600)
+    assert np.array_equal(truth(step.with_suffix(".npz"))["by_both"].data, raw(array))
+    compare(step)
