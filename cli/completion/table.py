@@ -119,20 +119,24 @@ def _options(name: str, options: Iterable[Any], context: Any) -> Iterator[tuple[
 def _taken(name: str, option: Any, context: Any) -> str:
     """Return what an option takes: a kind of names, words behind '=', or nothing that can be listed."""
     metavar = str(option.make_metavar(context))
-    words = _listed().get((name, option.opts[0])) or [
-        word for word in metavar.split("|") if re.fullmatch("[a-z][a-z-]*", word)
-    ]
+    words = (
+        _listed().get((name, option.opts[0]))
+        or _listed().get(("", option.opts[0]))
+        or [word for word in metavar.split("|") if re.fullmatch("[a-z][a-z-]*", word)]
+    )
     return f"={'|'.join(words)}" if words else _OF_OPTION.get(option.opts[0]) or _OF_WORD.get(metavar, "")
 
 
 def _listed() -> dict[tuple[str, str], Iterable[str]]:
-    """Return the values of options whose metavar does not list them, by command and option."""
+    """Return the values of options whose metavar does not list them, by command and option; "" is any command."""
     from edl_ckpt.core.operations import metric_sources
     from edl_ckpt.core.operations.export.content.selection import CASTS
     from edl_ckpt.core.operations.export.formats import FORMATS
     from edl_ckpt.core.operations.follow.changes import EventKind
+    from edl_ckpt.core.sources.registry import BUILT_IN
 
     return {
+        ("", "--system"): [name for source in BUILT_IN for name in source.systems],
         ("export", "--format"): FORMATS,
         ("metrics import", "--format"): metric_sources.FORMATS,
         ("export", "--dtype"): CASTS,

@@ -102,13 +102,13 @@ def sections_of(report: LocationReport) -> list[Section]:
 
 def facts_of(report: LocationReport) -> list[tuple[str, str]]:
     """Return what stands first: numbers of the whole location."""
-    newest = report.newest
+    newest, kinds = report.newest, kinds_of(report.versions)
     errors = sum(finding.severity == "error" for _, finding in report.findings)
     facts = [
         ("versions", count(report.total_versions)),
         ("complete", count(report.complete_versions)),
         ("size", words.size(report.size_bytes)),
-        ("layout", kinds_of(report.versions).removesuffix(" layout") or "none"),
+        ("saved by" if report.layout == "steps" else "layout", kinds.removesuffix(" layout") or "none"),
         ("newest whole version", newest.ref.rpartition("@")[2] if newest else "none"),
     ]
     if newest is not None:

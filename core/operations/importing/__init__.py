@@ -14,7 +14,7 @@ from dataclasses import fields, replace
 from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
-from edl_ckpt.core.catalog.files import named_file
+from edl_ckpt.core.catalog.files import directory_alone, named_file
 from edl_ckpt.core.catalog.listing import (
     VersionLike,
     as_version,
@@ -155,7 +155,10 @@ def _is_checkpoint_dir(place: Location) -> bool:
     path = place.local_path
     if path is None:
         return any(directory_named(name) is not None or is_uuid(name) for name in open_objects(place).names(""))
-    return is_directory(path) and bool(list_versions(place).versions)
+    if not is_directory(path) or list_versions(place).versions:
+        return is_directory(path)
+    alone = directory_alone(place)
+    return alone is not None and alone.layout.system != "safetensors"  # arrays, which a map may name
 
 
 def import_checkpoint(
