@@ -13,13 +13,15 @@ import picture
 from edl_ckpt.core.operations.export.formats import FORMATS
 from edl_ckpt.core.operations.verify.findings import HINTS, WARNINGS
 from edl_ckpt.core.sources.elasticdl.consistency import BLOCKING
+from edl_ckpt.core.sources.systems import systems
 from places import TOP
 
 MANUAL = TOP / "docs"
 WRITTEN = [*console.pages(), TOP / "core" / "README.md", TOP / "proto" / "README.md"]
 DECISIONS = sorted((MANUAL / "decisions").glob("*.md"))
 CHANGES = sorted((MANUAL / "changes").glob("*.md"))
-WRITTEN += [*DECISIONS, *CHANGES]
+SYSTEMS = sorted((MANUAL / "systems").glob("*.md"))
+WRITTEN += [*DECISIONS, *CHANGES, *SYSTEMS]
 WRITTEN += [path for name in ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md") if (path := TOP / name).exists()]
 WORDS = {"CHANGELOG.md": 800, "core/README.md": 2500, "docs/benchmarks.md": 1500, "docs/cluster.md": 1200}
 _UNCLEAR = re.compile(r"\b(whoever|nobody|beside|elsewhere|the begin of|what stands between|says no)\b", re.IGNORECASE)
@@ -62,6 +64,19 @@ def test_every_page_can_be_found() -> None:
     assert index == names
     assert readme - {"index.md"} == names
     assert navigation == names | {"index.md"}
+
+
+def test_systems_are_described() -> None:
+    """README, the index of systems and the navigation lead to the page of each system, which is short."""
+    names = {page.name for page in SYSTEMS}
+    navigation = (TOP / "mkdocs.yml").read_text(encoding="utf-8")
+    assert {f"{system.name}.md" for system in systems()} - {"elasticdl.md"} == names - {"README.md"}
+    for page, text in (("README.md", "docs/systems/"), ("docs/systems/README.md", ""), ("docs/index.md", "systems/")):
+        wanted = names - {"README.md"} if page != "docs/index.md" else {"README.md"}
+        assert all(f"]({text}{name})" in (TOP / page).read_text(encoding="utf-8") for name in wanted), page
+    for page in SYSTEMS:
+        assert f": systems/{page.name}\n" in navigation
+        assert len(page.read_text(encoding="utf-8").split()) <= 520, page
 
 
 def test_readme_is_short() -> None:
