@@ -20,6 +20,7 @@ from edl_ckpt.core.sources.steps.content import Content
 from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
 
 system: Final = "tensorflow"
+marks: Final = (".index", ".data-")
 STATE_FILE: Final = "checkpoint"
 _FILE: Final = re.compile(r"(.*)\.(?:index|data-([0-9]{5})-of-([0-9]{5}))", re.ASCII | re.DOTALL)
 _NEWEST: Final = re.compile(rb'^model_checkpoint_path: *"((?:[^"\\]|\\.)*)"', re.MULTILINE)

@@ -16,6 +16,7 @@ from edl_ckpt.core.sources.steps.content import Content
 from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
 
 system: Final = "dcp"
+marks: Final = (".distcp", ".metadata")
 HEAD: Final = ".metadata"
 _RANK: Final = re.compile(r"__([0-9]{1,6})_[0-9]+\.distcp")
 

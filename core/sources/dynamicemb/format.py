@@ -20,6 +20,7 @@ from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
 from edl_ckpt.core.sources.steps.raw_tables import IDS, VALUES, RawColumn, RawName, RawTable, add_tables, claim_tables
 
 system: Final = "dynamicemb"
+marks: Final = (".rank_",)
 _NUMBER: Final = "(0|[1-9][0-9]{0,8})"
 _COLUMNS: Final = {
     "emb_keys": IDS,

@@ -18,6 +18,7 @@ from edl_ckpt.core.sources.steps.content import Content
 from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
 
 system: Final = "safetensors"
+marks: Final = (".safetensors",)
 _MOST_NAMED: Final = 8
 """So many missing files are named one by one."""
 

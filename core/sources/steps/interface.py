@@ -47,6 +47,10 @@ class Format(Protocol):
     def system(self) -> str:
         """Return its name, as users read and write it."""
 
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Return texts of which a name of its files has one: steps without any are not shown to it."""
+
     def heads(self, files: Files) -> Sequence[str]:
         """Return the small files of a step that `claim` needs to know, by their paths; () where it has none.
 

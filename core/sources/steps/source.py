@@ -59,15 +59,18 @@ class _FoundStep:
     ) -> None:
         self.path, self.number, self.layout, self.entry, self.files = path, number, layout, entry, files
         self.fault = next((one.fault for one in (*files.values(), *([entry] if entry else ())) if one.fault), None)
-        self.heads = [(form, name) for form in formats for name in form.heads(files)] if files else []
+        every = "\n".join(files)
+        self.formats = [form for form in formats if any(mark in every for mark in form.marks)]
+        self.heads = [(form, name) for form in self.formats for name in form.heads(files)]
 
 
 def _directories(listing: FlatListing) -> Iterator[_FoundStep]:
+    formats = _formats(listing.location)
     for entry in listing.inside.get("", ()):
         number = names.number_of_directory(entry.name)
         if number is not None and (entry.is_dir or entry.fault):
             files = dict(_below(listing, entry.relative, len(entry.relative) + 1))
-            yield _FoundStep(entry.path, number, names.STEPS, entry, files, _formats(listing.location))
+            yield _FoundStep(entry.path, number, names.STEPS, entry, files, formats)
 
 
 def _below(listing: FlatListing, directory: str, start: int) -> Iterator[tuple[str, Entry]]:
@@ -93,17 +96,16 @@ def _prefixes(listing: FlatListing) -> Iterator[_FoundStep]:
 
 
 def _versions(listing: FlatListing, steps: Sequence[_FoundStep], read_small: ReadSmall) -> list[Version]:
-    formats = _formats(listing.location)
     wanted = [(step.files[name], form.digest) for step in steps for form, name in step.heads]
     digests = iter(read_small.digests(wanted))
     versions: list[Version] = []
     for step in steps:
-        by_format: dict[str, dict[str, object]] = {form.system: {} for form in formats}
+        by_format: dict[str, dict[str, object]] = {form.system: {} for form in step.formats}
         for form, name in step.heads:
             digest = by_format[form.system][name] = next(digests)
             if isinstance(digest, EdlCkptError) and not isinstance(digest, CorruptError | UnsupportedError):
                 step.fault = step.fault or Fault.of(digest, step.files[name].path)
-        claimed = [(form, form.claim(step.files, by_format[form.system])) for form in formats] if step.files else []
+        claimed = ((form, form.claim(step.files, by_format[form.system])) for form in step.formats)
         parts = [(form, claim) for form, claim in claimed if claim is not None]
         if parts:
             versions.append(_version(listing, step, parts))
@@ -150,14 +152,14 @@ def _shards(files: Files, claims: Sequence[Claim], ps_num: int) -> tuple[ShardFi
     rest = sorted(files.keys() - {name for members in of_shard.values() for name in members})
     shards: list[ShardFile] = []
     for ps_id, members in sorted(of_shard.items()):
-        every = members if shards else [*members, *rest]
-        first, *others = (_file(files[name], ps_id, ps_num) for name in dict.fromkeys(every))
-        shards.append(replace(first, others=tuple(others)))
+        every = list(dict.fromkeys(members if shards else [*members, *rest]))
+        others = tuple(_file(files[name], ps_id, ps_num) for name in every[1:])
+        shards.append(_file(files[every[0]], ps_id, ps_num, others))
     return tuple(shards)
 
 
-def _file(entry: Entry, ps_id: int, ps_num: int) -> ShardFile:
-    return ShardFile(ps_id, ps_num, entry.path, entry.size_bytes, entry.modified, entry.linked)
+def _file(entry: Entry, ps_id: int, ps_num: int, others: tuple[ShardFile, ...] = ()) -> ShardFile:
+    return ShardFile(ps_id, ps_num, entry.path, entry.size_bytes, entry.modified, entry.linked, others)
 
 
 def alone(listing: FlatListing, path: str, name: str, read_small: ReadSmall) -> Version | None:

@@ -17,6 +17,7 @@ from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
 from edl_ckpt.core.sources.steps.raw_tables import IDS, VALUES, RawName, RawTable, add_tables, claim_tables, rule_of
 
 system: Final = "tfra"
+marks: Final = ("-keys", "-values")
 _NUMBER: Final = "(0|[1-9][0-9]{0,8})"
 _FILE: Final = re.compile(
     f"(.*/)?([^/]+)_mht_{_NUMBER}of{_NUMBER}(?:_rank{_NUMBER}_size{_NUMBER})?-(keys|values)", re.DOTALL | re.ASCII
