@@ -27,10 +27,11 @@ from edl_ckpt.core.sources.elasticdl.target import (
     VersionLayout,
     check_version,
     lay_out_shards,
+    numbers_among,
     restore_warnings,
     writable_layout,
 )
-from edl_ckpt.core.sources.registry import is_uuid, is_version_dir, layouts_among, number_named, version_named
+from edl_ckpt.core.sources.registry import is_uuid, is_version_dir, layouts_among, version_named
 from edl_ckpt.core.storage import LocalStore, ObjectStore, Store, open_store
 from edl_ckpt.core.storage.local import is_there
 from edl_ckpt.core.storage.location import Location, LocationLike
@@ -79,7 +80,7 @@ def free_target(location: LocationLike, version: int, *, layout: str | None = No
     beside = _layouts_among(store, names)
     chosen, warnings = choose_layout(location, beside, layout, empty=empty)
     directory = store.path(chosen.version_dir(version))
-    if version in set(map(number_named, names)) or (path is not None and is_there(directory)):
+    if version in numbers_among(names) or (path is not None and is_there(directory)):
         raise RefusedError(f"version {version} exists there already", path=location.url, hint="nothing was changed")
     if chosen.prefix == ELASTICDL.prefix and any(map(is_uuid, names)):
         warnings = (*warnings, f"{location}: has directories named by UUIDs: beside them, ElasticDL's scan crashes")

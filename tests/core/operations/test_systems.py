@@ -195,6 +195,14 @@ def test_systems_and_elasticdl(tmp_path: Path, make: Make) -> None:
     assert numbers(tmp_path / "ours") == [7]
 
 
+def test_a_directory_with_a_number(tmp_path: Path) -> None:
+    """A directory that has the name of a step, and no checkpoint in it, takes no number and no layout."""
+    (tmp_path / "run/7").mkdir(parents=True)
+    (tmp_path / "run/7/notes.txt").write_text("of trial 7")
+    save_small(tmp_path / "run", 7)
+    assert numbers(tmp_path / "run") == [7]
+
+
 def test_undo_beside_elasticdl(tmp_path: Path, make: Make) -> None:
     """A deletion stays in the trash while the location has versions of ElasticDL."""
     run = make(tmp_path / "run")
