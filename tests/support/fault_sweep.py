@@ -337,7 +337,8 @@ def judge_state(trial: Trial, point: Point, code: int, work: Path) -> Iterator[s
 
 def _neither(trial: Trial, found: State, *, torn: bool = False) -> Iterator[str]:
     for name in sorted({*found, *trial.old, *trial.new}):
-        if torn and "not whole" in getattr(found.get(name), "fingerprint", ""):
+        item = found.get(name)
+        if torn and ("not whole" in getattr(item, "fingerprint", "") or str(item).startswith("crash")):
             continue
         if found.get(name) not in (trial.old.get(name), trial.new.get(name)):
             yield f"{name} is {_shown(found.get(name))}: neither the old one nor the new"
