@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from edl_ckpt.core.operations.copy.execute import CopyResult
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.storage import open_store
+from system_runs import bundle_run, step_run, tree
 
 
 def copy(source: Path, target: Path, executor: Any, **options: Any) -> CopyResult:
@@ -60,6 +62,14 @@ def test_without_a_seal(tmp_path: Path, client: Any) -> None:
     save_mixed(tmp_path / "run")
     (tmp_path / "run" / seal_file(7)).unlink()
     same_copies(tmp_path / "run", client, tmp_path)
+
+
+@pytest.mark.parametrize("make", [step_run, bundle_run])
+def test_systems(tmp_path: Path, client: Any, make: Callable[..., Path]) -> None:
+    """The files of a version of another system are copied alike, those in sub-directories and those side by side."""
+    run = make(tmp_path / "run", (10,))
+    same_copies(run, client, tmp_path)
+    assert tree(tmp_path / "there") == tree(run)
 
 
 def test_damaged(tmp_path: Path, client: Any) -> None:
