@@ -42,7 +42,8 @@ COMMAND_LINE_ONLY: Final = frozenset({
     # These choose or change what comes out.
     "also", "best", "cast", "dense-rows", "drop", "drop-companions", "drop-rows", "dtype", "fill", "format", "id",
     "ids-file", "limit", "map", "max-shard-size", "mix", "order", "partial", "quantize", "remap", "rename", "resize",
-    "seed", "shard", "since", "slice", "table", "tag", "tolerance", "variable",
+    "sample", "seed", "shard", "since", "slice", "system", "table", "tag", "tolerance",
+    "variable",
 })  # fmt: skip
 """The options that neither the environment nor a file may set, in any command."""
 _PREFIX: Final = "EDL_CKPT_"
