@@ -31,9 +31,8 @@ _FAR_BYTES: Final = 64 << 10
 _MOST_BYTES: Final = 1 << 20
 _SMALL_BYTES: Final = 64 << 10
 """No directory of an item, and no pickle of a tensor, is larger."""
-_END: Final = struct.Struct("<4s8xII2x")
-_END64: Final = struct.Struct("<4s36xQQ4s38x")
-"""The records at the end of a zip: that of 32 bits; with that of 64 bits and its locator before it, as torch has it."""
+_END: Final = struct.Struct("<4s36xQQ4s38x")
+"""The records at the end of a zip: torch always writes that of 64 bits and its locator, before that of 32 bits."""
 _ENTRY: Final = struct.Struct("<4s6xH4xIIIHHH8xI")
 _LOCAL: Final = struct.Struct("<4s22xHH")
 _IN_EXTRA: Final = 0xFFFFFFFF
@@ -90,18 +89,12 @@ class _Archive:
         tail = offset - (self._size - len(self._tail))
         return self._tail[tail : tail + size] if tail >= 0 else self._reader.read(self._start + offset, size)
 
-    def _ends(self) -> tuple[int, int]:
-        """Return where the directory begins, and its size."""
-        for kind, marks in ((_END64, (b"PK\6\6", b"PK\6\7")), (_END, (b"PK\5\6",))):
-            end = self._size - kind.size
-            mark, size, start, *more = kind.unpack(self._read(end, kind.size)) if end >= 0 else (b"", 0, 0)
-            if (mark, *more) == marks and start + size == end:
-                return start, size
-        raise self._error("its zip does not end as it must")
-
     def _directory(self) -> Iterator[tuple[bytes, tuple[int, int, int]]]:
         """Yield the members: their names without that of the archive, their checksums, sizes and headers."""
-        start, size = self._ends()
+        end = self._size - _END.size
+        mark, size, start, locator = _END.unpack(self._read(end, _END.size))
+        if (mark, locator) != (b"PK\6\6", b"PK\6\7") or start + size != end:
+            raise self._error("its zip does not end as it must", max(end, 0))
         data, position = self._read(start, size), 0
         while position < size:
             if size - position < _ENTRY.size or data[position : position + 4] != b"PK\1\2":
