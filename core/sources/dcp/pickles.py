@@ -20,8 +20,11 @@ from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 _SHORT_TEXT: Final = 256
 _LONG_TEXT: Final = 2048
 """No name in a checkpoint has so many bytes."""
-_AS_LISTS: Final = {b"}": b"]", b"u": b"e", b"s": b"\x86a", b".": b"."}
+_AS_LISTS: Final = {b"}": b"]", b"u": b"e", b"s": b"\x86a", b"]": b"]", b".": b".", b"": b""}
 """What makes a list instead of a dict: one item alone becomes a pair in the list."""
+_LEAST_BYTES: Final = 8
+_SMALL_BYTES: Final = 1024
+"""A pickle of torch has at least so many bytes for each list and dict, beside some for a small one."""
 _DAMAGE: Final = (
     *(ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, RecursionError, TypeError, ValueError),
     pickle.UnpicklingError,
@@ -94,8 +97,8 @@ TENSOR_NAMES: Final = _stand_ins(
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, data: bytes, names: Mapping[str, object]) -> None:
-        super().__init__(io.BytesIO(data))
+    def __init__(self, file: io.BytesIO, names: Mapping[str, object]) -> None:
+        super().__init__(file)
         self._names = names
 
     def find_class(self, module: str, name: str, /) -> Any:
@@ -110,31 +113,35 @@ class _Unpickler(pickle.Unpickler):
 
 @functools.cache
 def _opcodes(longest: int) -> re.Pattern[bytes]:
-    """Return what matches opcodes that change nothing in a dict, and then one that does, or the last one.
+    """Return what matches opcodes that change nothing in a list or a dict, and then one more byte.
 
-    Numbers in opcodes are sizes of what follows, or places in the memo, of which each byte of a pickle adds one at
-    most; so no LONG_BINPUT, which names a place by itself. Texts are shorter than `longest`.
+    No byte is matched twice, so it reads any bytes in linear time. Numbers in opcodes are sizes of what follows, or
+    places in the memo, of which each byte of a pickle adds one at most; so no LONG_BINPUT, which names a place by
+    itself. Texts are shorter than `longest`.
     """
     short, long = (
         b"|".join(re.escape(size.to_bytes(width, "little")) + b".{%d}" % size for size in range(least))
         for width, least in ((1, _SHORT_TEXT), (4, longest))
     )
-    plain = rb"[N()\]Rbaet\x81\x85-\x89\x93\x94Q]++|[Khq\x80].|M..|[Jj].{4}|[G\x95].{8}|c[\w.]{1,99}+\n\w{1,99}+\n"
+    plain = rb"[N()Rbaet\x81\x85-\x89\x93\x94Q]++|[Khq\x80].|M..|[Jj].{4}|[G\x95].{8}|c[\w.]{1,99}+\n\w{1,99}+\n"
     whole = b"|".join(b"%c.{%d}" % (size, size) for size in range(9))
-    return re.compile(rb"(?s)((?:%b|\x8c(?:%b)|X(?:%b)|\x8a(?:%b))*+)([}us.])" % (plain, short, long, whole))
+    return re.compile(rb"(?s)((?:%b|\x8c(?:%b)|X(?:%b)|\x8a(?:%b))*+)(.|\Z)" % (plain, short, long, whole))
 
 
-def _without_dicts(data: bytes) -> bytes:
+def _without_dicts(data: bytes) -> io.BytesIO:
     """Return a pickle with lists instead of dicts; CorruptError for one with other opcodes than those of torch."""
     for longest in (_SHORT_TEXT, _LONG_TEXT):  # the larger expression takes 0.1 s to compile
         pieces = _opcodes(longest).split(data)
         opcodes = pieces[2::3]
-        if not any(pieces[::3]) and opcodes[-1:] == [b"."] and opcodes.count(b".") == 1:
+        stop = next((n for n, opcode in enumerate(opcodes) if opcode == b"." or opcode not in _AS_LISTS), 0)
+        if opcodes[stop:] == [b".", b""] and len(opcodes) * _LEAST_BYTES < len(data) + _SMALL_BYTES:
             pieces[2::3] = [_AS_LISTS[opcode] for opcode in opcodes]
-            return b"".join(pieces)
-    stop = next((n for n in range(0, len(pieces), 3) if pieces[n] or pieces[n - 1 : n] == [b"."]), len(pieces))
+            file = io.BytesIO()
+            file.writelines(pieces)  # to join so many would take ten times the memory
+            file.seek(0)
+            return file
     message = "the pickle is damaged, or has something that no checkpoint of torch has"
-    raise CorruptError(message, offset=sum(map(len, pieces[:stop])))
+    raise CorruptError(message, offset=sum(map(len, pieces[: 3 * stop + 2])))
 
 
 def load(data: bytes, names: Mapping[str, object]) -> Any:
