@@ -107,7 +107,7 @@ def _versions(listing: FlatListing, steps: Sequence[_FoundStep], read_small: Rea
                 step.fault = step.fault or Fault.of(digest, step.files[name].path)
         claimed = ((form, form.claim(step.files, by_format[form.system])) for form in step.formats)
         parts = [(form, claim) for form, claim in claimed if claim is not None]
-        if parts:
+        if parts or (step.entry and step.entry.fault):  # what cannot be listed now may be whole
             versions.append(_version(listing, step, parts))
     return versions
 
@@ -126,12 +126,14 @@ def _version(listing: FlatListing, step: _FoundStep, parts: Sequence[tuple[Forma
         state = State.WRITING if modified >= listing.fresh_after else State.INCOMPLETE
     else:
         state = State.COMPLETE
-    form, claim = parts[0]
+    layout = step.layout
+    if parts:
+        layout = replace(layout, system=parts[0][0].system, placement=parts[0][1].placement)
     return Version(
         listing.location,
         step.number,
         step.path,
-        replace(step.layout, system=form.system, placement=claim.placement),
+        layout,
         state,
         ps_num,
         shards,

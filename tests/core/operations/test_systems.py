@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +33,7 @@ from edl_ckpt.core import (
     verify_version,
     wait_for_version,
 )
-from edl_ckpt.core.base.errors import RefusedError, UnsupportedError, UsageError
+from edl_ckpt.core.base.errors import EdlCkptError, RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.commit.kinds import kind_of
 from edl_ckpt.core.model.versions import State
 from edl_ckpt.core.operations.prune.execute import prune as prune_locations
@@ -241,6 +243,25 @@ def test_a_checkpoint_by_itself(tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match="by itself"):
         verify_and_seal(version)
     assert sorted(os.listdir(tmp_path)) == ["final", "run"]
+
+
+def test_unlistable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step directory that cannot be listed now is unreadable: it may be whole, so nothing deletes it."""
+    run = step_run(tmp_path / "run")
+    scandir = os.scandir
+
+    def scanned(path: str | int) -> Any:
+        if str(path).endswith("step_10"):
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", scanned)
+    assert [v.state for v in list_versions(str(run)).versions] == [State.UNREADABLE, State.COMPLETE, State.COMPLETE]
+    assert prune(run) == [f"{run}@20"]
+    with pytest.raises(EdlCkptError, match="Input/output error"):
+        copy_versions([at(run, 10)], str(tmp_path / "other"))
+    monkeypatch.setattr(os, "scandir", scandir)
+    check_whole(run, 10, 30)
 
 
 def test_nothing_in_a_step(tmp_path: Path) -> None:
