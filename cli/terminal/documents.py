@@ -52,8 +52,8 @@ def as_dict(value: Any) -> Any:
     names = _field_names(kind)
     if names is None:
         return value
-    items = ((name, getattr(value, name)) for name in names)
-    return {name: item if type(item) in _PLAIN else as_dict(item) for name, item in items}
+    items = [getattr(value, name) for name in names]
+    return {name: i if type(i) in _PLAIN else as_dict(i) for name, i in zip(names, items, strict=True)}
 
 
 def picked(value: Any, keys: str, /, **own: Any) -> dict[str, Any]:

@@ -66,6 +66,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "unlock": ("run", "--yes"),
     "demo": ("demo",),
     "help": ("refs",),
+    "systems": (),
     "version": (),
     "schema": ("list",),
     "completion": ("bash",),
@@ -75,8 +76,8 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
 """Every command, with words for a scene. A new command needs a row: a test compares them with the program's."""
 READING = frozenset({
     "list", "inspect", "get", "head", "sample", "ids", "diff", "du", "report", "verify", "export", "policy show",
-    "metrics show", "metadata show", "tag list", "demo", "help", "version", "schema", "wait", "watch", "completion",
-    "config show", "browse",
+    "metrics show", "metadata show", "tag list", "demo", "systems", "help", "version", "schema", "wait", "watch",
+    "completion", "config show", "browse",
 })  # fmt: skip
 """The commands that change nothing in a location."""
 

@@ -117,7 +117,7 @@ def test_verify_document() -> None:
     """`verify --json` has the promised keys; findings end with 3, and warnings do only with --strict."""
     result = document("verify", GOLDEN / "bad/swapped-shards", code=3)
     promised = ["schema", "ref", "ok", "level", "findings", "fingerprint", "bytes_read", "sealed"]
-    assert list(result) == [*promised, "shards", "shards_read", "ids_read", "checks"]
+    assert list(result) == [*promised, "shards", "shards_read", "ids_read", "checks", "checksums"]
     assert result["ok"] is False
     keys = ["severity", "code", "shard", "path", "subject", "offset", "message", "hint", "check"]
     assert list(result["findings"][0]) == keys
