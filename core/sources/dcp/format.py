@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -77,6 +78,7 @@ def _folder(path: str) -> str:
     return path[: path.rfind("/") + 1]
 
 
+@functools.lru_cache(maxsize=4096)  # each of a thousand steps has the same names
 def _rank(path: str) -> int | None:
     """Return the rank that saved a file; None for a file with another name."""
     named = _RANK.fullmatch(path[path.rfind("/") + 1 :])

@@ -175,4 +175,7 @@ def fields(stored: object, kind: str) -> dict[str, Any]:
     """Return the state of an object of one kind by names; CorruptError for anything else."""
     if kind_of(stored) != kind:
         raise CorruptError(f"the pickle has something else instead of {kind}")
-    return {name: value for name, value in pairs(getattr(stored, "state", [])) if type(name) is str}
+    state = getattr(stored, "state", [])
+    if type(state) is list and len(state) % 2 == 0 and {*map(type, state[::2])} == {str}:  # nothing else is hashed
+        return dict(zip(state[::2], state[1::2], strict=True))
+    return {name: value for name, value in pairs(state) if type(name) is str}
