@@ -116,6 +116,8 @@ def summarize(version: Version, shards: Sequence[ShardIndex]) -> CheckpointSumma
     """Return the summary of a version from its shards' indexes, in ps_id order; variables and tables by name."""
     placed = sorted(((v, s.file.ps_id) for s in shards for v in s.variables), key=lambda p: (p[0].name, p[1]))
     tables = _tables(shards)
+    if not version.is_elasticdl:  # other systems keep no initializer
+        tables = tuple(replace(table, initializer="") for table in tables)
     return CheckpointSummary(
         ref=version.ref,
         version=version.number,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.model.tables import (
@@ -19,6 +20,9 @@ from edl_ckpt.core.model.tables import (
 from edl_ckpt.core.model.versions import ShardFile, Version
 from edl_ckpt.core.sources.interface import OnFault
 from edl_ckpt.core.storage.interface import RangeReader
+
+_INITIALIZER: Final = "uniform"
+"""For rows of new ids, where a table goes to ElasticDL, as an import of arrays writes it. No other system keeps one."""
 
 
 @dataclass(slots=True)
@@ -58,7 +62,7 @@ class ShardContent:
             self.file,
             version,
             "",
-            tuple(self.infos),
+            tuple(replace(info, initializer=info.initializer or _INITIALIZER) for info in self.infos),
             tuple(self.variables),
             tuple(self.tables),
             tuple(self.problems),

@@ -36,7 +36,7 @@ def test_companions_name_their_table() -> None:
         infos = {info.name: info for info in checkpoint.shards[0].infos}
     assert infos[f"{TABLE}_emb_scores"].companion_of == infos[f"{TABLE}_emb_opt_values"].companion_of == TABLE
     assert {info.slot for info in infos.values()} == {"", "scores", "opt_values"}
-    assert infos[TABLE] == TableInfo(TABLE, infos[TABLE].dim, "")
+    assert infos[TABLE] == TableInfo(TABLE, infos[TABLE].dim, "uniform")
 
 
 @pytest.mark.parametrize(
