@@ -39,6 +39,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     edl.add_tag(f"{place}/run@1", "first")
     np.savez(place / "arrays.npz", w=np.zeros(3))
     (place / "map.toml").write_text('[rename]\nw = "v"\n')
+    (place / "pairs.toml").write_text('[variables]\nw = "v"\n')
     (place / "metrics.csv").write_text("step,auc\n1,0.5\n")
     return place
 
@@ -91,6 +92,7 @@ CALLS: dict[str, Call | tuple[Call, ...]] = {
     "prepare_reshard": lambda p: edl.prepare_reshard(p("run@1"), 3, output=p("new")),
     "prune": lambda p: edl.prune([p("run")], KEEP),
     "read_map": lambda p: edl.read_map(p("map.toml")),
+    "read_pairs": lambda p: edl.read_pairs(p("pairs.toml")),
     "read_policy": (lambda p: edl.store_policy(p("run"), KEEP), lambda p: edl.read_policy(p("run"))),
     "read_series": lambda p: edl.read_series(p("metrics.csv")),
     "recover": lambda p: edl.recover(p("run")),

@@ -20,6 +20,7 @@ SMALL = {
     "Location": "its `repr` leaves out the options",
     "Policy": "a few rules, which are what it says",
     "NameMap": "what a person wrote in a file",
+    "NamePairs": "what a person wrote in a file",
     "Selection": "what a person asked for",
     "Guards": "what a person asked for",
     "Tagged": "what a person asked for",
