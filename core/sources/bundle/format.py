@@ -10,14 +10,15 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, UnsupportedError
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.sources.bundle.index import read_index
-from edl_ckpt.core.sources.bundle.tensors import add_tensors
-from edl_ckpt.core.sources.steps.content import Content
 from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
+
+if TYPE_CHECKING:  # a listing needs no index
+    from edl_ckpt.core.sources.steps.content import Content
 
 system: Final = "tensorflow"
 marks: Final = (".index", ".data-")
@@ -124,6 +125,8 @@ def _missing(bundle: BundleFiles, shards: Mapping[int, Sequence[str]], count: in
 
 def index(content: Content) -> None:
     """Add the tensors and tables of the bundle whose data files are the shards."""
+    from edl_ckpt.core.sources.bundle.tensors import add_tensors
+
     names = (content.version.name_of(file.path) for shard in content.shards.values() for file in shard.file.files)
     first = next((match[1] for match in map(_FILE.fullmatch, names) if match and match[2]), None)
     bundle = next((bundle for bundle in bundles(content.files) if bundle.prefix == first), None)

@@ -8,13 +8,14 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.sources.dcp import metadata
-from edl_ckpt.core.sources.dcp.indexing import add_all
-from edl_ckpt.core.sources.steps.content import Content
 from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
+
+if TYPE_CHECKING:  # a listing needs no index
+    from edl_ckpt.core.sources.steps.content import Content
 
 system: Final = "dcp"
 marks: Final = (".distcp", ".metadata")
@@ -87,4 +88,6 @@ def _rank(path: str) -> int | None:
 
 def index(content: Content) -> None:
     """Add the tensors of every index of a version."""
+    from edl_ckpt.core.sources.dcp.indexing import add_all
+
     add_all(content, HEAD)

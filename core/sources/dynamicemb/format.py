@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.base.json_objects import parse_object
 from edl_ckpt.core.model.layouts import Placement
-from edl_ckpt.core.model.tables import Problem
-from edl_ckpt.core.sources.steps.content import Content
 from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
 from edl_ckpt.core.sources.steps.raw_tables import IDS, VALUES, RawColumn, RawName, RawTable, add_tables, claim_tables
+
+if TYPE_CHECKING:  # a listing needs no index
+    from edl_ckpt.core.sources.steps.content import Content
 
 system: Final = "dynamicemb"
 marks: Final = (".rank_",)
@@ -77,6 +78,8 @@ def index(content: Content) -> None:
 
 def _rule(content: Content, table: RawTable) -> Placement:
     """Return the rule by which a table's keys belong to ranks, if its arguments are there and name one."""
+    from edl_ckpt.core.model.tables import Problem
+
     file = content.files.get(table.name.removesuffix("_counter") + _ARGS)
     if file is None or file.reader is None:
         return Placement.NONE

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.json_objects import parse_object
-from edl_ckpt.core.sources.safetensors.indexing import index_files
 from edl_ckpt.core.sources.safetensors.sets import ENDING, INDEX, listing, number_of, read_by_loaders, weight_map
-from edl_ckpt.core.sources.steps.content import Content
 from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
+
+if TYPE_CHECKING:  # a listing needs no index
+    from edl_ckpt.core.sources.steps.content import Content
 
 system: Final = "safetensors"
 marks: Final = (".safetensors",)
@@ -76,4 +77,6 @@ def _missing(paths: set[str], wanted: set[str]) -> list[str]:
 
 def index(content: Content) -> None:
     """Add the tensors of all files that are open, and the tables that they make."""
+    from edl_ckpt.core.sources.safetensors.indexing import index_files
+
     index_files(content)

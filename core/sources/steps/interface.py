@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from edl_ckpt.core.model.layouts import Placement
-from edl_ckpt.core.sources.steps.content import Content
 from edl_ckpt.core.storage.interface import Entry
+
+if TYPE_CHECKING:  # a listing needs no index
+    from edl_ckpt.core.sources.steps.content import Content
 
 Files: TypeAlias = Mapping[str, Entry]
 """The files of one step by their paths in it, such as 'model/.metadata'; those of a prefix by their names."""

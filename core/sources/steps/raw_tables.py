@@ -12,15 +12,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.base.words import base_name, counted, missing_shards
 from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.model.layouts import Placement
-from edl_ckpt.core.model.tables import Encoding, Extent, IdRun, Problem, TableEntry, TableInfo
-from edl_ckpt.core.sources.steps.content import Content
 from edl_ckpt.core.sources.steps.interface import Claim
+
+if TYPE_CHECKING:  # a listing needs no index
+    from edl_ckpt.core.sources.steps.content import Content
 
 _ID_BYTES: Final = 8
 _SAMPLED_SHARDS: Final = 4
@@ -185,6 +186,8 @@ def add_tables(
     companion_of: Callable[[RawTable, Iterable[RawTable]], tuple[str, str]] = lambda *_: ("", ""),
 ) -> None:
     """Add the tables of all files that are open; `companion_of` says a table and a slot, for a table with own ids."""
+    from edl_ckpt.core.model.tables import Problem
+
     tables, stale = survey({path: file.file for path, file in content.files.items()}, parse)
     for path, fault, offset in (fault for table in tables for fault in table.faults()):
         file = content.files[path]
@@ -214,6 +217,8 @@ def _add_rows(
     owner: tuple[str, str],
 ) -> None:
     """Add a column of a table to the shard that has it, if its files are open."""
+    from edl_ckpt.core.model.tables import Encoding, Extent, IdRun, TableEntry, TableInfo
+
     ids, values = (content.files[table.parts[ps_id][which].path] for which in (IDS, column))
     if ids.reader is None or values.reader is None:
         return

@@ -16,7 +16,6 @@ from edl_ckpt.core.model.layouts import Layout, ShardName
 from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.sources.interface import FlatListing, OnFault, ReadSmall
 from edl_ckpt.core.sources.steps import names
-from edl_ckpt.core.sources.steps.content import Content
 from edl_ckpt.core.sources.steps.formats import FORMATS
 from edl_ckpt.core.sources.steps.interface import Claim, Files, Format
 from edl_ckpt.core.storage.faults import Fault
@@ -182,6 +181,8 @@ def index(
     version: Version, readers: Mapping[str, RangeReader], *, workers: int = 1, on_fault: OnFault | None = None
 ) -> Sequence[ShardIndex]:
     """Return the contents of shards: what each format adds to them."""
+    from edl_ckpt.core.sources.steps.content import Content
+
     content = Content(version, readers, workers, on_fault)
     for form in _formats(version.location):
         form.index(content)

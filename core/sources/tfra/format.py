@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.model.layouts import Placement
-from edl_ckpt.core.sources.steps.content import Content
 from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
 from edl_ckpt.core.sources.steps.raw_tables import IDS, VALUES, RawName, RawTable, add_tables, claim_tables, rule_of
+
+if TYPE_CHECKING:  # a listing needs no index
+    from edl_ckpt.core.sources.steps.content import Content
 
 system: Final = "tfra"
 marks: Final = ("-keys", "-values")
