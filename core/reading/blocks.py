@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -59,12 +59,27 @@ class IdPiece:
     rows: int = 0
 
 
-class IdBlock(NamedTuple):
-    """Ids that follow each other in a shard: as varints without tags, their values and lengths."""
+class IdBlock:
+    """Ids that follow each other in a shard: their values, int64 [n], and as varints, which few readers ask for."""
 
-    data: bulk.U8
-    ids: bulk.I64
-    lengths: bulk.U8
+    __slots__ = ("_data", "_lengths", "ids")
+
+    def __init__(self, ids: bulk.I64, data: bulk.U8 | None = None, lengths: bulk.U8 | None = None) -> None:
+        self.ids, self._data, self._lengths = ids, data, lengths
+
+    @property
+    def data(self) -> bulk.U8:
+        """Return their varints, without tags."""
+        if self._data is None:
+            self._data = bulk.encode_varints(self.ids)
+        return self._data
+
+    @property
+    def lengths(self) -> bulk.U8:
+        """Return the lengths of their varints."""
+        if self._lengths is None:
+            self._lengths = bulk.varint_lengths(self.ids)
+        return self._lengths
 
 
 def as_dtype(data: bulk.U8, dtype: DType | None, *, bits: bool = False) -> npt.NDArray[np.generic]:
@@ -119,28 +134,24 @@ def read_piece(checkpoint: Checkpoint, piece: IdPiece, sums: Sums | None = None)
     run, table = piece.run, piece.entry.name
     if not run.is_stored:
         first = run.first + (piece.start - run.start) // run.encoding.itemsize
-        return _as_block(np.arange(first, first + count_ids(checkpoint, piece), dtype=np.int64))
+        return IdBlock(np.arange(first, first + count_ids(checkpoint, piece), dtype=np.int64))
     reader = checkpoint.reader(piece.shard, run)
     start, data = _id_bytes(reader, table, run, piece.start, piece.end)
     if sums is not None and not run.tagged:
         sums.add(reader, start, data.data)
     if run.encoding.itemsize:
-        return _as_block(data.view(run.encoding.value).astype(np.int64))
+        return IdBlock(data.view(run.encoding.value).astype(np.int64))
     try:
         values, lengths = bulk.decode_varints(data)
     except bulk.VarintError as error:
         cut = str(error) == bulk.CUT_SHORT and start + len(data) == run.end
         raise _bad_id(reader, table, start + error.position, "an id is cut short" if cut else str(error)) from None
     if not run.tagged:
-        return IdBlock(data, values, lengths)
+        return IdBlock(values, data, lengths)
     if len(values) % 2:
         raise _bad_id(reader, table, start + len(data) - int(lengths[-1]), "an id is cut short")
     is_id = np.repeat(np.arange(len(values)) % 2 == 1, lengths)
-    return IdBlock(data[is_id], values[1::2].copy(), lengths[1::2].copy())
-
-
-def _as_block(ids: bulk.I64) -> IdBlock:
-    return IdBlock(bulk.encode_varints(ids), ids, bulk.varint_lengths(ids))
+    return IdBlock(values[1::2].copy(), data[is_id], lengths[1::2].copy())
 
 
 def count_ids(checkpoint: Checkpoint, piece: IdPiece) -> int:

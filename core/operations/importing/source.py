@@ -180,7 +180,7 @@ class NamedArrays(Source):
     def read_ids(self, ids: IdsAt) -> IdBlock:
         """Return the ids of some rows."""
         values = self._tables[ids.table].read_ids(ids.start, ids.end)
-        return IdBlock(np.empty(0, np.uint8), values, bulk.varint_lengths(values))
+        return IdBlock(values)
 
     def rows_of(self, ids: IdsAt) -> FileRows:
         """Return where the vectors of a table are."""

@@ -257,7 +257,7 @@ class ContentReader:
         dtype, ids = self.checkpoint.table_dtype(name), self.ids[name]
         parts = parts_needed(ids.rows * (8 + (dtype.itemsize if dtype else 0) * self._dim(name)), self.part_bytes)
         target = dtype if dtype is None or not cast else self._target(dtype)
-        is_stored = self.selection.order == STORED
+        is_stored = self.selection.order == STORED or ids.are_in_order
         changed = partial(self._cast, dtype=dtype) if target != dtype else None
         return TableSource(self.checkpoint, name, ids, parts, target, changed, is_stored, self.reporter)
 

@@ -58,6 +58,17 @@ class TableIds:
     sample: bulk.I64
     wanted: Wanted | None = None
 
+    @property
+    def are_in_order(self) -> bool:
+        """Say whether they are row numbers that rise from piece to piece: then nothing is to be sorted."""
+        ends = 0
+        for piece in self.pieces:
+            first = piece.run.first + (piece.start - piece.run.start) // _ID_BYTES
+            if piece.run.is_stored or first < ends:
+                return False
+            ends = first + piece.rows
+        return True
+
 
 @dataclass(frozen=True, slots=True)
 class LookedAt:
