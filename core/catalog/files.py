@@ -12,7 +12,14 @@ import stat
 from collections import defaultdict
 from contextlib import suppress
 
-from edl_ckpt.core.base.errors import EdlCkptError, IncompleteError, NotFoundError, RefusedError, UsageError
+from edl_ckpt.core.base.errors import (
+    CorruptError,
+    EdlCkptError,
+    IncompleteError,
+    NotFoundError,
+    RefusedError,
+    UsageError,
+)
 from edl_ckpt.core.base.words import command
 from edl_ckpt.core.catalog.remembered import SmallReads
 from edl_ckpt.core.model.versions import CheckpointRef, ShardFile, State, Version
@@ -65,6 +72,14 @@ def named_step(ref: CheckpointRef) -> Version | None:
 def directory_alone(location: Location) -> Version | None:
     """Return the checkpoint of another system that a directory is by itself; None for any other directory."""
     return _alone(location, location.url.rstrip("/") or location.url, "")
+
+
+def alone_at(path: str) -> Version:
+    """Return the checkpoint of another system that a directory is; CorruptError where it is none."""
+    version = directory_alone(Location(path))
+    if version is None:
+        raise CorruptError("the files are no checkpoint of any system that can be read", path=path)
+    return version
 
 
 def _alone(folder: Location, path: str, name: str) -> Version | None:

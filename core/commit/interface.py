@@ -101,8 +101,9 @@ class NewVersion:
 
     @property
     def old_names(self) -> tuple[str, ...]:
-        """Return the names of the shards that it replaces, in order."""
-        return tuple(sorted(base_name(shard.path) for shard in self.replaces.shards)) if self.replaces else ()
+        """Return the names in the directory of the version that it replaces, in order."""
+        old = self.replaces
+        return tuple(sorted({old.name_of(file.path).partition("/")[0] for file in old.files})) if old else ()
 
     def names(self, ps_num: int) -> list[str]:
         """Return the names of its files, those of its shards unless it is a copy file by file."""

@@ -38,7 +38,8 @@ def add_all(content: Content, head: str) -> None:
     saved: dict[str, SavedTensor] = {}
     for index in _with_different_names(list(_indexes(content, head))):
         saved |= {one.tensor.name: one for one in _saved(content, index) if one.parts}
-    add_tables(saved)
+    if content.tables:
+        add_tables(saved)
     for one in saved.values():
         _add_variable(one)
     for shard in content.shards.values():

@@ -71,7 +71,7 @@ def index_files(content: Content) -> None:
             if first.stored is not stored:
                 message = f"{first.file.file.path} has it too"
                 file.shard.problems.append(Problem("duplicate-variable", stored.name, stored.start, message))
-    _add_tensors(tensors, _wholes(documents.values()))
+    _add_tensors(tensors, _wholes(documents.values()), pairs=content.tables)
 
 
 def _read_indexes(content: Content) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -131,14 +131,14 @@ def _wholes(documents: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return wholes
 
 
-def _add_tensors(tensors: Mapping[str, _OpenTensor], wholes: Mapping[str, str]) -> None:
-    """Add tensors to their shards: as parts of tables, as variables or as blobs."""
+def _add_tensors(tensors: Mapping[str, _OpenTensor], wholes: Mapping[str, str], *, pairs: bool) -> None:
+    """Add tensors to their shards: in `pairs` as parts of tables, as variables or as blobs."""
     for title, tensor in tensors.items():
         stored, shard = tensor.stored, tensor.file.shard
-        if title.endswith(_IDS) and _is_pair(stored, tensors.get(title.removesuffix(_IDS) + _VECTORS)):
+        if pairs and title.endswith(_IDS) and _is_pair(stored, tensors.get(title.removesuffix(_IDS) + _VECTORS)):
             continue
         ids = tensors.get(title.removesuffix(_VECTORS) + _IDS) if title.endswith(_VECTORS) else None
-        if ids and _is_pair(ids.stored, tensor):
+        if pairs and ids and _is_pair(ids.stored, tensor):
             part = stored.name.removesuffix(_VECTORS)
             names = {table.name for table in shard.tables}
             whole = title.removesuffix(stored.name) + wholes.get(part, part)

@@ -91,9 +91,17 @@ class Content:
     """The shards of a version by their numbers, and its files by their paths in it."""
 
     def __init__(
-        self, version: Version, readers: Mapping[str, RangeReader], workers: int = 1, on_fault: OnFault | None = None
+        self,
+        version: Version,
+        readers: Mapping[str, RangeReader],
+        workers: int = 1,
+        on_fault: OnFault | None = None,
+        *,
+        tables: bool = True,
     ) -> None:
         self.version = version
+        self.tables = tables
+        """False where formats that store tensors leave them as they are."""
         self.workers = workers
         """So many files are read at a time, where each read takes a request."""
         self.shards = {shard.ps_id: ShardContent(shard) for shard in version.shards}

@@ -178,12 +178,17 @@ def alone(listing: FlatListing, path: str, name: str, read_small: ReadSmall) -> 
 
 
 def index(
-    version: Version, readers: Mapping[str, RangeReader], *, workers: int = 1, on_fault: OnFault | None = None
+    version: Version,
+    readers: Mapping[str, RangeReader],
+    *,
+    workers: int = 1,
+    on_fault: OnFault | None = None,
+    tables: bool = True,
 ) -> Sequence[ShardIndex]:
-    """Return the contents of shards: what each format adds to them."""
+    """Return the contents of shards: what each format adds to them; without `tables` every tensor is a variable."""
     from edl_ckpt.core.sources.steps.content import Content
 
-    content = Content(version, readers, workers, on_fault)
+    content = Content(version, readers, workers, on_fault, tables=tables)
     for form in _formats(version.location):
         form.index(content)
     return content.indexes()

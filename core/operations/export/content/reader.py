@@ -16,7 +16,6 @@ from threading import Lock
 from typing import Final, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from edl_ckpt.core.base.errors import UnsupportedError, UsageError
 from edl_ckpt.core.base.parallel import default_workers, run_all, run_parallel
@@ -47,7 +46,8 @@ from edl_ckpt.core.operations.export.interface import (
 )
 from edl_ckpt.core.operations.export.output.places import Place, compare_rows
 from edl_ckpt.core.proof.fingerprint import ContentSketch, fingerprint_of
-from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES, IdPiece, as_dtype, read_piece
+from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES, IdPiece, read_piece
+from edl_ckpt.core.reading.casts import cast_bytes, cast_floats
 from edl_ckpt.core.reading.pieces import row_batches
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sorting.partition import PART_BYTES, Area, Areas, TablePart, parts_needed
@@ -58,8 +58,6 @@ _MATRIX_ROWS: Final = 8192
 _VIEW_BYTES: Final = 8 << 20
 """Bytes of a file that are read back at a time: mapped pages count as memory."""
 _FEW_PIECES: Final = 64
-_CAST_BYTES: Final = 1 << 20
-"""Bytes that are cast at a time: what a cast makes on its way stays in the cache."""
 _INT64: Final = DTYPES["int64"]
 
 
@@ -399,38 +397,3 @@ def estimated_bytes(content: ExportContent, *, spools: bool) -> int:
     """Return the bytes of all tensors, and where the format spools also those of the largest temporary file."""
     sizes = [tensor.size_bytes for tensor in content.tensors]
     return sum(sizes) + (max(sizes, default=0) if spools else 0) + math.ceil(0.001 * sum(sizes))
-
-
-def cast_bytes(data: bulk.U8, dtype: DType, target: DType) -> tuple[bulk.U8, int]:
-    """Return bytes of elements in another dtype, and how many of them became infinite."""
-    if target == dtype or not len(data):
-        return data, 0
-    out = np.empty(len(data) // dtype.itemsize * target.itemsize, np.uint8)
-    overflowed = 0
-    for start in range(0, len(data), _CAST_BYTES):
-        at = start // dtype.itemsize * target.itemsize
-        cast, more = cast_floats(as_dtype(data[start : start + _CAST_BYTES], dtype), target.name)
-        out[at : at + len(cast)] = cast
-        overflowed += more
-    return out, overflowed
-
-
-def cast_floats(values: npt.NDArray[np.generic], dtype: str) -> tuple[bulk.U8, int]:
-    """Return floats in another dtype as bytes, rounded to nearest even, and how many finite values became infinite.
-
-    >>> cast_floats(np.array([1.0, 1e9]), "float16")[1]
-    1
-    """
-    with np.errstate(all="ignore"):
-        finite = np.isfinite(values.astype(np.float64))
-        if dtype != "bfloat16":
-            out = values.astype(np.dtype(dtype).newbyteorder("<"))
-            return np.ascontiguousarray(out).reshape(-1).view(np.uint8), int(
-                np.count_nonzero(finite & ~np.isfinite(out))
-            )
-        single = np.ascontiguousarray(values.astype(np.float32))
-        bits = single.view(np.uint32)
-        rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
-        rounded = np.where(np.isnan(single), bits >> 16 | 0x40, rounded).astype("<u2")
-        infinite = (rounded & 0x7FFF) == 0x7F80
-    return rounded.reshape(-1).view(np.uint8), int(np.count_nonzero(finite & infinite))

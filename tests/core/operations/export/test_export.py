@@ -33,7 +33,7 @@ from edl_ckpt.core.base.errors import (
 )
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export import ExportResult, Selection, export_version
-from edl_ckpt.core.operations.export.content.reader import cast_floats
+from edl_ckpt.core.reading.casts import cast_floats
 from edl_ckpt.core.operations.importing import import_arrays
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.sorting.partition import PartitionedTable

@@ -1,0 +1,303 @@
+"""A conversion: what goes out of an opened version into the files of a system, planned to the byte, then written.
+
+The plan is arithmetic on headers and ids. Writing reads each value once and sums it as it goes out; the proof reads
+the new files through their own format, and compares the sums.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+
+from edl_ckpt.core.base.arrays import ThreadMemory
+from edl_ckpt.core.base.errors import UnsupportedError
+from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.parallel import run_all
+from edl_ckpt.core.converting.changes import Changes, Outgoing, OutTable, OutVariable, outgoing
+from edl_ckpt.core.converting.destinations import DESTINATIONS
+from edl_ckpt.core.converting.destinations.interface import Cut, Destination, Given
+from edl_ckpt.core.converting.rows import CountedRows, RowWriter, Spread, count_pieces, id_places
+from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.kernel.checksums import Crc32
+from edl_ckpt.core.model.dtypes import DType
+from edl_ckpt.core.proof.duplicates import check_unique_ids
+from edl_ckpt.core.proof.fingerprint import ContentSketch
+from edl_ckpt.core.reading.blocks import IdPiece, read_piece
+from edl_ckpt.core.reading.casts import cast_bytes
+from edl_ckpt.core.reading.pieces import row_batches
+from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.sorting.partition import PartitionedTable, Ranges, parts_needed
+from edl_ckpt.core.sources.steps import source as steps
+from edl_ckpt.core.storage.interface import OnDisk, Sinks
+
+_PIECE_BYTES: Final = 4 << 20
+_ONE_BUCKET: Final = Spread(1, None)
+_WHOLE: Final = frozenset({"dcp", "safetensors"})
+"""Systems whose tensors are written as they are, whatever they mean: row numbers stay, and so do ids beside them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """A planned conversion; the source must be open until it is written."""
+
+    source: Checkpoint
+    whole: Checkpoint | None
+    """The same files as tensors alone, where those are written as they are."""
+    destination: Destination
+    counted: Mapping[str, CountedRows]
+    """The tables with ids, by their new names."""
+    left_out: Outgoing
+
+    @property
+    def out(self) -> Outgoing:
+        """Return what goes out."""
+        return self.destination.out
+
+    @property
+    def rows(self) -> int:
+        """Return the rows that go out; those of companions are those of their tables."""
+        own = (table for table in self.out.tables if not table.info.companion_of)
+        return sum(self.counted[t.name].total if t.name in self.counted else t.rows for t in own)
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of all files."""
+        return sum(self.destination.files.values())
+
+
+def plan_conversion(
+    source: Checkpoint,
+    system: str,
+    ranks: int,
+    changes: Changes,
+    job: Job,
+    *,
+    number: int,
+    most_file_bytes: int | None = None,
+) -> Conversion:
+    """Return how a version is written in the files of a system, from headers and ids; nothing is written.
+
+    Raises UnsupportedError for what the system cannot hold, UsageError and NotFoundError for changes that cannot be.
+    """
+    if system not in DESTINATIONS:
+        known = ", ".join(DESTINATIONS)
+        raise UnsupportedError(f"nothing is written for {system}; it can be {known}", path=source.version.ref)
+    is_whole = system in _WHOLE and source.version.layout.system == system
+    whole = as_tensors(source) if is_whole else None
+    out = outgoing(source, changes) if whole is None else _tensors(source, whole, changes)
+    destination = DESTINATIONS[system](Given(source, out, ranks, number, most_file_bytes))
+    counted: dict[str, CountedRows] = {}
+    places = id_places(source, job) if destination.out.tables else {}
+    if any(not table.by_number for table in destination.out.tables):
+        check_unique_ids(source, job.silent())
+    for table in destination.out.tables:
+        spread = destination.spread(table)
+        if spread is None and table.by_number:
+            continue
+        rows = count_pieces(
+            source, table, places[table.source], spread or _ONE_BUCKET, job, varints=destination.varints
+        )
+        if spread is None:
+            _check_matrix(rows)
+            continue
+        destination.check(rows)
+        counted[table.name] = rows
+    destination.lay_out(counted)
+    return Conversion(source, whole, destination, counted, destination.out)
+
+
+def as_tensors(source: Checkpoint) -> Checkpoint:
+    """Return the same open files as tensors alone."""
+    shards = steps.index(source.version, source.files, tables=False)
+    return Checkpoint(source.version, shards, source.files, source.store)
+
+
+def _tensors(source: Checkpoint, whole: Checkpoint, changes: Changes) -> Outgoing:
+    """Return the tensors that go out; those that lie in several boxes are spread over ranks again."""
+    if changes.rows:
+        message = f"rows of {source.version.layout.system} have numbers: none can be left out"
+        raise UnsupportedError(message, path=source.version.ref, hint="try: export --format tfra or dynamicemb")
+    sizes = {source.table_name(name): rows for name, rows in changes.resize}
+    plain = replace(
+        changes, variables=(*changes.tables, *changes.variables), tables=(), drop_companions=False, resize=()
+    )
+    out = outgoing(whole, plain)
+    if changes.drop_companions:
+        gone = {name for name, info in source.infos.items() if info.companion_of}
+        out = out.without((v.name for v in out.variables if v.source in gone), "a companion of its table")
+    new = sizes | {n: sizes[i.companion_of] for n, i in source.infos.items() if i.companion_of in sizes}
+    return replace(out, variables=tuple(_in_slabs(whole, variable, new) for variable in out.variables))
+
+
+def _in_slabs(whole: Checkpoint, variable: OutVariable, sizes: Mapping[str, int]) -> OutVariable:
+    shard, entry = whole.find_variable(variable.source)
+    is_spread = entry.values.file >= len(shard.file.files)
+    shape = (sizes.get(variable.source, variable.shape[0]), *variable.shape[1:]) if variable.shape else ()
+    return replace(variable, in_slabs=is_spread, shape=shape)
+
+
+def _check_matrix(rows: CountedRows) -> None:
+    """Raise UnsupportedError unless the ids of a table are 0 to n - 1."""
+    if rows.total and (rows.low, rows.high) != (0, rows.total - 1):
+        raise UnsupportedError(
+            f"table {rows.table.source!r} has {rows.total:,} rows with ids {rows.low:,} to {rows.high:,};"
+            f" a matrix has ids 0 to {rows.total - 1:,}",
+            hint="nothing was written",
+        )
+
+
+@dataclass(slots=True)
+class Writing:
+    """A conversion while it is written, into `sinks` with the numbers of its files."""
+
+    plan: Conversion
+    sinks: Sinks
+    job: Job
+    directory: str
+    """Where temporary files of tables in disorder go."""
+    rows: RowWriter = field(init=False)
+    tensors: ContentSketch = field(default_factory=ContentSketch)
+    """The sums of tensors that are neither variables nor matrices of the source."""
+
+    def __post_init__(self) -> None:
+        self.rows = RowWriter(self.plan.source, self.sinks, self.job)
+
+    @property
+    def meant(self) -> ContentSketch:
+        """Return the sums of all variables and tables, by their new names."""
+        return self.rows.meant
+
+    def write(self) -> None:
+        """Write everything: values, ids, and what stands around them."""
+        destination = self.plan.destination
+        self.job.reporter.start("writing", self.plan.size_bytes)
+        self._variables()
+        places = id_places(self.plan.source, self.job) if self.plan.out.tables else {}
+        for table in self.plan.out.tables:
+            if table.name in self.plan.counted:
+                self.rows.write(self.plan.counted[table.name], destination.places(table.name))
+            elif table.by_number:
+                self._numbered(table, places[table.source])
+            else:
+                self._sorted(table, places[table.source])
+        for file, offset, data in destination.literals(self._sums()):
+            self.sinks[file].write(offset, data)
+
+    def _variables(self) -> None:
+        opened = self.plan.whole or self.plan.source
+        tasks = (task for variable in self.plan.out.variables for task in self._pieces(opened, variable))
+        run_all(lambda task: self._copy(opened, *task), tasks, self.job.workers)
+
+    def _pieces(
+        self, opened: Checkpoint, variable: OutVariable
+    ) -> Iterator[tuple[OutVariable, Sequence[Cut], int, int]]:
+        """Yield pieces of a variable: bytes [start, end) of it in the source."""
+        _, entry = opened.find_variable(variable.source)
+        cuts = self.plan.destination.cuts(variable.name)
+        unit = math.lcm(bulk.CHUNK_BYTES, entry.dtype.itemsize, self._row_bytes(variable) or 1)
+        step = max(_PIECE_BYTES // unit, 1) * unit
+        for start in range(0, max(entry.size_bytes, 1), step):
+            yield variable, cuts, start, min(start + step, entry.size_bytes)
+
+    def _row_bytes(self, variable: OutVariable) -> int:
+        """Return the bytes of a row where a tensor is a matrix of the source, else 0."""
+        source = self.plan.source
+        if self.plan.whole is None or not source.has_table(variable.source):
+            return 0
+        entries = [entry for _, entry in source.entries(variable.source)]
+        is_matrix = all(not run.is_stored for entry in entries for run in entry.ids)
+        return entries[0].row_bytes if entries and is_matrix else 0
+
+    def _copy(self, opened: Checkpoint, variable: OutVariable, cuts: Sequence[Cut], start: int, end: int) -> None:
+        """Copy bytes of a variable, cast where that is asked for."""
+        shard, entry = opened.find_variable(variable.source)
+        data = np.empty(end - start, np.uint8)
+        if len(data):
+            opened.reader(shard, entry.values).read_into(entry.values.start + start, data.data)
+        total = math.prod(variable.shape) * variable.dtype.itemsize
+        out, at = self._cast(data, entry.dtype, variable.dtype), start // entry.dtype.itemsize * variable.dtype.itemsize
+        row_bytes = self._row_bytes(variable) // entry.dtype.itemsize * variable.dtype.itemsize
+        if row_bytes:
+            ids = np.arange(at // row_bytes, (at + len(out)) // row_bytes, dtype=np.int64)
+            self.meant.add_rows(variable.name, ids, out.reshape(-1, row_bytes))
+        else:
+            known = self.plan.whole is None or variable.source in self.plan.source
+            (self.meant if known else self.tensors).add_dense(variable.name, total, at, out)
+        self._put(cuts, at, out)
+        self.job.reporter.advance(len(out))
+
+    def _cast(self, data: bulk.U8, dtype: DType, target: DType) -> bulk.U8:
+        out, overflowed = cast_bytes(data, dtype, target)
+        self.rows.overflowed += overflowed
+        return out
+
+    def _put(self, cuts: Sequence[Cut], at: int, data: bulk.U8) -> None:
+        """Write bytes that begin at an offset of a tensor to where its cuts say."""
+        number, end = max(bisect_right(cuts, at, key=lambda cut: cut.start) - 1, 0), at + len(data)
+        for cut in cuts[number:]:
+            low, high = max(cut.start, at), min(cut.end, end)
+            if cut.start >= end:
+                return
+            if low < high:
+                self.sinks[cut.file].write(cut.offset + low - cut.start, data[low - at : high - at].data)
+
+    def _numbered(self, table: OutTable, pieces: Sequence[IdPiece]) -> None:
+        """Write a matrix whose rows have numbers in the source too."""
+        cuts, source, width = self.plan.destination.cuts(table.name), self.plan.source, table.row_bytes
+
+        def move(piece: IdPiece) -> None:
+            ids = read_piece(source, piece).ids
+            for some, values in row_batches(source, piece, len(ids), _PIECE_BYTES):
+                rows = self._rows(table, piece.entry.dtype, ids[some], values)
+                self._put(cuts, int(ids[some.start]) * width, rows.reshape(-1))
+
+        run_all(move, pieces, self.job.workers)
+
+    def _rows(self, table: OutTable, dtype: DType | None, ids: bulk.I64, values: bulk.U8) -> bulk.U8:
+        """Return rows as they go out, and add them to the sums."""
+        rows = values if dtype is None else self._cast(values.reshape(-1), dtype, table.dtype).reshape(len(ids), -1)
+        self.meant.add_rows(table.name, ids, rows)
+        self.job.reporter.advance(rows.nbytes)
+        return rows
+
+    def _sorted(self, table: OutTable, pieces: Sequence[IdPiece]) -> None:
+        """Write a matrix from rows with ids 0 to n - 1 in any order: they are sorted on the disk, in parts."""
+        cuts, width = self.plan.destination.cuts(table.name), table.row_bytes
+        parts = parts_needed(table.rows * (8 + width))
+        ranges = Ranges(np.arange(1, parts, dtype=np.int64) * table.rows // parts)
+        with PartitionedTable(
+            self.plan.source, table.source, pieces, parts=parts, assign=ranges, directory=self.directory
+        ) as cut:
+            for part in cut.all_parts():
+                rows = self._rows(table, part.dtype, part.ids, part.values)
+                if len(part.ids):
+                    self._put(cuts, int(part.ids[0]) * width, rows.reshape(-1))
+
+    def _sums(self) -> dict[tuple[str, int], int]:
+        """Return the checksums of what the files have, read back from them."""
+        destination = self.plan.destination
+        if not destination.checksum:
+            return {}
+        memory = ThreadMemory()
+        pieces: dict[tuple[str, int], Crc32] = {}
+
+        def tasks() -> Iterator[tuple[tuple[str, int], int, int, int, int]]:
+            for key, file, offset, size in destination.summed:
+                pieces[key] = Crc32(destination.checksum)
+                for start in range(0, size, _PIECE_BYTES):
+                    yield key, file, offset, start, min(_PIECE_BYTES, size - start)
+
+        def add(task: tuple[tuple[str, int], int, int, int, int]) -> None:
+            key, file, offset, start, size = task
+            data, sink = memory.take(size).data, self.sinks[file]
+            assert isinstance(sink, OnDisk)  # noqa: S101 - foreign files are written to a disk
+            sink.read_into(offset + start, data)
+            pieces[key].add(start, data)
+
+        run_all(add, tasks(), self.job.workers)
+        return {key: sums.value() for key, sums in pieces.items()}

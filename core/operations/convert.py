@@ -1,0 +1,260 @@
+"""Writing a version anew, in the files of its own system or of another one: for other ranks, changed, and proved.
+
+What goes out is read once, summed, and written at planned offsets. The proof reads the new files by their own format:
+each table and variable must have the sums of what was meant, or nothing becomes visible.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from edl_ckpt.core.base.errors import RefusedError, UnsupportedError
+from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.memory import peak_memory_bytes
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.words import base_name, command, describe, escaped
+from edl_ckpt.core.catalog.files import alone_at
+from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed
+from edl_ckpt.core.catalog.target import apart, free_target, layouts_at
+from edl_ckpt.core.catalog.uuids import has_no_number
+from edl_ckpt.core.commit.interface import NewVersion, Written
+from edl_ckpt.core.commit.kinds import kind_of
+from edl_ckpt.core.commit.publish.disk import replaces_link
+from edl_ckpt.core.commit.repair.recovery import location_lock
+from edl_ckpt.core.converting.changes import Changes, LeftOut
+from edl_ckpt.core.converting.conversion import Conversion, Writing, plan_conversion
+from edl_ckpt.core.converting.destinations.interface import left_out_words
+from edl_ckpt.core.converting.proof import Proved, prove
+from edl_ckpt.core.model.seals import Seal
+from edl_ckpt.core.model.tables import ShardSummary
+from edl_ckpt.core.model.versions import ShardFile, State, Version
+from edl_ckpt.core.moving.version import WriteResult
+from edl_ckpt.core.proof.trust import Trust, check_trust
+from edl_ckpt.core.reading.reader import open_checkpoint
+from edl_ckpt.core.sources.elasticdl.target import DESIGN
+from edl_ckpt.core.sources.steps.names import STEPS, number_of_directory
+from edl_ckpt.core.state.annotate import MetadataCopies
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
+from edl_ckpt.core.storage import LocationLike, open_store
+from edl_ckpt.core.storage.location import Location
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertResult(WriteResult):
+    """The written version; every table and variable in it has the sums of what was read."""
+
+    system: str = ""
+    dropped: tuple[LeftOut, ...] = ()
+    untouched: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """The fingerprints of the tables and variables that are what they were, by name."""
+    overflowed: int = 0
+    """Values that became infinite by a cast."""
+    needed: bool = True
+    dry_run: bool = False
+
+    def __repr__(self) -> str:
+        return describe("ConvertResult", escaped(self.ref), self.system, f"{self.from_ps} to {self.to_ps} shards")
+
+
+def convert_version(
+    version: VersionLike,
+    ranks: int | None = None,
+    *,
+    output: LocationLike | None = None,
+    number: int | None = None,
+    system: str | None = None,
+    changes: Changes | None = None,
+    most_file_bytes: int | None = None,
+    layout: str | None = None,
+    keep_old: bool = False,
+    dry_run: bool = False,
+    force: bool = False,
+    purpose: str = "reshard",
+    workers: int | None = None,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = WARNINGS,
+) -> ConvertResult:
+    """Write a version for so many ranks, by default as many as it has, in its own place or at an `output` location.
+
+    `system` is by default its own; another one needs an output. `most_file_bytes` is for safetensors, whose files have
+    at most so many bytes. With `dry_run` nothing is written. Raises RefusedError for a target that is there, or that no
+    version can replace; UnsupportedError for what the system cannot hold, and where files cannot be written;
+    EdlCkptError when the proof fails; and what `check_trust` raises unless `force` is set.
+    """
+    begin, version = time.perf_counter(), as_version(version)
+    system, changes, job = system or version.layout.system, changes or Changes(), Job.here(workers, reporter=reporter)
+    where = version.location if output is None else Location.of(output)
+    new = _new_version(version, where, system, number, layout, in_place=output is None)
+    new = replace(new, purpose=purpose, keep_old=keep_old, reporter=reporter)
+    trust = check_trust(version, force=force, reporter=reporter)
+    with open_checkpoint(version) as source:
+        plan = plan_conversion(
+            source,
+            system,
+            ranks or version.ps_num or 1,
+            changes,
+            job,
+            number=new.number,
+            most_file_bytes=most_file_bytes,
+        )
+        for warning in left_out_words(plan.out):
+            reporter.warn(warning)
+        run = _Run(plan, job, trust, new, where, wait_seconds)
+        proved = None if dry_run else run.write()
+        bytes_read = source.bytes_read
+    planned = (ShardSummary(n, path, size, 0, 0) for n, (path, size) in enumerate(plan.destination.files.items()))
+    fingerprint = proved.fingerprint if proved else None
+    return ConvertResult(
+        ref=f"{where}@{new.number}",
+        output=where.url,
+        from_ps=version.ps_num or 0,
+        to_ps=plan.destination.ranks,
+        version=new.number,
+        size_bytes=plan.size_bytes,
+        bytes_read=bytes_read,
+        bytes_written=plan.size_bytes if proved else 0,
+        rows=plan.rows,
+        seconds=time.perf_counter() - begin,
+        peak_memory_bytes=peak_memory_bytes(),
+        fingerprint=fingerprint.text if fingerprint else "",
+        shards=proved.shards if proved else tuple(planned),
+        forced=trust.forced,
+        system=system,
+        dropped=plan.out.left_out,
+        untouched=untouched(plan, proved) if proved else {},
+        overflowed=run.overflowed,
+        dry_run=dry_run,
+    )
+
+
+def untouched(plan: Conversion, proved: Proved) -> dict[str, str]:
+    """Return the fingerprints of what went out as it was, by name."""
+    source, parts = plan.source, {**proved.fingerprint.tables, **proved.fingerprint.variables}
+    dense = [
+        v for v in plan.out.variables if v.name == v.source and not _is_changed(plan, v.source, v.dtype.name, v.shape)
+    ]
+    tables = [
+        t
+        for t in plan.out.tables
+        if t.name == t.source
+        and t.leaves_out is None
+        and t.resize is None
+        and t.dtype == source.written_dtype(t.source)
+    ]
+    names = sorted([*(v.name for v in dense), *(t.name for t in tables)])
+    return {name: parts[name].hex() for name in names if name in parts}
+
+
+def _is_changed(plan: Conversion, name: str, dtype: str, shape: tuple[int, ...]) -> bool:
+    _, entry = (plan.whole or plan.source).find_variable(name)
+    return (entry.dtype.name, entry.shape) != (dtype, shape)
+
+
+def _new_version(
+    version: Version, where: Location, system: str, number: int | None, layout: str | None, *, in_place: bool
+) -> NewVersion:
+    """Return what is written; RefusedError where something is in the way, UnsupportedError where nothing can be."""
+    if system != DESIGN.system and where.local_path is None:
+        raise UnsupportedError(
+            "files of other systems are written to a disk",
+            path=where.url,
+            hint=f"write them to a directory, and then: {command('copy', 'DIRECTORY@latest', where.url)}",
+        )
+    if number is None and version.number is None:
+        raise has_no_number(version, where)
+    wanted = version.version if number is None else number
+    if in_place:
+        _check_in_place(version, system)
+        return NewVersion(version.layout, wanted, "", replaces=version)
+    if system == DESIGN.system:
+        target = free_target(where, wanted, layout=layout, empty=DESIGN)
+        return NewVersion(target.layout, wanted, "")
+    form = replace(STEPS, system=system)
+    store = open_store(where)
+    if apart(form, layouts_at(store)):
+        raise RefusedError(
+            "has versions of ElasticDL: beside others, its scan crashes",
+            path=where.url,
+            hint="write to another location",
+        )
+    name = base_name(version.path)
+    name = name if number is None and number_of_directory(name) == wanted else f"step_{wanted}"
+    path = store.path(name)
+    if os.path.lexists(path):
+        raise RefusedError("exists there already", path=path, hint="nothing was changed")
+    return NewVersion(form, wanted, "", copies=Version(where, wanted, path, form, State.COMPLETE, None, ()))
+
+
+def _check_in_place(version: Version, system: str) -> None:
+    """Raise RefusedError for a version whose place no new one can take."""
+
+    def refused(why: str) -> RefusedError:
+        return RefusedError(why, path=version.path, hint="try: --output LOCATION")
+
+    if system != version.layout.system:
+        raise refused(f"a version of {system} does not take the place of one of {version.layout.system}")
+    if version.is_alone:
+        raise refused("a checkpoint by itself belongs to no location, and is not replaced")
+    if version.is_file:
+        raise refused("files side by side are not replaced together")
+    if version.linked:
+        raise replaces_link(version.path)
+    if version.extra:
+        raise refused(f"the version's directory contains more than its shards ({version.extra[0]!r})")
+
+
+@dataclass(slots=True)
+class _Run:
+    """A conversion on its way into a location."""
+
+    plan: Conversion
+    job: Job
+    trust: Trust
+    new: NewVersion
+    where: Location
+    wait_seconds: float
+    overflowed: int = 0
+    _proved: list[Proved] = field(default_factory=list)
+
+    def write(self) -> Proved:
+        """Write, prove and publish the version, with the lock of the location held."""
+        files, source = self.plan.destination.files, self.plan.source.version
+        new, reporter = self.new, self.job.reporter
+        if new.copies is not None or not new.layout.shard:
+            new = replace(new, copies=self._planned(files))
+        lock = location_lock(self.where, new.purpose, create=True, wait_seconds=self.wait_seconds, reporter=reporter)
+        with lock as locked:
+            if new.replaces is not None:
+                check_listed(new.replaces, "the version has changed since the plan was made; try again")
+            copies = MetadataCopies(locked.store, reporter=reporter)
+            describe = (
+                None if new.replaces or source.number != new.number else lambda drafts: copies.copy(source, drafts)
+            )
+            with kind_of(locked.store).output(locked, new) as output:
+                sinks = output.create(list(files.values()))
+                writing = Writing(self.plan, sinks, self.job, locked.store.location.local_path or ".")
+                writing.write()
+                self.plan.source.check_unchanged()
+                self.overflowed = writing.rows.overflowed
+                output.publish(lambda written: self._prove(writing, written), describe)
+        return self._proved[0]
+
+    def _planned(self, files: Mapping[str, int]) -> Version:
+        """Return the version as its files will be, each as a shard of its own."""
+        path = (self.new.replaces or self.new.copies or self.plan.source.version).path
+        shards = tuple(
+            ShardFile(n, len(files), f"{path}/{file}", size, 0.0) for n, (file, size) in enumerate(files.items())
+        )
+        form = self.new.layout
+        return Version(self.where, self.new.number, path, form, State.COMPLETE, len(files), shards)
+
+    def _prove(self, writing: Writing, written: Written) -> Seal:
+        version = written.version
+        if not version.is_elasticdl:
+            version = alone_at(version.path)
+        self._proved.append(prove(writing, version))
+        seal = self._proved[0].seal(self.new.number)
+        return self.trust.sign(seal, self.new.purpose)
