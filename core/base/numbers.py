@@ -1,4 +1,4 @@
-"""Whole numbers that a caller gives: versions, counts, steps."""
+"""Whole numbers: those that a caller gives (versions, counts, steps), and how files of several formats spell them."""
 
 from __future__ import annotations
 
@@ -34,3 +34,18 @@ def _of_array(what: str, number: object) -> int:
     if array is None or array.shape or array.dtype.kind not in "iu":
         raise UsageError(f"{what} must be a whole number, got {number!r}")
     return int(array)
+
+
+def varint(value: int) -> bytes:
+    r"""Return the varint of an integer; a negative one takes ten bytes, as protobuf's int32 and int64 do.
+
+    >>> varint(300), len(varint(-1))
+    (b'\xac\x02', 10)
+    """
+    value &= (1 << 64) - 1
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from edl_ckpt.core.sources.elasticdl.wire import head, varint
+from edl_ckpt.core.base.numbers import varint
+from edl_ckpt.core.sources.elasticdl.wire import head
 from edl_ckpt.proto import model_v0_pb2, model_v1_pb2, model_v3_pb2, model_v4_pb2
 from oracle import OLD_NAMES, TF_NAMES, Model, Table, variable_owner
 

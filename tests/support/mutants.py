@@ -28,6 +28,7 @@ import numpy as np
 from builders import message, shard_bytes, table_shard
 from edl_ckpt.core import EdlCkptWarning, list_versions, open_checkpoint, verify_version
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError
+from edl_ckpt.core.base.numbers import varint
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.tables import ShardIndex
 from edl_ckpt.core.model.versions import ShardFile, Version
@@ -36,7 +37,7 @@ from edl_ckpt.core.operations.stats import tensor_stats
 from edl_ckpt.core.proof.values import fingerprint_checkpoint
 from edl_ckpt.core.sources.elasticdl.generations import draft_shard
 from edl_ckpt.core.sources.elasticdl.indexing import index_shards
-from edl_ckpt.core.sources.elasticdl.wire import BYTES, VARINT, Cursor, tag, varint
+from edl_ckpt.core.sources.elasticdl.wire import BYTES, VARINT, Cursor, tag
 from edl_ckpt.core.storage.interface import RangeReader
 from oracle import Model, Table
 from places import GOLDEN

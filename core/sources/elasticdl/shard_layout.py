@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from edl_ckpt.core.base.numbers import varint
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.tables import TableInfo, table_dtype
@@ -23,7 +24,7 @@ from edl_ckpt.core.sources.elasticdl.literals import Literals
 from edl_ckpt.core.storage.interface import Sinks, is_on_disk
 from edl_ckpt.proto import tensor_pb2
 
-EMPTY_MODEL: Final = wire.tag(1, wire.VARINT) + wire.varint(0)
+EMPTY_MODEL: Final = wire.tag(1, wire.VARINT) + varint(0)
 """A model of version 0 without anything, spelled out."""
 _MANY_FILES: Final = 32
 """From so many files on the kernel writes them in one call."""
@@ -235,7 +236,7 @@ def lay_out_shards(
 
 def _describe(version: int, infos: Iterable[TableInfo], dtypes: Iterable[DType]) -> bytes:
     """Return what a shard begins with: the version and the infos of all tables."""
-    parts = [wire.tag(1, wire.VARINT) + wire.varint(version)] if version else []
+    parts = [wire.tag(1, wire.VARINT) + varint(version)] if version else []
     for info, dtype in zip(infos, dtypes, strict=True):
         message = tensor_pb2.EmbeddingTableInfo(
             name=info.name, dim=info.dim, initializer=info.initializer, dtype=dtype.tf_enum
@@ -285,9 +286,9 @@ def _width(numbers: bulk.I64) -> bulk.I64:
 @functools.lru_cache(1 << 14)
 def _tensor_head(dtype: DType, shape: tuple[int, ...], size_bytes: int) -> bytes:
     """Return a TensorProto up to its values."""
-    dims = (wire.tag(1, wire.VARINT) + wire.varint(size) if size else b"" for size in shape)
+    dims = (wire.tag(1, wire.VARINT) + varint(size) if size else b"" for size in shape)
     data = b"".join(wire.head(2, len(dim)) + dim for dim in dims)
-    head = wire.tag(1, wire.VARINT) + wire.varint(dtype.tf_enum) + wire.head(2, len(data)) + data
+    head = wire.tag(1, wire.VARINT) + varint(dtype.tf_enum) + wire.head(2, len(data)) + data
     return head + (wire.head(4, size_bytes) if size_bytes else b"")
 
 

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from edl_ckpt.core.base.errors import CorruptError
+from edl_ckpt.core.base.numbers import varint
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.tables import Encoding, IdRun
@@ -181,21 +182,6 @@ class Cursor:
     def _past_end(self, message: str, offset: int, end: int) -> CorruptError:
         """Return the error 'truncated' when the file itself ends too early, 'malformed' when only a message does."""
         return self.corrupt(message, offset, "truncated" if end == self.size_bytes else "malformed")
-
-
-def varint(value: int) -> bytes:
-    r"""Return the varint of an integer; a negative one takes ten bytes, as protobuf's int32 and int64 do.
-
-    >>> varint(300), len(varint(-1))
-    (b'\xac\x02', 10)
-    """
-    value &= (1 << 64) - 1
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def tag(number: int, wire_type: int) -> bytes:

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import EDGE_IDS
+from edl_ckpt.core.base.numbers import varint
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.sources.elasticdl import placement
-from edl_ckpt.core.sources.elasticdl.wire import varint
 from oracle import variable_owner as slow_owner
 from slow_fingerprint import slow_sketch
 

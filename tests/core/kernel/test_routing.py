@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from builders import EDGE_IDS
 from edl_ckpt.core.base.errors import EdlCkptError
+from edl_ckpt.core.base.numbers import varint
 from edl_ckpt.core.kernel import bulk, routing
 from edl_ckpt.core.kernel.routing import PART_NUMBERS, Part
 from edl_ckpt.core.sources.elasticdl.shard_layout import write_groups
-from edl_ckpt.core.sources.elasticdl.wire import varint
 from edl_ckpt.core.storage.files import PreallocatedFile
 from examples import examples
 

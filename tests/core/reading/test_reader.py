@@ -37,7 +37,8 @@ def test_index_skips_values(tmp_path: Path) -> None:
 
 def test_unpacked_and_split_ids(tmp_path: Path, either_kernel: str) -> None:
     """Ids unpacked, packed in several runs, and both mixed are read as protobuf reads them."""
-    from edl_ckpt.core.sources.elasticdl.wire import head, varint
+    from edl_ckpt.core.base.numbers import varint
+    from edl_ckpt.core.sources.elasticdl.wire import head
 
     ids = [5, 300, -1, 2**40, 7, 8]
     values = np.arange(12, dtype="<f4").tobytes()

@@ -33,7 +33,8 @@ from edl_ckpt.core import (
     restore,
     save_checkpoint,
 )
-from edl_ckpt.core.sources.elasticdl.wire import head, varint
+from edl_ckpt.core.base.numbers import varint
+from edl_ckpt.core.sources.elasticdl.wire import head
 from edl_ckpt.core.storage.local import LocalReader
 from edl_ckpt.core.storage.location import Location
 from elasticdl_restore import Parameters, restore_params

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import xxhash
 
 from edl_ckpt.core.base.libraries import library
+from edl_ckpt.core.base.numbers import varint
 from edl_ckpt.core.operations.export.output.places import reads_back_differently
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import begin_flush
@@ -154,18 +155,9 @@ def joined_footer(empty: memoryview, rows: int, groups: list[bytes]) -> bytes:
     """Return the footer of a file without rows as that of a file with row groups."""
     found = _Walk(empty).fields({_ROWS: lambda _: rows})
     head, count = found[_GROUPS][:1], len(groups)
-    size = bytes([count << 4 | _STRUCT]) if count < 15 else bytes([0xF0 | _STRUCT]) + _varint(count)
+    size = bytes([count << 4 | _STRUCT]) if count < 15 else bytes([0xF0 | _STRUCT]) + varint(count)
     found[_GROUPS] = b"".join([head, size, *groups])
     return b"".join(found.values()) + b"\0"
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
 
 
 class _Walk:
@@ -196,7 +188,7 @@ class _Walk:
         if kind in _NUMBERS:
             number = self._signed()
             number = edit(number) if callable(edit) else number
-            return _varint(number << 1 ^ number >> 63)
+            return varint(number << 1 ^ number >> 63)
         if kind == _STRUCT:
             return b"".join(self.fields(edit if isinstance(edit, Mapping) else {}).values()) + b"\0"
         if kind in _LISTS:

@@ -10,6 +10,7 @@ import pytest
 
 from builders import message
 from edl_ckpt.core.base.errors import CorruptError
+from edl_ckpt.core.base.numbers import varint
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.model.tables import ShardIndex, TableInfo
@@ -21,7 +22,7 @@ from edl_ckpt.core.sources.elasticdl.shard_layout import (
     PlacedVariable,
     lay_out_shards,
 )
-from edl_ckpt.core.sources.elasticdl.wire import SMALL_BYTES, Cursor, varint
+from edl_ckpt.core.sources.elasticdl.wire import SMALL_BYTES, Cursor
 
 
 class BytesReader:

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from edl_ckpt.core import list_versions, open_checkpoint, verify_version
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError
+from edl_ckpt.core.base.numbers import varint
 from edl_ckpt.core.proof.values import fingerprint_checkpoint
-from edl_ckpt.core.sources.elasticdl.wire import head, varint
+from edl_ckpt.core.sources.elasticdl.wire import head
 from examples import examples
 from places import GOLDEN
 
