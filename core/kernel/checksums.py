@@ -1,4 +1,4 @@
-"""CRC-32C (Castagnoli) of many bytes: tensor bundles have it of each tensor, and of each block of their index.
+"""CRC-32 of bytes in pieces, and CRC-32C (Castagnoli), which tensor bundles have of each tensor and block of an index.
 
 The numpy part is the reference, and is used without a compiled kernel: it imports numpy only then, since a listing
 compares checksums too.
@@ -6,17 +6,22 @@ compares checksums too.
 
 from __future__ import annotations
 
+import threading
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 if TYPE_CHECKING:
     from edl_ckpt.core.kernel._kernel import Kernel
     from edl_ckpt.core.kernel.bulk import U8, U32
 
-_POLYNOMIAL: Final = 0x82F63B78
-"""Castagnoli's, with its bits reversed."""
+_ZLIB: Final = 0xEDB88320
+_CASTAGNOLI: Final = 0x82F63B78
+"""Polynomials, with their bits reversed."""
+_ONE: Final = 1 << 31
 _ALL: Final = 0xFFFFFFFF
 _LANES: Final = 1 << 12
 """Bytes that numpy looks at together, each of another part of the data."""
@@ -38,6 +43,77 @@ def crc32c(data: bytes | memoryview | U8, value: int = 0) -> int:
     return compiled(data, value) if compiled is not None else _by_numpy(data, value)
 
 
+class Crc(NamedTuple):
+    """A checksum of 32 bits: the function that goes on with it, and its polynomial."""
+
+    of: Callable[[Any, int], int]
+    polynomial: int
+
+
+CRCS: Final = {"crc32": Crc(zlib.crc32, _ZLIB), "crc32c": Crc(crc32c, _CASTAGNOLI)}
+
+
+@dataclass(slots=True)
+class Crc32:
+    """The CRC-32, or CRC-32C, of bytes that come in pieces, in any order and from several threads."""
+
+    kind: str = "crc32"
+    _pieces: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, at: int, data: memoryview | bytes) -> None:
+        """Add bytes at an offset."""
+        crc = CRCS[self.kind].of(data, 0)
+        with self._lock:
+            self._pieces[at] = (len(data), crc)
+
+    def value(self) -> int:
+        """Return the checksum of all pieces in their order."""
+        crc = 0
+        for at in sorted(self._pieces):
+            size, own = self._pieces[at]
+            crc = combined_crc32(crc, own, size, self.kind)
+        return crc
+
+
+def combined_crc32(first: int, second: int, second_bytes: int, kind: str = "crc32") -> int:
+    """Return the CRC-32 of two pieces from that of each: crc32_combine of zlib, which Python does not have.
+
+    >>> combined_crc32(zlib.crc32(b"abc"), zlib.crc32(b"defgh"), 5) == zlib.crc32(b"abcdefgh")
+    True
+    """
+    polynomial = CRCS[kind].polynomial
+    return _multiply(_zeros(second_bytes, polynomial), first, polynomial) ^ second if first else second
+
+
+def _zeros(count: int, polynomial: int) -> int:
+    """Return x**(8 * count) modulo a polynomial: what so many zero bytes multiply a sum by."""
+    shift, step = _ONE, 3
+    while count:
+        if count & 1:
+            shift = _multiply(_power(step, polynomial), shift, polynomial)
+        count >>= 1
+        step += 1
+    return shift
+
+
+@cache
+def _power(exponent: int, polynomial: int) -> int:
+    """Return x**(2**exponent) modulo a polynomial."""
+    root = _power(exponent - 1, polynomial) if exponent else 0
+    return _multiply(root, root, polynomial) if exponent else _ONE >> 1
+
+
+def _multiply(a: int, b: int, polynomial: int) -> int:
+    """Multiply polynomials over two elements, bits reflected, modulo another one."""
+    product = 0
+    for bit in range(31, -1, -1):
+        if a >> bit & 1:
+            product ^= b
+        b = b >> 1 ^ (polynomial if b & 1 else 0)
+    return product
+
+
 def unmasked(value: int) -> int:
     """Return the checksum that LevelDB and TensorFlow store as this value: rotated, and with a number added.
 
@@ -46,6 +122,15 @@ def unmasked(value: int) -> int:
     """
     rotated = (value - _MASK_DELTA) & _ALL
     return (rotated >> 17 | rotated << 15) & _ALL
+
+
+def masked(value: int) -> int:
+    """Return the value that LevelDB and TensorFlow store for a checksum.
+
+    >>> hex(masked(0xe3069283))
+    '0xc78ab0e5'
+    """
+    return ((value >> 15 | value << 17) + _MASK_DELTA) & _ALL
 
 
 def _by_numpy(data: bytes | memoryview | U8, value: int) -> int:
@@ -62,7 +147,8 @@ def _by_numpy(data: bytes | memoryview | U8, value: int) -> int:
         sums[0] = crc
         for column in lanes:
             sums = table[(sums ^ column) & np.uint32(255)] ^ (sums >> np.uint32(8))
-        bits = _after_zeros(length)
+        shift = _zeros(length, _CASTAGNOLI)
+        bits = np.array([_multiply(shift, 1 << bit, _CASTAGNOLI) for bit in range(32)], np.uint32)
         while len(sums) > 1:
             sums = _shifted(sums[::2], bits) ^ sums[1::2]
             bits = _shifted(bits, bits)
@@ -79,22 +165,8 @@ def _table() -> U32:
 
     sums = np.arange(256, dtype=np.uint32)
     for _ in range(8):
-        sums = (sums >> np.uint32(1)) ^ (sums & np.uint32(1)) * np.uint32(_POLYNOMIAL)
+        sums = (sums >> np.uint32(1)) ^ (sums & np.uint32(1)) * np.uint32(_CASTAGNOLI)
     return sums
-
-
-def _after_zeros(count: int) -> U32:
-    """Return what becomes of each bit of a sum after so many zero bytes, uint32 [32]."""
-    import numpy as np
-
-    one = np.uint32(1) << np.arange(32, dtype=np.uint32)
-    step = _table()[one & np.uint32(255)] ^ (one >> np.uint32(8))
-    done = one
-    while count:
-        done = _shifted(done, step) if count & 1 else done
-        step = _shifted(step, step)
-        count >>= 1
-    return done
 
 
 def _shifted(sums: U32, bits: U32) -> U32:

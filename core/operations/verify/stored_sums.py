@@ -6,7 +6,6 @@ the seal's chunks; where it has neither, of the values, in which it looks for Na
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
@@ -15,7 +14,7 @@ import numpy as np
 
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.parallel import run_parallel
-from edl_ckpt.core.kernel.checksums import crc32c
+from edl_ckpt.core.kernel.checksums import CRCS
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.model.tables import Extent, ShardIndex, StoredSum
@@ -26,7 +25,6 @@ from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.storage.interface import RangeReader
 
 _STEP_BYTES: Final = 1 << 20
-_SUMS: Final = {"crc32": zlib.crc32, "crc32c": crc32c}
 _ODD: Final = ("NaN", "infinite", "huge")
 
 
@@ -78,7 +76,7 @@ def _stored(checkpoint: Checkpoint) -> Iterator[_Comparison]:
 def _compare(checkpoint: Checkpoint, shard: ShardIndex, stored: StoredSum, report: Report) -> None:
     value = 0
     for data in _pieces(checkpoint, shard, stored.extents):
-        value = _SUMS[stored.kind](data, value)
+        value = CRCS[stored.kind].of(data, value)
     if value != stored.value:
         first = stored.extents[0]
         report.add(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edl_ckpt.core.kernel import bulk, checksums
-from edl_ckpt.core.kernel.checksums import crc32c, unmasked
+from edl_ckpt.core.kernel.checksums import Crc32, combined_crc32, crc32c, masked, unmasked
 
 
 @pytest.fixture(params=["instructions", "tables", "numpy"])
@@ -68,5 +69,28 @@ def test_c_is_numpy(data: bytes, value: int) -> None:
 @given(st.integers(0, 0xFFFFFFFF))
 def test_a_mask_is_taken_off(value: int) -> None:
     """A checksum that is masked as LevelDB does, rotated and with a number added, is found again."""
-    masked = ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF
-    assert unmasked(masked) == value
+    assert masked(value) == ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    assert unmasked(masked(value)) == value
+
+
+@pytest.mark.parametrize(("kind", "of"), [("crc32", zlib.crc32), ("crc32c", crc32c)])
+@given(pieces=st.lists(st.binary(max_size=3000), max_size=9), chance=st.randoms(use_true_random=False))
+def test_pieces_in_any_order(kind: str, of: Callable[..., int], pieces: list[bytes], chance: random.Random) -> None:
+    """The sum of pieces that come in any order is that of all bytes."""
+    total, offsets = Crc32(kind), [sum(map(len, pieces[:number])) for number in range(len(pieces))]
+    placed = [(offset, piece) for offset, piece in zip(offsets, pieces, strict=True) if piece]
+    for offset, piece in chance.sample(placed, len(placed)):
+        total.add(offset, piece)
+    assert total.value() == of(b"".join(pieces))
+
+
+@pytest.mark.parametrize(("kind", "of"), [("crc32", zlib.crc32), ("crc32c", crc32c)])
+def test_large_pieces(kind: str, of: Callable[..., int]) -> None:
+    """Sums of pieces of a gigabyte are combined: the powers of Castagnoli's polynomial repeat after 31, not 32."""
+    if bulk.kernel is None:
+        pytest.skip("numpy takes too long for a gigabyte")
+    data, first = random.Random(1).randbytes(1 << 24), of(b"begin")
+    second, whole = 0, first
+    for _ in range(65):
+        second, whole = of(data, second), of(data, whole)
+    assert combined_crc32(first, second, 65 << 24, kind) == whole

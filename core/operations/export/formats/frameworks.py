@@ -20,6 +20,7 @@ import numpy as np
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.libraries import library
 from edl_ckpt.core.base.parallel import run_all
+from edl_ckpt.core.kernel.checksums import Crc32
 from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.operations.export.cluster.plan import PartFile, Span, numbered, sizes_of
 from edl_ckpt.core.operations.export.cluster.run import PartsFormat
@@ -28,7 +29,7 @@ from edl_ckpt.core.operations.export.formats.content_format import ContentFormat
 from edl_ckpt.core.operations.export.formats.names import file_names
 from edl_ckpt.core.operations.export.formats.row_groups import RowGroupFile, encode
 from edl_ckpt.core.operations.export.interface import ExportContent, FormatTraits, TableRows, Tensor
-from edl_ckpt.core.operations.export.output.places import Crc32, OutputFile, Place
+from edl_ckpt.core.operations.export.output.places import OutputFile, Place
 from edl_ckpt.core.operations.export.output.target import DENSE_FILE, ExportTarget, NewFile
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.storage.faults import storage_errors

@@ -1,16 +1,14 @@
 """Where tensors are written: places in files of known size, in which several threads write at a time.
 
-What was written is read back, through a mapping of the file, before it is published: for the proof, and for the CRC-32
-of formats that have one. Pieces come in any order, so their sums are combined at the end.
+What was written is read back, through a mapping of the file, before it is published: for the proof, and for the
+checksums of formats that have some.
 """
 
 from __future__ import annotations
 
-import functools
 import threading
-import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -18,68 +16,14 @@ import numpy as np
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.kernel.checksums import Crc32
 from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.sorting.partition import Area
 from edl_ckpt.core.storage.files import PreallocatedFile
 
-_POLYNOMIAL: Final = 0xEDB88320
-_ONE: Final = 1 << 31
 _FLUSHERS: Final = 4
 _LEAST_VIEW: Final = 256 << 10
 """Fewer bytes are copied: a mapping and a flush of their own would cost more."""
-
-
-@dataclass(slots=True)
-class Crc32:
-    """The CRC-32 of bytes that come in pieces, from several threads."""
-
-    _pieces: dict[int, tuple[int, int]] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def add(self, at: int, data: memoryview | bytes) -> None:
-        """Add bytes at an offset."""
-        crc = zlib.crc32(data)
-        with self._lock:
-            self._pieces[at] = (len(data), crc)
-
-    def value(self) -> int:
-        """Return the CRC-32 of all pieces in their order."""
-        crc = 0
-        for at in sorted(self._pieces):
-            size, own = self._pieces[at]
-            crc = combined_crc32(crc, own, size)
-        return crc
-
-
-def combined_crc32(first: int, second: int, second_bytes: int) -> int:
-    """Return the CRC-32 of two pieces from that of each: crc32_combine of zlib, which Python does not have.
-
-    >>> combined_crc32(zlib.crc32(b"abc"), zlib.crc32(b"defgh"), 5) == zlib.crc32(b"abcdefgh")
-    True
-    """
-    shift, step = _ONE, 3  # x**(8 * second_bytes) modulo the polynomial
-    while second_bytes:
-        if second_bytes & 1:
-            shift = _multiply(_power(step % 32), shift)
-        second_bytes >>= 1
-        step += 1
-    return _multiply(shift, first) ^ second
-
-
-@functools.cache
-def _power(exponent: int) -> int:
-    """Return x**(2**exponent) modulo the polynomial."""
-    return 1 << 30 if exponent == 0 else _multiply(_power(exponent - 1), _power(exponent - 1))
-
-
-def _multiply(a: int, b: int) -> int:
-    """Multiply polynomials over two elements, bits reflected, modulo that of CRC-32."""
-    product = 0
-    for bit in range(31, -1, -1):
-        if a >> bit & 1:
-            product ^= b
-        b = b >> 1 ^ (_POLYNOMIAL if b & 1 else 0)
-    return product
 
 
 class OutputFile:
