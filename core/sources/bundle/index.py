@@ -7,12 +7,13 @@ slices, `tensorflow/core/util/saved_tensor_slice_util.cc` and `lib/strings/order
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnsupportedError
-from edl_ckpt.core.sources.bundle.table import MalformedError, entries, varint
+from edl_ckpt.core.base.numbers import varint
+from edl_ckpt.core.sources.bundle.table import MalformedError, entries, table, varint_at
 
 _VERSION: Final = 1
 """The newest version of the format: a header names the oldest one that may read it."""
@@ -48,7 +49,7 @@ class Index(NamedTuple):
 
     def slice_of(self, name: str, one: Slice) -> StoredTensor | None:
         """Return a slice of a tensor; None where the index lacks it."""
-        return self.slices.get(_slice_key(name.encode(), one))
+        return self.slices.get(slice_key(name.encode(), one))
 
     def ends(self) -> dict[int, int]:
         """Return the greatest end of a tensor in each data file, by its number."""
@@ -67,6 +68,36 @@ def read_index(data: bytes, path: str | None = None) -> Index:
     except EdlCkptError as error:
         error.path = path
         raise
+
+
+def index_bytes(shards: int, tensors: Iterable[tuple[bytes, StoredTensor]]) -> bytes:
+    """Return an index, as TensorFlow writes it: its size does not depend on checksums."""
+    header = b"\x08" + varint(shards) + b"\x1a\x02\x08" + varint(_VERSION)
+    return table([(b"", header), *sorted((key, _message(tensor)) for key, tensor in tensors)])
+
+
+def _message(tensor: StoredTensor) -> bytes:
+    """Return the entry of a tensor."""
+    out = [b"\x08", varint(tensor.dtype), b"\x12", _sized(_shape_message(tensor.shape))]
+    for tag, number in ((b"\x18", tensor.shard), (b"\x20", tensor.start), (b"\x28", tensor.end - tensor.start)):
+        if number:
+            out += [tag, varint(number)]
+    if not tensor.slices:
+        out += [b"\x35", tensor.crc32c.to_bytes(4, "little")]
+    for one in tensor.slices:
+        extents = ((b"\x08" + varint(start) if start else b"", length) for start, length in one)
+        parts = (start if length is None else start + b"\x10" + varint(length) for start, length in extents)
+        out += [b"\x3a", _sized(b"".join(b"\x0a" + _sized(part) for part in parts))]
+    return b"".join(out)
+
+
+@lru_cache(maxsize=1024)
+def _shape_message(shape: tuple[int, ...]) -> bytes:
+    return b"".join(b"\x12" + _sized(b"\x08" + varint(dim) if dim else b"") for dim in shape)
+
+
+def _sized(data: bytes) -> bytes:
+    return varint(len(data)) + data
 
 
 @lru_cache(maxsize=1)  # a listing reads the one that a command then opens
@@ -125,7 +156,7 @@ def _tensor(value: bytes, shards: int, shapes: dict[bytes, tuple[int, ...]]) -> 
         field = value[begin + 1] if begin + 1 < end else 0x80
         position += 2
         if field >= 0x80:
-            field, position = varint(value, begin + 1, end)
+            field, position = varint_at(value, begin + 1, end)
         if tag in numbers:
             numbers[tag] = field
         elif tag == 0x12:
@@ -171,7 +202,7 @@ def _fields(data: bytes, position: int = 0, end: int | None = None) -> Iterator[
         tag = data[position]
         position += 1
         if tag >= 0x80:
-            tag, position = varint(data, position - 1, end)
+            tag, position = varint_at(data, position - 1, end)
         kind, value = tag & 7, position
         if kind == _FOUR_BYTES:
             position += 4
@@ -179,7 +210,7 @@ def _fields(data: bytes, position: int = 0, end: int | None = None) -> Iterator[
         elif kind == _EIGHT_BYTES:
             position += 8
         elif kind in {_NUMBER, _BYTES}:
-            value, position = varint(data, position, end)
+            value, position = varint_at(data, position, end)
             if kind == _BYTES:
                 value, position = position, position + value
         else:
@@ -189,10 +220,10 @@ def _fields(data: bytes, position: int = 0, end: int | None = None) -> Iterator[
         yield tag >> 3, kind, value, position
 
 
-def _slice_key(name: bytes, one: Slice) -> bytes:
+def slice_key(name: bytes, one: Slice) -> bytes:
     r"""Return the key of a slice: 0, the name, the number of dimensions, and start and length in each of them.
 
-    >>> _slice_key(b"w", ((2, 300), (0, None)))
+    >>> slice_key(b"w", ((2, 300), (0, None)))
     b'\x00w\x00\x01\x01\x02\x82\xc1,\x80\x7f'
     """
     numbers = (number for start, length in one for number in (start, -1 if length is None else length))

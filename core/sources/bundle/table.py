@@ -8,19 +8,22 @@ compression and by the masked CRC-32C of both. Source: leveldb's `doc/table_form
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
-from edl_ckpt.core.kernel.checksums import crc32c, unmasked
+from edl_ckpt.core.base.numbers import varint
+from edl_ckpt.core.kernel.checksums import crc32c, masked, unmasked
 
 FOOTER_BYTES: Final = 48
 _MAGIC: Final = (0xDB4775248B80FB57).to_bytes(8, "little")
 _TRAILER_BYTES: Final = 5
 _SNAPPY_FACTOR: Final = 32
 """More than snappy can expand anything by: a copy of 64 bytes takes three."""
-_KEYS_FACTOR: Final = 16
+_RESTART: Final = 16
 """A key is stored whole after 16 others at the latest, so all keys are no longer than so many times their block."""
+_BLOCK_BYTES: Final = 256 << 10
+"""TensorFlow ends a block once it has so many bytes."""
 
 
 class MalformedError(ValueError):
@@ -32,10 +35,10 @@ def _require(fact: bool, message: str) -> None:  # noqa: FBT001 - a statement, a
         raise MalformedError(message)
 
 
-def varint(data: bytes, position: int, end: int) -> tuple[int, int]:
+def varint_at(data: bytes, position: int, end: int) -> tuple[int, int]:
     r"""Return the varint of at most 64 bits at a position, and where it ends; MalformedError for anything else.
 
-    >>> varint(b"\xac\x02", 0, 2)
+    >>> varint_at(b"\xac\x02", 0, 2)
     (300, 2)
     """
     value = shift = 0
@@ -62,13 +65,13 @@ def entries(data: bytes) -> Iterator[tuple[bytes, bytes, int]]:
     start, limit = len(data) - FOOTER_BYTES, len(data) - 8
     last, budget, end = None, 0, 0
     try:
-        position = varint(data, varint(data, start, limit)[1], limit)[1]  # after the block that nothing needs
+        position = varint_at(data, varint_at(data, start, limit)[1], limit)[1]  # after the block that nothing needs
         start, size, _ = _handle(data, position, limit)
         for _, handle in _pairs(_block(data, start, size)):
             start, size, _ = _handle(handle, 0, len(handle))
             _require(start >= end, "a block begins in the one before it")
             end, block = start + size, _block(data, start, size)
-            budget += _KEYS_FACTOR * len(block)
+            budget += _RESTART * len(block)
             for key, value in _pairs(block):
                 _require(last is None or key > last, "its keys do not ascend")
                 last, budget = key, budget - len(key)
@@ -80,8 +83,8 @@ def entries(data: bytes) -> Iterator[tuple[bytes, bytes, int]]:
 
 def _handle(data: bytes, position: int, end: int) -> tuple[int, int, int]:
     """Return the offset and the size of a block, and where its handle ends."""
-    start, position = varint(data, position, end)
-    size, position = varint(data, position, end)
+    start, position = varint_at(data, position, end)
+    size, position = varint_at(data, position, end)
     return start, size, position
 
 
@@ -109,9 +112,9 @@ def _pairs(block: bytes) -> Iterator[tuple[bytes, bytes]]:
         shared, fresh, size = block[position : position + 3]  # at least four bytes follow `limit`
         position += 3
         if (shared | fresh | size) >= 0x80:
-            shared, position = varint(block, position - 3, limit)
-            fresh, position = varint(block, position, limit)
-            size, position = varint(block, position, limit)
+            shared, position = varint_at(block, position - 3, limit)
+            fresh, position = varint_at(block, position, limit)
+            size, position = varint_at(block, position, limit)
         start = position + fresh
         end = start + size
         if end > limit or shared > len(key):
@@ -121,13 +124,75 @@ def _pairs(block: bytes) -> Iterator[tuple[bytes, bytes]]:
         position = end
 
 
+class _NewBlock:
+    """A block that is being written; the key of every `interval`th entry is stored whole."""
+
+    def __init__(self, interval: int = _RESTART) -> None:
+        self.data, self.key, self._count, self._interval = bytearray(), b"", 0, interval
+        self._restarts = [bytes(4)]
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of the whole block."""
+        return len(self.data) + 4 * len(self._restarts) + 4
+
+    def add(self, key: bytes, value: bytes) -> None:
+        """Add an entry, whose key comes after all others."""
+        shared = 0
+        if self._count % self._interval:
+            shared = _shared(self.key, key)
+        elif self._count:
+            self._restarts.append(len(self.data).to_bytes(4, "little"))
+        sizes = (shared, len(key) - shared, len(value))
+        self.data += bytes(sizes) if max(sizes) < 0x80 else b"".join(map(varint, sizes))
+        self.data += key[shared:]
+        self.data += value
+        self._count += 1
+        self.key = key
+
+    def append_to(self, out: bytearray) -> bytes:
+        """Append the block and its trailer to a table, and return its handle."""
+        start, data = len(out), b"".join([self.data, *self._restarts, len(self._restarts).to_bytes(4, "little"), b"\0"])
+        out += data + masked(crc32c(data)).to_bytes(4, "little")
+        return varint(start) + varint(len(data) - 1)
+
+
+def table(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return the table of keys that ascend and their values, byte for byte as TensorFlow's TableBuilder makes it."""
+    out, block, index = bytearray(), _NewBlock(), _NewBlock(1)
+    for key, value in pairs:
+        if block.size_bytes >= _BLOCK_BYTES or (block.data and len(key) + len(value) >= 2 * _BLOCK_BYTES):
+            cut = _shared(block.key, key)
+            between = block.key[: cut + 1]
+            shorter = cut < len(block.key) and between[cut] + 1 < key[cut]
+            index.add(between[:cut] + bytes([between[cut] + 1]) if shorter else block.key, block.append_to(out))
+            block = _NewBlock()
+        block.add(key, value)
+    rest = block.key.lstrip(b"\xff")
+    last = block.key[: len(block.key) - len(rest)] + bytes([rest[0] + 1]) if rest else block.key
+    handle = block.append_to(out)
+    handles = _NewBlock().append_to(out)
+    index.add(last, handle)
+    return bytes(out + (handles + index.append_to(out)).ljust(FOOTER_BYTES - len(_MAGIC), b"\0") + _MAGIC)
+
+
+def _shared(key: bytes, other: bytes) -> int:
+    """Return how many bytes two keys begin with alike.
+
+    >>> _shared(b"weights", b"weird"), _shared(b"", b"a")
+    (3, 0)
+    """
+    size = min(len(key), len(other))
+    return size - ((int.from_bytes(key[:size], "big") ^ int.from_bytes(other[:size], "big")).bit_length() + 7) // 8
+
+
 def decompressed(data: bytes) -> bytes:
     r"""Return what snappy has compressed to these bytes; MalformedError for bytes that it cannot have made.
 
     >>> decompressed(b"\x09\x08abc\x09\x03")
     b'abcabcabc'
     """
-    size, position = varint(data, 0, len(data))
+    size, position = varint_at(data, 0, len(data))
     if size > _SNAPPY_FACTOR * len(data):
         raise MalformedError("a compressed block is larger than it can be")
     out = bytearray()

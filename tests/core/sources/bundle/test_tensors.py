@@ -16,7 +16,7 @@ from bundle_files import HEADER, block, entry, masked, table, varint, write_bund
 from edl_ckpt.core import look_up, open_checkpoint
 from edl_ckpt.core.base.errors import CorruptError, IncompleteError, UnsupportedError
 from edl_ckpt.core.model.tables import ShardIndex
-from edl_ckpt.core.sources.bundle.index import Slice, _slice_key
+from edl_ckpt.core.sources.bundle.index import Slice, slice_key
 
 
 def slice_message(one: Slice) -> bytes:
@@ -36,7 +36,7 @@ def save_slices(prefix: Path, values: Any, slices: Sequence[Slice], *, lost: int
         part = values[tuple(slice(start, None if size is None else start + size) for start, size in one)]
         octets = np.ascontiguousarray(part).tobytes()
         message = entry(1, part.shape, len(data), len(octets), crc=masked(octets))
-        pairs.append((_slice_key(b"v", one), message))
+        pairs.append((slice_key(b"v", one), message))
         data += octets
     pairs = [*sorted({key: value for key, value in pairs if key}.items())]
     prefix.with_name(f"{prefix.name}.data-00000-of-00001").write_bytes(data)
@@ -109,7 +109,7 @@ def test_more_pieces_than_memory_has_room_for(tmp_path: Path) -> None:
     """Slices that could only be gathered from 131,072 boxes each are unsupported, and take no time."""
     size = 1 << 17
     slices = [((0, None), (a, 1), (0, None), (b, 1)) for a in (0, 1) for b in (0, 1)]
-    pairs = [(_slice_key(b"v", one), entry(1, (size, 1, 3, 1), 0, 12 * size)) for one in slices]
+    pairs = [(slice_key(b"v", one), entry(1, (size, 1, 3, 1), 0, 12 * size)) for one in slices]
     whole = entry(1, (size, 2, 3, 2), 0, 0, more=b"".join(map(slice_message, slices)))
     (tmp_path / "m.index").write_bytes(table([block([(b"", HEADER), *sorted(pairs), (b"v", whole)])]))
     with (tmp_path / "m.data-00000-of-00001").open("wb") as file:
