@@ -9,7 +9,7 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Look": ("list", "inspect", "get", "head", "sample", "ids", "diff", "du", "report", "browse"),
     "Check": ("verify",),
     "Follow": ("wait", "watch"),
-    "Change": ("reshard", "copy", "export", "import"),
+    "Change": ("reshard", "edit", "copy", "export", "import"),
     "Keep": ("prune", "undo", "policy"),
     "Record": ("metrics", "tag", "note", "metadata"),
     "Mend": ("recover", "unlock"),

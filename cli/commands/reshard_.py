@@ -11,6 +11,7 @@ from edl_ckpt.cli.options.cluster import Cluster, cluster_of, workers_of, workin
 from edl_ckpt.cli.options.hints import check_place, half_done, resumable
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import parse_size
+from edl_ckpt.core.base.errors import UsageError
 
 if TYPE_CHECKING:
     from edl_ckpt.core.storage.location import Location
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 def reshard_command(
     out: Output,
     ref: o.Ref = None,
-    ps: Annotated[int, o.option("N", "The new number of parameter servers.", "--ps", least=1, most=65535)] = ...,  # type: ignore[assignment]
+    ps: Annotated[
+        int | None,
+        o.option("N", "The new number of parameter servers, or ranks.", "--ps", "--ranks", least=1, most=65535),
+    ] = None,
     output: Annotated[
         str | None, o.option("LOCATION", "Write to this location. Default: replace the version in place.")
     ] = None,
@@ -35,17 +39,20 @@ def reshard_command(
             "Names of directories and files. Default: those at the output, else those of the version.",
         ),
     ] = None,
+    max_shard_size: Annotated[str | None, o.option("SIZE", "safetensors: files of at most SIZE.")] = None,
     if_needed: Annotated[bool, o.flag("Do nothing when the version has N shards already.", "--if-needed")] = False,
     keep_old: Annotated[bool, o.flag("Keep the old shards in the trash.", "--keep-old")] = False,
     force: o.ForceSeal = False,
     lock_wait: o.LockWait = "10s",
 ) -> None:
-    """Change a version's number of parameter servers.
+    """Change a version's number of parameter servers, or ranks.
 
-    The new shards become visible only after their fingerprint has proved that no value was lost.
+    The new shards become visible only after their fingerprint has proved that no value was lost. A version of another
+    system than ElasticDL stays one of that system.
     """
     from edl_ckpt.cli.render import written
     from edl_ckpt.core.base.memory import keep_freed_memory
+    from edl_ckpt.core.operations.convert import convert_version
     from edl_ckpt.core.operations.reshard.execute import execute_reshard
     from edl_ckpt.core.operations.reshard.needed import find_resharded
     from edl_ckpt.core.operations.reshard.prepare import prepare_reshard
@@ -53,6 +60,29 @@ def reshard_command(
     keep_freed_memory()
     where = _where(output, out)
     version = o.resolve_ref(ref, out, to_change=output is None, aloud=True)
+    if not version.is_elasticdl:
+        if cluster or max_memory or layout:
+            raise UsageError("--cluster, --max-memory and --layout are for versions of ElasticDL")
+        _check_count(ps, max_shard_size, version.layout.system)
+        with resumable(out, partial(half_done, where or version.location)):
+            converted = convert_version(
+                version,
+                ps,
+                output=where,
+                most_file_bytes=parse_size(max_shard_size) if max_shard_size else None,
+                if_needed=if_needed,
+                keep_old=keep_old,
+                dry_run=dry_run,
+                force=force,
+                workers=workers,
+                **o.locking(out, lock_wait),
+            )
+        out.show(lambda: written.converted_document("reshard", converted), written.converted_human(converted))
+        return
+    if max_shard_size:
+        raise UsageError("--max-shard-size is for safetensors")
+    if ps is None:
+        raise UsageError("--ps is missing, the new number of parameter servers")
     if if_needed:
         made = find_resharded(version, ps, output=where, layout=layout, force=force, reporter=out)
         if made is not None:
@@ -79,6 +109,14 @@ def reshard_command(
         how = o.locking(out, lock_wait)
         result = execute_reshard(plan, settings, executor=work["executor"], keep_old=keep_old, force=force, **how)
     out.show(lambda: written.reshard_document(result), written.reshard_human(result))
+
+
+def _check_count(ps: int | None, max_shard_size: str | None, system: str) -> None:
+    """Raise UsageError unless what says the number of files suits the system."""
+    if system == "safetensors" and (ps is not None or not max_shard_size):
+        raise UsageError("files of safetensors have no ranks", hint="say how large they may be: --max-shard-size SIZE")
+    if system != "safetensors" and (ps is None or max_shard_size):
+        raise UsageError("--ranks is missing, the new number of ranks", hint="--max-shard-size is for safetensors")
 
 
 def _where(output: str | None, out: Output) -> Location | None:

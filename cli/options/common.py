@@ -133,6 +133,18 @@ ForceSeal = Annotated[
 ]
 
 
+def pair_of(word: str, flag: str, form: str) -> tuple[str, str]:
+    """Return both sides of a value such as OLD=NEW; UsageError where one is missing.
+
+    >>> pair_of("a=b", "--rename", "OLD=NEW")
+    ('a', 'b')
+    """
+    name, _, value = word.partition("=")
+    if not (name and value):
+        raise UsageError(f"{flag}: {word!r} is no pair", hint=f"expected {form}")
+    return name, value
+
+
 def warn_of_seal(out: Output, version: Version) -> None:
     """Warn of a version that does not match its seal, in commands that only look at it."""
     if version.seal_warning:

@@ -163,6 +163,11 @@ WRITTEN_KEYS: Final = (
 )
 PLANNED_KEYS: Final = "(layout) (skew) (warnings*) (cluster?) (parts?)"
 WRITTEN: Final[Mapping[str, Schema]] = {"shards": SHARD, "cluster": CLUSTER, "parts": PARTS}
+CHANGED_KEYS: Final = "(system) (dropped*) (untouched*) (overflowed)"
+CHANGED: Final[Mapping[str, Schema]] = {
+    "dropped": record("name rows size_bytes reason", reason=TEXT),
+    "untouched": record("name fingerprint", fingerprint=TEXT),
+}
 ROWS_KEYS: Final = "ref table rows* missing* dtype? dim bytes_read"
 ROWS: Final[Mapping[str, Schema]] = {"rows": record("id vector*", id=INTEGER), "missing": INTEGER}
 USED: Final = record("name size_bytes")
@@ -199,7 +204,8 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
     "verify": record(RESULT_KEYS, **RESULT),
     "verify-failed": FAILURE,
     "verify-all": record("location ok results* failed*", results=record(RESULT_KEYS, **RESULT), failed=FAILURE),
-    "reshard": record(f"{WRITTEN_KEYS} needed dry_run (in_place) {PLANNED_KEYS}", **WRITTEN),
+    "reshard": record(f"{WRITTEN_KEYS} needed dry_run (in_place) {PLANNED_KEYS} {CHANGED_KEYS}", **WRITTEN, **CHANGED),
+    "edit": record(f"{WRITTEN_KEYS} needed dry_run {CHANGED_KEYS}", **WRITTEN, **CHANGED),
     "import": record(f"{WRITTEN_KEYS} dry_run {PLANNED_KEYS}", **WRITTEN),
     "copy": record(
         "copied* bytes_copied seconds? (failed*) dry_run (cluster?)",

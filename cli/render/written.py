@@ -10,10 +10,12 @@ from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import as_dict, document_of
 from edl_ckpt.cli.terminal.tables import Lines, head, styled
 from edl_ckpt.core.base import words
+from edl_ckpt.core.sources.systems import shards_of, title_of
 
 if TYPE_CHECKING:
     from edl_ckpt.core.catalog.target import WritePlan
     from edl_ckpt.core.moving.settings import ReshardSettings
+    from edl_ckpt.core.operations.convert import ConvertResult
     from edl_ckpt.core.operations.importing import ArraysPlan, ImportResult
     from edl_ckpt.core.operations.reshard.execute import ReshardResult
     from edl_ckpt.core.operations.reshard.plan import ReshardPlan
@@ -36,6 +38,40 @@ def reshard_human(result: ReshardResult) -> Lines:
     speed = f"{words.size(result.size_bytes)} in {result.seconds:.2f} s ({words.size(rate)}/s)"
     yield styled(f"{speed}, peak memory {words.size(result.peak_memory_bytes)}", "dim")
     yield from proved_lines("new version", result.fingerprint)
+
+
+def converted_document(command: str, result: ConvertResult) -> dict[str, Any]:
+    """Return `edl-ckpt/reshard/1` or `edl-ckpt/edit/1`; of what was left out every name."""
+    parts = [{"name": name, "fingerprint": part} for name, part in result.untouched.items()]
+    unknown = dict.fromkeys(("seconds", "peak_memory_bytes", "fingerprint")) if not result.fingerprint else {}
+    return {"schema": f"edl-ckpt/{command}/1", **as_dict(result), "untouched": parts, **unknown}
+
+
+def converted_human(result: ConvertResult) -> Lines:
+    """Yield the shards of another system, what was left out by reason, and the proof."""
+    if not result.needed:
+        yield head(result.ref, f"has {text.count(result.to_ps, 'shard')} already: nothing to do")
+        return
+    shards = f"{shards_of(result.system, result.from_ps)} -> {shards_of(result.system, result.to_ps)}"
+    yield head(result.ref, f"{shards}, {title_of(result.system)}, in {text.escaped(result.output)}")
+    yield shard_table(result.shards)
+    reasons = dict.fromkeys(one.reason for one in result.dropped)
+    for reason in reasons:
+        own = [one for one in result.dropped if one.reason == reason]
+        names = words.abridged((text.escaped(one.name) for one in own), 4)
+        rows, size = sum(one.rows for one in own), sum(one.size_bytes for one in own)
+        yield f"left out: {names}: {text.escaped(reason)} ({text.count(rows, 'row')}, {words.size(size)})"
+    content = f"{words.size(result.size_bytes)}, {text.count(result.rows, 'row')}"
+    if result.dry_run:
+        yield styled(f"{content}. Nothing was written.", "dim")
+        return
+    yield styled(f"{content} in {result.seconds:.2f} s, peak memory {words.size(result.peak_memory_bytes)}", "dim")
+    if result.overflowed:
+        yield f"{text.count(result.overflowed, 'value')} became infinite: too large for the new type"
+    yield "proved: what was read back from the new files is what was meant"
+    yield styled(result.fingerprint, "dim")
+    if result.untouched:
+        yield styled(f"untouched, by fingerprint: {text.count(len(result.untouched), 'name')}", "dim")
 
 
 def import_document(result: ImportResult) -> dict[str, Any]:

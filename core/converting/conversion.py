@@ -18,7 +18,7 @@ from edl_ckpt.core.base.arrays import ThreadMemory
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.parallel import run_all
-from edl_ckpt.core.converting.changes import Changes, Outgoing, OutTable, OutVariable, outgoing
+from edl_ckpt.core.converting.changes import Changes, LeftOut, Outgoing, OutTable, OutVariable, outgoing
 from edl_ckpt.core.converting.destinations import DESTINATIONS
 from edl_ckpt.core.converting.destinations.interface import Cut, Destination, Given
 from edl_ckpt.core.converting.rows import CountedRows, RowWriter, Spread, count_pieces, id_places
@@ -51,7 +51,6 @@ class Conversion:
     destination: Destination
     counted: Mapping[str, CountedRows]
     """The tables with ids, by their new names."""
-    left_out: Outgoing
 
     @property
     def out(self) -> Outgoing:
@@ -92,6 +91,7 @@ def plan_conversion(
     out = outgoing(source, changes) if whole is None else _tensors(source, whole, changes)
     destination = DESTINATIONS[system](Given(source, out, ranks, number, most_file_bytes))
     counted: dict[str, CountedRows] = {}
+    gone: list[LeftOut] = []
     places = id_places(source, job) if destination.out.tables else {}
     if any(not table.by_number for table in destination.out.tables):
         check_unique_ids(source, job.silent())
@@ -102,13 +102,17 @@ def plan_conversion(
         rows = count_pieces(
             source, table, places[table.source], spread or _ONE_BUCKET, job, varints=destination.varints
         )
+        if table.leaves_out is not None:
+            count = table.rows - rows.total
+            gone.append(LeftOut(table.name, count, count * table.row_bytes, table.leaves_out.rows.text))
         if spread is None:
             _check_matrix(rows)
             continue
         destination.check(rows)
         counted[table.name] = rows
+    destination.out = replace(destination.out, left_out=(*destination.out.left_out, *gone))
     destination.lay_out(counted)
-    return Conversion(source, whole, destination, counted, destination.out)
+    return Conversion(source, whole, destination, counted)
 
 
 def as_tensors(source: Checkpoint) -> Checkpoint:

@@ -54,7 +54,7 @@ def _compare(writing: Writing, target: Checkpoint, sketch: ContentSketch) -> Non
     dense = sorted(meant.variable_names())
     for name in tables:
         one, other = meant.tables.get(name), sketch.tables.get(name)
-        if not target.has_table(name) or (one is not None and (other is None or not np.array_equal(one, other))):
+        if one is not other and (one is None or other is None or not np.array_equal(one, other)):
             raise _differs(name, target)
     missing = [name for name in dense if name not in target]
     if missing:

@@ -26,7 +26,6 @@ from edl_ckpt.core.commit.publish.disk import replaces_link
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.converting.changes import Changes, LeftOut
 from edl_ckpt.core.converting.conversion import Conversion, Writing, plan_conversion
-from edl_ckpt.core.converting.destinations.interface import left_out_words
 from edl_ckpt.core.converting.proof import Proved, prove
 from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.model.tables import ShardSummary
@@ -70,6 +69,7 @@ def convert_version(
     most_file_bytes: int | None = None,
     layout: str | None = None,
     keep_old: bool = False,
+    if_needed: bool = False,
     dry_run: bool = False,
     force: bool = False,
     purpose: str = "reshard",
@@ -80,7 +80,8 @@ def convert_version(
     """Write a version for so many ranks, by default as many as it has, in its own place or at an `output` location.
 
     `system` is by default its own; another one needs an output. `most_file_bytes` is for safetensors, whose files have
-    at most so many bytes. With `dry_run` nothing is written. Raises RefusedError for a target that is there, or that no
+    at most so many bytes. With `dry_run` nothing is written, and with `if_needed` nothing where the version has so many
+    ranks already. Raises RefusedError for a target that is there, or that no
     version can replace; UnsupportedError for what the system cannot hold, and where files cannot be written;
     EdlCkptError when the proof fails; and what `check_trust` raises unless `force` is set.
     """
@@ -90,6 +91,8 @@ def convert_version(
     new = _new_version(version, where, system, number, layout, in_place=output is None)
     new = replace(new, purpose=purpose, keep_old=keep_old, reporter=reporter)
     trust = check_trust(version, force=force, reporter=reporter)
+    if if_needed and output is None and ranks == version.ps_num and changes == Changes():
+        return _nothing_to_do(version, trust.forced)
     with open_checkpoint(version) as source:
         plan = plan_conversion(
             source,
@@ -100,8 +103,9 @@ def convert_version(
             number=new.number,
             most_file_bytes=most_file_bytes,
         )
-        for warning in left_out_words(plan.out):
-            reporter.warn(warning)
+        if changes == Changes():  # nobody has asked for it
+            for one in plan.out.left_out:
+                reporter.warn(f"{one.name} is left out: {one.reason}")
         run = _Run(plan, job, trust, new, where, wait_seconds)
         proved = None if dry_run else run.write()
         bytes_read = source.bytes_read
@@ -127,6 +131,30 @@ def convert_version(
         untouched=untouched(plan, proved) if proved else {},
         overflowed=run.overflowed,
         dry_run=dry_run,
+    )
+
+
+def _nothing_to_do(version: Version, forced: str | None) -> ConvertResult:
+    """Return the result for a version that has the ranks already."""
+    ranks, size_bytes = version.ps_num or 0, version.size_bytes
+    shards = tuple(ShardSummary(n, file.path, file.size_bytes, 0, 0) for n, file in enumerate(version.files))
+    return ConvertResult(
+        ref=version.ref,
+        output=version.location.url,
+        from_ps=ranks,
+        to_ps=ranks,
+        version=version.version,
+        size_bytes=size_bytes,
+        bytes_read=0,
+        bytes_written=0,
+        rows=0,
+        seconds=0.0,
+        peak_memory_bytes=peak_memory_bytes(),
+        fingerprint=version.fingerprint,
+        shards=shards,
+        forced=forced,
+        system=version.layout.system,
+        needed=False,
     )
 
 

@@ -10,7 +10,6 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from edl_ckpt.core.base.errors import UnsupportedError
-from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.converting.changes import Outgoing, OutTable, OutVariable
 from edl_ckpt.core.converting.rows import CountedRows, RowPlaces, Spread
 from edl_ckpt.core.kernel import bulk
@@ -216,11 +215,3 @@ def by_rank(rows: bulk.I64, dim: int | None) -> tuple[tuple[int, ...], tuple[Sla
         for rank, (count, end) in enumerate(zip(rows.tolist(), ends.tolist(), strict=True))
     )
     return (int(ends[-1]), *rest), slabs
-
-
-def left_out_words(out: Outgoing) -> list[str]:
-    """Return a warning for each reason for which something is left out."""
-    reasons: dict[str, list[str]] = {}
-    for one in out.left_out:
-        reasons.setdefault(one.reason, []).append(one.name)
-    return [f"{counted(len(names), 'name')} left out: {', '.join(names[:8])}: {why}" for why, names in reasons.items()]

@@ -1,0 +1,89 @@
+"""`edl-ckpt edit`: writes a changed copy of a version, and leaves the version as it is."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+from edl_ckpt.cli.manual.marks import WRITES, declared
+from edl_ckpt.cli.options import common as o
+from edl_ckpt.cli.options.hints import check_place, half_done, resumable
+from edl_ckpt.cli.terminal.output import Output
+from edl_ckpt.core.base.errors import UsageError
+
+
+@declared(
+    "edit run@100 --output small --drop-rows 'user where freqs < 3' --dry-run",
+    "edit run@100 --output serving --drop-companions --cast '*=float16'",
+    exits=WRITES,
+)
+def edit_command(
+    out: Output,
+    ref: o.Ref = None,
+    output: Annotated[str, o.option("LOCATION", "Write the result to this location.")] = "",
+    drop: Annotated[
+        list[str] | None, o.option("GLOB", "Leave out tables and variables with such names; may be repeated.")
+    ] = None,
+    drop_companions: Annotated[
+        bool, o.flag("Leave out optimizer slots, frequencies and the like.", "--drop-companions")
+    ] = False,
+    drop_rows: Annotated[
+        list[str] | None,
+        o.option("WHERE", "Leave out rows: 'TABLE where freqs < 3 and versions < 100000'; may be repeated."),
+    ] = None,
+    cast: Annotated[
+        list[str] | None, o.option("GLOB=DTYPE", "Convert floats to another type; may be repeated.")
+    ] = None,
+    rename: Annotated[
+        list[str] | None, o.option("OLD=NEW", "Give another name; a * is what the * of OLD is; may be repeated.")
+    ] = None,
+    resize: Annotated[
+        list[str] | None, o.option("TABLE=N", "Cut or grow a matrix to N rows, with zeros; may be repeated.")
+    ] = None,
+    dry_run: o.DryRun = False,
+    workers: o.Workers = None,
+    force: o.ForceSeal = False,
+    lock_wait: o.LockWait = "10s",
+) -> None:
+    """Write a changed copy of a version.
+
+    The result has the system, the number and as many shards as the version. What was left out is said by reason, and
+    what was not touched is proved by its fingerprint.
+    """
+    from edl_ckpt.cli.render import written
+    from edl_ckpt.core.converting.changes import Changes
+    from edl_ckpt.core.operations.convert import convert_version
+
+    if not output:
+        raise UsageError("--output is missing", hint="an edit never changes a version; name a LOCATION for the result")
+    check_place(output, "--output", "the result has the number of the version")
+    changes = Changes(
+        drop=tuple(drop or ()),
+        drop_companions=drop_companions,
+        rows=tuple(drop_rows or ()),
+        cast=tuple(o.pair_of(word, "--cast", "GLOB=DTYPE") for word in cast or ()),
+        rename=tuple(o.pair_of(word, "--rename", "OLD=NEW") for word in rename or ()),
+        resize=tuple(_size(word) for word in resize or ()),
+    )
+    if changes == Changes():
+        raise UsageError("nothing is to be changed", hint="see `edl-ckpt edit --help`; `edl-ckpt copy` makes a copy")
+    version, target = o.resolve_ref(ref, out), out.location(output)
+    with resumable(out, partial(half_done, target)):
+        result = convert_version(
+            version,
+            output=target,
+            changes=changes,
+            dry_run=dry_run,
+            force=force,
+            workers=workers,
+            purpose="edit",
+            **o.locking(out, lock_wait),
+        )
+    out.show(lambda: written.converted_document("edit", result), written.converted_human(result))
+
+
+def _size(word: str) -> tuple[str, int]:
+    name, rows = o.pair_of(word, "--resize", "TABLE=N")
+    if not (rows.isascii() and rows.isdigit() and int(rows)):
+        raise UsageError(f"--resize expects a number of rows, got {rows!r}", hint="expected TABLE=N")
+    return name, int(rows)
