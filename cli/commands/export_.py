@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options.cluster import Cluster, cluster_of, workers_of, working
-from edl_ckpt.cli.options.common import DryRun, argument, flag, looks_like_ref, option, resolve_ref
+from edl_ckpt.cli.options.common import DryRun, argument, flag, looks_like_ref, option, pair_of, resolve_ref
 from edl_ckpt.cli.options.hints import resumable
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import escaped, parse_size
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from edl_ckpt.core.storage.location import Location
 
 _FORMATS = (
-    "checkpoint, safetensors, npz, npy, parquet, torch or tensorflow; for one table also csv, jsonl, word2vec or "
-    "projector. Default: the format that the name of OUTPUT ends in."
+    "checkpoint, safetensors, npz, npy, parquet, torch, tensorflow, dcp, tfra or dynamicemb; for one table also csv, "
+    "jsonl, word2vec or projector. Default: the format that the name of OUTPUT ends in."
 )
 
 
@@ -62,6 +62,15 @@ def export_command(
     max_shard_size: Annotated[
         str | None, option("SIZE", "safetensors: split into files of at most SIZE, with an index.")
     ] = None,
+    ps: Annotated[
+        int | None,
+        option("N", "dcp, tfra, dynamicemb, tensorflow: ranks, or parts.", "--ps", "--ranks", least=1, most=65535),
+    ] = None,
+    names: Annotated[
+        str | None, option("FILE", "A TOML file: [rename] old = 'new'; [tables.NAME] ids, vectors.", "--map")
+    ] = None,
+    map_template: Annotated[bool, flag("Write such a file to OUTPUT, to start from.", "--map-template")] = False,
+    rename: Annotated[list[str] | None, option("OLD=NEW", "Give another name; may be repeated.")] = None,
     dry_run: DryRun = False,
     cluster: Cluster = None,
     force: Annotated[bool, flag("Replace an existing OUTPUT.", "--force")] = False,
@@ -73,7 +82,8 @@ def export_command(
     pipe or a device as OUTPUT is written into. When OUTPUT is stdout, the report goes to stderr.
     """
     from edl_ckpt.cli.render import export as render
-    from edl_ckpt.core.operations.export import Selection, export_version, plan_export
+    from edl_ckpt.core.converting.maps import read_map
+    from edl_ckpt.core.operations.export import Selection, export_version, plan_export, write_map
     from edl_ckpt.core.storage.regular import descriptor_of
 
     if len(words) == 1 and looks_like_ref(words[0], out) and "@" in words[0]:
@@ -85,11 +95,19 @@ def export_command(
         raise UsageError(f"--dense-rows expects a number or auto, got {dense_rows!r}")
     rows = int(dense_rows) if dense_rows and dense_rows != "auto" else dense_rows
     goal = _goal(words[-1], out)
+    if map_template:
+        written = write_map(version, goal, force=force)
+        show = out.show_aside if descriptor_of(written.output) == 1 else out.show
+        show(lambda: render.document(written), render.human(written))
+        return
     chosen: dict[str, Any] = {
         "format_name": kind,
         "selection": Selection(tuple(table or ()), tuple(variable or ()), dtype, rows, fill, seed, order),
         "limit": limit,
         "max_shard_bytes": parse_size(max_shard_size) if max_shard_size else None,
+        "ranks": ps,
+        "names": read_map(names) if names else None,
+        "rename": tuple(pair_of(word, "--rename", "OLD=NEW") for word in rename or ()),
         "force": force,
         "use_seal": not ignore_seal,
         "reporter": out,

@@ -52,7 +52,7 @@ def converted_human(result: ConvertResult) -> Lines:
     if not result.needed:
         yield head(result.ref, f"has {text.count(result.to_ps, 'shard')} already: nothing to do")
         return
-    shards = f"{shards_of(result.system, result.from_ps)} -> {shards_of(result.system, result.to_ps)}"
+    shards = f"{shards_of(result.system, result.from_ps or 0)} -> {shards_of(result.system, result.to_ps)}"
     yield head(result.ref, f"{shards}, {title_of(result.system)}, in {text.escaped(result.output)}")
     yield shard_table(result.shards)
     reasons = dict.fromkeys(one.reason for one in result.dropped)
@@ -68,8 +68,8 @@ def converted_human(result: ConvertResult) -> Lines:
     yield styled(f"{content} in {result.seconds:.2f} s, peak memory {words.size(result.peak_memory_bytes)}", "dim")
     if result.overflowed:
         yield f"{text.count(result.overflowed, 'value')} became infinite: too large for the new type"
-    yield "proved: what was read back from the new files is what was meant"
-    yield styled(result.fingerprint, "dim")
+    yield styled("proved: the new files read back as what was meant", "green")
+    yield result.fingerprint
     if result.untouched:
         yield styled(f"untouched, by fingerprint: {text.count(len(result.untouched), 'name')}", "dim")
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import Final
 
 from edl_ckpt.core.base.errors import NotFoundError, UnsupportedError, UsageError
@@ -128,7 +127,7 @@ def outgoing(checkpoint: Checkpoint, changes: Changes) -> Outgoing:
     dropped = {name for glob in changes.drop for name in _named(glob, tables, variables, slots)}
     companions = {n for n, info in checkpoint.infos.items() if info.companion_of}
     filters = [bind(checkpoint, parse_row_filter(text)) for text in changes.rows]
-    renamed = _renamed(changes.rename, tables, variables, slots)
+    renamed = new_names(changes.rename, lambda glob: _named(glob, tables, variables, slots))
     casts = _casts(changes.cast, tables, variables, slots)
     sizes = {checkpoint.table_name(name): rows for name, rows in changes.resize}
     out = Outgoing(
@@ -174,23 +173,25 @@ def _named(
     return names
 
 
-def _renamed(
-    pairs: Iterable[tuple[str, str]], tables: Sequence[str], variables: Sequence[str], slots: Mapping[str, str]
-) -> dict[str, str]:
-    """Return the new names by the old ones; a `*` in a new name stands for what the `*` of the glob stands for."""
+def new_names(pairs: Iterable[tuple[str, str]], matching: Callable[[str], Sequence[str]]) -> dict[str, str]:
+    """Return the new names by the old ones; a `*` in a new name stands for what the `*` of the glob stands for.
+
+    `matching` returns the names that a glob matches. UsageError for several names that would be one.
+
+    >>> new_names([("emb.*.weight", "*")], lambda glob: ["emb.user.weight", "emb.item.weight"])
+    {'emb.user.weight': 'user', 'emb.item.weight': 'item'}
+    """
     new: dict[str, str] = {}
     for old, pattern in pairs:
-        names = _named(old, tables, variables, slots)
+        names = matching(old)
         if not pattern:
             raise UsageError(f"{old!r} has no new name", hint="expected OLD=NEW")
         if len(names) > 1 and "*" not in pattern:
-            several = abridged(map(repr, names), 3)
-            raise UsageError(
-                f"{several} would all be named {pattern!r}", hint="a new name may have a * as the old one has"
-            )
+            several, hint = abridged(map(repr, names), 3), "a new name may have a * as the old one has"
+            raise UsageError(f"{several} would all be named {pattern!r}", hint=hint)
         before, _, after = old.partition("*")
         for name in names:
-            inner = name.removeprefix(before) if fnmatchcase(name, f"{before}*") else name
+            inner = name[name.find(before) + len(before) :] if before in name else name
             new[name] = pattern.replace("*", inner.removesuffix(after))
     return new
 
@@ -198,7 +199,7 @@ def _renamed(
 def _casts(
     pairs: Iterable[tuple[str, str]], tables: Sequence[str], variables: Sequence[str], slots: Mapping[str, str]
 ) -> dict[str, DType]:
-    """Return the new dtypes by names."""
+    """Return the new dtypes by names; of values that are no floats there is none."""
     casts: dict[str, DType] = {}
     for glob, dtype in pairs:
         if dtype not in FLOATS:
@@ -208,10 +209,8 @@ def _casts(
 
 
 def _cast(name: str, dtype: DType, casts: Mapping[str, DType]) -> DType:
-    """Return the dtype that goes out; UsageError for values that are no floats."""
-    if name in casts and dtype.name not in FLOATS:
-        raise UsageError(f"{name!r} has values of {dtype.name}, and only floats are cast")
-    return casts.get(name, dtype)
+    """Return the dtype that goes out: only floats are cast."""
+    return casts.get(name, dtype) if dtype.name in FLOATS else dtype
 
 
 def _table(

@@ -118,6 +118,7 @@ class ArrayDestination(Destination):
     def spread(self, table: OutTable) -> Spread | None:
         """Return None: a table is a matrix, unless a system says otherwise."""
         del table
+        return None
 
     @abstractmethod
     def laid_out(self, arrays: Sequence[Array]) -> FileLayout:

@@ -13,9 +13,18 @@ from dataclasses import replace
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.catalog.listing import VersionLike, as_version
 from edl_ckpt.core.cluster.choice import ExecutorLike
+from edl_ckpt.core.converting.maps import NameMap, template
 from edl_ckpt.core.operations.export.content.selection import Selection
 from edl_ckpt.core.operations.export.formats import FORMATS, guess_format, requested
-from edl_ckpt.core.operations.export.interface import ExportedFile, ExportPlan, ExportRequest, ExportResult
+from edl_ckpt.core.operations.export.interface import (
+    ExportedFile,
+    ExportPlan,
+    ExportRequest,
+    ExportResult,
+    FormatTraits,
+)
+from edl_ckpt.core.operations.export.output.target import open_target
+from edl_ckpt.core.reading.reader import open_checkpoint
 from edl_ckpt.core.sorting.partition import PART_BYTES
 from edl_ckpt.core.storage import LocationLike
 from edl_ckpt.core.storage.location import Location
@@ -29,6 +38,7 @@ __all__ = [
     "export_version",
     "guess_format",
     "plan_export",
+    "write_map",
 ]
 
 
@@ -40,6 +50,9 @@ def export_version(
     selection: Selection | None = None,
     limit: int | None = None,
     max_shard_bytes: int | None = None,
+    ranks: int | None = None,
+    names: NameMap | None = None,
+    rename: tuple[tuple[str, str], ...] = (),
     force: bool = False,
     use_seal: bool = True,
     part_bytes: int = PART_BYTES,
@@ -49,6 +62,9 @@ def export_version(
     """Write a version in another format to a path or URL, where nothing may be unless `force` is given.
 
     A version that does not match its seal is CorruptError; `use_seal=False` goes on, and the result says why.
+
+    The systems dcp, tfra and dynamicemb, and with `ranks` tensorflow, get their own checkpoint files for so many ranks;
+    `names` and `rename` say what tables and variables are called there, and which matrices are tables.
 
     An `executor` on a cluster writes safetensors and parquet to S3, or to a file system that its workers share:
     a directory with a file for each task.
@@ -61,7 +77,18 @@ def export_version(
     begin = time.perf_counter()
     goal, asked = Location.of(output), selection or Selection()
     request = ExportRequest(
-        as_version(version), goal, asked, limit, max_shard_bytes, part_bytes, reporter, use_seal, force
+        as_version(version),
+        goal,
+        asked,
+        limit,
+        max_shard_bytes,
+        part_bytes,
+        reporter,
+        use_seal,
+        force,
+        ranks=ranks,
+        names=names,
+        rename=rename,
     )
     result = requested(request, format_name, executor).export()
     return replace(result, seconds=time.perf_counter() - begin)
@@ -75,6 +102,9 @@ def plan_export(
     selection: Selection | None = None,
     limit: int | None = None,
     max_shard_bytes: int | None = None,
+    ranks: int | None = None,
+    names: NameMap | None = None,
+    rename: tuple[tuple[str, str], ...] = (),
     force: bool = False,
     use_seal: bool = True,
     executor: ExecutorLike | None = None,
@@ -86,6 +116,30 @@ def plan_export(
     """
     goal, asked = Location.of(output), selection or Selection()
     request = ExportRequest(
-        as_version(version), goal, asked, limit, max_shard_bytes, PART_BYTES, reporter, use_seal, force
+        as_version(version),
+        goal,
+        asked,
+        limit,
+        max_shard_bytes,
+        reporter=reporter,
+        use_seal=use_seal,
+        force=force,
+        ranks=ranks,
+        names=names,
+        rename=rename,
     )
     return requested(request, format_name, executor).plan()
+
+
+def write_map(version: VersionLike, output: LocationLike, *, force: bool = False) -> ExportResult:
+    """Write a map of all names of a version to a file or a stream, to start from; errors as `export_version`."""
+    goal, version = Location.of(output), as_version(version)
+    traits = FormatTraits("map", is_text=True)
+    with (
+        open_checkpoint(version) as checkpoint,
+        open_target(goal, traits, is_directory=False, force=force) as target,
+    ):
+        with target.open_text() as file:
+            file.write(template(checkpoint))
+        counts = len(checkpoint.variable_names), len(checkpoint.table_names), 0
+        return ExportResult(version.ref, goal.url, "map", target.publish(), *counts, "", 0.0, 0, proved=False)

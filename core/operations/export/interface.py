@@ -15,6 +15,7 @@ from edl_ckpt.core.base.parallel import default_workers, run_parallel
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import counted, describe, escaped
 from edl_ckpt.core.cluster.executor import ClusterExecutor
+from edl_ckpt.core.converting.maps import NameMap
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export.content.selection import Selection
@@ -146,6 +147,11 @@ class ExportRequest:
     """True to replace what the output is now."""
     cluster: ClusterExecutor | None = None
     """Whose workers do the work, where it is not this process."""
+    ranks: int | None = None
+    """For systems with ranks: how many; by default as many as the version has."""
+    names: NameMap | None = None
+    rename: tuple[tuple[str, str], ...] = ()
+    """Pairs of an old name, or a glob, and a new one, behind those of the map."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,13 +25,14 @@ from edl_ckpt.core.catalog.listing import (
 )
 from edl_ckpt.core.catalog.target import Target, free_target
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_source, check_target, job_of
+from edl_ckpt.core.converting.maps import NameMap, read_map
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.moving.settings import ReshardSettings
 from edl_ckpt.core.operations.importing.archives import check_members
 from edl_ckpt.core.operations.importing.array_data import value_of
 from edl_ckpt.core.operations.importing.arrays import ARRAY_ENDINGS, ArraySource
 from edl_ckpt.core.operations.importing.bundles import SYSTEM
-from edl_ckpt.core.operations.importing.names import NameMap, assign_names, read_map
+from edl_ckpt.core.operations.importing.names import assign_names
 from edl_ckpt.core.operations.importing.source import ArraysPlan, ImportResult, execute_import, prepare_import
 from edl_ckpt.core.operations.reshard.plan import ReshardPlan
 from edl_ckpt.core.operations.reshard.prepare import prepare_reshard, reshard_version

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.base.words import counted
-from edl_ckpt.core.model.dtypes import DType
+from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.moving.source import read_bytes
 from edl_ckpt.core.reading.picklable import FileValue
 from edl_ckpt.core.storage.interface import RangeReader
@@ -60,6 +60,23 @@ class FileExtent(RangeReader):
         return self.base.read(self.begin + offset, size)
 
 
+class RowNumbers(RangeReader):
+    """The numbers from 0 on, as int64, which no file has."""
+
+    def __init__(self, path: str, count: int) -> None:
+        self.path, self.size_bytes, self.bytes_read = path, 8 * count, 0
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return whole numbers."""
+        return np.arange(offset // 8, (offset + size) // 8, dtype="<i8").tobytes()
+
+
+def row_numbers(vectors: ArrayData) -> ArrayData:
+    """Return the numbers of the rows of an array, as an array."""
+    count = vectors.shape[0] if vectors.shape else 0
+    return ArrayData(f"{vectors.name} by row", DTYPES["int64"], (count,), RowNumbers(vectors.reader.path, count), 0)
+
+
 class Joined(RangeReader):
     """Bytes of several files, one after the other, as those of one file."""
 
@@ -98,6 +115,8 @@ def value_of(location: Location, reader: RangeReader) -> FileValue:
 
 def for_others(location: Location, reader: RangeReader) -> RangeReader:
     """Return a reader of the same files that can be pickled: another process opens them at its first read."""
+    if isinstance(reader, RowNumbers):
+        return reader
     if not isinstance(reader, Joined):
         return value_of(location, reader).open()
     return Joined([FileExtent(for_others(location, p.base), p.begin, p.size_bytes) for p in reader.pieces])

@@ -2,51 +2,20 @@
 
 from __future__ import annotations
 
-import os
+import fnmatch
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from edl_ckpt.core.base.errors import NotFoundError, UnsupportedError, UsageError
 from edl_ckpt.core.base.words import meant
-from edl_ckpt.core.operations.importing.array_data import ArrayData
+from edl_ckpt.core.converting.changes import new_names
+from edl_ckpt.core.converting.maps import ROWS, NameMap
+from edl_ckpt.core.operations.importing.array_data import ArrayData, row_numbers
 from edl_ckpt.core.operations.importing.arrays import ArraySource
 from edl_ckpt.core.operations.importing.source import ImportedTable, NamedArrays
 from edl_ckpt.core.sources.elasticdl.target import MAX_DIM
-from edl_ckpt.core.storage.location import as_url
-from edl_ckpt.core.storage.regular import read_toml
 
 _INTEGERS: Final = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"}
-
-
-@dataclass(frozen=True, slots=True)
-class NameMap:
-    """New names of arrays, and the arrays of each table, as a TOML file lists them.
-
-    `[rename]` has old = "new"; `[tables.NAME]` has ids, vectors and, when known, initializer.
-    """
-
-    rename: Mapping[str, str] = field(default_factory=dict)
-    tables: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-
-
-def read_map(path: str | os.PathLike[str]) -> NameMap:
-    """Read a map of names; UsageError when the file has anything else in it."""
-    path = as_url(path)
-    document = read_toml(path)
-    rename, tables = document.get("rename", {}), document.get("tables", {})
-    unknown = sorted(set(document) - {"rename", "tables"})
-    if unknown:
-        hint = meant(unknown[0], ("rename", "tables"))
-        raise UsageError(f"no section {unknown[0]!r}; expected [rename] and [tables.NAME]", path=path, hint=hint)
-    if not isinstance(rename, dict) or not all(isinstance(v, str) for v in rename.values()):
-        raise UsageError('[rename] takes old = "new"', path=path)
-    for name, table in tables.items() if isinstance(tables, dict) else [("", None)]:
-        if not isinstance(table, dict) or not {"ids", "vectors"} <= set(table) <= {"ids", "vectors", "initializer"}:
-            raise UsageError(f"[tables.{name}] takes ids, vectors and initializer", path=path)
-        if not all(isinstance(value, str) for value in table.values()):
-            raise UsageError(f"[tables.{name}] takes strings", path=path)
-    return NameMap(rename, tables)
 
 
 def assign_names(source: ArraySource, names: NameMap) -> NamedArrays:
@@ -56,18 +25,25 @@ def assign_names(source: ArraySource, names: NameMap) -> NamedArrays:
     cannot be a table.
     """
     sections = _table_sections(source, names)
-    named = [*names.rename, *(table[key] for table in sections.values() for key in ("ids", "vectors"))]
-    for name in named:
-        if name not in source.arrays:
-            raise NotFoundError(f"no array {name!r}", path=source.path, hint=meant(name, source.arrays, "arrays"))
+
+    def matching(glob: str) -> list[str]:
+        found = [name for name in source.arrays if name == glob] or fnmatch.filter(source.arrays, glob)
+        if not found:
+            raise NotFoundError(f"no array {glob!r}", path=source.path, hint=meant(glob, source.arrays, "arrays"))
+        return found
+
+    renamed = new_names(names.rename.items(), matching)
+    parts = {name: [table[key] for key in ("ids", "vectors")] for name, table in sections.items()}
+    for name in (name for both in parts.values() for name in both if name != ROWS or ROWS in source.arrays):
+        matching(name)
     tables = [
         ImportedTable(
-            names.rename.get(name, name),
-            source.arrays[table["ids"]],
-            source.arrays[table["vectors"]],
-            str(table.get("initializer", "uniform")),
+            renamed.get(name, name),
+            source.arrays.get(ids) or row_numbers(source.arrays[vectors]),
+            source.arrays[vectors],
+            str(sections[name].get("initializer", "uniform")),
         )
-        for name, table in sorted(sections.items())
+        for name, (ids, vectors) in sorted(parts.items())
     ]
     if len({table.name for table in tables}) != len(tables):
         raise UsageError("two tables would have the same name", path=source.path)
@@ -76,7 +52,7 @@ def assign_names(source: ArraySource, names: NameMap) -> NamedArrays:
     in_tables = {array.name for table in tables for array in (table.ids, table.vectors)}
     variables: dict[str, ArrayData] = {}
     for array in source.arrays.values():
-        name = names.rename.get(array.name, array.name)
+        name = renamed.get(array.name, array.name)
         if array.name not in in_tables and variables.setdefault(name, array) is not array:
             raise UsageError(f"two arrays would be named {name!r}", path=source.path)
     return NamedArrays(variables, tuple(tables), source.location)

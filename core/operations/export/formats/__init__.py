@@ -16,6 +16,7 @@ from edl_ckpt.core.operations.export.content.selection import Selection
 from edl_ckpt.core.operations.export.formats.arrays import NpyDirectory, Npz, Safetensors
 from edl_ckpt.core.operations.export.formats.frameworks import Parquet, TensorFlow, Torch
 from edl_ckpt.core.operations.export.formats.merged import MergedCheckpoint
+from edl_ckpt.core.operations.export.formats.systems import Bundle, Dcp, Dynamicemb, SystemFormat, Tfra
 from edl_ckpt.core.operations.export.formats.text import Csv, JsonLines, Projector, Word2Vec
 from edl_ckpt.core.operations.export.interface import ExportFormat, ExportRequest
 from edl_ckpt.core.storage.regular import is_stream
@@ -32,6 +33,9 @@ _FORMATS: Final[tuple[type[ExportFormat], ...]] = (
     Parquet,
     Torch,
     TensorFlow,
+    Dcp,
+    Tfra,
+    Dynamicemb,
 )
 FORMATS: Final[Mapping[str, type[ExportFormat]]] = {each.traits.name: each for each in _FORMATS}
 """Every format by its name."""
@@ -65,7 +69,11 @@ def requested(request: ExportRequest, format_name: str | None, executor: Executo
         raise UsageError(f"--limit is for {', '.join(limited)}")
     if cluster is not None:
         _check_parts(name, request.selection)
-    return FORMATS[name](replace(request, cluster=cluster))
+    chosen = Bundle if name == Bundle.traits.name and request.ranks is not None else FORMATS[name]
+    if not issubclass(chosen, SystemFormat) and (request.ranks or request.names or request.rename):
+        of_systems = ", ".join(each.traits.name for each in _FORMATS if issubclass(each, SystemFormat))
+        raise UsageError(f"--ps, --map and --rename are for {of_systems}, and for tensorflow with --ps")
+    return chosen(replace(request, cluster=cluster))
 
 
 def _cluster_of(executor: ExecutorLike | None, request: ExportRequest) -> ClusterExecutor | None:

@@ -1,0 +1,124 @@
+"""The files of another checkpoint system as an export: a directory with one checkpoint, which that system loads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import ClassVar
+
+from edl_ckpt.core.base.errors import UnsupportedError, UsageError
+from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.words import command
+from edl_ckpt.core.catalog.files import alone_at
+from edl_ckpt.core.converting.changes import Changes
+from edl_ckpt.core.converting.conversion import Conversion, Writing, plan_conversion
+from edl_ckpt.core.converting.maps import NameMap, with_tables
+from edl_ckpt.core.converting.proof import prove
+from edl_ckpt.core.operations.export.content.selection import Selection
+from edl_ckpt.core.operations.export.interface import (
+    ContentCounts,
+    ExportFormat,
+    ExportPlan,
+    ExportRequest,
+    ExportResult,
+    FormatTraits,
+    PlannedFile,
+)
+from edl_ckpt.core.operations.export.output.places import finish_outputs
+from edl_ckpt.core.operations.export.output.target import check_output, open_target
+from edl_ckpt.core.proof.trust import check_trust
+from edl_ckpt.core.reading.reader import open_checkpoint
+from edl_ckpt.core.storage.files import check_space
+
+
+class SystemFormat(ExportFormat):
+    """A checkpoint of another system, for `ranks` ranks."""
+
+    def __init__(self, request: ExportRequest) -> None:
+        chosen = request.selection
+        if chosen != Selection(chosen.tables, chosen.variables, chosen.dtype):
+            raise UsageError(f"--dense-rows, --order and --fill are not for {self.traits.name}")
+        if request.goal.local_path is None:
+            hint = f"write to a directory, and then: {command('copy', 'DIRECTORY', request.goal.url)}"
+            raise UnsupportedError("files of other systems are written to a disk", path=request.goal.url, hint=hint)
+        super().__init__(request)
+
+    @contextmanager
+    def _planned(self) -> Iterator[Conversion]:
+        request, chosen, names = self.request, self.request.selection, self.request.names or NameMap()
+        cast = (("*", chosen.dtype),) if chosen.dtype else ()
+        rename = (*names.rename.items(), *request.rename)
+        changes = Changes(chosen.tables, chosen.variables, rename, cast=cast)
+        with open_checkpoint(request.version) as opened:
+            source = with_tables(opened, names) if names.tables else opened
+            ranks = request.ranks or request.version.ps_num or 1
+            number = request.version.number or 0
+            yield plan_conversion(source, self.traits.name, ranks, changes, self._job, number=number)
+
+    @property
+    def _job(self) -> Job:
+        return Job.here(reporter=self.request.reporter)
+
+    def _counts(self, plan: Conversion) -> ContentCounts:
+        return ContentCounts(len(plan.out.variables), len(plan.out.tables), plan.rows)
+
+    def plan(self) -> ExportPlan:
+        """Return the files with their sizes, from headers and ids."""
+        request = self.request
+        check_trust(request.version, force=not request.use_seal, reporter=request.reporter)
+        check_output(request.goal, self.traits, is_directory=True, force=request.force)
+        with self._planned() as plan:
+            self._warn(plan)
+            sizes = plan.destination.files.items()
+            files = tuple(PlannedFile(os.path.join(request.goal.url, name), size) for name, size in sizes)
+            return ExportPlan(*self._named, files, *self._counts(plan), plan.size_bytes, plan.source.bytes_read)
+
+    def export(self) -> ExportResult:
+        """Write all files, read them back by their own format, and make the directory visible."""
+        request = self.request
+        trust = check_trust(request.version, force=not request.use_seal, reporter=request.reporter)
+        with (
+            self._planned() as plan,
+            open_target(request.goal, self.traits, is_directory=True, force=request.force) as target,
+        ):
+            self._warn(plan)
+            check_space(target.path, plan.size_bytes)
+            paths = {os.path.join(target.path, name): size for name, size in plan.destination.files.items()}
+            for path in paths:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+            outputs = [target.new_file(path, size) for path, size in paths.items()]
+            with ExitStack() as opened:
+                sinks = [opened.enter_context(output) for output in outputs]
+                writing = Writing(plan, sinks, self._job, os.path.dirname(target.path) or ".")
+                writing.write()
+                plan.source.check_unchanged()
+                proved = prove(writing, alone_at(target.path))
+            finish_outputs(outputs)
+            is_whole = not plan.out.left_out and request.selection.is_lossless
+            return ExportResult(
+                *self._named,
+                target.publish(),
+                *self._counts(plan),
+                proved.fingerprint.text,
+                0.0,
+                writing.rows.overflowed,
+                is_whole,
+                trust.forced,
+            )
+
+    def _warn(self, plan: Conversion) -> None:
+        for one in plan.out.left_out:
+            self.request.reporter.warn(f"{one.name} is left out: {one.reason}")
+
+
+def _format_of(system: str) -> type[SystemFormat]:
+    """Return the format of a system."""
+
+    class Of(SystemFormat):
+        traits: ClassVar = FormatTraits(system, is_directory=True)
+
+    return Of
+
+
+Dcp, Tfra, Dynamicemb, Bundle = map(_format_of, ("dcp", "tfra", "dynamicemb", "tensorflow"))
