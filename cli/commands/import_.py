@@ -46,6 +46,8 @@ def import_command(
     from edl_ckpt.cli.render import written
     from edl_ckpt.core.base.memory import keep_freed_memory
     from edl_ckpt.core.operations import importing
+    from edl_ckpt.core.operations.convert import convert_version
+    from edl_ckpt.core.sources.elasticdl.target import DESIGN
 
     keep_freed_memory()
     ref, place = parsed_ref(target, out), out.location(source)
@@ -55,7 +57,25 @@ def import_command(
     acting: dict[str, Any] = {"layout": asked_layout(out, layout, ref.location), "reporter": out}
     checkpoint = importing.as_checkpoint(place, reporter=out)
     if checkpoint is not None and names:
-        raise UsageError("--map cannot be used with a checkpoint, which has names of its own")
+        if cluster:
+            raise UsageError("--cluster does not go with --map and a checkpoint")
+        with resumable(out, partial(half_done, ref.location)):
+            made_by_map = convert_version(
+                checkpoint,
+                ps,
+                output=ref.location,
+                number=ref.version,
+                system=DESIGN.system,
+                names=importing.read_map(names),
+                layout=acting["layout"],
+                dry_run=dry_run,
+                force=force,
+                purpose="import",
+                wait_seconds=wait,
+                reporter=out,
+            )
+        out.show(lambda: written.converted_document("import", made_by_map), written.converted_human(made_by_map))
+        return
     plan, run = _OF_CHECKPOINTS if checkpoint else _OF_ARRAYS
     acting |= {"force": force} if checkpoint else {"names": importing.read_map(names) if names else None}
     where = checkpoint or place, ref.location, ref.version, ps

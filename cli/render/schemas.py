@@ -206,7 +206,7 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
     "verify-all": record("location ok results* failed*", results=record(RESULT_KEYS, **RESULT), failed=FAILURE),
     "reshard": record(f"{WRITTEN_KEYS} needed dry_run (in_place) {PLANNED_KEYS} {CHANGED_KEYS}", **WRITTEN, **CHANGED),
     "edit": record(f"{WRITTEN_KEYS} needed dry_run {CHANGED_KEYS}", **WRITTEN, **CHANGED),
-    "import": record(f"{WRITTEN_KEYS} dry_run {PLANNED_KEYS}", **WRITTEN),
+    "import": record(f"{WRITTEN_KEYS} dry_run (needed) {PLANNED_KEYS} {CHANGED_KEYS}", **WRITTEN, **CHANGED),
     "copy": record(
         "copied* bytes_copied seconds? (failed*) dry_run (cluster?)",
         copied=record("ref to size_bytes fingerprint? skipped (resumed_bytes) (forced?) (refused) (why)"),

@@ -189,6 +189,8 @@ class Writing:
                 self._numbered(table, places[table.source])
             else:
                 self._sorted(table, places[table.source])
+        for file, offset, data in destination.computed:
+            self.sinks[file].write(offset, data)
         for file, offset, data in destination.literals(self._sums()):
             self.sinks[file].write(offset, data)
 

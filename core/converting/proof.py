@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from edl_ckpt.core.base.errors import EdlCkptError
-from edl_ckpt.core.converting.conversion import Writing, as_tensors
+from edl_ckpt.core.converting.conversion import Conversion, Writing, as_tensors
 from edl_ckpt.core.model.seals import Seal, SealedShard, now_text
 from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, fingerprint_of, value_bytes
 from edl_ckpt.core.proof.sealing import cut
+from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.proof.values import read_back
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 
@@ -45,6 +46,27 @@ def prove(writing: Writing, version: Version) -> Proved:
         sizes = [shard.file.files[number].size_bytes for shard, number in files]
         sealed = tuple(SealedShard(n, size, tuple(own)) for n, size, own in zip(names, sizes, sums, strict=True))
         return Proved(fingerprint_of(target, sketch), tuple(shard.summary for shard in target.shards), sealed, version)
+
+
+def confirm_source(writing: Writing, trust: Trust) -> str:
+    """Compare what was read with the seal of the source, where all of it went out as it was; return its fingerprint.
+
+    Raises CorruptError as `Trust.confirm`; '' where something was changed, left out, or read as a plain tensor.
+    """
+    plan, source = writing.plan, writing.plan.source
+    names = [t.name for t in plan.out.tables], [v.name for v in plan.out.variables]
+    is_same = names == (source.table_names, source.variable_names) and not _casts(plan)
+    if plan.whole is not None or plan.out.left_out or not is_same:
+        return ""
+    text = fingerprint_of(source, writing.meant).text
+    trust.confirm(text)
+    return text
+
+
+def _casts(plan: Conversion) -> bool:
+    """Say whether a value goes out in another dtype."""
+    tables = any(table.dtype != plan.source.written_dtype(table.source) for table in plan.out.tables)
+    return tables or any(v.dtype != plan.source.find_variable(v.source)[1].dtype for v in plan.out.variables)
 
 
 def _compare(writing: Writing, target: Checkpoint, sketch: ContentSketch) -> None:

@@ -26,7 +26,8 @@ from edl_ckpt.core.commit.publish.disk import replaces_link
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.converting.changes import Changes, LeftOut
 from edl_ckpt.core.converting.conversion import Conversion, Writing, plan_conversion
-from edl_ckpt.core.converting.proof import Proved, prove
+from edl_ckpt.core.converting.maps import NameMap, with_tables
+from edl_ckpt.core.converting.proof import Proved, confirm_source, prove
 from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.model.versions import ShardFile, State, Version
@@ -66,6 +67,7 @@ def convert_version(
     number: int | None = None,
     system: str | None = None,
     changes: Changes | None = None,
+    names: NameMap | None = None,
     most_file_bytes: int | None = None,
     layout: str | None = None,
     keep_old: bool = False,
@@ -79,10 +81,10 @@ def convert_version(
 ) -> ConvertResult:
     """Write a version for so many ranks, by default as many as it has, in its own place or at an `output` location.
 
-    `system` is by default its own; another one needs an output. `most_file_bytes` is for safetensors, whose files have
-    at most so many bytes. With `dry_run` nothing is written, and with `if_needed` nothing where the version has so many
-    ranks already. Raises RefusedError for a target that is there, or that no
-    version can replace; UnsupportedError for what the system cannot hold, and where files cannot be written;
+    `system` is by default its own; another one needs an output. `names` are a map of names, before the changes.
+    `most_file_bytes` is for safetensors, whose files have at most so many bytes. With `dry_run` nothing is written, and
+    with `if_needed` nothing where the version has so many ranks already. Raises RefusedError for a target that is there,
+    or that no version can replace; UnsupportedError for what the system cannot hold, and where files cannot be written;
     EdlCkptError when the proof fails; and what `check_trust` raises unless `force` is set.
     """
     begin, version = time.perf_counter(), as_version(version)
@@ -93,9 +95,11 @@ def convert_version(
     trust = check_trust(version, force=force, reporter=reporter)
     if if_needed and output is None and ranks == version.ps_num and changes == Changes():
         return _nothing_to_do(version, trust.forced)
+    names = names or NameMap()
+    changes = replace(changes, rename=(*names.rename.items(), *changes.rename))
     with open_checkpoint(version) as source:
         plan = plan_conversion(
-            source,
+            with_tables(source, names) if names.tables else source,
             system,
             ranks or version.ps_num or 1,
             changes,
@@ -198,7 +202,8 @@ def _new_version(
         _check_in_place(version, system)
         return NewVersion(version.layout, wanted, "", replaces=version)
     if system == DESIGN.system:
-        target = free_target(where, wanted, layout=layout, empty=DESIGN)
+        own = version.layout if version.is_elasticdl and version.layout.is_numbered else DESIGN
+        target = free_target(where, wanted, layout=layout, empty=own)
         return NewVersion(target.layout, wanted, "")
     form = replace(STEPS, system=system)
     store = open_store(where)
@@ -284,5 +289,6 @@ class _Run:
         if not version.is_elasticdl:
             version = alone_at(version.path)
         self._proved.append(prove(writing, version))
+        confirm_source(writing, self.trust)
         seal = self._proved[0].seal(self.new.number)
         return self.trust.sign(seal, self.new.purpose)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from edl_ckpt.core.converting.destinations.bundle import ToBundle
 from edl_ckpt.core.converting.destinations.elasticdl import ToElasticDL
 from edl_ckpt.core.converting.destinations.interface import Destination
 from edl_ckpt.core.converting.destinations.raw import ToDynamicemb, ToTfra
 
 DESTINATIONS: Final[Mapping[str, type[Destination]]] = {
-    each.system: each for each in (ToElasticDL, ToTfra, ToDynamicemb)
+    each.system: each for each in (ToElasticDL, ToBundle, ToTfra, ToDynamicemb)
 }
 """Every system that can be written."""

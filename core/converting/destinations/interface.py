@@ -88,6 +88,11 @@ class Destination(ABC):
         """Return the name of that checksum."""
         return ""
 
+    @property
+    def computed(self) -> Iterable[tuple[int, int, bytes]]:
+        """Return (file, offset, bytes) of values that are computed, which have their checksums too."""
+        return ()
+
     @abstractmethod
     def literals(self, sums: Mapping[tuple[str, int], int]) -> Iterator[tuple[int, int, bytes]]:
         """Yield (file, offset, bytes) of all that is no value and no id."""

@@ -14,7 +14,7 @@ from edl_ckpt.core.catalog.files import alone_at
 from edl_ckpt.core.converting.changes import Changes
 from edl_ckpt.core.converting.conversion import Conversion, Writing, plan_conversion
 from edl_ckpt.core.converting.maps import NameMap, with_tables
-from edl_ckpt.core.converting.proof import prove
+from edl_ckpt.core.converting.proof import confirm_source, prove
 from edl_ckpt.core.operations.export.content.selection import Selection
 from edl_ckpt.core.operations.export.interface import (
     ContentCounts,
@@ -94,16 +94,16 @@ class SystemFormat(ExportFormat):
                 writing.write()
                 plan.source.check_unchanged()
                 proved = prove(writing, alone_at(target.path))
+                source = confirm_source(writing, trust)
             finish_outputs(outputs)
-            is_whole = not plan.out.left_out and request.selection.is_lossless
             return ExportResult(
                 *self._named,
                 target.publish(),
                 *self._counts(plan),
-                proved.fingerprint.text,
+                source or proved.fingerprint.text,
                 0.0,
                 writing.rows.overflowed,
-                is_whole,
+                bool(source),
                 trust.forced,
             )
 
