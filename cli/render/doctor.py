@@ -24,7 +24,7 @@ EXTRAS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "arrow": (("pyarrow",), "Parquet"),
     "pandas": (("pandas",), "tables as data frames, in the library"),
     "torch": (("torch",), "states of PyTorch"),
-    "tensorflow": (("tensorflow",), "exports as checkpoints of TensorFlow"),
+    "tensorflow": (("tensorflow",), "variables of Keras, in the library"),
     "report": (("jinja2", "vl_convert"), "`report`: a page of charts"),
     "tui": (("textual",), "`browse`: a checkpoint in the terminal"),
     "dask": (("distributed",), "--cluster: work on several machines"),

@@ -22,8 +22,8 @@ from edl_ckpt.core.base.json_objects import parse_object
 from edl_ckpt.core.model.dtypes import DTYPES, DType, dtype_named
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export.formats.arrays import INDEX, SHARDED
+from edl_ckpt.core.operations.export.formats.bundles import CHECKPOINT_PREFIX
 from edl_ckpt.core.operations.export.formats.frameworks import (
-    CHECKPOINT_PREFIX,
     METADATA_FILE,
     PARQUET,
     dense_directory,

@@ -82,7 +82,7 @@ class Safetensors(PartsFormat):
         files = self._files(content, path)
         sizes = {name: safetensors_bytes(content, tensors, _notes(content)) for name, tensors in files.items()}
         if self._is_split:
-            sizes[os.path.join(path, SHARDED)] = len(_json(_split_index(content, files)))
+            sizes[os.path.join(path, SHARDED)] = len(document_bytes(_split_index(content, files)))
         return sizes
 
     index: ClassVar = SHARDED
@@ -237,7 +237,7 @@ class NpyDirectory(ContentFormat):
         del beside
         files = file_names(tensor.name for tensor in content.tensors)
         sizes = {f"{files[t.name]}.npy": len(npy_header(t)) + t.size_bytes for t in content.tensors}
-        sizes[INDEX] = len(_json(index_document(content, files, content.metadata)))
+        sizes[INDEX] = len(document_bytes(index_document(content, files, content.metadata)))
         return {os.path.join(path, name): size for name, size in sorted(sizes.items())}
 
 
@@ -338,13 +338,14 @@ def _npy_head(dtype: str, shape: tuple[int, ...]) -> bytes:
     return head.getvalue()
 
 
-def _json(document: dict[str, Any]) -> bytes:
+def document_bytes(document: dict[str, Any]) -> bytes:
+    """Return what `write_json` writes."""
     return json.dumps(document, indent=1).encode()
 
 
 def write_json(path: str, document: dict[str, Any]) -> None:
     """Write a document to a new file, and read it back."""
-    text = _json(document)
+    text = document_bytes(document)
     with storage_errors(path), open(path, "x+b") as file:
         file.write(text)
         _flush(file)

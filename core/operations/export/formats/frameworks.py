@@ -1,4 +1,4 @@
-"""Formats of frameworks, each written with its own library where that is installed: Parquet, PyTorch, TensorFlow.
+"""Formats of frameworks, each written with its own library where that is installed: Parquet and PyTorch.
 
 Each library is an extra, imported where it is used; none of them ever has a whole table in memory.
 """
@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import struct
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any, ClassVar, Final
@@ -38,27 +37,11 @@ from edl_ckpt.core.storage.location import Location
 
 PARQUET: Final = ".parquet"
 """The ending of a Parquet file."""
-CHECKPOINT_PREFIX: Final = "model"
 METADATA_FILE: Final = "edl-ckpt.json"
 PARTS_FILE: Final = f"_{METADATA_FILE}"
 """What a cluster says of a directory of Parquet files."""
-SLICE_BYTES: Final = 64 << 20
 _FLUSHERS: Final = 4
 """Files that are flushed at a time, which a disk does faster."""
-_STATE: Final = "".join(
-    f'{key}: "{CHECKPOINT_PREFIX}"\n' for key in ("model_checkpoint_path", "all_model_checkpoint_paths")
-)
-"""What TensorFlow writes into the file `checkpoint` of a directory."""
-
-
-class LibraryFormat(ContentFormat):
-    """A format that the library of its name writes."""
-
-    def lacked_dtypes(self, *, in_table: bool) -> frozenset[str]:
-        """Return what the installed library lacks: in PyTorch, unsigned integers came late."""
-        del in_table
-        module = library(self.traits.name, self.traits.name)
-        return frozenset(name for name in DTYPES if not hasattr(module, name))
 
 
 def metadata_document(content: ExportContent, metadata: Mapping[str, str]) -> dict[str, Any]:
@@ -213,7 +196,7 @@ def description(content: ExportContent, metadata: Mapping[str, str], table: Tabl
     return {"edl-ckpt": json.dumps({**metadata, "tables": note, "whole": whole})}
 
 
-class Torch(LibraryFormat):
+class Torch(ContentFormat):
     """A state_dict that `torch.load(weights_only=True)` opens: tables as NAME.ids and NAME.vectors.
 
     PyTorch itself writes the archive for tensors without values and leaves room for them (`skip_data`). The values are
@@ -222,6 +205,12 @@ class Torch(LibraryFormat):
     """
 
     traits: ClassVar = FormatTraits("torch", endings=(".pt", ".pth"), spools=False)
+
+    def lacked_dtypes(self, *, in_table: bool) -> frozenset[str]:
+        """Return what the installed library lacks: unsigned integers came late."""
+        del in_table
+        module = library("torch", "torch")
+        return frozenset(name for name in DTYPES if not hasattr(module, name))
 
     def write(self, content: ExportContent, target: ExportTarget) -> None:
         """Write the file."""
@@ -272,68 +261,3 @@ def _end_archive(path: str, sums: Mapping[str, int], notes: str) -> None:
             info.CRC = sums.get(info.filename, info.CRC)
         folder = archive.infolist()[0].filename.partition("/")[0]
         archive.writestr(zipfile.ZipInfo(f"{folder}/{METADATA_FILE}"), notes)
-
-
-class TensorFlow(LibraryFormat):
-    """A checkpoint that `tf.train.load_checkpoint` lists and reads: `model.index` and its data, in a directory.
-
-    A file `checkpoint` there leads `tf.train.latest_checkpoint` to it, wherever the directory is moved.
-
-    Large tensors are saved slice by slice and merged, as TensorFlow does with partitioned variables.
-    """
-
-    traits: ClassVar = FormatTraits("tensorflow", is_directory=True)
-
-    def write(self, content: ExportContent, target: ExportTarget) -> None:
-        """Write the checkpoint with the prefix `model`."""
-        tf, path = library("tensorflow", "tensorflow"), target.path
-        parts = os.path.join(path, "parts")
-        prefixes: list[str] = []
-        with storage_errors(path):
-            os.mkdir(parts)
-            for tensor in content.tensors:
-                for spec, values in _slices(tf, tensor):
-                    prefixes.append(os.path.join(parts, str(len(prefixes))))
-                    tf.raw_ops.SaveV2(
-                        prefix=prefixes[-1], tensor_names=[tensor.name], shape_and_slices=[spec], tensors=[values]
-                    )
-            if prefixes:
-                merged = os.path.join(path, CHECKPOINT_PREFIX)
-                tf.raw_ops.MergeV2Checkpoints(
-                    checkpoint_prefixes=prefixes, destination_prefix=merged, delete_old_dirs=False
-                )
-                with open(os.path.join(path, "checkpoint"), "x", encoding="utf-8") as file:
-                    file.write(_STATE)
-            shutil.rmtree(parts)
-            with open(os.path.join(path, METADATA_FILE), "x", encoding="utf-8") as file:
-                json.dump(metadata_document(content, content.finish()), file, indent=1)
-            for name in os.listdir(path):
-                flush_path(os.path.join(path, name))
-
-
-def _slices(tf: Any, tensor: Tensor) -> Iterator[tuple[str, Any]]:
-    """Yield (shape and slice, values) of a tensor, by rows of at most `SLICE_BYTES`."""
-    dtype = getattr(tf, tensor.dtype.name)
-    numpy_dtype = dtype.as_numpy_dtype
-    if not tensor.shape or not tensor.size_bytes:
-        data = b"".join(chunk.tobytes() for chunk in tensor.chunks())
-        yield "", tf.constant(np.frombuffer(data, numpy_dtype).reshape(tensor.shape), dtype)
-        return
-    row_bytes = tensor.size_bytes // tensor.shape[0]
-    shape = " ".join(map(str, tensor.shape))
-    rest = ":-" * (len(tensor.shape) - 1)
-    start, buffer = 0, bytearray()
-
-    def cut(count: int) -> tuple[str, Any]:
-        data = np.frombuffer(bytes(buffer[: count * row_bytes]), numpy_dtype)
-        del buffer[: count * row_bytes]
-        return f"{shape} {start},{count}{rest}", tf.constant(data.reshape(count, *tensor.shape[1:]), dtype)
-
-    step = max(SLICE_BYTES // row_bytes, 1)
-    for chunk in tensor.chunks():
-        buffer += chunk.data
-        while len(buffer) >= step * row_bytes:
-            yield cut(step)
-            start += step
-    if buffer:
-        yield cut(len(buffer) // row_bytes)

@@ -17,7 +17,7 @@ from edl_ckpt.core.operations.export.output.target import UploadTarget, open_tar
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.storage import Location
 
-ANYWHERE = ["checkpoint", "safetensors", "npz", "npy", "csv", "jsonl", "word2vec", "projector"]
+ANYWHERE = ["checkpoint", "safetensors", "npz", "npy", "csv", "jsonl", "word2vec", "projector", "tensorflow"]
 """The formats that need no library of their own."""
 
 
@@ -34,7 +34,7 @@ def run(tmp_path: Path) -> Version:
 
 def test_registry() -> None:
     """Each format has a name of its own and endings of its own; an ending chooses its format, in any case."""
-    assert list(FORMATS) == [*ANYWHERE, "parquet", "torch", "tensorflow"]
+    assert list(FORMATS) == [*ANYWHERE[:-1], "parquet", "torch", ANYWHERE[-1], "dcp", "tfra", "dynamicemb"]
     endings = [ending for each in FORMATS.values() for ending in each.traits.endings]
     assert len(endings) == len(set(endings)) >= 11
     for name, each in FORMATS.items():

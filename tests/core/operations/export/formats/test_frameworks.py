@@ -31,7 +31,7 @@ pytestmark = [
     pytest.mark.frameworks,
     pytest.mark.filterwarnings("default"),  # theirs are not ours to mend
 ]
-OUTPUTS = {"pyarrow": "m.parquet", "torch": "m.pt", "tensorflow": "m"}
+OUTPUTS = {"pyarrow": "m.parquet", "torch": "m.pt"}
 
 
 def load(name: str, path: Path) -> dict[str, Any]:
@@ -40,11 +40,6 @@ def load(name: str, path: Path) -> dict[str, Any]:
         torch = need("torch")
         loaded = torch.load(path, weights_only=True)
         return {n: t.numpy() for n, t in loaded.items()}
-    if name == "tensorflow":
-        train = need("tensorflow").train
-        assert train.latest_checkpoint(str(path)) == str(path / "model")
-        reader = train.load_checkpoint(str(path))
-        return {n: np.asarray(reader.get_tensor(n)) for n in reader.get_variable_to_shape_map()}
     from safetensors.numpy import load_file
 
     parquet = need("pyarrow.parquet")
@@ -68,7 +63,7 @@ def test_golden(tmp_path: Path, name: str, case: str, expected: Any) -> None:
     """The framework reads every variable and table as expected.json says; imported again it is the same fingerprint."""
     need(name)
     source, output = only(GOLDEN / case), tmp_path / OUTPUTS[name]
-    result = export_version(source, str(output), format_name="tensorflow" if name == "tensorflow" else None)
+    result = export_version(source, str(output))
     assert result.proved
     group, _, key = case.partition("/")
     model = expected["current"] if group == "current" else expected["legacy"][key]
@@ -95,7 +90,7 @@ def test_dtype_of_a_table_without_rows(tmp_path: Path, name: str) -> None:
     model = Model(7, tables={f"no {dtype}": OracleTable(3, "zeros", dtype) for dtype in ("float64", "int64", "int8")})
     write_checkpoint(tmp_path / "run", model, 2)
     output = tmp_path / OUTPUTS[name]
-    export_version(only(tmp_path / "run"), str(output), format_name="tensorflow" if name == "tensorflow" else None)
+    export_version(only(tmp_path / "run"), str(output))
     import_arrays(str(output), str(tmp_path / "new"), 7, 3)
     with open_checkpoint(only(tmp_path / "new")) as checkpoint:
         dtypes = {name: checkpoint.written_dtype(name).name for name in checkpoint.table_names}
@@ -103,17 +98,15 @@ def test_dtype_of_a_table_without_rows(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(OUTPUTS))
-def test_many_parts(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table that is written in many parts and slices is whole, and bfloat16 is where the framework has it."""
+def test_many_parts(tmp_path: Path, name: str) -> None:
+    """A table that is written in many parts is whole, and bfloat16 is where the framework has it."""
     need(name)
-    monkeypatch.setattr("edl_ckpt.core.operations.export.formats.frameworks.SLICE_BYTES", 1000)
     ids = np.arange(5000, dtype=np.int64) * 7
     rows = np.arange(20_000, dtype=np.float32).reshape(5000, 4)
     run = save_checkpoint(
         str(tmp_path / "run"), 1, 3, variables={"v": np.ones((3, 2))}, tables={"a/t": Table(ids, rows)}
     )
-    kind = "tensorflow" if name == "tensorflow" else None
-    export_version(run, str(tmp_path / OUTPUTS[name]), format_name=kind, part_bytes=3000)
+    export_version(run, str(tmp_path / OUTPUTS[name]), part_bytes=3000)
     arrays = load(name, tmp_path / OUTPUTS[name])
     assert np.array_equal(arrays["a/t.ids"], ids)
     assert np.array_equal(arrays["a/t.vectors"], rows)
@@ -122,14 +115,10 @@ def test_many_parts(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) 
         with pytest.raises(UnsupportedError, match="bfloat16"):
             export_version(run, str(half), selection=Selection(dtype="bfloat16"))
         return
-    export_version(run, str(half), format_name=kind, selection=Selection(dtype="bfloat16"))
-    if name == "torch":
-        loaded = need("torch").load(half, weights_only=True)
-        assert str(loaded["a/t.vectors"].dtype) == "torch.bfloat16"
-        assert loaded["a/t.vectors"][0].tolist() == [0, 1, 2, 3]
-    else:
-        reader = need("tensorflow").train.load_checkpoint(str(half / "model"))
-        assert reader.get_variable_to_dtype_map()["a/t.vectors"].name == "bfloat16"
+    export_version(run, str(half), selection=Selection(dtype="bfloat16"))
+    loaded = need("torch").load(half, weights_only=True)
+    assert str(loaded["a/t.vectors"].dtype) == "torch.bfloat16"
+    assert loaded["a/t.vectors"][0].tolist() == [0, 1, 2, 3]
 
 
 def test_torch_archive_is_sound(tmp_path: Path) -> None:
@@ -300,17 +289,13 @@ def test_tensorflow_variables(tmp_path: Path) -> None:
         assert checkpoint.variable("w/.ATTRIBUTES/VARIABLE_VALUE").tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
-@pytest.mark.parametrize("name", ["pyarrow", "torch", "tensorflow"])
+@pytest.mark.parametrize("name", ["pyarrow", "torch"])
 def test_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Without the library the error names the extra, and nothing is left."""
     for module in [m for m in sys.modules if m.partition(".")[0] == name]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UnsupportedError) as caught:
-        export_version(
-            only(GOLDEN / "current/ps2"),
-            str(tmp_path / OUTPUTS[name]),
-            format_name="tensorflow" if name == "tensorflow" else None,
-        )
+        export_version(only(GOLDEN / "current/ps2"), str(tmp_path / OUTPUTS[name]))
     assert f".[{'arrow' if name == 'pyarrow' else name}]" in str(caught.value.hint)
     assert os.listdir(tmp_path) == []
