@@ -64,6 +64,8 @@ _HOMES: Final = {
         "set_modes",
         "set_note",
     ),
+    "converting.changes": ("Changes", "LeftOut"),
+    "operations.convert": ("ConvertResult", "convert_version"),
     "operations.copy.execute": ("CopyResult", "execute_copy"),
     "operations.copy.plan": ("CopyPlan", "plan_copy"),
     "operations.diff": ("DiffResult", "NamePairs", "diff_versions", "read_pairs"),

@@ -34,6 +34,8 @@ from edl_ckpt.core.catalog.target import free_target as free_target
 from edl_ckpt.core.commit.repair.recovery import Recovery as Recovery
 from edl_ckpt.core.commit.repair.recovery import location_lock as location_lock
 from edl_ckpt.core.commit.repair.recovery import recover as recover
+from edl_ckpt.core.converting.changes import Changes as Changes
+from edl_ckpt.core.converting.changes import LeftOut as LeftOut
 from edl_ckpt.core.model.listings import Listing as Listing
 from edl_ckpt.core.model.tables import ShardIndex as ShardIndex
 from edl_ckpt.core.model.versions import CheckpointRef as CheckpointRef
@@ -49,6 +51,8 @@ from edl_ckpt.core.operations.annotate import set_metadata as set_metadata
 from edl_ckpt.core.operations.annotate import set_metrics as set_metrics
 from edl_ckpt.core.operations.annotate import set_modes as set_modes
 from edl_ckpt.core.operations.annotate import set_note as set_note
+from edl_ckpt.core.operations.convert import ConvertResult as ConvertResult
+from edl_ckpt.core.operations.convert import convert_version as convert_version
 from edl_ckpt.core.operations.copy.execute import CopyResult as CopyResult
 from edl_ckpt.core.operations.copy.execute import execute_copy as execute_copy
 from edl_ckpt.core.operations.copy.plan import CopyPlan as CopyPlan
@@ -166,12 +170,14 @@ __all__ = [
     "Array",
     "AuthError",
     "Best",
+    "Changes",
     "Checkpoint",
     "CheckpointRef",
     "CheckpointSaver",
     "CheckpointStorage",
     "CheckpointSummary",
     "Clock",
+    "ConvertResult",
     "CopyPlan",
     "CopyResult",
     "CorruptError",
@@ -190,6 +196,7 @@ __all__ = [
     "ImportResult",
     "IncompleteError",
     "Latest",
+    "LeftOut",
     "Listing",
     "Location",
     "LocationLike",
@@ -253,6 +260,7 @@ __all__ = [
     "add_tag",
     "as_array",
     "checkpoints_iterator",
+    "convert_version",
     "determined",
     "diff_versions",
     "examine_storage",

@@ -83,9 +83,9 @@ def convert_version(
 
     `system` is by default its own; another one needs an output. `names` are a map of names, before the changes.
     `most_file_bytes` is for safetensors, whose files have at most so many bytes. With `dry_run` nothing is written, and
-    with `if_needed` nothing where the version has so many ranks already. Raises RefusedError for a target that is there,
-    or that no version can replace; UnsupportedError for what the system cannot hold, and where files cannot be written;
-    EdlCkptError when the proof fails; and what `check_trust` raises unless `force` is set.
+    with `if_needed` nothing where the version has so many ranks already. Raises RefusedError for a target that is
+    there, or that no version can replace; UnsupportedError for what the system cannot hold, and where files cannot be
+    written; EdlCkptError when the proof fails; and what `check_trust` raises unless `force` is set.
     """
     begin, version = time.perf_counter(), as_version(version)
     system, changes, job = system or version.layout.system, changes or Changes(), Job.here(workers, reporter=reporter)

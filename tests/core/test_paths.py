@@ -64,6 +64,7 @@ CALLS: dict[str, Call | tuple[Call, ...]] = {
     "add_tag": lambda p: edl.add_tag(p("run@1"), "second"),
     "checkpoints_iterator": lambda p: next(edl.checkpoints_iterator(p("run"))),
     "CheckpointSaver": lambda p: edl.CheckpointSaver(p("new")).close(),
+    "convert_version": lambda p: edl.convert_version(p("run@1"), 3, output=p("new")),
     "diff_versions": lambda p: edl.diff_versions(p("run@1"), p("run@2")),
     "export_version": lambda p: edl.export_version(p("run@1"), p("out.npz")),
     "free_target": lambda p: edl.free_target(p("run"), 3),

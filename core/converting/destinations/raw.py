@@ -165,7 +165,7 @@ class ToDynamicemb(RawDestination):
         out = super().accepted(out)
         self._ends: dict[str, tuple[str, str]] = {}
         for name, companions in out.companions.items():
-            scores = [t for t in companions if t.dtype == _INT64 and t.info.dim == 1 and t.info.slot in self._COUNTS]
+            scores = [t for t in companions if t.dtype == _INT64 and t.info.slot in self._COUNTS]
             states = [t for t in companions if t.dtype.name == "float32"]
             if scores:
                 self._ends[scores[0].name] = name, "emb_scores"

@@ -19,6 +19,8 @@ SMALL = {
     "CheckpointRef": "a location and a word",
     "Location": "its `repr` leaves out the options",
     "Policy": "a few rules, which are what it says",
+    "Changes": "what a person asked for",
+    "LeftOut": "plain texts and numbers of one name",
     "NameMap": "what a person wrote in a file",
     "NamePairs": "what a person wrote in a file",
     "Selection": "what a person asked for",
