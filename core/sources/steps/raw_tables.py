@@ -259,7 +259,8 @@ def rule_of(content: Content, table: RawTable, rules: Iterable[Placement]) -> Pl
         if reader and len(ids) < _SAMPLED_SHARDS:
             ids[ps_id] = np.frombuffer(reader.read(0, count * _ID_BYTES), "<i8").astype(np.int64)
     most_wrong = sum(map(len, ids.values())) // 4
-    for rule in rules:
-        if sum(len(misplaced(rule, sample, table.ps_num, ps_id)) for ps_id, sample in ids.items()) <= most_wrong:
-            return rule
-    return Placement.NONE
+    wrong = {
+        rule: sum(len(misplaced(rule, sample, table.ps_num, ps_id)) for ps_id, sample in ids.items()) for rule in rules
+    }
+    best = min(wrong, key=lambda rule: wrong[rule])  # rules may differ for a few ids only
+    return best if wrong[best] <= most_wrong else Placement.NONE
