@@ -51,6 +51,7 @@ class Conversion:
     destination: Destination
     counted: Mapping[str, CountedRows]
     """The tables with ids, by their new names."""
+    changes: Changes
 
     @property
     def out(self) -> Outgoing:
@@ -112,7 +113,7 @@ def plan_conversion(
         counted[table.name] = rows
     destination.out = replace(destination.out, left_out=(*destination.out.left_out, *gone))
     destination.lay_out(counted)
-    return Conversion(source, whole, destination, counted)
+    return Conversion(source, whole, destination, counted, changes)
 
 
 def as_tensors(source: Checkpoint) -> Checkpoint:
@@ -189,10 +190,19 @@ class Writing:
                 self._numbered(table, places[table.source])
             else:
                 self._sorted(table, places[table.source])
+        for name in destination.carried:
+            self._carry(name)
         for file, offset, data in destination.computed:
             self.sinks[file].write(offset, data)
         for file, offset, data in destination.literals(self._sums()):
             self.sinks[file].write(offset, data)
+
+    def _carry(self, name: str) -> None:
+        """Copy a file that is none of the system's own."""
+        source, number = self.plan.source, self.plan.destination.number(name)
+        reader = source.files[source.version.path_of(name)]
+        for start in range(0, reader.size_bytes, _PIECE_BYTES):
+            self.sinks[number].write(start, reader.read(start, min(_PIECE_BYTES, reader.size_bytes - start)))
 
     def _variables(self) -> None:
         opened = self.plan.whole or self.plan.source

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from edl_ckpt.core.proof.sealing import cut
 from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.proof.values import read_back
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
+
+_STEP_BYTES: Final = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ def _compare(writing: Writing, target: Checkpoint, sketch: ContentSketch) -> Non
     for (name, one), (_, other) in zip(meant.variable_sums(dense), sketch.variable_sums(dense), strict=True):
         if not np.array_equal(one, other):
             raise _differs(name, target)
-    for name in _different_tensors(writing, target):
+    for name in (*_different_tensors(writing, target), *_different_files(plan, target)):
         raise _differs(name, target)
 
 
@@ -102,12 +105,22 @@ def _different_tensors(writing: Writing, target: Checkpoint) -> Iterator[str]:
     for name in names:
         shard, entry = whole.find_variable(name)
         found.add_dense(name, entry.size_bytes, 0, np.empty(0, np.uint8)) if not entry.size_bytes else None
-        for start in range(0, entry.size_bytes, 4 << 20):
-            data = np.empty(min(4 << 20, entry.size_bytes - start), np.uint8)
+        for start in range(0, entry.size_bytes, _STEP_BYTES):
+            data = np.empty(min(_STEP_BYTES, entry.size_bytes - start), np.uint8)
             whole.reader(shard, entry.values).read_into(entry.values.start + start, data.data)
             found.add_dense(name, entry.size_bytes, start, data)
     for (name, one), (_, other) in zip(writing.tensors.variable_sums(names), found.variable_sums(names), strict=True):
         if not np.array_equal(one, other):
+            yield name
+
+
+def _different_files(plan: Conversion, target: Checkpoint) -> Iterator[str]:
+    """Yield the files that went along, and are not what they were."""
+    for name, size in plan.destination.carried.items():
+        one, other = (opened.files.get(opened.version.path_of(name)) for opened in (plan.source, target))
+        steps = range(0, size, _STEP_BYTES)
+        pairs = ((start, min(_STEP_BYTES, size - start)) for start in steps)
+        if one is None or other is None or any(one.read(*pair) != other.read(*pair) for pair in pairs):
             yield name
 
 

@@ -113,22 +113,25 @@ def convert_version(
         run = _Run(plan, job, trust, new, where, wait_seconds)
         proved = None if dry_run else run.write()
         bytes_read = source.bytes_read
-    planned = (ShardSummary(n, path, size, 0, 0) for n, (path, size) in enumerate(plan.destination.files.items()))
+    files = plan.destination.files.items()
+    shards = (
+        proved.shards if proved else tuple(ShardSummary(n, path, size, 0, 0) for n, (path, size) in enumerate(files))
+    )
     fingerprint = proved.fingerprint if proved else None
     return ConvertResult(
         ref=f"{where}@{new.number}",
         output=where.url,
         from_ps=version.ps_num or 0,
-        to_ps=plan.destination.ranks,
+        to_ps=len(shards) if system == "safetensors" else plan.destination.ranks,
         version=new.number,
         size_bytes=plan.size_bytes,
         bytes_read=bytes_read,
         bytes_written=plan.size_bytes if proved else 0,
-        rows=plan.rows,
+        rows=plan.rows if plan.whole is None else sum(shard.rows for shard in shards),
         seconds=time.perf_counter() - begin,
         peak_memory_bytes=peak_memory_bytes(),
         fingerprint=fingerprint.text if fingerprint else "",
-        shards=proved.shards if proved else tuple(planned),
+        shards=shards,
         forced=trust.forced,
         system=system,
         dropped=plan.out.left_out,
@@ -165,6 +168,8 @@ def _nothing_to_do(version: Version, forced: str | None) -> ConvertResult:
 def untouched(plan: Conversion, proved: Proved) -> dict[str, str]:
     """Return the fingerprints of what went out as it was, by name."""
     source, parts = plan.source, {**proved.fingerprint.tables, **proved.fingerprint.variables}
+    if plan.whole is not None and plan.changes == Changes():
+        return {name: part.hex() for name, part in sorted(parts.items())}
     dense = [
         v for v in plan.out.variables if v.name == v.source and not _is_changed(plan, v.source, v.dtype.name, v.shape)
     ]

@@ -37,6 +37,7 @@ class ToBundle(ArrayDestination):
     """A bundle with a data file for each part."""
 
     system = "tensorflow"
+    own = re.compile(r"\.index$|\.data-\d{5}-of-\d{5}$|(?:^|/)checkpoint$", re.DOTALL)
 
     def accepted(self, out: Outgoing) -> Outgoing:
         """Leave out what is made anew for the parts, and keys that wait for their admission."""

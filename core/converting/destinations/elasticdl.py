@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -26,6 +27,7 @@ class ToElasticDL(Destination):
     """A file for each server."""
 
     system = DESIGN.system
+    own = re.compile("")
     varints = True
     _layout: VersionLayout
 

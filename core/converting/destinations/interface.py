@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -41,6 +43,8 @@ class Destination(ABC):
     """The files of a version in one system; made for a version, then `lay_out` is called once."""
 
     system: ClassVar[str]
+    own: ClassVar[re.Pattern[str]]
+    """What the paths of its own files have; a source of the same system may have others, which go along."""
     varints: ClassVar[bool] = False
     """True where the bytes of ids as varints must be counted."""
 
@@ -49,6 +53,13 @@ class Destination(ABC):
         self.out = self.accepted(given.out)
         """What the system can hold; the rest is left out, by name and with the reason."""
         self._numbers: dict[str, int] = {}
+
+    @cached_property
+    def carried(self) -> Mapping[str, int]:
+        """The other files that lie in a version of the same system, with their sizes: they are copied as they are."""
+        version = self.source.version
+        others = {name: size for name, size in version.sizes.items() if not self.own.search(name)}
+        return others if version.layout.system == self.system else {}
 
     def accepted(self, out: Outgoing) -> Outgoing:
         """Return what the system can hold; UnsupportedError or UsageError for what must not be left out."""
@@ -70,9 +81,9 @@ class Destination(ABC):
     def files(self) -> Mapping[str, int]:
         """Return the bytes of each file by its path in the version, the one that completes it last."""
 
-    @abstractmethod
     def places(self, table: str) -> RowPlaces:
         """Return where the rows of a table that is spread go."""
+        raise LookupError(table)
 
     @abstractmethod
     def cuts(self, name: str) -> Sequence[Cut]:
@@ -160,8 +171,8 @@ class ArrayDestination(Destination):
 
     @property
     def files(self) -> Mapping[str, int]:
-        """Return those of the layout."""
-        return self.layout.files
+        """Return those that are carried, and then those of the layout."""
+        return {**self.carried, **self.layout.files}
 
     @property
     def checksum(self) -> str:

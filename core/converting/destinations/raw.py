@@ -103,6 +103,7 @@ class ToTfra(RawDestination):
     """TFRA's FileSystemSaver, one device in each of `ranks` processes, or as many devices in one, as the source has."""
 
     system = "tfra"
+    own = re.compile(r"_mht_.*-(?:keys|values)$", re.DOTALL)
     forbidden = re.compile(r"/|\0|_mht_", re.DOTALL)
 
     def accepted(self, out: Outgoing) -> Outgoing:
@@ -156,6 +157,7 @@ class ToDynamicemb(RawDestination):
     """dynamicemb's files: keys, values, and as companions the scores and the state of the optimizer."""
 
     system = "dynamicemb"
+    own = re.compile(r"\.rank_\d+\.world_size_\d+$|_opt_args\.json$", re.DOTALL)
     least_id = 0
     forbidden = re.compile(r"\0|(?:^|/)\.{0,2}(?:/|$)", re.DOTALL)
     _COUNTS: Final = ("scores", "counts", "freqs", "frequencies")

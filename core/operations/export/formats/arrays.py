@@ -28,14 +28,13 @@ from edl_ckpt.core.operations.export.output.places import (
 )
 from edl_ckpt.core.operations.export.output.target import ExportTarget, NewFile
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.sources.safetensors.header import TAGS
+from edl_ckpt.core.sources.safetensors.writing import file_of_several, header, index_of
 from edl_ckpt.core.storage.faults import storage_errors
 
 INDEX: Final = "index.json"
 SHARDED: Final = "model.safetensors.index.json"
 """The index of several files of safetensors."""
 INDEX_SCHEMA: Final = "edl-ckpt/arrays/1"
-_ALIGN: Final = 8
 
 
 def _write_part(content: ExportContent, path: str, new_file: NewFile) -> None:
@@ -133,15 +132,6 @@ class Safetensors(PartsFormat):
         return {os.path.join(path, name): group for name, group in zip(names, groups, strict=True)}
 
 
-def file_of_several(number: int, count: int) -> str:
-    """Return the name of a file of several, as huggingface's loaders know it.
-
-    >>> file_of_several(0, 12)
-    'model-00001-of-00012.safetensors'
-    """
-    return f"model-{number + 1:05}-of-{count:05}.safetensors"
-
-
 def _title(span: Span) -> str:
     """Return the name of one of several spans of a table."""
     return f"{span.table}.{numbered(span)}"
@@ -153,8 +143,7 @@ def _split_index(content: ExportContent, files: Mapping[str, Sequence[Tensor]]) 
 
 
 def _index(content: ExportContent, weights: Mapping[str, str], metadata: Mapping[str, Any]) -> dict[str, Any]:
-    total = sum(tensor.size_bytes for tensor in content.tensors)
-    return {"metadata": {"total_size": total, **metadata}, "weight_map": weights}
+    return index_of(weights, sum(tensor.size_bytes for tensor in content.tensors), metadata)
 
 
 def _notes(content: ExportContent) -> dict[str, str]:
@@ -189,25 +178,8 @@ def write_safetensors(
 
 
 def _head(tensors: Sequence[Tensor], metadata: Mapping[str, str], notes: Mapping[str, str]) -> bytes:
-    """Return the head of a file; loaders of PyTorch's weights refuse one whose metadata has no `format`."""
-    return _header(tensors, {"format": "pt", **metadata, **notes})
-
-
-def _header(tensors: Sequence[Tensor], metadata: Mapping[str, str]) -> bytes:
-    """Return the bytes before the first tensor."""
-    header: dict[str, Any] = {"__metadata__": dict(metadata)}
-    at = 0
-    for tensor in tensors:
-        span = [at, at + tensor.size_bytes]
-        header[tensor.name] = {
-            "dtype": TAGS[tensor.dtype.name],
-            "shape": list(tensor.shape),
-            "data_offsets": span,
-        }
-        at = span[1]
-    text = json.dumps(header, ensure_ascii=False).encode("utf-8", "surrogatepass")
-    text += b" " * (-len(text) % _ALIGN)
-    return len(text).to_bytes(8, "little") + text
+    """Return the head of a file."""
+    return header({tensor.name: tensor for tensor in tensors}, {**metadata, **notes})
 
 
 class NpyDirectory(ContentFormat):

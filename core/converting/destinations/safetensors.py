@@ -1,0 +1,39 @@
+"""safetensors as a destination: every tensor as it is, in one file or in a set of files of bounded size."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from edl_ckpt.core.base.errors import UnsupportedError
+from edl_ckpt.core.converting.changes import OutVariable
+from edl_ckpt.core.converting.destinations.interface import ArrayDestination
+from edl_ckpt.core.sources.safetensors.header import read_header
+from edl_ckpt.core.sources.safetensors.sets import ENDING, set_of
+from edl_ckpt.core.sources.safetensors.writing import lay_out
+from edl_ckpt.core.sources.steps.file_layout import Array, FileLayout
+
+
+class ToSafetensors(ArrayDestination):
+    """The tensors of one file or set, in files of another size; only from files of safetensors."""
+
+    system = "safetensors"
+    own = re.compile(r"\.safetensors(?:\.index\.json)?$")
+
+    def rank_of(self, variable: OutVariable) -> int:
+        """Return 0: an array has no rank, and files are filled in the order of names."""
+        del variable
+        return 0
+
+    def laid_out(self, arrays: Sequence[Array]) -> FileLayout:
+        """Return the files, with the metadata of the first one."""
+        version = self.source.version
+        paths = [name for name in version.sizes if name.endswith(ENDING)]
+        stems = {set_of(path) for path in paths}
+        blobs = [blob.name for shard in self.source.shards for blob in shard.blobs]
+        if version.layout.system != self.system or len(stems) > 1 or blobs:
+            what = f"{blobs[0]!r} has a dtype that cannot be written" if blobs else f"{len(stems)} sets cannot be one"
+            raise UnsupportedError(what, path=version.ref, hint="try: export --format safetensors")
+        metadata = read_header(self.source.files[version.path_of(paths[0])]).metadata
+        largest = max(version.sizes[path] for path in paths) if len(paths) > 1 else None
+        return lay_out(stems.pop(), arrays, self.given.most_file_bytes or largest, metadata)
