@@ -116,7 +116,11 @@ def test_rows_are_left_out_by_a_condition_together_with_those_of_companions(tmp_
         least = int(np.sort(scores.reshape(-1))[len(scores) // 2])
     rule = f"{owner} where scores < {least} or id = {int(ids[0])}"
     result = convert_version(version, output=tmp_path / "out", changes=Changes(rows=(rule,)))
-    wanted = {int(key) for key, score in zip(ids, scores.reshape(-1), strict=True) if score >= least and key != ids[0]}
+    wanted = {
+        int(key)
+        for key, score in zip(ids.tolist(), scores.reshape(-1).tolist(), strict=True)
+        if score >= least and key != ids[0]
+    }
     with open_checkpoint(at(tmp_path / "out", 3)) as checkpoint:
         for name in (owner, table):
             assert set(checkpoint.table(name).to_numpy()[0].tolist()) == wanted
@@ -200,7 +204,7 @@ def test_metrics_and_tags_go_along_and_a_seal_is_made(tmp_path: Path) -> None:
     assert numbers(tmp_path / "out") == [10]
 
 
-@pytest.mark.parametrize("system", DESTINATIONS)
+@pytest.mark.parametrize("system", sorted(DESTINATIONS.keys() - {"safetensors"}))
 def test_a_version_without_rows_travels(tmp_path: Path, system: str) -> None:
     version = saved(tmp_path / "run", [])
     convert_version(version, 2, output=tmp_path / "out", system="elasticdl", changes=Changes(rename=(("user", "t"),)))
