@@ -46,6 +46,9 @@ def export_command(
         list[str] | None, option("GLOB", "Export only dense variables with such names; may be repeated.")
     ] = None,
     dtype: Annotated[str | None, option("DTYPE", "Convert floats to float16, bfloat16 or float32.")] = None,
+    quantize: Annotated[
+        str | None, option("int8-fbgemm|int8-f16|int4-fbgemm", "Store rows in 8 or 4 bits, each with its scale.")
+    ] = None,
     dense_rows: Annotated[
         str | None, option("N|auto", "Write a table as a matrix of N rows, with id i in row i.")
     ] = None,
@@ -102,7 +105,7 @@ def export_command(
         return
     chosen: dict[str, Any] = {
         "format_name": kind,
-        "selection": Selection(tuple(table or ()), tuple(variable or ()), dtype, rows, fill, seed, order),
+        "selection": Selection(tuple(table or ()), tuple(variable or ()), dtype, rows, fill, seed, order, quantize),
         "limit": limit,
         "max_shard_bytes": parse_size(max_shard_size) if max_shard_size else None,
         "ranks": ps,

@@ -215,7 +215,8 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
     ),
     "export": record(
         "ref output format files* variables tables rows fingerprint? seconds? overflowed proved forced? dry_run"
-        " (value_bytes) (bytes_read) (cluster?)",
+        " (value_bytes) (bytes_read) (cluster?) (errors*)",
+        errors=record("name greatest mean", greatest=NUMBER),
         files=record("path size_bytes?"),
         cluster=CLUSTER,
     ),

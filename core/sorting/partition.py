@@ -179,7 +179,8 @@ class PartitionedTable:
     """A table in parts; a context manager. `pieces` are the numbered pieces of the table.
 
     Rows go to `areas`, or to a temporary file in `directory`. With `wanted`, only those rows are kept. Each batch of
-    them is given to `take` as it was read, which returns what is kept in its place.
+    them is given to `take` as it was read, which returns what is kept in its place: rows of the `form`, which is a
+    dtype and a number of elements.
     """
 
     def __init__(
@@ -193,7 +194,7 @@ class PartitionedTable:
         directory: str | None = None,
         areas: Areas | None = None,
         take: TakeRows | None = None,
-        dtype: DType | None = None,
+        form: tuple[DType | None, int] | None = None,
         wanted: Wanted | None = None,
         reporter: Reporter = WARNINGS,
     ) -> None:
@@ -208,8 +209,8 @@ class PartitionedTable:
         self._take = take
         self._wanted = wanted
         self._reporter = reporter
-        self.dtype = dtype or checkpoint.table_dtype(name)
-        self.dim = max((e.dim for _, e in checkpoint.entries(name)), default=0)
+        own = checkpoint.table_dtype(name), max((e.dim for _, e in checkpoint.entries(name)), default=0)
+        self.dtype, self.dim = form or own
         self._row_bytes = self.dim * (self.dtype.itemsize if self.dtype else 0)
         self._rows = np.zeros(parts, np.int64)
         self._lock = threading.Lock()

@@ -121,7 +121,8 @@ class FormatTraits:
     takes_limit: bool = False
     """True for formats of one table's rows, which can be limited."""
     spools: bool = True
-    """False when tensors are written to their places, so that no temporary file is needed."""
+    """False when tensors are written to their places, so that no temporary file is needed: then rows may be
+    quantized."""
     is_lossless: bool = True
     """True when the output contains every value unchanged, so that a whole export can be proved."""
     is_text: bool = False
@@ -163,6 +164,15 @@ class ExportedFile:
 
 
 @dataclass(frozen=True, slots=True)
+class TableErrors:
+    """How far the quantized values of a table are from its own: at most, and on average."""
+
+    name: str
+    greatest: float
+    mean: float
+
+
+@dataclass(frozen=True, slots=True)
 class ExportResult:
     """The written files; `proved` when every value went out unchanged, with the fingerprint of the source."""
 
@@ -179,6 +189,8 @@ class ExportResult:
     proved: bool
     forced: str | None = None
     """Why the version did not match its seal, where `use_seal=False` went on; None in every other case."""
+    errors: tuple[TableErrors, ...] = ()
+    """Of tables whose rows were quantized."""
 
     def __repr__(self) -> str:
         return describe(
@@ -189,6 +201,15 @@ class ExportResult:
             counted(self.tables, "table"),
             counted(self.rows, "row"),
         )
+
+
+class WrittenContent(NamedTuple):
+    """What went out: the content, the fingerprint of the checkpoint, casts that became infinite, and errors."""
+
+    content: ExportContent
+    fingerprint: str
+    overflowed: int
+    errors: tuple[TableErrors, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

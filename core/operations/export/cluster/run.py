@@ -30,7 +30,7 @@ from edl_ckpt.core.operations.export.content.reader import ContentReader
 from edl_ckpt.core.operations.export.content.selection import STORED
 from edl_ckpt.core.operations.export.content.tables import LookedAt, look, rows_claimed
 from edl_ckpt.core.operations.export.formats.content_format import ContentFormat, metadata_of
-from edl_ckpt.core.operations.export.interface import ExportContent
+from edl_ckpt.core.operations.export.interface import ExportContent, WrittenContent
 from edl_ckpt.core.operations.export.output.target import ExportTarget, PartsTarget
 from edl_ckpt.core.proof.fingerprint import ContentSketch, fingerprint_of
 from edl_ckpt.core.proof.trust import Trust
@@ -149,7 +149,7 @@ class PartsFormat(ContentFormat):
             sizes[os.path.join(path, self.index)] = None
             return sizes, plan.content, cluster.bytes_read() - read
 
-    def write_all(self, checkpoint: Checkpoint, target: ExportTarget, trust: Trust) -> tuple[ExportContent, str, int]:
+    def write_all(self, checkpoint: Checkpoint, target: ExportTarget, trust: Trust) -> WrittenContent:
         """Write the output, on a cluster if there is one: a look at the ids, a task for each file, and their proof."""
         cluster = self.request.cluster
         if cluster is None:
@@ -166,7 +166,7 @@ class PartsFormat(ContentFormat):
             trust.confirm(fingerprint)
             metadata = {**plan.content.metadata, "fingerprint": fingerprint}
             self.end_parts(plan.content, plan.files, target.path, metadata)
-            return plan.content, fingerprint, plan.overflowed
+            return WrittenContent(plan.content, fingerprint, plan.overflowed)
 
     @contextmanager
     def _planned_parts(

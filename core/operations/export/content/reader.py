@@ -33,6 +33,7 @@ from edl_ckpt.core.operations.export.content.dense import (
     write_piece,
     write_together,
 )
+from edl_ckpt.core.operations.export.content.quantizing import QuantizationErrors, quantized
 from edl_ckpt.core.operations.export.content.selection import STORED, Selection
 from edl_ckpt.core.operations.export.content.tables import TableIds, TableSource
 from edl_ckpt.core.operations.export.interface import (
@@ -79,6 +80,8 @@ class ContentReader:
     part_bytes: int = PART_BYTES
     reporter: Reporter = WARNINGS
     overflowed: int = 0
+    errors: dict[str, QuantizationErrors] = field(default_factory=dict)
+    """Those of each table whose rows are quantized."""
     fingerprint: str = ""
     """That of the checkpoint; '' until `finish`."""
     source: ContentSketch = field(default_factory=ContentSketch)
@@ -209,9 +212,9 @@ class ContentReader:
 
     def _note(self, name: str) -> TableNote:
         info, ids = self.checkpoint.infos.get(name), self.ids[name]
-        dtype = self._target(self.checkpoint.written_dtype(name)).name if ids.rows else ""
+        dtype = self._form(name)[0].name if ids.rows else ""
         initializer = info.initializer if info else ""
-        return TableNote(f"{ids.title}.ids", f"{ids.title}.vectors", initializer, self._dim(name), dtype)
+        return TableNote(f"{ids.title}.ids", f"{ids.title}.vectors", initializer, self._form(name)[1], dtype)
 
     def _target(self, dtype: DType | None) -> DType:
         """Return the dtype that is written for a dtype that was read."""
@@ -219,7 +222,14 @@ class ContentReader:
 
     def _width(self, name: str) -> int:
         """Return the bytes of a row that is written."""
-        return self._dim(name) * self._target(self.checkpoint.written_dtype(name)).itemsize
+        dtype, dim = self._form(name)
+        return dim * dtype.itemsize
+
+    def _form(self, name: str) -> tuple[DType, int]:
+        """Return the dtype and the elements of a row that is written."""
+        dtype, dim = self.checkpoint.written_dtype(name), self._dim(name)
+        bits = self.selection.quantizes(dtype)
+        return (self._target(dtype), dim) if bits is None else (DTYPES["uint8"], bits.width(dim))
 
     def _dim(self, name: str) -> int:
         info = self.checkpoint.infos.get(name)
@@ -254,15 +264,24 @@ class ContentReader:
         """Return a table to be read once, in the dtype that is written, or as it is."""
         dtype, ids = self.checkpoint.table_dtype(name), self.ids[name]
         parts = parts_needed(ids.rows * (8 + (dtype.itemsize if dtype else 0) * self._dim(name)), self.part_bytes)
-        target = dtype if dtype is None or not cast else self._target(dtype)
+        form = self._form(name) if dtype is not None and cast else (dtype, self._dim(name))
         is_stored = self.selection.order == STORED or ids.are_in_order
-        changed = partial(self._cast, dtype=dtype) if target != dtype else None
-        return TableSource(self.checkpoint, name, ids, parts, target, changed, is_stored, self.reporter)
+        changed = None if dtype is None or form[0] == dtype else partial(self._cast_rows, name, dtype)
+        return TableSource(self.checkpoint, name, ids, parts, *form, changed, is_stored, self.reporter)
+
+    def _cast_rows(self, name: str, dtype: DType, ids: bulk.I64, rows: bulk.U8) -> bulk.U8:
+        """Return rows as they are written."""
+        bits = self.selection.quantizes(dtype)
+        if bits is None:
+            return self._cast(rows.reshape(-1), dtype).reshape(len(rows), -1)
+        with self._lock:
+            errors = self.errors.setdefault(self.ids[name].title, QuantizationErrors())
+        return quantized(name, ids, rows, dtype, bits, errors)
 
     def _ids_and_vectors(self, name: str) -> list[Tensor]:
         rows, title = self.ids[name].rows, self.ids[name].title
-        dtype = self._target(self.checkpoint.written_dtype(name))
-        shape, size = (rows, self._dim(name)), rows * self._width(name)
+        dtype, dim = self._form(name)
+        shape, size = (rows, dim), rows * self._width(name)
         return [
             Tensor(f"{title}.ids", _INT64, (rows,), lambda: _in_chunks(self._spool(name).ids, rows * 8)),
             Tensor(f"{title}.vectors", dtype, shape, lambda: _in_chunks(self._spool(name).rows, size)),

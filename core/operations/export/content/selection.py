@@ -9,6 +9,7 @@ from typing import Final
 from edl_ckpt.core.base.errors import NotFoundError, UsageError
 from edl_ckpt.core.base.words import meant
 from edl_ckpt.core.model.dtypes import DTYPES, DType
+from edl_ckpt.core.operations.export.content.quantizing import QUANTIZED, Quantized
 from edl_ckpt.core.reading.names import names_like
 
 CASTS: Final = ("float16", "bfloat16", "float32")
@@ -26,7 +27,7 @@ class Selection:
     matrices of so many rows: a number, 'auto' for the highest id plus one, or None. `fill` is the content of rows that
     no id has: 'zeros', or 'initializer' for the table's own, drawn with `seed`. Rows are in the `order` of their ids
     ('id'), or 'stored': shard after shard, as each has them. Raises UsageError for any other word, and for a matrix in
-    the order 'stored'.
+    the order 'stored'. `quantize` stores rows of tables in 8 or 4 bits an element: a name in `QUANTIZED`.
     """
 
     tables: tuple[str, ...] = ()
@@ -36,6 +37,7 @@ class Selection:
     fill: str = "zeros"
     seed: int = 0
     order: str = "id"
+    quantize: str | None = None
 
     def __post_init__(self) -> None:
         if self.dtype is not None and self.dtype not in CASTS:
@@ -46,6 +48,13 @@ class Selection:
             raise UsageError(f"fill must be {' or '.join(FILLS)}, got {self.fill!r}", hint=meant(self.fill, FILLS))
         if self.order not in ORDERS:
             raise UsageError(f"order must be {' or '.join(ORDERS)}, got {self.order!r}", hint=meant(self.order, ORDERS))
+        if self.quantize is not None and self.quantize not in QUANTIZED:
+            known = ", ".join(QUANTIZED)
+            raise UsageError(
+                f"quantize must be one of {known}, got {self.quantize!r}", hint=meant(self.quantize, QUANTIZED)
+            )
+        if self.quantize is not None and (self.dtype is not None or self.dense_rows is not None):
+            raise UsageError("quantized rows have a type of their own, and ids: no dtype and no dense_rows")
         if self.order == STORED and self.dense_rows is not None:
             raise UsageError("a matrix has row i at i: no order 'stored' with dense_rows")
 
@@ -57,6 +66,10 @@ class Selection:
     def target_dtype(self, dtype: DType) -> DType:
         """Return the dtype that is written for a dtype that was read: only floats are cast."""
         return DTYPES[self.dtype] if self.dtype and dtype.name in _FLOATS else dtype
+
+    def quantizes(self, dtype: DType) -> Quantized | None:
+        """Return how rows of a dtype are stored in bits; None for rows as they are."""
+        return QUANTIZED[self.quantize] if self.quantize and dtype.name in _FLOATS else None
 
     def choose_variables(self, names: Sequence[str]) -> list[str]:
         """Return the variables to export, of all names; NotFoundError when a glob matches nothing."""

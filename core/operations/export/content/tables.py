@@ -31,6 +31,7 @@ from edl_ckpt.core.sorting.partition import (
     Areas,
     PartitionedTable,
     TablePart,
+    TakeRows,
     Wanted,
     parts_needed,
     ranges_of_sample,
@@ -160,7 +161,8 @@ def rows_claimed(checkpoint: Checkpoint, name: str) -> int:
 class TableSource:
     """A table of a checkpoint: the rows that go out, cut into parts, and their sums as they were read and as meant.
 
-    `cast` returns the elements of rows, uint8 [n], as they are written, of `dtype`; several threads call it.
+    `cast` returns rows, uint8 [n, row_bytes], as they are written, with `dim` elements of `dtype`, from their ids and
+    what they were; several threads call it.
     """
 
     checkpoint: Checkpoint
@@ -168,7 +170,8 @@ class TableSource:
     ids: TableIds
     parts: int
     dtype: DType | None
-    cast: Callable[[bulk.U8], bulk.U8] | None = None
+    dim: int
+    cast: TakeRows | None = None
     is_stored_order: bool = False
     reporter: Reporter = WARNINGS
     read: ContentSketch = field(default_factory=ContentSketch)
@@ -184,7 +187,7 @@ class TableSource:
         self.read.add_rows(self.name, ids, rows)
         if self.cast is None:
             return rows
-        kept = self.cast(rows.reshape(-1)).reshape(len(rows), -1)
+        kept = self.cast(ids, rows)
         self._cast_sums.add_rows(self.name, ids, kept)
         return kept
 
@@ -214,7 +217,7 @@ class TableSource:
             directory=directory,
             areas=areas,
             take=self.take,
-            dtype=self.dtype,
+            form=(self.dtype, self.dim),
             wanted=self.ids.wanted,
             reporter=self.reporter,
         )
@@ -248,7 +251,7 @@ class TableSource:
             ids = read_piece(self.checkpoint, piece).ids
             batches = row_batches(self.checkpoint, piece, len(ids), _COPY_BYTES)
             return [
-                TablePart(ids[some], self.take(ids[some], values).copy(), self.dtype, piece.entry.dim)
+                TablePart(ids[some], self.take(ids[some], values).copy(), self.dtype, self.dim)
                 for some, values in batches
             ]
 

@@ -98,8 +98,8 @@ def _check_parts(name: str, selection: Selection) -> None:
             f"a cluster cannot export as {name}",
             hint=f"without --cluster, this machine exports it; a cluster writes {', '.join(in_parts)}",
         )
-    if selection.dense_rows is not None:
+    if selection.dense_rows is not None or selection.quantize is not None:
         raise UnsupportedError(
-            "a cluster writes tables as ids and vectors, and not as a matrix",
-            hint="without --cluster, this machine writes a matrix",
+            "a cluster writes tables as ids and vectors, and not as a matrix or quantized",
+            hint="without --cluster, this machine writes them",
         )

@@ -19,6 +19,8 @@ from edl_ckpt.core.operations.export.interface import (
     ExportPlan,
     ExportResult,
     PlannedFile,
+    TableErrors,
+    WrittenContent,
 )
 from edl_ckpt.core.operations.export.output.target import ExportTarget, check_output, open_target
 from edl_ckpt.core.proof.fingerprint import PREFIX
@@ -83,14 +85,23 @@ class ContentFormat(ExportFormat):
             with open_target(
                 request.goal, self.traits, is_directory=is_directory, force=request.force, beside=beside
             ) as target:
-                content, fingerprint, overflowed = self.write_all(checkpoint, target, trust)
+                done = self.write_all(checkpoint, target, trust)
                 checkpoint.check_unchanged()
                 proved = request.selection.is_lossless and request.limit is None and self.traits.is_lossless
-                files, counts, forced = target.publish(), self.counts(content), trust.forced
-                return ExportResult(*self._named, files, *counts, fingerprint, 0.0, overflowed, proved, forced)
+                return ExportResult(
+                    *self._named,
+                    target.publish(),
+                    *self.counts(done.content),
+                    done.fingerprint,
+                    0.0,
+                    done.overflowed,
+                    proved,
+                    trust.forced,
+                    done.errors,
+                )
 
-    def write_all(self, checkpoint: Checkpoint, target: ExportTarget, trust: Trust) -> tuple[ExportContent, str, int]:
-        """Write the output; return the content, the fingerprint of the checkpoint, and how many values overflowed."""
+    def write_all(self, checkpoint: Checkpoint, target: ExportTarget, trust: Trust) -> WrittenContent:
+        """Write the output."""
         request, folder = self.request, os.path.dirname(target.path) or "."
         with self.reader(checkpoint, folder, trust.confirm) as reader:
             content = reader.content()
@@ -98,7 +109,8 @@ class ContentFormat(ExportFormat):
             check_space(folder, estimated_bytes(content, spools=spools))
             request.reporter.start("exporting", 2 * sum(t.size_bytes for t in content.tensors))  # read, and written
             self.write(content, target)
-            return content, content.finish()["fingerprint"], reader.overflowed
+            errors = tuple(TableErrors(name, one.greatest, one.mean) for name, one in sorted(reader.errors.items()))
+            return WrittenContent(content, content.finish()["fingerprint"], reader.overflowed, errors)
 
     def _makes_directory(self, checkpoint: Checkpoint) -> bool:
         return self.request.cluster is not None or self.is_directory(checkpoint)
@@ -110,10 +122,13 @@ class ContentFormat(ExportFormat):
     def check_dtypes(self, checkpoint: Checkpoint) -> None:
         """Raise UnsupportedError for selected content of a dtype that the format lacks; headers tell."""
         selection = self.request.selection
+        if selection.quantize and self.traits.spools:
+            raise UnsupportedError(f"{self.traits.name} has no arrays of bytes for quantized rows")
         entries = {v.name: v.dtype for shard in checkpoint.shards for v in shard.variables}
         dense = {name: entries[name] for name in selection.choose_variables(checkpoint.variable_names)}
         tables = {
-            n: checkpoint.written_dtype(n) for n in selection.choose_tables(checkpoint.table_names, checkpoint.slots)
+            name: checkpoint.written_dtype(name)
+            for name in selection.choose_tables(checkpoint.table_names, checkpoint.slots)
         }
         for found, in_table in ((dense, False), (tables, True)):
             lacked = self.lacked_dtypes(in_table=in_table)

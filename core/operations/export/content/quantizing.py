@@ -1,0 +1,140 @@
+"""Rows in 8 or 4 bits an element, each row with a scale and an offset of its own, as PyTorch and FBGEMM serve them.
+
+Source: `embedding_bag_byte_prepack` and `embedding_bag_4bit_prepack` of PyTorch, FusedNBitRowwise of FBGEMM
+(`QuantUtils.cc`). Bytes are those that they write: half-way values go to the even neighbour.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_ckpt.core.base.errors import UnsupportedError
+from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.model.dtypes import DType
+from edl_ckpt.core.reading.blocks import as_dtype
+
+_Floats = npt.NDArray[np.float32]
+_EPSILON: Final = np.float32(1e-8)
+_BLOCK_BYTES: Final = 256 << 10
+"""Rows that are looked at together: they stay in the cache."""
+_SHOWN: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """How a row is stored: so many bits an element, then scale and offset."""
+
+    bits: int
+    half: bool
+    """Scale and offset are float16, else float32."""
+
+    def width(self, dim: int) -> int:
+        """Return the bytes of a row."""
+        return -(-dim * self.bits // 8) + (4 if self.half else 8)
+
+
+QUANTIZED: Final[Mapping[str, Quantized]] = {
+    "int8-fbgemm": Quantized(8, half=False),
+    "int8-f16": Quantized(8, half=True),
+    "int4-fbgemm": Quantized(4, half=True),
+}
+
+
+@dataclass(slots=True)
+class QuantizationErrors:
+    """How far stored values are from those that they stand for: the greatest distance, and the mean."""
+
+    greatest: float = 0.0
+    total: float = 0.0
+    elements: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, distances: _Floats) -> None:
+        """Add the distances of some values; several threads call it."""
+        greatest, total = float(distances.max(initial=0)), float(distances.sum(dtype=np.float64))
+        with self._lock:
+            self.greatest, self.total = max(self.greatest, greatest), self.total + total
+            self.elements += distances.size
+
+    @property
+    def mean(self) -> float:
+        """Return the mean distance."""
+        return self.total / self.elements if self.elements else 0.0
+
+
+def quantized(
+    name: str, ids: bulk.I64, data: bulk.U8, dtype: DType, form: Quantized, errors: QuantizationErrors
+) -> bulk.U8:
+    """Return rows of floats, uint8 [n, row_bytes], as they are stored, uint8 [n, width].
+
+    UnsupportedError names the ids of rows that are not finite, or whose range is beyond float16.
+    """
+    rows = as_dtype(np.ascontiguousarray(data).reshape(-1), dtype).reshape(len(data), -1)
+    out = np.empty((len(rows), form.width(rows.shape[1])), np.uint8)
+    step = max(_BLOCK_BYTES // max(data.shape[1], 1), 1)
+    for start in range(0, len(rows), step):
+        some = slice(start, start + step)
+        single = rows[some].astype(np.float32)
+        scale, offset, inverse = _scales(single, form)
+        bad = np.flatnonzero(~(np.isfinite(scale) & np.isfinite(offset)))
+        if len(bad):
+            shown = ", ".join(map(str, ids[some][bad[:_SHOWN]].tolist()))
+            why = "is not finite, or beyond float16" if form.half else "is not finite"
+            raise UnsupportedError(f"table {name!r}: a value {why} in {len(bad)} rows and perhaps more: ids {shown}")
+        _store(single, scale, offset, inverse, form, out[some], errors)
+    return out
+
+
+def _scales(rows: _Floats, form: Quantized) -> tuple[_Floats, ...]:
+    """Return the scale, the offset and what differences are multiplied by, float32 [n] each."""
+    with np.errstate(all="ignore"):
+        low, high = (rows.min(axis=1), rows.max(axis=1)) if rows.shape[1] else (np.zeros(len(rows), np.float32),) * 2
+        zero = np.flatnonzero(low == 0)
+        if rows.shape[1] and len(zero):  # of -0.0 and 0.0, which are equal, the first one counts
+            low[zero] = rows[zero, rows[zero].argmin(axis=1)]
+        if not form.half:
+            wide = high - low
+            return _single(wide / np.float32(255), low, np.float32(255) / (wide + _EPSILON))
+        low = low.astype(np.float16).astype(np.float32)
+        wide = high - low
+        scale = np.where(wide == 0, np.float32(1), wide / np.float32((1 << form.bits) - 1))
+        scale = scale.astype(np.float16).astype(np.float32)
+        scale[scale == 0] = 1
+        inverse = np.float32(1) / scale
+        far = np.isinf(inverse)
+        scale[far] = inverse[far] = 1
+        return _single(scale, low, inverse)
+
+
+def _single(*some: npt.NDArray[Any]) -> tuple[_Floats, ...]:
+    return tuple(one.astype(np.float32, copy=False) for one in some)
+
+
+def _store(
+    rows: _Floats,
+    scale: _Floats,
+    offset: _Floats,
+    inverse: _Floats,
+    form: Quantized,
+    out: bulk.U8,
+    errors: QuantizationErrors,
+) -> None:
+    """Fill rows as they are stored, and add their errors."""
+    codes = np.rint((rows - offset[:, None]) * inverse[:, None])
+    np.clip(codes, 0, (1 << form.bits) - 1, out=codes)
+    distances = np.abs(codes * scale[:, None] + offset[:, None] - rows)
+    errors.add(distances)
+    small = codes.astype(np.uint8)
+    if form.bits == 4:
+        even, odd = small[:, 0::2].copy(), small[:, 1::2]
+        even[:, : odd.shape[1]] |= odd << 4
+        small = even
+    tail = np.stack([scale, offset], axis=1).astype("<f2" if form.half else "<f4")
+    out[:, : small.shape[1]] = small
+    out[:, small.shape[1] :] = tail.view(np.uint8).reshape(len(rows), -1)
