@@ -1,7 +1,10 @@
 """TensorFlow's bundles: variables as they are, tables as DeepRec's embedding variables in parts.
 
 A part has the keys with `key % 1000 % parts` of its number, in groups of one `key % 1000`, and where each group begins
-is in `-partition_offset`. A table of the source that is in one piece stays in one piece, as TFPlus and TFRA have it.
+is in `-partition_offset`. DeepRec restores no part that lacks `-versions`; without elements, as it writes them itself,
+they and `-freqs` say nothing. It takes the first `part_` in a name for that of the number. A table of the source that
+has no groups stays in one piece, as TFPlus and TFRA have it. Source: DeepRec's
+`tensorflow/core/framework/embedding/embedding_var_restore.cc` and `embedding_var_ckpt_data.cc`.
 """
 
 from __future__ import annotations
@@ -21,7 +24,9 @@ from edl_ckpt.core.converting.rows import CountedRows, RowPlaces, Spread
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.model.layouts import Placement
+from edl_ckpt.core.model.tables import Encoding
 from edl_ckpt.core.sources.bundle.table import varint_at
+from edl_ckpt.core.sources.bundle.tables import part_of
 from edl_ckpt.core.sources.bundle.writing import lay_out
 from edl_ckpt.core.sources.steps.file_layout import Array, FileLayout, Slab
 
@@ -29,6 +34,8 @@ _GROUPS: Final = 1000
 """Of keys, by DeepRec: `kSavedPartitionNum`."""
 _WHOLE: Final = Spread(1, None)
 _OFFSETS: Final = "-partition_offset"
+_COLUMNS: Final = ("freqs", "versions")
+_PART: Final = "part_"
 _OF_PARTS: Final = re.compile(r"-(?:partition_(?:filter_)?offset|(?:keys|freqs|versions)_filtered)$")
 _INT64, _INT32 = DTYPES["int64"], DTYPES["int32"]
 
@@ -41,16 +48,40 @@ class ToBundle(ArrayDestination):
 
     def accepted(self, out: Outgoing) -> Outgoing:
         """Leave out what is made anew for the parts, and keys that wait for their admission."""
+        self._tables = {table.name: table for table in out.tables}
+        grouped = [name for name in self.source.variable_names if name.endswith(_OFFSETS)]
+        self._grouped = {part_of(name.removesuffix(_OFFSETS))[0] for name in grouped}
+        self._check(out.tables)
+        void = [v.name for v in out.variables if v.shape == (0,) and v.name.endswith(_COLUMNS)]
+        void = [name for name in void if part_of(name.rpartition("-")[0])[0] in self._grouped]
         parts = [v.name for v in out.variables if _OF_PARTS.search(v.name)]
-        made = [name for name in parts if name.endswith(_OFFSETS)]
-        out = out.without(parts, "keys that were not admitted yet go by parts")
+        made = {*void, *(name for name in parts if name.endswith("offset"))}
+        out = out.without([*parts, *void], "keys that were not admitted yet go by parts")
         left_out = tuple(one for one in out.left_out if one.name not in made)
         return Outgoing(out.tables, out.variables, left_out)
 
+    def _check(self, tables: Sequence[OutTable]) -> None:
+        """Raise UnsupportedError for tables that a loader would not find, or not read."""
+        entries = [entry for shard in self.source.shards for entry in shard.tables] if self._is_own else []
+        narrow = {entry.name for entry in entries if any(run.encoding is Encoding.INT32 for run in entry.ids)}
+        for table in tables:
+            if not self._is_own and _PART in table.name:
+                hint = f"try: --rename '{table.name}=NEW'"
+                raise UnsupportedError(f"{table.name!r}: DeepRec finds no table with {_PART!r} in its name", hint=hint)
+            if table.source in narrow:
+                raise UnsupportedError(f"table {table.source!r} has keys of int32, and keys are written as int64")
+
+    @property
+    def _is_own(self) -> bool:
+        return self.source.version.layout.system == self.system
+
+    def _owner(self, table: OutTable) -> OutTable | None:
+        """Return the table that a companion has the keys of, if that goes out too."""
+        return self._tables.get(table.info.companion_of)
+
     def _is_whole(self, table: OutTable) -> bool:
-        source = self.source
-        is_own = source.version.layout.system == self.system
-        return is_own and source.placement(table.source) is not Placement.MOD_1000_MOD
+        owner = self._owner(table)
+        return self._is_whole(owner) if owner else self._is_own and table.source not in self._grouped
 
     def spread(self, table: OutTable) -> Spread:
         """Return the groups of DeepRec, or one for a table that stays in one piece."""
@@ -65,20 +96,18 @@ class ToBundle(ArrayDestination):
 
     def _stems(self, table: OutTable) -> tuple[list[str], str]:
         """Return the begin of the names of each part's tensors, and what those of the values end with."""
-        owner, slot = table.info.companion_of, table.info.slot
-        is_column = bool(owner) and table.name == f"{owner}-{slot}"
-        name, rest = (
-            (owner, "")
-            if is_column
-            else (owner, f"/{slot}")
-            if owner and table.name == f"{owner}/{slot}"
-            else (table.name, "")
-        )
+        name, rest, ending = self._names(table)
         if self._is_whole(table) or self.ranks == 1:
-            stems = [name + rest]
-        else:
-            stems = [f"{name}/part_{part}{rest}" for part in range(self.ranks)]
-        return stems, slot if is_column else "values"
+            return [name + rest], ending
+        return [f"{name}/{_PART}{part}{rest}" for part in range(self.ranks)], ending
+
+    def _names(self, table: OutTable) -> tuple[str, str, str]:
+        """Return what stands before the number of a part and behind it, and what the names of values end with."""
+        owner, slot = self._owner(table), table.info.slot
+        if owner is not None and table.name in {f"{owner.name}-{slot}", f"{owner.name}/{slot}"}:
+            name, rest, ending = self._names(owner)
+            return (name, rest, slot) if table.name[len(owner.name)] == "-" else (name, f"{rest}/{slot}", ending)
+        return table.name, "", "values"
 
     def _rows_of_parts(self, rows: CountedRows) -> list[bulk.I64]:
         """Return the rows of each group in each part: int64 [groups]."""
@@ -99,6 +128,9 @@ class ToBundle(ArrayDestination):
             if ending == "values":
                 yield _array(f"{stem}-keys", rank, (count,), _INT64)
                 if len(counts) > 1:
+                    columns = {t.info.slot for t in self.out.companions[table.name] if self._names(t)[2] != "values"}
+                    for column in sorted(set(_COLUMNS) - columns):
+                        yield _array(f"{stem}-{column}", rank, (0,), _INT64)
                     self._offsets[f"{stem}{_OFFSETS}"] = (
                         np.concatenate([[0], np.cumsum(counts)]).astype("<i4").tobytes()
                     )
@@ -129,11 +161,10 @@ class ToBundle(ArrayDestination):
     def laid_out(self, arrays: Sequence[Array]) -> FileLayout:
         """Return the bundle, with the prefix that the source has, and with its strings."""
         names = [name for name in self.source.version.sizes if name.endswith(".index")]
-        is_own = self.source.version.layout.system == self.system
-        prefix = names[0].removesuffix(".index") if is_own and names else "model"
-        with_state = not is_own or "checkpoint" in self.source.version.sizes
+        prefix = names[0].removesuffix(".index") if self._is_own and names else "model"
+        with_state = not self._is_own or "checkpoint" in self.source.version.sizes
         return lay_out(
-            prefix, arrays, self.ranks, strings=dict(self._strings()) if is_own else {}, with_state=with_state
+            prefix, arrays, self.ranks, strings=dict(self._strings()) if self._is_own else {}, with_state=with_state
         )
 
     def _strings(self) -> Iterator[tuple[str, bytes]]:

@@ -78,8 +78,7 @@ def find_tables(index: Index) -> list[KeyedTable]:
     for stem in (name.removesuffix("-keys") for name in index.tensors if name.endswith("-keys")):
         keys, values = index.tensors[f"{stem}-keys"], index.tensors.get(f"{stem}-values")
         if values is not None and _are_rows(keys, values, 2) and keys.dtype in _ENCODINGS and values.shape[1]:
-            match = next(filter(None, (pattern.fullmatch(stem) for pattern in _PARTS)), None)
-            name, number = (match[1] + match[3], int(match[2])) if match else (stem, -1)
+            name, number = part_of(stem)
             by_name[name].append(KeyedPart(number, stem, keys, values))
     tables: dict[str, KeyedTable] = {}
     for name, parts in by_name.items():
@@ -89,6 +88,16 @@ def find_tables(index: Index) -> list[KeyedTable]:
             tables[table.name] = table._replace(placement=_placement(index, table))
     slots = [_as_slot(table, tables) for table in tables.values()]
     return [*slots, *(companion for table in slots for companion in _companions(index, table))]
+
+
+def part_of(stem: str) -> tuple[str, int]:
+    """Return the table that a part belongs to, and its number, from the begin of its tensors' names.
+
+    >>> part_of("item/part_3/Adagrad"), part_of("item")
+    (('item/Adagrad', 3), ('item', -1))
+    """
+    match = next(filter(None, (pattern.fullmatch(stem) for pattern in _PARTS)), None)
+    return (match[1] + match[3], int(match[2])) if match else (stem, -1)
 
 
 def _are_rows(keys: StoredTensor, values: StoredTensor, dims: int) -> bool:
