@@ -19,6 +19,20 @@ class Kernel(Protocol):  # the module itself, which is `bulk.kernel`
     def unique_words(self, words: Any, filled: Any, /) -> bool: ...
     def ranges_of(self, ids: Any, cuts: Any, out: Any, /) -> None: ...
     def take_rows(self, values: Any, row_bytes: int, order: Any, out: Any, /) -> None: ...
+    def row_ranges(self, values: Any, dim: int, low: Any, high: Any, /) -> None: ...
+    def quantize_rows(
+        self,
+        values: Any,
+        dim: int,
+        bits: int,
+        scale: Any,
+        offset: Any,
+        inverse: Any,
+        out: Any,
+        width: int,
+        errors: Any,
+        /,
+    ) -> None: ...
     def sketch(
         self, sketch: Any, ids: Any, values: Any, row_bytes: int, start: int, size: int, salt: int, /
     ) -> None: ...

@@ -19,7 +19,7 @@ from edl_ckpt.core.base.words import counted
 if TYPE_CHECKING:
     from edl_ckpt.core.kernel._kernel import Kernel
 
-KERNEL_ABI: Final = 1
+KERNEL_ABI: Final = 2
 """The functions of the kernel and their arguments; a kernel that was built for another number is not used."""
 
 kernel: Kernel | None = None

@@ -115,6 +115,8 @@ PyObject *tally_parts(PyObject *self, PyObject *args);
 PyObject *move_parts(PyObject *self, PyObject *args);
 PyObject *walk_entries(PyObject *self, PyObject *args);
 PyObject *put_heads(PyObject *self, PyObject *args);
+PyObject *row_ranges(PyObject *self, PyObject *args);
+PyObject *quantize_rows(PyObject *self, PyObject *args);
 PyObject *sort_ids(PyObject *self, PyObject *args);
 PyObject *put_ids(PyObject *self, PyObject *args);
 PyObject *unique_words(PyObject *self, PyObject *args);

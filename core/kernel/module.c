@@ -163,6 +163,8 @@ static PyMethodDef methods[] = {
     {"unique_words", unique_words, METH_VARARGS, "Say whether no word occurs twice in a bucket."},
     {"ranges_of", ranges_of, METH_VARARGS, "Fill `out` with how many of the ascending cuts are not above each id."},
     {"take_rows", take_rows, METH_VARARGS, "Fill `out` with the rows at some places."},
+    {"row_ranges", row_ranges, METH_VARARGS, "Fill `low` and `high` with the least and the greatest value of each row."},
+    {"quantize_rows", quantize_rows, METH_VARARGS, "Fill `out` with the codes of rows, and add up their errors."},
     {"sketch", sketch, METH_VARARGS, "Add rows times their keys to a sketch."},
     {"count_varints", count_varints, METH_VARARGS, "Return how many varints end in some bytes."},
     {"move_rows", move_rows, METH_VARARGS, "Add rows to a sketch and copy them to the places of their owners."},
@@ -194,7 +196,7 @@ PyMODINIT_FUNC PyInit__kernel(void)
 #ifdef HAVE_X86_TARGETS
     avx2 = __builtin_cpu_supports("avx2") != 0;
 #endif
-    if (made && (PyModule_AddIntConstant(made, "ABI", 1) < 0 || PyModule_AddIntConstant(made, "AVX2", avx2) < 0))
+    if (made && (PyModule_AddIntConstant(made, "ABI", 2) < 0 || PyModule_AddIntConstant(made, "AVX2", avx2) < 0))
         Py_CLEAR(made);
     return made;
 }

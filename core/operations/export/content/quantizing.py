@@ -55,12 +55,11 @@ class QuantizationErrors:
     elements: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, distances: _Floats) -> None:
-        """Add the distances of some values; several threads call it."""
-        greatest, total = float(distances.max(initial=0)), float(distances.sum(dtype=np.float64))
+    def add(self, greatest: float, total: float, elements: int) -> None:
+        """Add what the errors of some values are; several threads call it."""
         with self._lock:
             self.greatest, self.total = max(self.greatest, greatest), self.total + total
-            self.elements += distances.size
+            self.elements += elements
 
     @property
     def mean(self) -> float:
@@ -80,7 +79,7 @@ def quantized(
     step = max(_BLOCK_BYTES // max(data.shape[1], 1), 1)
     for start in range(0, len(rows), step):
         some = slice(start, start + step)
-        single = rows[some].astype(np.float32)
+        single = np.ascontiguousarray(rows[some], np.float32)
         scale, offset, inverse = _scales(single, form)
         bad = np.flatnonzero(~(np.isfinite(scale) & np.isfinite(offset)))
         if len(bad):
@@ -94,10 +93,7 @@ def quantized(
 def _scales(rows: _Floats, form: Quantized) -> tuple[_Floats, ...]:
     """Return the scale, the offset and what differences are multiplied by, float32 [n] each."""
     with np.errstate(all="ignore"):
-        low, high = (rows.min(axis=1), rows.max(axis=1)) if rows.shape[1] else (np.zeros(len(rows), np.float32),) * 2
-        zero = np.flatnonzero(low == 0)
-        if rows.shape[1] and len(zero):  # of -0.0 and 0.0, which are equal, the first one counts
-            low[zero] = rows[zero, rows[zero].argmin(axis=1)]
+        low, high = _ranges(rows)
         if not form.half:
             wide = high - low
             return _single(wide / np.float32(255), low, np.float32(255) / (wide + _EPSILON))
@@ -110,6 +106,20 @@ def _scales(rows: _Floats, form: Quantized) -> tuple[_Floats, ...]:
         far = np.isinf(inverse)
         scale[far] = inverse[far] = 1
         return _single(scale, low, inverse)
+
+
+def _ranges(rows: _Floats) -> tuple[_Floats, _Floats]:
+    """Return the least and the greatest value of each row; no number for a row with one that is not finite."""
+    low, high = np.zeros(len(rows), np.float32), np.zeros(len(rows), np.float32)
+    if bulk.kernel is not None:
+        bulk.kernel.row_ranges(rows, rows.shape[1], low, high)
+        return low, high
+    if rows.shape[1]:
+        low, high = rows.min(axis=1), rows.max(axis=1)
+        low[~np.isfinite(low + high)] = np.nan
+        zero = np.flatnonzero(low == 0)
+        low[zero] = rows[zero, rows[zero].argmin(axis=1)]  # of -0.0 and 0.0, which are equal, the first one counts
+    return low, high
 
 
 def _single(*some: npt.NDArray[Any]) -> tuple[_Floats, ...]:
@@ -126,15 +136,22 @@ def _store(
     errors: QuantizationErrors,
 ) -> None:
     """Fill rows as they are stored, and add their errors."""
-    codes = np.rint((rows - offset[:, None]) * inverse[:, None])
-    np.clip(codes, 0, (1 << form.bits) - 1, out=codes)
-    distances = np.abs(codes * scale[:, None] + offset[:, None] - rows)
-    errors.add(distances)
-    small = codes.astype(np.uint8)
-    if form.bits == 4:
-        even, odd = small[:, 0::2].copy(), small[:, 1::2]
-        even[:, : odd.shape[1]] |= odd << 4
-        small = even
     tail = np.stack([scale, offset], axis=1).astype("<f2" if form.half else "<f4")
-    out[:, : small.shape[1]] = small
-    out[:, small.shape[1] :] = tail.view(np.uint8).reshape(len(rows), -1)
+    count = form.width(rows.shape[1]) - tail.itemsize * 2
+    if bulk.kernel is not None:
+        sums = np.zeros(2, np.float64)
+        forms = rows.shape[1], form.bits, scale, offset, inverse
+        bulk.kernel.quantize_rows(rows, *forms, out, out.shape[1], sums)
+        errors.add(*sums.tolist(), rows.size)
+    else:
+        codes = np.rint((rows - offset[:, None]) * inverse[:, None])
+        np.clip(codes, 0, (1 << form.bits) - 1, out=codes)
+        distances = np.abs(codes * scale[:, None] + offset[:, None] - rows)
+        errors.add(float(distances.max(initial=0)), float(distances.sum(dtype=np.float64)), rows.size)
+        small = codes.astype(np.uint8)
+        if form.bits == 4:
+            even, odd = small[:, 0::2].copy(), small[:, 1::2]
+            even[:, : odd.shape[1]] |= odd << 4
+            small = even
+        out[:, :count] = small
+    out[:, count:] = tail.view(np.uint8).reshape(len(rows), -1)
