@@ -42,6 +42,8 @@ def varint(value: int) -> bytes:
     >>> varint(300), len(varint(-1))
     (b'\xac\x02', 10)
     """
+    if 0 <= value < 0x80:
+        return bytes((value,))
     value &= (1 << 64) - 1
     out = bytearray()
     while value >= 0x80:

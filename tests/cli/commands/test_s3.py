@@ -50,9 +50,10 @@ def test_every_command(s3: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture
     assert edl("export", f"{run}@20", f"s3://{s3.name}/out/m.safetensors", code=16)["id"] == "refused"
     edl("export", f"{run}@20", f"s3://{s3.name}/out/m.safetensors", "--force")
     edl("export", f"{run}@20", f"s3://{s3.name}/out/arrays", "--format", "npy")
+    edl("export", f"{run}@20", f"s3://{s3.name}/out/bundle", "--format", "tensorflow")
     assert edl("export", f"{run}@20", f"{run}/m.npz", code=16)["id"] == "refused"
-    for source in ("m.safetensors", "arrays"):
-        number = len(source)
+    for source in ("m.safetensors", "arrays", "bundle"):
+        number = sum(source.encode())
         new = edl("import", f"s3://{s3.name}/out/{source}", f"s3://{s3.name}/in@{number}", "--ps", "3")
         assert new["fingerprint"] == text
         assert edl("verify", f"s3://{s3.name}/in@{number}", "--deep")["findings"] == []
