@@ -74,7 +74,8 @@ def quantized(
 
     UnsupportedError names the ids of rows that are not finite, or whose range is beyond float16.
     """
-    rows = as_dtype(np.ascontiguousarray(data).reshape(-1), dtype).reshape(len(data), -1)
+    dim = data.shape[1] // dtype.itemsize
+    rows = as_dtype(np.ascontiguousarray(data).reshape(-1), dtype).reshape(len(data), dim)
     out = np.empty((len(rows), form.width(rows.shape[1])), np.uint8)
     step = max(_BLOCK_BYTES // max(data.shape[1], 1), 1)
     for start in range(0, len(rows), step):
