@@ -128,6 +128,10 @@ def _tensors(source: Checkpoint, whole: Checkpoint, changes: Changes) -> Outgoin
         message = f"rows of {source.version.layout.system} have numbers: none can be left out"
         raise UnsupportedError(message, path=source.version.ref, hint="try: export --format tfra or dynamicemb")
     sizes = {source.table_name(name): rows for name, rows in changes.resize}
+    for name in sizes:
+        if any(run.is_stored for _, entry in source.entries(name) for run in entry.ids):
+            message = f"table {name!r} has managed collision: nothing proves that another size keeps its raw ids"
+            raise UnsupportedError(message, path=source.version.ref)
     plain = replace(
         changes, variables=(*changes.tables, *changes.variables), tables=(), drop_companions=False, resize=()
     )

@@ -68,6 +68,19 @@ def ends(root: object) -> dict[str, int]:
     return last
 
 
+def paths(root: object) -> dict[str, tuple[str | int, ...]]:
+    """Return where torch found each key in what it saved: names, and numbers in lists; {} where that is not stored."""
+    stored = fields(root, "Index").get("planner_data")
+    rest: Iterator[Any] = iter(stored if type(stored) is list else ())
+    found: dict[str, tuple[str | int, ...]] = {}
+    for one in rest:  # values are tuples, as single items are
+        is_item = type(one) is tuple and len(one) == 2 and type(one[1]) is tuple
+        key, path = one if is_item else (one, next(rest, None))
+        if type(key) is str and type(path) is tuple and all(type(part) in {str, int} for part in path):
+            found[key] = path
+    return found
+
+
 def _place_of(info: object) -> tuple[str, int, int]:
     """Return (path, start, end) of an item."""
     stored = fields(info, "Item")

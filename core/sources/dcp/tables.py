@@ -51,6 +51,21 @@ class _Rows:
     parts: Sequence[BoxValues]
 
 
+def is_table_name(name: str) -> bool:
+    """Say whether a tensor of two dimensions with this name is a table of TorchRec."""
+    return _TABLE.fullmatch(name) is not None
+
+
+def collided(infos: Mapping[str, TableInfo]) -> tuple[set[str], tuple[str, ...]]:
+    """Return the tables with managed collision and their companions, and how the names of what is kept for them begin.
+
+    The part of each rank refers to its own rows only, so such tensors are not cut anew.
+    """
+    kept = {match[1]: info.companion_of for name, info in infos.items() if (match := _KEPT.fullmatch(name))}
+    tables = set(kept.values())
+    return tables | {n for n, info in infos.items() if info.companion_of in tables}, tuple(f"{one}." for one in kept)
+
+
 def add_tables(saved: dict[str, SavedTensor]) -> None:
     """Add the tables among some tensors to their shards, and take them out of the tensors."""
     tables = {name: one for name, one in saved.items() if _TABLE.fullmatch(name) and len(one.tensor.shape) == 2}

@@ -143,7 +143,7 @@ def _store(
         sums = np.zeros(2, np.float64)
         forms = rows.shape[1], form.bits, scale, offset, inverse
         bulk.kernel.quantize_rows(rows, *forms, out, out.shape[1], sums)
-        errors.add(*sums.tolist(), rows.size)
+        errors.add(float(sums[0]), float(sums[1]), rows.size)
     else:
         codes = np.rint((rows - offset[:, None]) * inverse[:, None])
         np.clip(codes, 0, (1 << form.bits) - 1, out=codes)

@@ -1,0 +1,100 @@
+"""torch DCP as a destination: tables are matrices in slabs of rows, as TorchRec cuts them, and all else is as it is.
+
+A version of torch goes out tensor by tensor, whatever its tensors mean. From another system a table gets the key that
+TorchRec gives its tables, and its companions those of an optimizer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+from edl_ckpt.core.base.errors import UnsupportedError
+from edl_ckpt.core.converting.changes import Outgoing, OutTable, OutVariable
+from edl_ckpt.core.converting.destinations.interface import ArrayDestination
+from edl_ckpt.core.sources.dcp import metadata
+from edl_ckpt.core.sources.dcp.tables import collided, is_table_name
+from edl_ckpt.core.sources.dcp.writing import METADATA, lay_out
+from edl_ckpt.core.sources.steps.file_layout import Array, FileLayout, Slab
+from edl_ckpt.core.sources.steps.interface import HEAD_BYTES
+
+
+class ToDcp(ArrayDestination):
+    """A `.distcp` file for each rank that has anything, and `.metadata`."""
+
+    system = "dcp"
+    own = re.compile(r"(?:^|/)(?:\.metadata|__\d+_\d+\.distcp)$")
+
+    @property
+    def _is_own(self) -> bool:
+        return self.source.version.layout.system == self.system
+
+    def accepted(self, out: Outgoing) -> Outgoing:
+        """Return tables with the keys of TorchRec."""
+        keys = {t.name: _key_of(t.name) for t in out.tables if not t.info.companion_of}
+        return replace(out, tables=tuple(_named(table, keys) for table in out.tables))
+
+    def rank_of(self, variable: OutVariable) -> int:
+        """Return the rank of the shard that has it, modulo the new number; by the name from another system."""
+        if not self._is_own or variable.source not in self.source:
+            return super().rank_of(variable)
+        shard, _ = self.source.find_variable(variable.source)
+        return shard.file.ps_id % self.ranks
+
+    def laid_out(self, arrays: Sequence[Array]) -> FileLayout:
+        """Return the files, with the values that are no tensors and the paths of keys that a source of torch has."""
+        if not self._is_own:
+            return lay_out(arrays)
+        folder, index = self._index
+        return lay_out(arrays, folder=folder, blobs=self._blobs(), paths=metadata.paths(index))
+
+    @cached_property
+    def _index(self) -> tuple[str, object]:
+        """The directory and the content of the source's `.metadata`."""
+        names = [name for name in self.source.version.sizes if name.rpartition("/")[2] == METADATA]
+        if len(names) != 1:
+            raise UnsupportedError(f"{len(names)} checkpoints of torch in one step are not written together")
+        reader = self.source.files[self.source.version.path_of(names[0])]
+        return names[0].removesuffix(METADATA), metadata.read(reader.read(0, min(reader.size_bytes, HEAD_BYTES)))
+
+    @cached_property
+    def _kept_boxes(self) -> Mapping[str, Sequence[metadata.SavedBox]]:
+        """The boxes of the tensors that stay cut as they are, by name: those with whole rows."""
+        names, begins = collided(self.source.infos)
+        tensors = metadata.tensors(self._index[1]) if names and self._is_own else ()
+        kept = {t.name: t.pieces for t in tensors if t.name in names or t.name.startswith(begins)}
+        return {name: pieces for name, pieces in kept.items() if len(pieces) > 1}
+
+    def dense(self, variable: OutVariable) -> Array:
+        """Return the array of a tensor; what belongs to managed collision keeps its boxes."""
+        boxes = self._kept_boxes.get(variable.source, ())
+        if any(box.sizes[1:] != variable.shape[1:] for box in boxes) or not boxes:
+            return super().dense(variable)
+        ordered = sorted(boxes, key=lambda box: box.offsets)
+        slabs = (Slab(n * self.ranks // len(boxes), box.offsets, box.sizes) for n, box in enumerate(ordered))
+        return Array(variable.name, variable.dtype, variable.shape, tuple(slabs))
+
+    def _blobs(self) -> Mapping[str, bytes]:
+        blobs: dict[str, bytes] = {}
+        for shard in self.source.shards:
+            for blob in shard.blobs:
+                if blob.kind != "value":
+                    raise UnsupportedError(f"{blob.name!r} is a tensor that cannot be written", path=shard.file.path)
+                reader = self.source.reader(shard, blob.values)
+                blobs[blob.name] = bytes(reader.read(blob.values.start, blob.values.size_bytes))
+        return blobs
+
+
+def _key_of(name: str) -> str:
+    return name if is_table_name(name) else f"embedding_bags.{name.replace('.', '_')}.weight"
+
+
+def _named(table: OutTable, keys: Mapping[str, str]) -> OutTable:
+    """Return a table with its key, or a companion with that of an optimizer's state."""
+    info, owner = table.info, keys.get(table.info.companion_of, "")
+    if not owner:
+        return replace(table, info=replace(info, name=keys.get(info.name, info.name)))
+    key = f"optim.state.{owner}.{owner.split('.')[-2]}.{info.slot.replace('.', '_')}"
+    return replace(table, info=replace(info, name=key, companion_of=owner))

@@ -1,0 +1,333 @@
+"""A checkpoint of torch laid out without torch: items as `torch.save` writes them, and the `.metadata` that names them.
+
+The values of an item lie at a multiple of 64 bytes in it. What stands around them depends on dtype and shape alone, but
+for the checksum of the values. Source: `PyTorchStreamWriter` (`inline_container.cc`), `serialization.py`, and
+`distributed/checkpoint` (`filesystem.py`, `metadata.py`) of torch 2.13.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain
+from math import prod
+from typing import Any, ClassVar, Final, NamedTuple
+
+from edl_ckpt.core.model.dtypes import DType
+from edl_ckpt.core.sources.steps.file_layout import Array
+
+METADATA: Final = ".metadata"
+_ALIGN: Final = 64
+_TYPED: Final = {
+    "float32": "Float",
+    "float64": "Double",
+    "float16": "Half",
+    "bfloat16": "BFloat16",
+    "int8": "Char",
+    "int16": "Short",
+    "int32": "Int",
+    "int64": "Long",
+    "uint8": "Byte",
+    "bool": "Bool",
+}
+"""The storages that pickles name; those of other dtypes are untyped."""
+_LOCAL: Final = struct.Struct("<4s4xH4x12xHH")
+_AFTER: Final = struct.Struct("<4sIII"), struct.Struct("<4sIQQ")
+_ENTRY: Final = struct.Struct("<4s4xHH4xIIIHHH8xI")
+_END: Final = struct.Struct("<4sQHHIIQQQQ4sIQI4sHHHHIIH")
+_FLAGS: Final = 0x0808
+"""Names are UTF-8, and sizes stand behind the values."""
+_WIDE: Final = 0xFFFFFFFF
+_CHECKPOINT: Final = "torch.distributed.checkpoint.metadata"
+
+
+class Name(NamedTuple):
+    """A global name in a pickle."""
+
+    module: str
+    name: str
+
+
+class Made(NamedTuple):
+    """An object in a pickle: of a class, with a state, or with arguments of a call, or a persistent id."""
+
+    of: Name | None
+    state: Any = None
+    args: tuple[Any, ...] | None = None
+
+
+class _Pairs(list[tuple[Any, Any]]):
+    """The items of a dict whose keys are `Made`."""
+
+
+def pickled(value: Any, *, memo: bool = True) -> bytes:
+    """Return the pickle of nested values and of `Name` and `Made`, which name classes that need not be there.
+
+    With `memo`, texts and names that come again are not written again; what torch loads with `weights_only` has none.
+
+    >>> import pickle
+    >>> pickle.loads(pickled({"a": [1, (2**40, None)], "b": True}))
+    {'a': [1, (1099511627776, None)], 'b': True}
+    """
+    out: list[bytes] = [b"\x80\x04" if memo else b"\x80\x02"]
+    _Pickle(out, {} if memo else None).put(value)
+    return b"".join((*out, b"."))
+
+
+@dataclass(slots=True)
+class _Pickle:
+    out: list[bytes]
+    memo: dict[Any, bytes] | None
+
+    def put(self, value: Any) -> None:
+        """Write a value."""
+        put, kind = self.out.append, type(value)
+        if kind is str or kind is Name:
+            self._shared(value)
+        elif kind is Made:
+            self._made(value)
+        elif value is None or kind is bool:
+            put({None: b"N", True: b"\x88", False: b"\x89"}[value])
+        elif kind is int:
+            put(
+                b"J" + struct.pack("<i", value)
+                if -(1 << 31) <= value < 1 << 31
+                else b"\x8a\x08" + struct.pack("<q", value)
+            )
+        else:
+            is_dict = kind is dict or kind is _Pairs
+            begin, end = (b"}", b"u") if is_dict else (b"]", b"e") if kind is list else (b"", b"t")
+            put(begin + b"(")
+            pairs = value.items() if kind is dict else value
+            for one in chain.from_iterable(pairs) if is_dict else value:
+                self.put(one)
+            put(end)
+
+    def _shared(self, value: str | Name) -> None:
+        """Write a text or a name, or that it is one of those before."""
+        if self.memo is not None and value in self.memo:
+            self.out.append(self.memo[value])
+            return
+        if isinstance(value, Name):
+            self.out.append(b"c" + f"{value.module}\n{value.name}\n".encode())
+        else:
+            data = value.encode("utf-8", "surrogatepass")
+            self.out.append(b"X" + struct.pack("<I", len(data)) + data)
+        if self.memo is not None:
+            number = len(self.memo)
+            self.memo[value] = b"h" + bytes([number]) if number < 256 else b"j" + struct.pack("<I", number)
+            self.out.append(b"\x94")
+
+    def _made(self, made: Made) -> None:
+        if made.of is None:
+            self.put(made.state)
+            self.out.append(b"Q")
+        elif made.args is not None:
+            self.put(made.of)
+            self.put(made.args)
+            self.out.append(b"R")
+        else:
+            self.put(made.of)
+            self.out.append(b")\x81")
+            if made.state is not None:
+                self.put(made.state)
+                self.out.append(b"b")
+
+
+def tensor_of(dtype: DType, shape: Sequence[int], key: str) -> Made:
+    """Return what a pickle says of a tensor in C order, whose storage is the member `data/KEY`."""
+    strides = tuple(prod(shape[n + 1 :]) for n in range(len(shape)))
+    typed, count = _TYPED.get(dtype.name), prod(shape)
+    kind = Name("torch", f"{typed}Storage") if typed else Name("torch.storage", "UntypedStorage")
+    storage = Made(None, ("storage", kind, key, "cpu", count if typed else count * dtype.itemsize))
+    hooks = Made(Name("collections", "OrderedDict"), args=())
+    args = (storage, 0, tuple(shape), strides, False, hooks)
+    if typed:
+        return Made(Name("torch._utils", "_rebuild_tensor_v2"), args=args)
+    return Made(Name("torch._utils", "_rebuild_tensor_v3"), args=(*args, Name("torch", dtype.name)))
+
+
+class Member(NamedTuple):
+    """A member of an archive: small ones with their bytes, values by their size."""
+
+    name: str
+    size: int
+    data: bytes | None = None
+
+
+class Archive(NamedTuple):
+    """An archive of torch, but for the values of some members and their checksums."""
+
+    size: int
+    places: Mapping[str, int]
+    """Where the values of each member without bytes begin."""
+    literals: Sequence[tuple[int, bytes]]
+    """What stands around them, with zeros for their checksums."""
+    sums: Sequence[tuple[str, int]]
+    """The members whose checksums are four bytes at an offset: behind the values, and in the directory."""
+
+    def parts(self, start: int, sums: Mapping[str, int]) -> Iterator[tuple[int, bytes]]:
+        """Yield (offset, bytes) of all that is no value, in a file where the archive begins at `start`."""
+        yield from ((start + at, data) for at, data in self.literals)
+        yield from ((start + at, struct.pack("<I", sums[name])) for name, at in self.sums)
+
+
+def archive(members: Sequence[Member]) -> Archive:
+    """Return an archive as torch writes it: stored members, whose bytes begin at multiples of 64."""
+    literals: list[tuple[int, bytes]] = []
+    places: dict[str, int] = {}
+    sums: list[tuple[str, int]] = []
+    entries: list[bytes] = []
+    at = 0
+    for member in members:
+        name, crc = f"archive/{member.name}".encode(), zlib.crc32(member.data or b"")
+        begin = at + _LOCAL.size + len(name) + 4
+        pad = -begin % _ALIGN
+        head = _LOCAL.pack(b"PK\3\4", _FLAGS, len(name), pad + 4) + name + b"FB" + struct.pack("<H", pad) + b"Z" * pad
+        start, wide = begin + pad, member.size >= _WIDE
+        after = _AFTER[wide].pack(b"PK\7\x08", crc, member.size, member.size)
+        if member.data is None:
+            places[member.name] = start
+            literals += [(at, head), (start + member.size, after)]
+            sums.append((member.name, start + member.size + 4))
+        else:
+            literals.append((at, head + member.data + after))
+        entries.append(_entry(name, crc, member, at))
+        at = start + member.size + len(after)
+    directory, offset = b"".join(entries), at
+    for entry, member in zip(entries, members, strict=True):
+        if member.data is None:
+            sums.append((member.name, offset + 16))
+        offset += len(entry)
+    count, size = len(members), len(directory)
+    wide_end = (b"PK\6\6", 44, 0x031E, 45, 0, 0, count, count, size, at)
+    end = (b"PK\6\7", 0, offset, 1, b"PK\5\6", 0, 0, count, count, size, min(at, _WIDE), 0)
+    literals.append((at, directory + _END.pack(*wide_end, *end)))
+    return Archive(offset + _END.size, places, literals, sums)
+
+
+def _entry(name: bytes, crc: int, member: Member, header: int) -> bytes:
+    """Return the entry of a member in the directory; sizes and offsets of 4 GiB and more stand behind the name."""
+    numbers = [member.size, member.size, header]
+    wide = [number for number in numbers if number >= _WIDE]
+    extra = struct.pack(f"<HH{len(wide)}Q", 1, 8 * len(wide), *wide) if wide else b""
+    packed, length, header = (min(number, _WIDE) for number in numbers)
+    return _ENTRY.pack(b"PK\1\2", _FLAGS, 0, crc, packed, length, len(name), len(extra), 0, header) + name + extra
+
+
+def small_members(pickle: bytes) -> tuple[list[Member], list[Member]]:
+    """Return the members of an archive before the values, and behind them."""
+    before = {"data.pkl": pickle, ".format_version": b"1", ".storage_alignment": b"64", "byteorder": b"little"}
+    behind = {"version": b"3\n", ".data/serialization_id": b"0" * 40}
+    first, last = ([Member(name, len(data), data) for name, data in some.items()] for some in (before, behind))
+    return first, last
+
+
+@lru_cache(1 << 12)
+def _item(dtype: DType, shape: tuple[int, ...]) -> Archive:
+    """Return the archive of a tensor alone."""
+    before, behind = small_members(pickled(tensor_of(dtype, shape, "0"), memo=False))
+    return archive([*before, Member("data/0", prod(shape) * dtype.itemsize), *behind])
+
+
+@dataclass(frozen=True, slots=True)
+class DcpLayout:
+    """Where everything goes in the files of a checkpoint of torch."""
+
+    checksum: ClassVar = "crc32"
+    files: Mapping[str, int]
+    _items: Mapping[tuple[str, int], tuple[str, int, Archive]]
+    """The file of each slab, where its item begins there, and the item."""
+    _others: Sequence[tuple[str, int, bytes]]
+
+    def at(self, key: str, slab: int) -> tuple[str, int]:
+        """Return the file of a slab, and the offset of its values."""
+        file, start, item = self._items[key, slab]
+        return file, start + item.places["data/0"]
+
+    def literals(self, sums: Mapping[tuple[str, int], int]) -> Iterator[tuple[str, int, bytes]]:
+        """Yield what stands around values, pickled values, and `.metadata` at last, given the CRC-32 of each slab."""
+        for slab, (file, start, item) in self._items.items():
+            for offset, data in item.parts(start, {"data/0": sums[slab]}):
+                yield file, offset, data
+        yield from self._others
+
+
+@dataclass(slots=True)
+class _Draft:
+    """What `.metadata` is to say, and the sizes of the files so far."""
+
+    folder: str
+    sizes: dict[str, int] = field(default_factory=dict)
+    stored: dict[str, Any] = field(default_factory=dict)
+    places: list[tuple[Any, Any]] = field(default_factory=list)
+
+    def add(self, key: str, slab: tuple[int, tuple[int, ...] | None], rank: int, size: int) -> tuple[str, int]:
+        """Give an item the next bytes of the file of a rank; return its file and where it begins."""
+        number, offsets = slab
+        name = f"__{rank}_0.distcp"
+        start = self.sizes.get(name, 0)
+        self.sizes[name] = start + size
+        index = {"fqn": key, "index": number, "offset": None if offsets is None else _size(offsets)}
+        info = {"relative_path": name, "offset": start, "length": size}
+        kinds = Name(_CHECKPOINT, "MetadataIndex"), Name("torch.distributed.checkpoint.filesystem", "_StorageInfo")
+        self.places.append((Made(kinds[0], index), Made(kinds[1], info)))
+        return self.folder + name, start
+
+    def metadata(self, paths: Mapping[str, Any]) -> bytes:
+        """Return the content of `.metadata`."""
+        state = {
+            "state_dict_metadata": self.stored,
+            "planner_data": {key: paths.get(key, (key,)) for key in self.stored},
+            "storage_data": _Pairs(self.places),
+            "storage_meta": None,
+            "version": "1.0.0",
+        }
+        return pickled(Made(Name(_CHECKPOINT, "Metadata"), state))
+
+
+def _size(numbers: tuple[int, ...]) -> Made:
+    return Made(Name("torch", "Size"), args=(numbers,))
+
+
+def lay_out(
+    arrays: Sequence[Array],
+    *,
+    folder: str = "",
+    blobs: Mapping[str, bytes] | None = None,
+    paths: Mapping[str, Any] | None = None,
+) -> DcpLayout:
+    """Lay out arrays in `__RANK_0.distcp` files of a folder, which is '' or ends with a slash, and `.metadata`.
+
+    `blobs` are items of other values, as they were stored; they go to rank 0. `paths` are where torch found each key.
+    """
+    draft = _Draft(folder)
+    items: dict[tuple[str, int], tuple[str, int, Archive]] = {}
+    for array in arrays:
+        layout = Made(Name("torch.serialization", "_get_layout"), args=("torch.strided",))
+        memory = Made(Name(_CHECKPOINT, "_MEM_FORMAT_ENCODING"), args=(0,))
+        properties = Made(
+            Name(_CHECKPOINT, "TensorProperties"), (Name("torch", array.dtype.name), layout, False, memory, False)
+        )
+        chunks = [
+            Made(Name(_CHECKPOINT, "ChunkStorageMetadata"), {"offsets": _size(s.offsets), "sizes": _size(s.sizes)})
+            for s in array.slabs
+        ]
+        state = {"properties": properties, "size": _size(array.shape), "chunks": chunks}
+        draft.stored[array.key] = Made(Name(_CHECKPOINT, "TensorStorageMetadata"), state)
+        for number, slab in enumerate(array.slabs):
+            item = _item(array.dtype, slab.sizes)
+            file, start = draft.add(array.key, (number, slab.offsets), slab.rank, item.size)
+            items[array.key, number] = file, start, item
+    others = []
+    for key, data in (blobs or {}).items():
+        draft.stored[key] = Made(Name(_CHECKPOINT, "BytesStorageMetadata"))
+        file, start = draft.add(key, (None, None), 0, len(data))
+        others.append((file, start, data))
+    metadata = draft.metadata(paths or {})
+    files = {f"{folder}{name}": size for name, size in sorted(draft.sizes.items())}
+    name = f"{folder}{METADATA}"
+    return DcpLayout({**files, name: len(metadata)}, items, [*others, (name, 0, metadata)])
