@@ -221,8 +221,9 @@ class Writing:
         cuts = self.plan.destination.cuts(variable.name)
         unit = math.lcm(bulk.CHUNK_BYTES, entry.dtype.itemsize, self._row_bytes(variable) or 1)
         step = max(_PIECE_BYTES // unit, 1) * unit
-        for start in range(0, max(entry.size_bytes, 1), step):
-            yield variable, cuts, start, min(start + step, entry.size_bytes)
+        size = math.prod(variable.shape) * entry.dtype.itemsize
+        for start in range(0, max(size, 1), step):
+            yield variable, cuts, start, min(start + step, size)
 
     def _row_bytes(self, variable: OutVariable) -> int:
         """Return the bytes of a row where a tensor is a matrix of the source, else 0."""
@@ -234,11 +235,13 @@ class Writing:
         return entries[0].row_bytes if entries and is_matrix else 0
 
     def _copy(self, opened: Checkpoint, variable: OutVariable, cuts: Sequence[Cut], start: int, end: int) -> None:
-        """Copy bytes of a variable, cast where that is asked for."""
+        """Copy bytes of a variable, those that the source lacks as zeros, cast where that is asked for."""
         shard, entry = opened.find_variable(variable.source)
+        stored = max(min(end, entry.size_bytes) - start, 0)
         data = np.empty(end - start, np.uint8)
-        if len(data):
-            opened.reader(shard, entry.values).read_into(entry.values.start + start, data.data)
+        if stored:
+            opened.reader(shard, entry.values).read_into(entry.values.start + start, data.data[:stored])
+        data[stored:] = 0  # rows that a larger matrix has
         total = math.prod(variable.shape) * variable.dtype.itemsize
         out, at = self._cast(data, entry.dtype, variable.dtype), start // entry.dtype.itemsize * variable.dtype.itemsize
         row_bytes = self._row_bytes(variable) // entry.dtype.itemsize * variable.dtype.itemsize

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Final
 
@@ -21,7 +22,6 @@ from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sources.steps.file_layout import Array, FileLayout
 
-_NO_DENSE: Final = "it keeps tables only"
 _INT64: Final = DTYPES["int64"]
 
 
@@ -65,7 +65,7 @@ class RawDestination(ArrayDestination):
 
     def accepted(self, out: Outgoing) -> Outgoing:
         """Return the tables; variables are left out, and rows that are no float32 are refused."""
-        out = out.without([variable.name for variable in out.variables], _NO_DENSE)
+        out = out.without([variable.name for variable in out.variables], f"{self.system} keeps tables only")
         for table in out.tables:
             if self.forbidden.search(table.name) or not table.name:
                 hint = f"try: --rename '{table.name}=NEW'"
@@ -144,6 +144,10 @@ class ToTfra(RawDestination):
         return RawLayout(arrays, path_of, {})
 
 
+def _renamed(table: OutTable, names: Mapping[str, str]) -> OutTable:
+    return replace(table, info=replace(table.info, name=names.get(table.name, table.name)))
+
+
 def _check_floats(system: str, out: Outgoing) -> None:
     for table in out.tables:
         if table.dtype.name != "float32" and table.rows:
@@ -166,17 +170,18 @@ class ToDynamicemb(RawDestination):
         """Return tables, the scores and one state of the optimizer of each; other companions are left out by name."""
         out = super().accepted(out)
         self._ends: dict[str, tuple[str, str]] = {}
+        renamed: dict[str, str] = {}
         for name, companions in out.companions.items():
             scores = [t for t in companions if t.dtype == _INT64 and t.info.slot in self._COUNTS]
             states = [t for t in companions if t.dtype.name == "float32"]
-            if scores:
-                self._ends[scores[0].name] = name, "emb_scores"
-            if len(states) == 1:
-                self._ends[states[0].name] = name, "emb_opt_values"
+            for some, end in ((scores[:1], "emb_scores"), (states if len(states) == 1 else [], "emb_opt_values")):
+                renamed |= {table.name: f"{name}_{end}" for table in some}
+                self._ends |= {f"{name}_{end}": (name, end) for _ in some}
         counters = {t.name for t in out.tables if t.name.endswith("_counter") and t.dtype == _INT64}
         self._ends |= {name: (name.removesuffix("_counter"), "counter_frequencies") for name in counters}
-        others = [t.name for t in out.tables if t.info.companion_of and t.name not in self._ends]
-        out = out.without(others, "it keeps scores and one state of an optimizer beside a table")
+        others = [t.name for t in out.tables if t.info.companion_of and t.name not in renamed]
+        out = out.without(others, "dynamicemb keeps scores and one state of an optimizer beside a table")
+        out = replace(out, tables=tuple(_renamed(table, renamed) for table in out.tables))
         _check_floats(self.system, Outgoing(tuple(t for t in out.tables if t.name not in self._ends), ()))
         return out
 

@@ -265,9 +265,9 @@ class _Draft:
     stored: dict[str, Any] = field(default_factory=dict)
     places: list[tuple[Any, Any]] = field(default_factory=list)
 
-    def add(self, key: str, slab: tuple[int, tuple[int, ...] | None], rank: int, size: int) -> tuple[str, int]:
+    def add(self, key: str, slab: tuple[int, tuple[int, ...]] | None, rank: int, size: int) -> tuple[str, int]:
         """Give an item the next bytes of the file of a rank; return its file and where it begins."""
-        number, offsets = slab
+        number, offsets = slab or (None, None)
         name = f"__{rank}_0.distcp"
         start = self.sizes.get(name, 0)
         self.sizes[name] = start + size
@@ -325,7 +325,7 @@ def lay_out(
     others = []
     for key, data in (blobs or {}).items():
         draft.stored[key] = Made(Name(_CHECKPOINT, "BytesStorageMetadata"))
-        file, start = draft.add(key, (None, None), 0, len(data))
+        file, start = draft.add(key, None, 0, len(data))
         others.append((file, start, data))
     metadata = draft.metadata(paths or {})
     files = {f"{folder}{name}": size for name, size in sorted(draft.sizes.items())}

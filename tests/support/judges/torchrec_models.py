@@ -3,6 +3,7 @@
     python torchrec_models.py truth CHECKPOINT OUT.npz           all tensors, as `dcp.load` reads them
     python torchrec_models.py models OUT WORLD COUNT SEED        OUT/step_N and OUT/step_N.npz: sharded tables, DTensors
     python torchrec_models.py collisions OUT WORLD COUNT SEED    the same with managed collision, and looked-up rows
+    python torchrec_models.py same OUT WORLD COUNT 0             OUT/step_N and OUT/to_WORLD/step_N are loaded alike
 
 One set of processes writes all models of a world size. It imports nothing of the project.
 """
@@ -256,6 +257,38 @@ def collisions(rank: int, world: int, out: str, count: int, seed: int) -> None:
         _save(rank, {"model": state, "optim": model.fused_optimizer.state_dict()}, f"{out}/step_{number}", **more)
 
 
+def same(rank: int, world: int, out: str, count: int, seed: int) -> None:
+    """Load each step and its copy for this world size with `dcp.load` in all processes, and compare every part."""
+    del seed
+    mesh = init_device_mesh("cpu", (world,))
+    for number in range(count):
+        one, other = (_loaded(path, mesh) for path in (f"{out}/step_{number}", f"{out}/to_{world}/step_{number}"))
+        assert one.keys() == other.keys(), number
+        for name, value in one.items():
+            alike = value == other[name] if isinstance(value, list) else torch.equal(value, other[name])
+            assert alike, (number, rank, name)
+        dist.barrier()
+
+
+def _loaded(path: str, mesh: Any) -> dict[str, Any]:
+    """Return this rank's part of each tensor, as bytes, and all other values as lists."""
+    reader = dcp.FileSystemReader(path)
+    stored = reader.read_metadata().state_dict_metadata
+    state: dict[str, Any] = {}
+    for name, tensor in stored.items():
+        if not isinstance(tensor, TensorStorageMetadata):
+            state[name] = 0
+            continue
+        empty = torch.empty(tensor.size, dtype=tensor.properties.dtype)
+        state[name] = distribute_tensor(empty, mesh, [Shard(0)], src_data_rank=None) if tensor.size else empty
+    dcp.load(state, storage_reader=reader, planner=DefaultLoadPlanner(flatten_state_dict=False))
+    parts = {name: getattr(value, "to_local", lambda value=value: value)() for name, value in state.items()}
+    return {
+        name: part.contiguous().flatten().view(torch.uint8) if isinstance(part, torch.Tensor) else [str(part)]
+        for name, part in parts.items()
+    }
+
+
 def _start(rank: int, world: int, port: int, job: str, out: str, count: int, seed: int) -> None:
 
     logging.disable(logging.ERROR)
@@ -279,7 +312,7 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["truth", checkpoint, target]:
             write_truth(read(checkpoint), target)
-        case ["models" | "collisions" as job, target, *numbers] if len(numbers) == 3:
+        case ["models" | "collisions" | "same" as job, target, *numbers] if len(numbers) == 3:
             _spawn(job, target, *map(int, numbers))
         case _:
             sys.exit(__doc__)
