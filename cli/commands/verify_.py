@@ -35,6 +35,12 @@ def verify_command(
     strict: Annotated[bool, o.flag("Treat warnings as errors.", "--strict")] = False,
     sample: Annotated[str | None, o.option("PERCENT", "Also read a random part of the values, such as 5%.")] = None,
     seed: Annotated[int | None, o.option("N", "With --sample: choose the same part again.", least=0)] = None,
+    loader: Annotated[
+        str | None, o.option("LOADER", "Say what a system's own loader would do: tfra:cpu, torchrec, dynamicemb, ...")
+    ] = None,
+    world_size: Annotated[
+        int | None, o.option("W", "With --loader: its ranks. Default: as many as have saved.", least=1)
+    ] = None,
     seal: Annotated[
         bool, o.flag("Like --deep, and record checksums for later runs to compare with.", "--seal")
     ] = False,
@@ -58,11 +64,15 @@ def verify_command(
     """
     from edl_ckpt.cli.render import verify as render
     from edl_ckpt.core.operations.verify.check import verify_versions
+    from edl_ckpt.core.operations.verify.loaders import loader_named
     from edl_ckpt.core.storage.regular import check_target
 
     if quick and (deep or seal):
         raise UsageError("--quick cannot be used with --deep or --seal")
     part = o.sampled(sample, seed, clashes=quick or deep or seal)
+    if (world_size is not None and loader is None) or (loader is not None and seal):
+        raise UsageError("--world-size goes with --loader, and --loader does not go with --seal")
+    eye = None if loader is None else loader_named(loader, world_size)
     if force and not seal:
         raise UsageError("--force can only be used with --seal")
     o.check_prometheus(out, prometheus=prometheus)
@@ -73,7 +83,7 @@ def verify_command(
     with working(out, cluster, workers) as work:
         take = partial(_print_line, out) if out.jsonl else lambda _: None
         options: dict[str, Any] = {**work, **o.locking(out, lock_wait), "take": take}
-        run = verify_versions(versions, level=level, seal=seal, use_seal=not force, sample=part, **options)
+        run = verify_versions(versions, level=level, seal=seal, use_seal=not force, sample=part, loader=eye, **options)
     _write_reports(out, run, junit, summary, strict=strict, prometheus=prometheus)
     if run.failed and not every:
         raise run.failed[0][1]

@@ -29,9 +29,9 @@ _PANELS: Final[Mapping[str, str]] = {
     DELETE: "incomplete delete even-newest allow-empty-rule drop-tag max-delete purge older-than drop-copies "
     "drop drop-companions drop-rows",
     WRITE: "ps output if-needed layout keep-old dry-run force ignore-seal yes trash plan-out apply map also move seal "
-    "order cast rename resize max-shard-size ranks quantize map-template loader world-size",
-    WORK: "no-write quick deep sample strict stats tolerance top grace workers max-memory lock-wait timeout "
-    "stall-after interval exec shell cluster",
+    "order cast rename resize max-shard-size ranks quantize map-template",
+    WORK: "no-write loader world-size quick deep sample strict stats tolerance top grace workers max-memory lock-wait "
+    "timeout stall-after interval exec shell cluster",
     OUTPUT: "json csv jsonl null list origin rows npy raw junit summary prometheus quiet verbose no-color progress "
     "no-mouse help",
     STORAGE: "storage-option config",

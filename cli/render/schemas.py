@@ -149,6 +149,7 @@ SUMMARY: Final[Mapping[str, Schema]] = {
 }
 RESULT_KEYS: Final = (
     "ref ok level findings* fingerprint? bytes_read sealed shards shards_read ids_read checks* checksums (sample)"
+    " (loader)"
 )
 RESULT: Final[Mapping[str, Schema]] = {
     "findings": FINDING,
@@ -156,6 +157,15 @@ RESULT: Final[Mapping[str, Schema]] = {
     "checks": record("name seconds", name=FINDING["properties"]["check"]),
     "checksums": COUNT,
     "sample": record("percent seed", percent=NUMBER, seed=COUNT),
+    "loader": record(
+        "system world_size tables*",
+        world_size=COUNT,
+        tables=record(
+            "name rows restored dropped twice misrouted ids*",
+            **dict.fromkeys(("restored", "dropped", "twice", "misrouted"), COUNT),
+            ids=INTEGER,
+        ),
+    ),
 }
 WRITTEN_KEYS: Final = (
     "ref output from_ps? to_ps version size_bytes bytes_read bytes_written rows seconds? peak_memory_bytes?"

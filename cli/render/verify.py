@@ -63,7 +63,8 @@ def rows(results: Sequence[VerifyResult]) -> list[list[Any]]:
 
 def _result(result: VerifyResult) -> dict[str, Any]:
     keys = "ref ok level findings fingerprint bytes_read sealed shards shards_read ids_read checks checksums"
-    return picked(result, f"{keys} sample" if result.sample else keys)
+    keys += " sample" * bool(result.sample) + " loader" * bool(result.loader)
+    return picked(result, keys)
 
 
 def human(results: Sequence[VerifyResult], *, every: bool = True) -> Lines:
@@ -76,6 +77,10 @@ def human(results: Sequence[VerifyResult], *, every: bool = True) -> Lines:
         findings, more = first_rows(result.findings, "finding", every=every, way=PIPE)
         yield from map(_line, findings)
         yield from more
+        if view := result.loader:
+            for table in view.tables:
+                restored = f"{table.restored:,} of {table.rows:,} rows of {text.escaped(table.name)} restored"
+                yield f"  {view.system}, {text.count(view.world_size, 'rank')}: {restored}"
         if result.fingerprint:
             yield styled(f"  fingerprint {result.fingerprint}")
     if results:

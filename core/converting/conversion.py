@@ -90,7 +90,7 @@ def plan_conversion(
     is_whole = system in _WHOLE and source.version.layout.system == system
     whole = as_tensors(source) if is_whole else None
     out = outgoing(source, changes) if whole is None else _tensors(source, whole, changes)
-    destination = DESTINATIONS[system](Given(source, out, ranks, number, most_file_bytes))
+    destination = DESTINATIONS[system](Given(source, out, ranks, number, most_file_bytes, whole))
     counted: dict[str, CountedRows] = {}
     gone: list[LeftOut] = []
     places = id_places(source, job) if destination.out.tables else {}

@@ -38,9 +38,9 @@ class ToDcp(ArrayDestination):
 
     def rank_of(self, variable: OutVariable) -> int:
         """Return the rank of the shard that has it, modulo the new number; by the name from another system."""
-        if not self._is_own or variable.source not in self.source:
+        if self.given.whole is None:
             return super().rank_of(variable)
-        shard, _ = self.source.find_variable(variable.source)
+        shard, _ = self.given.whole.find_variable(variable.source)
         return shard.file.ps_id % self.ranks
 
     def laid_out(self, arrays: Sequence[Array]) -> FileLayout:

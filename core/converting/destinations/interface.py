@@ -37,6 +37,8 @@ class Given(NamedTuple):
     ranks: int
     number: int
     most_file_bytes: int | None = None
+    whole: Checkpoint | None = None
+    """The source as tensors alone, where it goes out so."""
 
 
 class Destination(ABC):

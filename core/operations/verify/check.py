@@ -32,6 +32,7 @@ from edl_ckpt.core.operations.verify.companions import check_companions
 from edl_ckpt.core.operations.verify.findings import LEVELS, Report, ValueSample, VerifyResult
 from edl_ckpt.core.operations.verify.headers import check_headers, check_names, open_readable_shards
 from edl_ckpt.core.operations.verify.ids import ContentCheck
+from edl_ckpt.core.operations.verify.loaders import look_with
 from edl_ckpt.core.operations.verify.seals import compare_with_seal, find_seal, sums_of_seal, write_seal
 from edl_ckpt.core.operations.verify.stored_sums import check_sample, check_stored_sums
 from edl_ckpt.core.reading.reader import check_not_replaced
@@ -75,19 +76,21 @@ def verify_version(
     use_seal: bool = True,
     beside: bool = True,
     sample: ValueSample | None = None,
+    loader: tuple[str, int | None] | None = None,
 ) -> VerifyResult:
     """Check a version at one of LEVELS and return all findings, errors before warnings.
 
     A sealed version is compared with its seal: names and sizes at each level, every byte at `deep`. `use_seal=False`
     ignores the seal. `beside=False` does not look at the other names in the location, on which ElasticDL's scan may
     crash. A `sample` reads a random part of the values at the level `default`, and compares it with the checksums that
-    there are. With a `distributed.Client` as `executor`, its workers read the ids and values. When a job changes a
+    there are. With a `loader`, its name and a number of ranks or None, the result says what that loader would do with
+    the files. With a `distributed.Client` as `executor`, its workers read the ids and values. When a job changes a
     shard meanwhile, the version is verified again. Raises UsageError for another level, LockedError when a shard keeps
     changing, and the errors of storage; a damaged checkpoint raises nothing.
     """
     version = as_version(version)
     job = verify_job(version, workers=workers, executor=executor, reporter=reporter)
-    return verify_indexed(version, job, level=level, use_seal=use_seal, beside=beside, sample=sample)[0]
+    return verify_indexed(version, job, level=level, use_seal=use_seal, beside=beside, sample=sample, loader=loader)[0]
 
 
 def verify_job(
@@ -111,6 +114,7 @@ def verify_indexed(
     use_seal: bool = True,
     beside: bool = True,
     sample: ValueSample | None = None,
+    loader: tuple[str, int | None] | None = None,
 ) -> tuple[VerifyResult, tuple[ShardIndex, ...]]:
     """Verify a version, and return the indexes of the shards whose headers could be read with the findings."""
     if level not in LEVELS:
@@ -119,7 +123,7 @@ def verify_indexed(
         raise being_replaced(version.ref, version.replaced_by)
     for attempt in range(ATTEMPTS):
         try:
-            return _verify(version, level, job, use_seal=use_seal, beside=beside, sample=sample)
+            return _verify(version, level, job, use_seal=use_seal, beside=beside, sample=sample, loader=loader)
         except LockedError:  # a job is saving it: verify the files that it leaves
             if attempt == ATTEMPTS - 1:
                 raise
@@ -133,7 +137,14 @@ def verify_indexed(
 
 
 def _verify(
-    version: Version, level: str, job: Job, *, use_seal: bool, beside: bool, sample: ValueSample | None
+    version: Version,
+    level: str,
+    job: Job,
+    *,
+    use_seal: bool,
+    beside: bool,
+    sample: ValueSample | None,
+    loader: tuple[str, int | None] | None,
 ) -> tuple[VerifyResult, tuple[ShardIndex, ...]]:
     if version.fault and not version.shards:
         raise version.fault.error()
@@ -174,6 +185,7 @@ def _verify(
             with report.checking("ids"):
                 content.wait_for_ids()
             sound = content.sound
+        view = None if loader is None else look_with(checkpoint, *loader, report)
         checkpoint.check_unchanged()
         bytes_read = checkpoint.bytes_read + job.executor.bytes_read() - read_before
         shards_read = len(checkpoint.shards)
@@ -197,6 +209,7 @@ def _verify(
         checks=report.checks(),
         sample=sample,
         checksums=compared,
+        loader=view,
     )
     return result, checkpoint.shards
 
@@ -234,6 +247,7 @@ def verify_versions(
     seal: bool = False,
     use_seal: bool = True,
     sample: ValueSample | None = None,
+    loader: tuple[str, int | None] | None = None,
     workers: int | None = None,
     executor: ExecutorLike | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
@@ -251,7 +265,7 @@ def verify_versions(
     verify = (
         partial(verify_and_seal, wait_seconds=wait_seconds)
         if seal
-        else partial(verify_version, level=level, sample=sample)
+        else partial(verify_version, level=level, sample=sample, loader=loader)
     )
     for wanted in versions:
         COMMIT.more()  # between two versions a signal ends the command: the one before may have been sealed

@@ -57,6 +57,31 @@ class ValueSample:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadedTable:
+    """What becomes of the rows of a table: those on the rank that looks for them are restored."""
+
+    name: str
+    rows: int
+    restored: int
+    dropped: int
+    twice: int
+    """Ids that are loaded again, from the files of another save or because the table has them twice."""
+    misrouted: int
+    """Rows on a rank where nobody looks for them."""
+    ids: tuple[int, ...]
+    """Some of those that are not restored."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderView:
+    """What a loader would do, table by table, for so many ranks."""
+
+    system: str
+    world_size: int
+    tables: tuple[LoadedTable, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class VerifyResult:
     """The findings of verify; `fingerprint` only when every value was read and every shard is whole."""
 
@@ -79,6 +104,8 @@ class VerifyResult:
     """The part of the values that was read at the level `default`; None when no part was asked for."""
     checksums: int = 0
     """The checksums of values in the files themselves that were compared at the level `deep`."""
+    loader: LoaderView | None = None
+    """What a system's own loader would do with the files, where that was asked for."""
 
     @property
     def ok(self) -> bool:
@@ -139,6 +166,10 @@ HINTS: Final = {
     "unsupported-dtype": "ElasticDL cannot restore this version; `edl-ckpt export --dtype float32` and `import` convert"
     " floats that edl-ckpt can read",
     "old-seal": "`edl-ckpt verify --seal` renews it",
+    "loader-drops": "`edl-ckpt reshard --ranks N` writes the files for the ranks of the job",
+    "loader-misroutes": "`edl-ckpt reshard --ranks N` writes the files for the ranks of the job",
+    "loader-twice": "remove the files of the other save; its rows may replace those of this one",
+    "loader-fails": "`edl-ckpt reshard --ranks N` writes the files for the ranks of the job",
     "truncated": "the save was interrupted; restore another version",
     "checksum-mismatch": "restore another version; if a job has rewritten this one: verify --seal --force",
     "fingerprint-mismatch": "restore another version; if a job has rewritten this one: verify --seal --force",

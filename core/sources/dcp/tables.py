@@ -212,7 +212,8 @@ def _add_entry(
     count, row_bytes = sum(run.size_bytes for run in runs) // 8, dim * dtype.itemsize
     first = groups[0].parts[0]
     values = Extent(first.values.first, first.values.first + count * row_bytes, file=first.stored_in.number)
-    if order is not None or len(groups) > 1 or len(groups[0].parts) > 1 or not first.values.is_plain:
+    is_one = len(groups) == len(groups[0].parts) == 1 and first.stored_in.shard is shard
+    if order is not None or not is_one or not first.values.is_plain:
         boxes: list[Box] = []
         before = 0
         for rows in groups:

@@ -1,0 +1,291 @@
+"""The loader's eye: what a system's own loader would do with the rows of a version, before a job finds out.
+
+Each loader was read, and then run beside what is said here (`tests/core/operations/verify/test_loaders.py`):
+ElasticDL's Python and Go servers, TorchRec 1.8 over `dcp.load`, `load_de_variable_from_file_system` of TFRA 0.8.1,
+`get_loading_files` and `_iter_batches_from_files` of dynamicemb; DeepRec's `embedding_var_restore.cc` was only read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from edl_ckpt.core.base.errors import UnsupportedError, UsageError
+from edl_ckpt.core.base.memory import check_memory
+from edl_ckpt.core.base.words import counted, meant
+from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.kernel.placement import owners
+from edl_ckpt.core.model.layouts import Placement
+from edl_ckpt.core.operations.verify.findings import LoadedTable, LoaderView, Report
+from edl_ckpt.core.proof.duplicates import NO_IDS, SORTED_AT_ONCE, IdOrder, Search, order_of
+from edl_ckpt.core.reading.blocks import id_blocks
+from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.sources.dcp.tables import collided
+from edl_ckpt.core.sources.dynamicemb import format as dynamicemb
+from edl_ckpt.core.sources.tfra import format as tfra
+
+_BLOCK_BYTES: Final = 1 << 20
+_SHOWN: Final = 3
+_NOWHERE: Final = -1
+Ranks = Callable[[bulk.I64], bulk.I64]
+"""Returns the rank of each id, -1 for none: int64 [n] -> int64 [n]."""
+
+
+class Load(NamedTuple):
+    """Some ids of a table, and the ranks that load their rows; `own` are those of the version, not of an older save."""
+
+    ids: bulk.I64
+    ranks: bulk.I64
+    own: bool = True
+
+
+@dataclass(slots=True)
+class Loader:
+    """A loader, for a version and so many ranks; `faults` are what makes it fail, by the names of tables."""
+
+    checkpoint: Checkpoint
+    world: int
+    faults: list[tuple[str, str]] = field(default_factory=list)
+
+    def wanted(self, table: str) -> Ranks | None:
+        """Return where a job looks for the rows of a table; None where that is where they were loaded."""
+        del table
+        return None
+
+    def loads(self, table: str) -> Iterator[Load]:
+        """Yield what is loaded of a table and what is not; by default every rank has what it looks for."""
+        for shard, entry in self.checkpoint.entries(table):
+            for _, ids in id_blocks(self.checkpoint, shard, entry):
+                yield Load(ids, self.ranks(ids))
+
+    def ranks(self, ids: bulk.I64) -> bulk.I64:
+        """Return the ranks that load some ids."""
+        return np.zeros(len(ids), np.int64)
+
+    def check(self, table: str) -> None:
+        """Add what makes the loader fail."""
+
+
+def _by(rule: Placement, world: int, ids: bulk.I64) -> bulk.I64:
+    ranks = owners(rule, ids, world)
+    assert ranks is not None  # noqa: S101 - only rules that say it are asked
+    return ranks.astype(np.int64)
+
+
+class _Go(Loader):
+    def ranks(self, ids: bulk.I64) -> bulk.I64:
+        """Drop negative ids that are no multiples: Go's remainder is negative, and no server has such a number."""
+        rest = np.fmod(ids, self.world)
+        return np.where(rest < 0, _NOWHERE, rest)
+
+
+class _DeepRec(Loader):
+    def ranks(self, ids: bulk.I64) -> bulk.I64:
+        """Take C's remainders, which are negative for negative keys, and belong to no part."""
+        rest = np.fmod(np.fmod(ids, 1000), self.world)
+        return np.where(rest < 0, _NOWHERE, rest)
+
+
+class _TorchRec(Loader):
+    def check(self, table: str) -> None:
+        """Managed collision has the ids of a rank in one part, and a part of another size is refused."""
+        checkpoint = self.checkpoint
+        if table in collided(checkpoint.infos)[0] and (saved := len(checkpoint.shards)) % self.world:
+            message = f"its managed collision was saved by {counted(saved, 'rank')}, which {self.world} do not divide"
+            self.faults.append((table, message))
+
+
+class _Raw(Loader):
+    """Loaders that choose files by their names."""
+
+    def _files(self, table: str, ending: str) -> dict[str, str]:
+        """Return the paths of files of a table, of all saves, by their names without the ending."""
+        raise NotImplementedError
+
+    def _read(self, path: str) -> Iterator[bulk.I64]:
+        reader = self.checkpoint.files[self.checkpoint.version.path_of(path)]
+        for start in range(0, reader.size_bytes - reader.size_bytes % 8, _BLOCK_BYTES):
+            data = reader.read(start, min(_BLOCK_BYTES, reader.size_bytes - reader.size_bytes % 8 - start))
+            yield np.frombuffer(data, "<i8").astype(np.int64)
+
+    def _of_file(self, table: str, path: str, ranks: Ranks) -> Iterator[Load]:
+        own = {
+            self.checkpoint.version.name_of(shard.path(run))
+            for shard, entry in self.checkpoint.entries(table)
+            for run in entry.ids
+        }
+        for ids in self._read(path):
+            yield Load(ids, ranks(ids), path in own)
+
+    def _unread(self, table: str, paths: Sequence[str]) -> Iterator[Load]:
+        """Yield the rows of the version in files that nobody reads."""
+        for shard, entry in self.checkpoint.entries(table):
+            names = {self.checkpoint.version.name_of(shard.path(run)) for run in entry.ids}
+            if not names & set(paths):
+                for _, ids in id_blocks(self.checkpoint, shard, entry):
+                    yield Load(ids, np.full(len(ids), _NOWHERE))
+
+
+class _Tfra(_Raw):
+    rule = Placement.MOD
+
+    def wanted(self, table: str) -> Ranks:
+        """Return the partition function of the build."""
+        del table
+        return partial(_by, self.rule, self.world)
+
+    def loads(self, table: str) -> Iterator[Load]:
+        """As many files of this world size as ranks are loaded one by one; else all files there are, by their keys."""
+        names = [path for path in self.checkpoint.version.sizes if (n := tfra.file_named(path)) and n.table == table]
+        keys = sorted(path for path in names if path.endswith("-keys"))
+        ranked = [path for path in keys if re.search(r"_rank\d+_size\d+-keys$", path)]
+        direct = [path for path in ranked if path.endswith(f"_size{self.world}-keys")]
+        alone = {int(m[1]): p for p in direct if (m := re.search(r"_mht_1of1_rank(\d+)_size\d+-keys$", p))}
+        if len(direct) == self.world:
+            self.faults += [
+                (table, f"rank {rank} finds no file of its own") for rank in range(self.world) if rank not in alone
+            ]
+            chosen: Mapping[str, Ranks] = {path: partial(_all_to, rank) for rank, path in alone.items()}
+        elif self.world == 1:
+            chosen = {path: partial(_all_to, 0) for path in keys}
+        else:
+            chosen = {path: self.wanted(table) for path in ranked}
+        for path, ranks in chosen.items():
+            self._check_sizes(table, path)
+            yield from self._of_file(table, path, ranks)
+        yield from self._unread(table, list(chosen))
+
+    def _check_sizes(self, table: str, path: str) -> None:
+        """Both files must have whole rows, and as many."""
+        sizes, values = self.checkpoint.version.sizes, f"{path.removesuffix('keys')}values"
+        dim = max(entry.dim or entry.empty_dim for _, entry in self.checkpoint.entries(table))
+        rows, rest = divmod(sizes[path], 8)
+        if rest or sizes.get(values, -1) != rows * dim * 4:
+            self.faults.append((table, f"{path} and its values have other numbers of rows"))
+
+
+def _all_to(rank: int, ids: bulk.I64) -> bulk.I64:
+    return np.full(len(ids), rank, np.int64)
+
+
+class _TfraGpu(_Tfra):
+    rule = Placement.MASK31_MOD
+
+
+class _Dynamicemb(_Raw):
+    def wanted(self, table: str) -> Ranks | None:
+        """Return the rule of the router, which the arguments name."""
+        rule = self.checkpoint.placement(table)
+        return partial(_by, rule, self.world) if rule.says_shard else None
+
+    def loads(self, table: str) -> Iterator[Load]:
+        """Each rank reads its own file, or all where their number is another one, and keeps `key % W == rank`."""
+        named = {path: name for path in self.checkpoint.version.sizes if (name := dynamicemb.file_named(path))}
+        keys = sorted(path for path, name in named.items() if name.table == table and path.partition("_keys.")[1])
+        counts = {named[path].ps_num for path in keys}
+        if counts != {len(keys)}:
+            self.faults.append((table, f"there are {counted(len(keys), 'file')} of keys, of {sorted(counts)} ranks"))
+            yield from self._unread(table, [])
+            return
+        for path in keys:
+            rank = named[path].ps_id if len(keys) == self.world else None
+            yield from self._of_file(table, path, partial(self._kept, rank))
+
+    def _kept(self, rank: int | None, ids: bulk.I64) -> bulk.I64:
+        ranks = _by(Placement.MOD, self.world, ids)
+        return ranks if rank is None or self.world == 1 else np.where(ranks == rank, rank, _NOWHERE)
+
+
+LOADERS: Final[Mapping[str, tuple[str, type[Loader]]]] = {
+    "elasticdl:python": ("elasticdl", Loader),
+    "elasticdl:go": ("elasticdl", _Go),
+    "torchrec": ("dcp", _TorchRec),
+    "tfra:cpu": ("tfra", _Tfra),
+    "tfra:gpu": ("tfra", _TfraGpu),
+    "dynamicemb": ("dynamicemb", _Dynamicemb),
+    "deeprec": ("tensorflow", _DeepRec),
+}
+"""By their names: the system that each reads. A world size may be part of a name: `deeprec:parts=3`."""
+
+
+def loader_named(name: str, world: int | None) -> tuple[str, int | None]:
+    """Return the loader that a name means, and the number of ranks; UsageError for an unknown one.
+
+    >>> loader_named("deeprec:parts=3", None), loader_named("tfra:cpu", 2)
+    (('deeprec', 3), ('tfra:cpu', 2))
+    """
+    base, parts, count = name.partition(":parts=")
+    if parts and count.isascii() and count.isdigit() and int(count):
+        name, world = base, int(count)
+    if name not in LOADERS:
+        raise UsageError(f"no loader {name!r}; expected one of {', '.join(LOADERS)}", hint=meant(name, LOADERS))
+    return name, world
+
+
+def look_with(checkpoint: Checkpoint, name: str, world: int | None, report: Report) -> LoaderView:
+    """Return what a loader would do with a version, and report what it would lose.
+
+    UnsupportedError for a loader of another system, and UsageError for an unknown name.
+    """
+    name, world = loader_named(name, world)
+    system, kind = LOADERS[name]
+    if checkpoint.version.layout.system != system:
+        raise UnsupportedError(
+            f"the loader {name} reads {system}, and this is {checkpoint.version.layout.system}",
+            path=checkpoint.version.ref,
+        )
+    loader = kind(checkpoint, world or checkpoint.version.ps_num or 1)
+    companions = {table for table, info in checkpoint.infos.items() if info.companion_of}
+    tables = tuple(_look(loader, table, report) for table in checkpoint.table_names if table not in companions)
+    for table, fault in loader.faults:
+        report.add("loader-fails", f"with {name}: {fault}", path=checkpoint.version.path, subject=table)
+    return LoaderView(name, loader.world, tables)
+
+
+_LOSSES: Final = {
+    "loader-drops": "are dropped",
+    "loader-misroutes": "are on ranks where nobody looks for them",
+    "loader-twice": "are loaded again from the files of another save",
+}
+
+
+def _look(loader: Loader, table: str, report: Report) -> LoadedTable:
+    rows, order = 0, NO_IDS
+    lost: dict[str, int] = dict.fromkeys(_LOSSES, 0)
+    some: dict[str, list[int]] = {code: [] for code in _LOSSES}
+    wanted, is_alone = loader.wanted(table), True
+    for load in loader.loads(table):
+        is_nowhere = load.ranks == _NOWHERE
+        is_astray = ~is_nowhere & (wanted(load.ids) != load.ranks) if wanted else np.zeros(len(load.ids), np.bool_)
+        order = order.followed_by(order_of(load.ids[~is_nowhere]))
+        is_alone &= load.own
+        rows += len(load.ids) * load.own
+        for code, which in (("loader-drops", is_nowhere), ("loader-misroutes", is_astray)) if load.own else ():
+            lost[code] += int(which.sum())
+            some[code] += load.ids[which][:_SHOWN].tolist()
+    loader.check(table)
+    restored = rows - sum(lost.values())
+    if not is_alone:
+        lost["loader-twice"], some["loader-twice"] = _repeated(loader, table, order)
+    for code, count in lost.items():
+        if count:
+            named = ", ".join(map(str, some[code][:_SHOWN]))
+            message = f"{count:,} of {rows:,} rows {_LOSSES[code]}, with {counted(loader.world, 'rank')}: {named}"
+            report.add(code, message, path=loader.checkpoint.version.path, subject=table)
+    drops, misroutes, twice = lost.values()
+    shown = [one for code in _LOSSES for one in some[code]][:_SHOWN]
+    return LoadedTable(table, rows, restored, drops, twice, misroutes, tuple(shown))
+
+
+def _repeated(loader: Loader, table: str, order: IdOrder) -> tuple[int, list[int]]:
+    """Return how often an id is loaded again, and some of these ids."""
+    check_memory(order.rows * 16, f"the ids of table {table!r}", loader.checkpoint.version.path)
+    faults = list(loader.faults)
+    loaded = [load.ids[load.ranks != _NOWHERE] for load in loader.loads(table)]
+    loader.faults = faults
+    return Search(SORTED_AT_ONCE).repeated([lambda: np.concatenate(loaded)], order)
