@@ -13,14 +13,14 @@ from edl_ckpt.core.base.errors import UsageError
 
 
 @declared(
-    "edit run@100 --output small --drop-rows 'user where freqs < 3' --dry-run",
-    "edit run@100 --output serving --drop-companions --cast '*=float16'",
+    "edit run@100 --output small --drop-rows 'user_embedding where id < 1000' --dry-run",
+    "edit run@100 --output serving --drop-companions --cast '*_embedding=float16'",
     exits=WRITES,
 )
 def edit_command(
     out: Output,
     ref: o.Ref = None,
-    output: Annotated[str, o.option("LOCATION", "Write the result to this location.")] = "",
+    output: Annotated[str | None, o.option("LOCATION", "Write the result to this location; it must be given.")] = None,
     drop: Annotated[
         list[str] | None, o.option("GLOB", "Leave out tables and variables with such names; may be repeated.")
     ] = None,

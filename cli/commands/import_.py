@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options.cluster import Cluster, cluster_of, workers_of, working
@@ -12,6 +12,11 @@ from edl_ckpt.cli.options.hints import half_done, resumable
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import parse_duration
 from edl_ckpt.core.base.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edl_ckpt.core.model.versions import CheckpointRef, Version
 
 _OF_ARRAYS: Final = ("plan_arrays", "import_arrays")
 _OF_CHECKPOINTS: Final = ("plan_checkpoint", "import_checkpoint")
@@ -46,8 +51,6 @@ def import_command(
     from edl_ckpt.cli.render import written
     from edl_ckpt.core.base.memory import keep_freed_memory
     from edl_ckpt.core.operations import importing
-    from edl_ckpt.core.operations.convert import convert_version
-    from edl_ckpt.core.sources.elasticdl.target import DESIGN
 
     keep_freed_memory()
     ref, place = parsed_ref(target, out), out.location(source)
@@ -59,22 +62,7 @@ def import_command(
     if checkpoint is not None and names:
         if cluster:
             raise UsageError("--cluster does not go with --map and a checkpoint")
-        with resumable(out, partial(half_done, ref.location)):
-            made_by_map = convert_version(
-                checkpoint,
-                ps,
-                output=ref.location,
-                number=ref.version,
-                system=DESIGN.system,
-                names=importing.read_map(names),
-                layout=acting["layout"],
-                dry_run=dry_run,
-                force=force,
-                purpose="import",
-                wait_seconds=wait,
-                reporter=out,
-            )
-        out.show(lambda: written.converted_document("import", made_by_map), written.converted_human(made_by_map))
+        _by_map(out, checkpoint, ref, ps, names, {**acting, "dry_run": dry_run, "force": force, "wait_seconds": wait})
         return
     plan, run = _OF_CHECKPOINTS if checkpoint else _OF_ARRAYS
     acting |= {"force": force} if checkpoint else {"names": importing.read_map(names) if names else None}
@@ -89,3 +77,18 @@ def import_command(
             return
         result = getattr(importing, run)(*where, wait_seconds=wait, **acting)
     out.show(lambda: written.import_document(result), written.import_human(result))
+
+
+def _by_map(
+    out: Output, checkpoint: Version, ref: CheckpointRef, ps: int, names: str, options: Mapping[str, Any]
+) -> None:
+    """Import a checkpoint with other names."""
+    from edl_ckpt.cli.render import written
+    from edl_ckpt.core.converting.maps import read_map
+    from edl_ckpt.core.operations.convert import convert_version
+    from edl_ckpt.core.sources.systems import ELASTICDL
+
+    more: dict[str, Any] = {"number": ref.version, "system": ELASTICDL, "names": read_map(names), **options}
+    with resumable(out, partial(half_done, ref.location)):
+        result = convert_version(checkpoint, ps, output=ref.location, purpose="import", **more)
+    out.show(lambda: written.converted_document("import", result), written.converted_human(result))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options import common as o
@@ -14,6 +14,9 @@ from edl_ckpt.cli.terminal.text import parse_size
 from edl_ckpt.core.base.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edl_ckpt.core.model.versions import Version
     from edl_ckpt.core.storage.location import Location
 
 
@@ -45,14 +48,13 @@ def reshard_command(
     force: o.ForceSeal = False,
     lock_wait: o.LockWait = "10s",
 ) -> None:
-    """Change a version's number of parameter servers, or ranks.
+    """Change a version's number of servers or ranks.
 
     The new shards become visible only after their fingerprint has proved that no value was lost. A version of another
     system than ElasticDL stays one of that system.
     """
     from edl_ckpt.cli.render import written
     from edl_ckpt.core.base.memory import keep_freed_memory
-    from edl_ckpt.core.operations.convert import convert_version
     from edl_ckpt.core.operations.reshard.execute import execute_reshard
     from edl_ckpt.core.operations.reshard.needed import find_resharded
     from edl_ckpt.core.operations.reshard.prepare import prepare_reshard
@@ -60,29 +62,15 @@ def reshard_command(
     keep_freed_memory()
     where = _where(output, out)
     version = o.resolve_ref(ref, out, to_change=output is None, aloud=True)
+    how = o.locking(out, lock_wait)
     if not version.is_elasticdl:
         if cluster or max_memory or layout:
             raise UsageError("--cluster, --max-memory and --layout are for versions of ElasticDL")
-        _check_count(ps, max_shard_size, version.layout.system)
-        with resumable(out, partial(half_done, where or version.location)):
-            converted = convert_version(
-                version,
-                ps,
-                output=where,
-                most_file_bytes=parse_size(max_shard_size) if max_shard_size else None,
-                if_needed=if_needed,
-                keep_old=keep_old,
-                dry_run=dry_run,
-                force=force,
-                workers=workers,
-                **o.locking(out, lock_wait),
-            )
-        out.show(lambda: written.converted_document("reshard", converted), written.converted_human(converted))
+        options = {"if_needed": if_needed, "keep_old": keep_old, "dry_run": dry_run, "force": force, "workers": workers}
+        _of_system(out, version, ps, where, max_shard_size, {**options, **how})
         return
-    if max_shard_size:
-        raise UsageError("--max-shard-size is for safetensors")
-    if ps is None:
-        raise UsageError("--ps is missing, the new number of parameter servers")
+    if ps is None or max_shard_size:
+        raise UsageError("--ps N is missing", hint="--max-shard-size is for safetensors")
     if if_needed:
         made = find_resharded(version, ps, output=where, layout=layout, force=force, reporter=out)
         if made is not None:
@@ -106,17 +94,31 @@ def reshard_command(
             planned = written.plan_reshard_document(plan, settings, cluster_of(work))
             out.show(lambda: planned, written.plan_reshard_human(plan, settings, workers_of(work)))
             return
-        how = o.locking(out, lock_wait)
         result = execute_reshard(plan, settings, executor=work["executor"], keep_old=keep_old, force=force, **how)
     out.show(lambda: written.reshard_document(result), written.reshard_human(result))
 
 
-def _check_count(ps: int | None, max_shard_size: str | None, system: str) -> None:
-    """Raise UsageError unless what says the number of files suits the system."""
-    if system == "safetensors" and (ps is not None or not max_shard_size):
+def _of_system(
+    out: Output,
+    version: Version,
+    ranks: int | None,
+    where: Location | None,
+    max_shard_size: str | None,
+    options: Mapping[str, Any],
+) -> None:
+    """Reshard a version of another system; UsageError unless what says the number of files suits it."""
+    from edl_ckpt.cli.render import written
+    from edl_ckpt.core.operations.convert import convert_version
+
+    is_set = version.layout.system == "safetensors"
+    if is_set and (ranks is not None or not max_shard_size):
         raise UsageError("files of safetensors have no ranks", hint="say how large they may be: --max-shard-size SIZE")
-    if system != "safetensors" and (ps is None or max_shard_size):
-        raise UsageError("--ranks is missing, the new number of ranks", hint="--max-shard-size is for safetensors")
+    if not is_set and (ranks is None or max_shard_size):
+        raise UsageError("--ranks N is missing", hint="--max-shard-size is for safetensors")
+    most = parse_size(max_shard_size) if max_shard_size else None
+    with resumable(out, partial(half_done, where or version.location)):
+        result = convert_version(version, ranks, output=where, most_file_bytes=most, **options)
+    out.show(lambda: written.converted_document("reshard", result), written.converted_human(result))
 
 
 def _where(output: str | None, out: Output) -> Location | None:

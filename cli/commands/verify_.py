@@ -64,15 +64,12 @@ def verify_command(
     """
     from edl_ckpt.cli.render import verify as render
     from edl_ckpt.core.operations.verify.check import verify_versions
-    from edl_ckpt.core.operations.verify.loaders import loader_named
     from edl_ckpt.core.storage.regular import check_target
 
     if quick and (deep or seal):
         raise UsageError("--quick cannot be used with --deep or --seal")
     part = o.sampled(sample, seed, clashes=quick or deep or seal)
-    if (world_size is not None and loader is None) or (loader is not None and seal):
-        raise UsageError("--world-size goes with --loader, and --loader does not go with --seal")
-    eye = None if loader is None else loader_named(loader, world_size)
+    eye = _loader(loader, world_size, clashes=seal)
     if force and not seal:
         raise UsageError("--force can only be used with --seal")
     o.check_prometheus(out, prometheus=prometheus)
@@ -100,6 +97,15 @@ def verify_command(
     if not versions:
         out.say(f"{escaped(location.url)}: no checkpoint, so nothing was verified")
     _end(out, run, strict=strict)
+
+
+def _loader(name: str | None, world_size: int | None, *, clashes: bool) -> tuple[str, int | None] | None:
+    """Return the loader whose view is asked for, and its ranks."""
+    from edl_ckpt.core.operations.verify.loaders import loader_named
+
+    if (name is None and world_size is not None) or (name is not None and clashes):
+        raise UsageError("--world-size goes with --loader, and --loader does not go with --seal")
+    return None if name is None else loader_named(name, world_size)
 
 
 def _print_line(out: Output, done: VerifyResult | tuple[str, EdlCkptError]) -> None:

@@ -184,8 +184,6 @@ def new_names(pairs: Iterable[tuple[str, str]], matching: Callable[[str], Sequen
     new: dict[str, str] = {}
     for old, pattern in pairs:
         names = matching(old)
-        if not pattern:
-            raise UsageError(f"{old!r} has no new name", hint="expected OLD=NEW")
         if len(names) > 1 and "*" not in pattern:
             several, hint = abridged(map(repr, names), 3), "a new name may have a * as the old one has"
             raise UsageError(f"{several} would all be named {pattern!r}", hint=hint)

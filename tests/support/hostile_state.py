@@ -30,6 +30,7 @@ VERSIONS = (10, 20, 30)
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     "list": ("run",),
     "inspect": ("run@20",),
+    "edit": ("run@20", "--output", "edited", "--rename", "t=u"),
     "get": ("run@20", "--table", "t", "--id", "3"),
     "head": ("run@20", "--table", "t"),
     "sample": ("run@20", "--table", "t"),

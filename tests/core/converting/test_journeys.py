@@ -59,6 +59,7 @@ def moved(version: Version, to: Path, system: str, ranks: int) -> Version:
 def test_every_way_keeps_the_fingerprint_of_a_table(
     tmp_path_factory: pytest.TempPathFactory, ids: list[int], way: list[tuple[str, int]], dim: int
 ) -> None:
+    """Every way keeps the fingerprint of a table."""
     place = tmp_path_factory.mktemp("journey")
     version = saved(place / "run", ids or [1], dim=dim, dense=False)
     before = parts(version)
@@ -72,6 +73,7 @@ def test_every_way_keeps_the_fingerprint_of_a_table(
 @pytest.mark.parametrize(("system", "number"), [("tfra", 3), ("dynamicemb", 1), ("dynamicemb", 3)])
 @pytest.mark.parametrize("ranks", [1, 2, 5, 8])
 def test_a_reshard_in_place_keeps_the_fingerprint(tmp_path: Path, system: str, number: int, ranks: int) -> None:
+    """A reshard in place keeps the fingerprint."""
     version = at(copied(system, number, tmp_path).parent, number)
     before = parts(version)
     result = convert_version(version, ranks)
@@ -84,6 +86,7 @@ def test_a_reshard_in_place_keeps_the_fingerprint(tmp_path: Path, system: str, n
 
 
 def test_a_reshard_of_what_is_there_does_nothing_when_asked(tmp_path: Path) -> None:
+    """A reshard of what is there does nothing when asked."""
     version = at(copied("tfra", 3, tmp_path).parent, 3)
     before = files_of(tmp_path)
     assert not convert_version(version, 4, if_needed=True).needed
@@ -91,6 +94,7 @@ def test_a_reshard_of_what_is_there_does_nothing_when_asked(tmp_path: Path) -> N
 
 
 def test_what_a_system_cannot_hold_is_left_out_by_name(tmp_path: Path) -> None:
+    """What a system cannot hold is left out by name."""
     result = convert_version(saved(tmp_path / "run", range(9)), 2, output=tmp_path / "out", system="tfra")
     assert [(one.name, one.size_bytes) for one in result.dropped] == [("w", 56)]
     with open_checkpoint(at(tmp_path / "out", 10)) as checkpoint:
@@ -101,6 +105,7 @@ def test_what_a_system_cannot_hold_is_left_out_by_name(tmp_path: Path) -> None:
 def test_ids_that_a_system_cannot_hold_are_refused_before_anything_is_written(
     tmp_path: Path, system: str, ids: list[int]
 ) -> None:
+    """Ids that a system cannot hold are refused before anything is written."""
     version = saved(tmp_path / "run", ids)
     with pytest.raises(UnsupportedError, match=r"'user' has id -"):
         convert_version(version, 2, output=tmp_path / "out", system=system)
@@ -108,6 +113,7 @@ def test_ids_that_a_system_cannot_hold_are_refused_before_anything_is_written(
 
 
 def test_rows_are_left_out_by_a_condition_together_with_those_of_companions(tmp_path: Path) -> None:
+    """Rows are left out by a condition together with those of companions."""
     version = at(copied("dynamicemb", 3, tmp_path / "run").parent, 3)
     with open_checkpoint(version) as checkpoint:
         table = next(name for name in checkpoint.table_names if checkpoint.infos[name].slot == "scores")
@@ -148,6 +154,7 @@ def test_rows_are_left_out_by_a_condition_together_with_those_of_companions(tmp_
 def test_changes_that_cannot_be_are_refused_before_anything_is_written(
     tmp_path: Path, changes: Changes, error: type[EdlCkptError]
 ) -> None:
+    """Changes that cannot be are refused before anything is written."""
     version = saved(tmp_path / "run", range(9))
     before = files_of(tmp_path)
     with pytest.raises(error):
@@ -156,6 +163,7 @@ def test_changes_that_cannot_be_are_refused_before_anything_is_written(
 
 
 def test_an_edit_casts_renames_and_drops_and_says_what_it_did_not_touch(tmp_path: Path) -> None:
+    """An edit casts renames and drops and says what it did not touch."""
     keys, rows = np.arange(5), np.full((5, 2), 1e30, np.float32)
     tables = {"ebc.user": Table(keys, rows), "ebc.item": Table(keys, rows)}
     version = save_checkpoint(tmp_path / "run", 4, 2, variables={"a": np.ones(3), "b": np.ones(3)}, tables=tables)
@@ -170,6 +178,7 @@ def test_an_edit_casts_renames_and_drops_and_says_what_it_did_not_touch(tmp_path
 
 
 def test_a_dry_run_writes_nothing_and_knows_every_size(tmp_path: Path) -> None:
+    """A dry run writes nothing and knows every size."""
     version = saved(tmp_path / "run", range(100))
     before = files_of(tmp_path)
     planned = convert_version(version, 4, output=tmp_path / "out", system="dynamicemb", dry_run=True)
@@ -179,6 +188,7 @@ def test_a_dry_run_writes_nothing_and_knows_every_size(tmp_path: Path) -> None:
 
 
 def test_a_target_that_is_there_is_refused(tmp_path: Path) -> None:
+    """A target that is there is refused."""
     version = saved(tmp_path / "run", range(9))
     convert_version(version, output=tmp_path / "out", system="tfra")
     before = files_of(tmp_path)
@@ -192,6 +202,7 @@ def test_a_target_that_is_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_metrics_and_tags_go_along_and_a_seal_is_made(tmp_path: Path) -> None:
+    """Metrics and tags go along and a seal is made."""
     from edl_ckpt.core import add_tag, set_metrics
 
     version = saved(tmp_path / "run", range(9))
@@ -206,6 +217,7 @@ def test_metrics_and_tags_go_along_and_a_seal_is_made(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("system", sorted(DESTINATIONS.keys() - {"safetensors"}))
 def test_a_version_without_rows_travels(tmp_path: Path, system: str) -> None:
+    """A version without rows travels."""
     version = saved(tmp_path / "run", [])
     convert_version(version, 2, output=tmp_path / "out", system="elasticdl", changes=Changes(rename=(("user", "t"),)))
     again = convert_version(version, 2, output=tmp_path / system, system=system, dry_run=True)

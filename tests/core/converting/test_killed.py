@@ -53,6 +53,7 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, number: int, action: Callable[[],
 def test_killed_before_any_step_the_version_is_the_old_one_or_the_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
+    """Killed before any step the version is the old one or the new one."""
     system, version = RUNS[name]
     run = copied(system, version, tmp_path).parent
     with open_checkpoint(at(run, version)) as checkpoint:
@@ -77,6 +78,7 @@ def test_killed_before_any_step_the_version_is_the_old_one_or_the_new_one(
 def test_a_write_that_fails_leaves_everything_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
+    """A write that fails leaves everything as it was."""
     system, version = RUNS[name]
     run = copied(system, version, tmp_path).parent
     before = files_of(tmp_path)
@@ -97,6 +99,7 @@ def test_a_write_that_fails_leaves_everything_as_it_was(
 
 
 def test_a_wrong_byte_is_found_before_anything_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong byte is found before anything is published."""
     run = copied("tfra", 3, tmp_path).parent
     before = files_of(tmp_path)
     write = PreallocatedFile.write
@@ -115,12 +118,14 @@ def test_a_wrong_byte_is_found_before_anything_is_published(tmp_path: Path, monk
 
 
 def test_two_writers_wait_for_each_other(tmp_path: Path) -> None:
+    """Two writers wait for each other."""
     run = copied("tfra", 3, tmp_path).parent
     with location_lock(str(run), "another"), pytest.raises(LockedError):
         convert_version(at(run, 3), 2, wait_seconds=0.1)
 
 
 def test_a_version_that_changed_since_it_was_listed_is_not_replaced(tmp_path: Path) -> None:
+    """A version that changed since it was listed is not replaced."""
     run = copied("tfra", 3, tmp_path).parent
     version = at(run, 3)
     path = next(path for path in tmp_path.rglob("*-values"))

@@ -15,7 +15,7 @@ NAMES = re.compile(r"variables-|-of-|\.c?h?kpt\b|version[-_]\{|model_v")
 REASONS = {
     "cli/manual/topics.py": "an example of a name that people choose",
     "cli/options/common.py": "the endings that an export to a file has",
-    "core/operations/export/formats/arrays.py": "the numbered files of safetensors",
+    "core/converting/destinations/bundle.py": "the data files of a bundle, as TensorFlow numbers them",
     "core/operations/export/formats/merged.py": "the endings of an export as one shard",
     "core/operations/export/cluster/plan.py": "parts of a table in a set of safetensors, as Hugging Face names files",
     "core/operations/importing/__init__.py": "the endings that tell a checkpoint from arrays",

@@ -27,7 +27,7 @@ def load(number: int) -> None:
     """Let each process of a case load it, one after the other."""
     with open(f"{OUT}/{number}.json") as file:
         case = json.load(file)
-    found = {}
+    found: dict[str, np.ndarray] = {}
     for rank in range(case["ranks"]):
         table = de.get_variable(
             case["name"],

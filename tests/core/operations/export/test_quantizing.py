@@ -49,6 +49,7 @@ def stored(rows: npt.NDArray[np.float32], form: str) -> tuple[npt.NDArray[np.uin
 
 @pytest.mark.parametrize("form", QUANTIZED)
 def test_the_kernel_and_numpy_store_the_same_bytes(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel and numpy store the same bytes."""
     if bulk.kernel is None:
         pytest.skip("there is no compiled kernel")
     for rows in (*tables(60), np.ones((3, 7), np.float32), np.empty((0, 4), np.float32)):
@@ -89,6 +90,7 @@ def saved(place: Path, rows: npt.NDArray[Any]) -> Any:
 
 
 def test_an_export_has_the_stored_rows_and_says_how_far_they_are(tmp_path: Path) -> None:
+    """An export has the stored rows and says how far they are."""
     rows = np.random.default_rng(1).standard_normal((500, 16)).astype(np.float32)
     version = saved(tmp_path, rows)
     result = export_version(version, tmp_path / "m.safetensors", selection=Selection(quantize="int8-fbgemm"))
@@ -106,6 +108,7 @@ def test_an_export_has_the_stored_rows_and_says_how_far_they_are(tmp_path: Path)
 
 @pytest.mark.parametrize(("form", "value"), [("int8-fbgemm", np.nan), ("int8-f16", 1e8), ("int4-fbgemm", -np.inf)])
 def test_rows_that_cannot_be_stored_are_refused_with_their_ids(tmp_path: Path, form: str, value: float) -> None:
+    """Rows that cannot be stored are refused with their ids."""
     rows = np.ones((50, 4), np.float32)
     rows[[7, 30], 2] = value
     with pytest.raises(UnsupportedError, match=r"'t': .*: ids (7|30)"):
@@ -114,6 +117,7 @@ def test_rows_that_cannot_be_stored_are_refused_with_their_ids(tmp_path: Path, f
 
 
 def test_quantized_rows_are_not_for_every_format(tmp_path: Path) -> None:
+    """Quantized rows are not for every format."""
     version = saved(tmp_path, np.ones((5, 4), np.float32))
     with pytest.raises(UnsupportedError, match="no arrays of bytes"):
         export_version(version, tmp_path / "m.parquet", selection=Selection(quantize="int8-f16"))

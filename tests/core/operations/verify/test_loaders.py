@@ -72,6 +72,7 @@ def loads_of(place: Path, number: int, loader: str, ranks: int) -> tuple[list[Lo
 @pytest.mark.frameworks
 @pytest.mark.parametrize("build", ["cpu", "gpu"])
 def test_tfra_holds_the_rows_that_are_predicted(tmp_path: Path, build: str) -> None:
+    """Tfra holds the rows that are predicted."""
     sizes = {number: random_case(tmp_path, number) for number in range(LOADS)}
     run_judge("EDL_CKPT_TEST_TFRA_PYTHON", "tfra_loads.py", str(tmp_path), "0", str(LOADS), build)
     held = failed = 0
@@ -116,6 +117,7 @@ def tfra_run(place: Path, ids: list[int], ranks: int, *, mask: bool = False) -> 
 
 
 def test_two_builds_of_tfra_look_for_large_and_negative_keys_on_other_ranks(tmp_path: Path) -> None:
+    """Two builds of tfra look for large and negative keys on other ranks."""
     run = tfra_run(tmp_path, [1, 2, 3, -1, 2**31, 2**31 + 1], 3)
     assert views(run, "tfra:cpu", 3, 1) == LoadedTable("user", 6, 6, 0, 0, 0, ())
     table = views(run, "tfra:gpu", 3, 1)
@@ -125,6 +127,7 @@ def test_two_builds_of_tfra_look_for_large_and_negative_keys_on_other_ranks(tmp_
 
 
 def test_files_of_another_save_are_loaded_again_or_instead(tmp_path: Path) -> None:
+    """Files of another save are loaded again or instead."""
     run = tfra_run(tmp_path, list(range(10)), 2)
     for path in (run / "step_1/T").iterdir():
         os.utime(path, (1e9, 1e9))
@@ -136,6 +139,7 @@ def test_files_of_another_save_are_loaded_again_or_instead(tmp_path: Path) -> No
 
 
 def test_dynamicemb_keeps_a_remainder_whatever_its_router_does(tmp_path: Path) -> None:
+    """Dynamicemb keeps a remainder whatever its router does."""
     folder = tmp_path / "step_1"
     folder.mkdir()
     keys = np.array([1, 2, 3, 4, 5, 6, -1, -2], np.int64)
@@ -152,6 +156,7 @@ def test_dynamicemb_keeps_a_remainder_whatever_its_router_does(tmp_path: Path) -
 
 
 def test_servers_in_go_and_deeprec_have_no_place_for_negative_ids(tmp_path: Path) -> None:
+    """Servers in go and deeprec have no place for negative ids."""
     table = Table(np.array([-4, -3, -1, 0, 5]), np.ones((5, 2), np.float32))
     save_checkpoint(tmp_path, 1, 2, variables={}, tables={"t": table})
     assert views(tmp_path, "elasticdl:python", 3, 1).restored == 5
@@ -160,6 +165,7 @@ def test_servers_in_go_and_deeprec_have_no_place_for_negative_ids(tmp_path: Path
 
 
 def test_managed_collision_wants_a_divisor_of_its_ranks(tmp_path: Path) -> None:
+    """Managed collision wants a divisor of its ranks."""
     place = copied("dcp/mch", 6, tmp_path).parent
     for ranks in range(1, 9):
         result = verify_version(at(place, 6), loader=("torchrec", ranks))
@@ -168,6 +174,7 @@ def test_managed_collision_wants_a_divisor_of_its_ranks(tmp_path: Path) -> None:
 
 
 def test_loaders_of_other_systems_and_unknown_ones_are_refused(tmp_path: Path) -> None:
+    """Loaders of other systems and unknown ones are refused."""
     run = tfra_run(tmp_path, [1], 1)
     with pytest.raises(UnsupportedError, match="reads dcp, and this is tfra"):
         verify_version(only(run), loader=("torchrec", 2))

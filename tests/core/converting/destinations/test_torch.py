@@ -49,6 +49,7 @@ def judged(job: str, out: Path, world: int, count: int, seed: int) -> None:
 @pytest.mark.parametrize("job", ["models", "collisions"])
 @pytest.mark.parametrize("world", WORLDS if COUNT > 1 else (2,))
 def test_every_rank_of_torch_loads_what_it_loaded_before(tmp_path: Path, world: int, job: str) -> None:
+    """Every rank of torch loads what it loaded before."""
     judged(job, tmp_path, world, COUNT, world + 7)
     for ranks in WORLDS if COUNT > 1 else (3,):
         for number in range(COUNT):
@@ -64,6 +65,7 @@ def test_every_rank_of_torch_loads_what_it_loaded_before(tmp_path: Path, world: 
 @pytest.mark.parametrize(("name", "number"), [("torchrec", 2), ("dtensor", 1), ("mch", 6)])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
 def test_a_reshard_in_place_keeps_the_fingerprint(tmp_path: Path, name: str, number: int, ranks: int) -> None:
+    """A reshard in place keeps the fingerprint."""
     place = copied(f"dcp/{name}", number, tmp_path).parent
     version = at(place, number)
     with open_checkpoint(version) as checkpoint:
@@ -78,6 +80,7 @@ def test_a_reshard_in_place_keeps_the_fingerprint(tmp_path: Path, name: str, num
 
 
 def test_tables_by_rows_travel_to_torch_and_back(tmp_path: Path) -> None:
+    """Tables by rows travel to torch and back."""
     rng = np.random.default_rng(5)
     ids = rng.permutation(1000)
     rows = rng.standard_normal((1000, 8)).astype(np.float32)
@@ -97,6 +100,7 @@ def test_tables_by_rows_travel_to_torch_and_back(tmp_path: Path) -> None:
 
 
 def test_ids_that_are_no_row_numbers_are_refused(tmp_path: Path) -> None:
+    """Ids that are no row numbers are refused."""
     for number, ids in enumerate(([0, 1, 3], [-1, 0, 1], [5, 6, 7])):
         table = Table(np.array(ids), np.ones((3, 2), np.float32))
         version = save_checkpoint(tmp_path / "run", number, 2, variables={}, tables={"user": table})
@@ -108,6 +112,7 @@ def test_ids_that_are_no_row_numbers_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rows", [300, 1003, 1500])
 def test_a_matrix_and_its_companions_are_cut_or_grow_with_zeros(tmp_path: Path, rows: int) -> None:
+    """A matrix and its companions are cut or grow with zeros."""
     place = copied("dcp/torchrec", 2, tmp_path / "run").parent
     result = convert_version(at(place, 2), output=tmp_path / "out", changes=Changes(resize=(("user", rows),)))
     with open_checkpoint(at(place, 2)) as one, open_checkpoint(at(tmp_path / "out", 2)) as other:
@@ -121,6 +126,7 @@ def test_a_matrix_and_its_companions_are_cut_or_grow_with_zeros(tmp_path: Path, 
 
 
 def test_managed_collision_is_neither_cut_nor_grown(tmp_path: Path) -> None:
+    """Managed collision is neither cut nor grown."""
     place = copied("dcp/mch", 6, tmp_path / "run").parent
     with pytest.raises(UnsupportedError, match="managed collision"):
         convert_version(at(place, 6), output=tmp_path / "out", changes=Changes(resize=(("user", 100),)))
@@ -129,6 +135,7 @@ def test_managed_collision_is_neither_cut_nor_grown(tmp_path: Path) -> None:
 
 
 def test_managed_collision_goes_to_keyed_tables_with_its_counts(tmp_path: Path) -> None:
+    """Managed collision goes to keyed tables with its counts."""
     place = copied("dcp/mch", 6, tmp_path / "run").parent
     table = "model.mc._embedding_module.embedding_bags.user.weight"
     convert_version(
@@ -143,6 +150,7 @@ def test_managed_collision_goes_to_keyed_tables_with_its_counts(tmp_path: Path) 
 
 
 def test_large_items_have_their_sizes_in_64_bits() -> None:
+    """Large items have their sizes in 64 bits."""
     rows = (5 << 30) // 4
     layout = lay_out([Array("x", DTYPES["float32"], (rows,), (Slab(0, (0,), (rows,)),))])
     file, start = layout.at("x", 0)
@@ -152,6 +160,7 @@ def test_large_items_have_their_sizes_in_64_bits() -> None:
 
 
 def test_the_pickle_of_a_value_is_that_value() -> None:
+    """The pickle of a value is that value."""
     import pickle
 
     value: dict[str, object] = {"a": [1, -5, 1 << 40, True, None, ("x", "x"), {}], "x" * 300: ()}
