@@ -1,6 +1,6 @@
 """A page of the manual as data: a command, a group of commands, the program or a topic, made from what the parser has.
 
-`terminal`, `roff` and `markdown` draw it. So the help, the man pages and the reference say the same.
+`terminal` draws it, and the tool that writes the documents: the help, the man pages and the reference say the same.
 """
 
 from __future__ import annotations

@@ -13,10 +13,11 @@ import json
 import sys
 from pathlib import Path
 
+import completion_table
 import edl_ckpt.core
+import markdown_pages
+import roff
 from edl_ckpt.cli.catalogue import SECTIONS
-from edl_ckpt.cli.completion import table
-from edl_ckpt.cli.manual import markdown, roff
 from edl_ckpt.cli.manual.page import ManualPage
 from edl_ckpt.cli.manual.pages import every
 from edl_ckpt.cli.options.program import parser
@@ -46,7 +47,7 @@ def _door() -> str:
 
 def _completion() -> dict[str, str]:
     """Return the table from which the program completes."""
-    return {"cli/completion/table.json": table.make(parser())}
+    return {"cli/completion/table.json": completion_table.make(parser())}
 
 
 def _schemas() -> dict[str, str]:
@@ -70,7 +71,7 @@ def _reference(pages: list[ManualPage]) -> dict[str, str]:
     found: dict[str, list[ManualPage]] = {}
     for page in pages:
         found.setdefault(page.name.partition(" ")[0] or "index", []).append(page)
-    texts = {f"docs/reference/{name}.md": markdown.draw(group) for name, group in found.items()}
+    texts = {f"docs/reference/{name}.md": markdown_pages.draw(group) for name, group in found.items()}
     return {**texts, "docs/reference/index.md": _index(found)}
 
 

@@ -21,9 +21,10 @@ from typing import Any
 import pytest
 
 import manual
+import roff
 from edl_ckpt.cli.catalogue import COMMANDS, GROUPS, SECTIONS, function_of
 from edl_ckpt.cli.commands.demo_ import make_checkpoints
-from edl_ckpt.cli.manual import marks, panels, roff, terminal
+from edl_ckpt.cli.manual import marks, panels, terminal
 from edl_ckpt.cli.manual.page import Block, ManualPage
 from edl_ckpt.cli.manual.pages import every
 from edl_ckpt.cli.manual.topics import TOPICS
