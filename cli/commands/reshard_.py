@@ -63,19 +63,19 @@ def reshard_command(
     where = _where(output, out)
     version = o.resolve_ref(ref, out, to_change=output is None, aloud=True)
     how = o.locking(out, lock_wait)
-    if not version.is_elasticdl:
-        if cluster or max_memory or layout:
-            raise UsageError("--cluster, --max-memory and --layout are for versions of ElasticDL")
-        options = {"if_needed": if_needed, "keep_old": keep_old, "dry_run": dry_run, "force": force, "workers": workers}
-        _of_system(out, version, ps, where, max_shard_size, {**options, **how})
-        return
-    if ps is None or max_shard_size:
-        raise UsageError("--ps N is missing", hint="--max-shard-size is for safetensors")
-    if if_needed:
+    if if_needed and ps is not None:
         made = find_resharded(version, ps, output=where, layout=layout, force=force, reporter=out)
         if made is not None:
             out.show(lambda: written.reshard_document(made, dry_run=dry_run), written.reshard_human(made))
             return
+    if not version.is_elasticdl:
+        if cluster or max_memory or layout:
+            raise UsageError("--cluster, --max-memory and --layout are for versions of ElasticDL")
+        options = {"keep_old": keep_old, "dry_run": dry_run, "force": force, "workers": workers}
+        _of_system(out, version, ps, where, max_shard_size, {**options, **how})
+        return
+    if ps is None or max_shard_size:
+        raise UsageError("--ps N is missing", hint="--max-shard-size is for safetensors")
     target, size_bytes = where or version.location, None if dry_run else version.size_bytes
     writing = working(out, cluster, workers, target=target, size_bytes=size_bytes)
     with writing as work, resumable(out, partial(half_done, target)):

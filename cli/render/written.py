@@ -44,14 +44,11 @@ def converted_document(command: str, result: ConvertResult) -> dict[str, Any]:
     """Return `edl-ckpt/reshard/1` or `edl-ckpt/edit/1`; of what was left out every name."""
     parts = [{"name": name, "fingerprint": part} for name, part in result.untouched.items()]
     unknown = dict.fromkeys(("seconds", "peak_memory_bytes", "fingerprint")) if not result.fingerprint else {}
-    return {"schema": f"edl-ckpt/{command}/1", **as_dict(result), "untouched": parts, **unknown}
+    return {"schema": f"edl-ckpt/{command}/1", **as_dict(result), "untouched": parts, "needed": True, **unknown}
 
 
 def converted_human(result: ConvertResult) -> Lines:
     """Yield the shards of another system, what was left out by reason, and the proof."""
-    if not result.needed:
-        yield head(result.ref, f"has {text.count(result.to_ps, 'shard')} already: nothing to do")
-        return
     shards = f"{shards_of(result.system, result.from_ps or 0)} -> {shards_of(result.system, result.to_ps)}"
     yield head(result.ref, f"{shards}, {title_of(result.system)}, in {text.escaped(result.output)}")
     yield shard_table(result.shards)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Final
 
 from edl_ckpt.core.base.errors import NotFoundError, UnsupportedError, UsageError
 from edl_ckpt.core.base.words import abridged, meant
 from edl_ckpt.core.converting.row_filters import BoundFilter, bind, parse_row_filter
 from edl_ckpt.core.model.dtypes import DTYPES, DType
-from edl_ckpt.core.model.tables import TableInfo
+from edl_ckpt.core.model.tables import DenseEntry, TableInfo
 from edl_ckpt.core.reading.names import names_like
 from edl_ckpt.core.reading.reader import Checkpoint
 
@@ -60,6 +62,10 @@ class OutTable:
         """Return the bytes of a row as it goes out."""
         return self.info.dim * self.dtype.itemsize
 
+    def is_as(self, dtype: DType) -> bool:
+        """Say whether all of it goes out as it was, under its own name; its values had this dtype."""
+        return (self.name, self.dtype, self.leaves_out, self.resize) == (self.source, dtype, None, None)
+
 
 @dataclass(frozen=True, slots=True)
 class OutVariable:
@@ -71,6 +77,15 @@ class OutVariable:
     shape: tuple[int, ...]
     in_slabs: bool = False
     """True where its rows are spread over ranks."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of all values."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def is_as(self, entry: DenseEntry) -> bool:
+        """Say whether its values go out as they were."""
+        return (self.dtype, self.shape) == (entry.dtype, entry.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +110,7 @@ class Outgoing:
         """Return the rest, with these tables and variables, by their new names, left out for a reason."""
         gone = set(names)
         tables = [LeftOut(t.name, t.rows, t.rows * t.row_bytes, reason) for t in self.tables if t.name in gone]
-        dense = [LeftOut(v.name, 0, _size(v), reason) for v in self.variables if v.name in gone]
+        dense = [LeftOut(v.name, 0, v.size_bytes, reason) for v in self.variables if v.name in gone]
         return Outgoing(
             tuple(t for t in self.tables if t.name not in gone),
             tuple(v for v in self.variables if v.name not in gone),
@@ -107,13 +122,6 @@ class Outgoing:
         """Return the companions of each table that goes out, by its name."""
         names = [table.name for table in self.tables]
         return {name: [t for t in self.tables if t.info.companion_of == name] for name in names}
-
-
-def _size(variable: OutVariable) -> int:
-    elements = 1
-    for size in variable.shape:
-        elements *= size
-    return elements * variable.dtype.itemsize
 
 
 def outgoing(checkpoint: Checkpoint, changes: Changes) -> Outgoing:
@@ -138,14 +146,12 @@ def outgoing(checkpoint: Checkpoint, changes: Changes) -> Outgoing:
     out = out.without(goes, "dropped by name")
     if changes.drop_companions:
         out = out.without({renamed.get(name, name) for name in companions} - goes, "a companion of its table")
-    twice = [
-        n
-        for n, count in Counter([*(t.name for t in out.tables), *(v.name for v in out.variables)]).items()
-        if count > 1
-    ]
-    if twice:
+    name, count = max(
+        Counter(x.name for x in (*out.tables, *out.variables)).items(), key=itemgetter(1), default=("", 0)
+    )
+    if count > 1:
         raise UsageError(
-            f"two of the version's tables or variables would be named {twice[0]!r}", path=checkpoint.version.ref
+            f"two of the version's tables or variables would be named {name!r}", path=checkpoint.version.ref
         )
     return out
 

@@ -242,7 +242,6 @@ class Writing:
         if stored:
             opened.reader(shard, entry.values).read_into(entry.values.start + start, data.data[:stored])
         data[stored:] = 0  # rows that a larger matrix has
-        total = math.prod(variable.shape) * variable.dtype.itemsize
         out, at = self._cast(data, entry.dtype, variable.dtype), start // entry.dtype.itemsize * variable.dtype.itemsize
         row_bytes = self._row_bytes(variable) // entry.dtype.itemsize * variable.dtype.itemsize
         if row_bytes:
@@ -250,7 +249,7 @@ class Writing:
             self.meant.add_rows(variable.name, ids, out.reshape(-1, row_bytes))
         else:
             known = self.plan.whole is None or variable.source in self.plan.source
-            (self.meant if known else self.tensors).add_dense(variable.name, total, at, out)
+            (self.meant if known else self.tensors).add_dense(variable.name, variable.size_bytes, at, out)
         self._put(cuts, at, out)
         self.job.reporter.advance(len(out))
 

@@ -57,19 +57,18 @@ def confirm_source(writing: Writing, trust: Trust) -> str:
     Raises CorruptError as `Trust.confirm`; '' where something was changed, left out, or read as a plain tensor.
     """
     plan, source = writing.plan, writing.plan.source
-    names = [t.name for t in plan.out.tables], [v.name for v in plan.out.variables]
-    is_same = names == (source.table_names, source.variable_names) and not _casts(plan)
-    if plan.whole is not None or plan.out.left_out or not is_same:
+    if plan.whole is not None or unchanged(plan) != {*source.table_names, *source.variable_names}:
         return ""
     text = fingerprint_of(source, writing.meant).text
     trust.confirm(text)
     return text
 
 
-def _casts(plan: Conversion) -> bool:
-    """Say whether a value goes out in another dtype."""
-    tables = any(table.dtype != plan.source.written_dtype(table.source) for table in plan.out.tables)
-    return tables or any(v.dtype != plan.source.find_variable(v.source)[1].dtype for v in plan.out.variables)
+def unchanged(plan: Conversion) -> set[str]:
+    """Return the names of the tables and variables, or tensors, that go out as they were."""
+    opened = plan.whole or plan.source
+    same = {v.name for v in plan.out.variables if v.name == v.source and v.is_as(opened.find_variable(v.source)[1])}
+    return same | {t.name for t in plan.out.tables if t.is_as(plan.source.written_dtype(t.source))}
 
 
 def _compare(writing: Writing, target: Checkpoint, sketch: ContentSketch) -> None:

@@ -27,7 +27,7 @@ from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.converting.changes import Changes, LeftOut
 from edl_ckpt.core.converting.conversion import Conversion, Writing, plan_conversion
 from edl_ckpt.core.converting.maps import NameMap, with_tables
-from edl_ckpt.core.converting.proof import Proved, confirm_source, prove
+from edl_ckpt.core.converting.proof import Proved, confirm_source, prove, unchanged
 from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.model.versions import ShardFile, State, Version
@@ -52,7 +52,6 @@ class ConvertResult(WriteResult):
     """The fingerprints of the tables and variables that are what they were, by name."""
     overflowed: int = 0
     """Values that became infinite by a cast."""
-    needed: bool = True
     dry_run: bool = False
 
     def __repr__(self) -> str:
@@ -71,7 +70,6 @@ def convert_version(
     most_file_bytes: int | None = None,
     layout: str | None = None,
     keep_old: bool = False,
-    if_needed: bool = False,
     dry_run: bool = False,
     force: bool = False,
     purpose: str = "reshard",
@@ -82,10 +80,10 @@ def convert_version(
     """Write a version for so many ranks, by default as many as it has, in its own place or at an `output` location.
 
     `system` is by default its own; another one needs an output. `names` are a map of names, before the changes.
-    `most_file_bytes` is for safetensors, whose files have at most so many bytes. With `dry_run` nothing is written, and
-    with `if_needed` nothing where the version has so many ranks already. Raises RefusedError for a target that is
-    there, or that no version can replace; UnsupportedError for what the system cannot hold, and where files cannot be
-    written; EdlCkptError when the proof fails; and what `check_trust` raises unless `force` is set.
+    `most_file_bytes` is for safetensors, whose files have at most so many bytes. With `dry_run` nothing is written.
+    Raises RefusedError for a target that is there, or that no version can replace; UnsupportedError for what the system
+    cannot hold, and where files cannot be written; EdlCkptError when the proof fails; and what `check_trust` raises
+    unless `force` is set.
     """
     begin, version = time.perf_counter(), as_version(version)
     system, changes, job = system or version.layout.system, changes or Changes(), Job.here(workers, reporter=reporter)
@@ -93,8 +91,6 @@ def convert_version(
     new = _new_version(version, where, system, number, layout, in_place=output is None)
     new = replace(new, purpose=purpose, keep_old=keep_old, reporter=reporter)
     trust = check_trust(version, force=force, reporter=reporter)
-    if if_needed and output is None and ranks == version.ps_num and changes == Changes():
-        return _nothing_to_do(version, trust.forced)
     names = names or NameMap()
     changes = replace(changes, rename=(*names.rename.items(), *changes.rename))
     with open_checkpoint(version) as source:
@@ -141,53 +137,10 @@ def convert_version(
     )
 
 
-def _nothing_to_do(version: Version, forced: str | None) -> ConvertResult:
-    """Return the result for a version that has the ranks already."""
-    ranks, size_bytes = version.ps_num or 0, version.size_bytes
-    shards = tuple(ShardSummary(n, file.path, file.size_bytes, 0, 0) for n, file in enumerate(version.files))
-    return ConvertResult(
-        ref=version.ref,
-        output=version.location.url,
-        from_ps=ranks,
-        to_ps=ranks,
-        version=version.version,
-        size_bytes=size_bytes,
-        bytes_read=0,
-        bytes_written=0,
-        rows=0,
-        seconds=0.0,
-        peak_memory_bytes=peak_memory_bytes(),
-        fingerprint=version.fingerprint,
-        shards=shards,
-        forced=forced,
-        system=version.layout.system,
-        needed=False,
-    )
-
-
 def untouched(plan: Conversion, proved: Proved) -> dict[str, str]:
     """Return the fingerprints of what went out as it was, by name."""
-    source, parts = plan.source, {**proved.fingerprint.tables, **proved.fingerprint.variables}
-    if plan.whole is not None and plan.changes == Changes():
-        return {name: part.hex() for name, part in sorted(parts.items())}
-    dense = [
-        v for v in plan.out.variables if v.name == v.source and not _is_changed(plan, v.source, v.dtype.name, v.shape)
-    ]
-    tables = [
-        t
-        for t in plan.out.tables
-        if t.name == t.source
-        and t.leaves_out is None
-        and t.resize is None
-        and t.dtype == source.written_dtype(t.source)
-    ]
-    names = sorted([*(v.name for v in dense), *(t.name for t in tables)])
-    return {name: parts[name].hex() for name in names if name in parts}
-
-
-def _is_changed(plan: Conversion, name: str, dtype: str, shape: tuple[int, ...]) -> bool:
-    _, entry = (plan.whole or plan.source).find_variable(name)
-    return (entry.dtype.name, entry.shape) != (dtype, shape)
+    parts = {**proved.fingerprint.tables, **proved.fingerprint.variables}
+    return {name: parts[name].hex() for name in sorted(unchanged(plan)) if name in parts}
 
 
 def _new_version(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -38,9 +37,7 @@ class ToElasticDL(Destination):
 
     def lay_out(self, rows: Mapping[str, CountedRows]) -> None:
         """Lay out v4 shards."""
-        variables = [
-            PlacedVariable(v.name, v.dtype, v.shape, math.prod(v.shape) * v.dtype.itemsize) for v in self.out.variables
-        ]
+        variables = [PlacedVariable(v.name, v.dtype, v.shape, v.size_bytes) for v in self.out.variables]
         tables = [
             CountedTable(
                 replace(counted.table.info, initializer=counted.table.info.initializer or "uniform"),

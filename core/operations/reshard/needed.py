@@ -47,7 +47,7 @@ def find_resharded(
         return None
     forced = check_trust(made, force=force, reporter=reporter).forced
     with open_checkpoint(made) as checkpoint:
-        if not _WRITTEN.issuperset(shard.generation for shard in checkpoint.shards):
+        if made.is_elasticdl and not _WRITTEN.issuperset(shard.generation for shard in checkpoint.shards):
             return None
         if made is not version and _fingerprint(version, reporter) != _fingerprint(made, reporter):
             return None
@@ -78,7 +78,7 @@ def _result(checkpoint: Checkpoint, from_ps: int, forced: str | None, seconds: f
         ref=version.ref,
         output=version.location.url,
         from_ps=from_ps,
-        to_ps=len(shards),
+        to_ps=version.ps_num or 0,
         version=version.version,
         size_bytes=version.size_bytes,
         bytes_read=checkpoint.bytes_read,
