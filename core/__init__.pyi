@@ -17,9 +17,9 @@ from edl_ckpt.core.base.errors import ReplacedError as ReplacedError
 from edl_ckpt.core.base.errors import UnavailableError as UnavailableError
 from edl_ckpt.core.base.errors import UnsupportedError as UnsupportedError
 from edl_ckpt.core.base.errors import UsageError as UsageError
-from edl_ckpt.core.base.progress import SILENT as SILENT
-from edl_ckpt.core.base.progress import Progress as Progress
-from edl_ckpt.core.base.progress import Reporter as Reporter
+from edl_ckpt.core.base.job import SILENT as SILENT
+from edl_ckpt.core.base.job import Progress as Progress
+from edl_ckpt.core.base.job import Reporter as Reporter
 from edl_ckpt.core.catalog.experiment import Experiment as Experiment
 from edl_ckpt.core.catalog.experiment import Trial as Trial
 from edl_ckpt.core.catalog.experiment import list_experiment as list_experiment
@@ -36,9 +36,9 @@ from edl_ckpt.core.commit.repair.recovery import location_lock as location_lock
 from edl_ckpt.core.commit.repair.recovery import recover as recover
 from edl_ckpt.core.converting.changes import Changes as Changes
 from edl_ckpt.core.converting.changes import LeftOut as LeftOut
-from edl_ckpt.core.model.listings import Listing as Listing
 from edl_ckpt.core.model.tables import ShardIndex as ShardIndex
 from edl_ckpt.core.model.versions import CheckpointRef as CheckpointRef
+from edl_ckpt.core.model.versions import Listing as Listing
 from edl_ckpt.core.model.versions import State as State
 from edl_ckpt.core.model.versions import Version as Version
 from edl_ckpt.core.moving.settings import ReshardSettings as ReshardSettings
@@ -108,15 +108,15 @@ from edl_ckpt.core.operations.prune.retention import determined as determined
 from edl_ckpt.core.operations.report.results import LocationReport as LocationReport
 from edl_ckpt.core.operations.report.results import ReportLimits as ReportLimits
 from edl_ckpt.core.operations.report.survey import report_location as report_location
+from edl_ckpt.core.operations.reshard.execute import ReshardPlan as ReshardPlan
 from edl_ckpt.core.operations.reshard.execute import ReshardResult as ReshardResult
+from edl_ckpt.core.operations.reshard.execute import Survey as Survey
 from edl_ckpt.core.operations.reshard.execute import execute_reshard as execute_reshard
+from edl_ckpt.core.operations.reshard.execute import plan_reshard as plan_reshard
+from edl_ckpt.core.operations.reshard.execute import prepare_reshard as prepare_reshard
+from edl_ckpt.core.operations.reshard.execute import reshard_version as reshard_version
+from edl_ckpt.core.operations.reshard.execute import survey_ids as survey_ids
 from edl_ckpt.core.operations.reshard.needed import find_resharded as find_resharded
-from edl_ckpt.core.operations.reshard.plan import ReshardPlan as ReshardPlan
-from edl_ckpt.core.operations.reshard.plan import Survey as Survey
-from edl_ckpt.core.operations.reshard.plan import plan_reshard as plan_reshard
-from edl_ckpt.core.operations.reshard.plan import survey_ids as survey_ids
-from edl_ckpt.core.operations.reshard.prepare import prepare_reshard as prepare_reshard
-from edl_ckpt.core.operations.reshard.prepare import reshard_version as reshard_version
 from edl_ckpt.core.operations.save import Table as Table
 from edl_ckpt.core.operations.save import save_checkpoint as save_checkpoint
 from edl_ckpt.core.operations.stats import TensorStats as TensorStats
@@ -128,13 +128,13 @@ from edl_ckpt.core.operations.unlock import unlock as unlock
 from edl_ckpt.core.operations.usage import LocationUsage as LocationUsage
 from edl_ckpt.core.operations.usage import measure_usage as measure_usage
 from edl_ckpt.core.operations.verify.check import VerifyRun as VerifyRun
+from edl_ckpt.core.operations.verify.check import seal_version as seal_version
 from edl_ckpt.core.operations.verify.check import verify_and_seal as verify_and_seal
 from edl_ckpt.core.operations.verify.check import verify_version as verify_version
 from edl_ckpt.core.operations.verify.check import verify_versions as verify_versions
 from edl_ckpt.core.operations.verify.findings import Finding as Finding
 from edl_ckpt.core.operations.verify.findings import ValueSample as ValueSample
 from edl_ckpt.core.operations.verify.findings import VerifyResult as VerifyResult
-from edl_ckpt.core.operations.verify.seals import seal_version as seal_version
 from edl_ckpt.core.proof.fingerprint import Fingerprint as Fingerprint
 from edl_ckpt.core.proof.values import fingerprint_checkpoint as fingerprint_checkpoint
 from edl_ckpt.core.reading.parts import Part as Part
@@ -156,12 +156,12 @@ from edl_ckpt.core.storage.location import Location as Location
 from edl_ckpt.core.storage.location import LocationLike as LocationLike
 from edl_ckpt.core.training.background import PendingSave as PendingSave
 from edl_ckpt.core.training.background import SavedShard as SavedShard
+from edl_ckpt.core.training.content import ServerPart as ServerPart
 from edl_ckpt.core.training.content import TableBatches as TableBatches
+from edl_ckpt.core.training.content import partition as partition
 from edl_ckpt.core.training.objects.checkpoint import ObjectCheckpoint as ObjectCheckpoint
 from edl_ckpt.core.training.objects.checkpoint import list_variables as list_variables
 from edl_ckpt.core.training.objects.checkpoint import load_variable as load_variable
-from edl_ckpt.core.training.partition import ServerPart as ServerPart
-from edl_ckpt.core.training.partition import partition as partition
 from edl_ckpt.core.training.saver import CheckpointSaver as CheckpointSaver
 
 __all__ = [

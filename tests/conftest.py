@@ -20,7 +20,7 @@ from hypothesis import settings
 
 from checkpoints import save_large
 from edl_ckpt.cli.terminal.signals import ENDING
-from edl_ckpt.core.base.interruption import COMMIT
+from edl_ckpt.core.base.errors import COMMIT
 from edl_ckpt.core.kernel import bulk
 from examples import TIMES, UNCHECKED
 from places import GOLDEN
@@ -142,7 +142,7 @@ def processes() -> Iterator[Any]:
     pytest.importorskip("distributed")
     import dask
 
-    from edl_ckpt.core.base.progress import SILENT
+    from edl_ckpt.core.base.job import SILENT
     from edl_ckpt.core.cluster import connection
     from edl_ckpt.core.cluster.connection import connected
 
@@ -196,5 +196,5 @@ def tiny_stretches(small_parts: None, monkeypatch: pytest.MonkeyPatch) -> None:
     from bucket_parts import with_parts
 
     with_parts(monkeypatch, 8 << 10)
-    monkeypatch.setattr("edl_ckpt.core.moving.checkpoint.PIECE_BYTES", 4 << 10)
-    monkeypatch.setattr("edl_ckpt.core.moving.checkpoint.SMALL_TABLE_BYTES", 32 << 10)
+    monkeypatch.setattr("edl_ckpt.core.moving.source.PIECE_BYTES", 4 << 10)
+    monkeypatch.setattr("edl_ckpt.core.moving.source.SMALL_TABLE_BYTES", 32 << 10)

@@ -16,7 +16,7 @@ from edl_ckpt.core.operations.diff import HISTOGRAM_EDGES, diff_versions
 from edl_ckpt.core.operations.diff.results import TableDiff
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.base.progress import Reporter
+    from edl_ckpt.core.base.job import Reporter
     from edl_ckpt.core.model.versions import Version
     from edl_ckpt.core.operations.diff.results import DenseDiff, DiffResult
 

@@ -18,9 +18,8 @@ from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.sources.registry import is_uuid
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.base.progress import Reporter
-    from edl_ckpt.core.model.listings import Listing
-    from edl_ckpt.core.model.versions import Version
+    from edl_ckpt.core.base.job import Reporter
+    from edl_ckpt.core.model.versions import Listing, Version
     from edl_ckpt.core.operations.summary import CheckpointSummary
     from edl_ckpt.core.operations.verify.findings import VerifyResult
     from edl_ckpt.core.storage.location import Location

@@ -13,7 +13,7 @@ from edl_ckpt.core.operations.stats import TensorStats, tensor_stats
 
 if TYPE_CHECKING:
     from edl_ckpt.cli.browse.source import OpenVersion
-    from edl_ckpt.core.base.progress import Reporter
+    from edl_ckpt.core.base.job import Reporter
 
 _COLUMNS = (Column("what", "word", title=""), Column("number", "number", title="", worth=9), Column("", "bar"))
 _BAR = 60

@@ -22,8 +22,7 @@ from edl_ckpt.core.sources.systems import kinds_of
 
 if TYPE_CHECKING:
     from edl_ckpt.core.base.errors import EdlCkptError
-    from edl_ckpt.core.model.listings import Listing
-    from edl_ckpt.core.model.versions import CheckpointRef, Version
+    from edl_ckpt.core.model.versions import CheckpointRef, Listing, Version
     from edl_ckpt.core.storage.location import Location
 
 COMPARE = ScreenKey("", "enter", "compare", "open_row", "compare with the version under the cursor")

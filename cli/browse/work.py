@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from edl_ckpt.cli.browse import source
 from edl_ckpt.cli.options.common import attempted
 from edl_ckpt.core.base.errors import EdlCkptError
+from edl_ckpt.core.base.job import Progress
 from edl_ckpt.core.base.parallel import stop_when
-from edl_ckpt.core.base.progress import Progress
 from edl_ckpt.core.base.words import portion
 from edl_ckpt.core.storage.faults import error_of_system
 

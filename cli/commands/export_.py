@@ -85,7 +85,7 @@ def export_command(
     pipe or a device as OUTPUT is written into. When OUTPUT is stdout, the report goes to stderr.
     """
     from edl_ckpt.cli.render import export as render
-    from edl_ckpt.core.converting.maps import read_map
+    from edl_ckpt.core.converting.changes import read_map
     from edl_ckpt.core.operations.export import Selection, export_version, plan_export, write_map
     from edl_ckpt.core.storage.regular import descriptor_of
 

@@ -84,7 +84,7 @@ def _by_map(
 ) -> None:
     """Import a checkpoint with other names."""
     from edl_ckpt.cli.render import written
-    from edl_ckpt.core.converting.maps import read_map
+    from edl_ckpt.core.converting.changes import read_map
     from edl_ckpt.core.operations.convert import convert_version
     from edl_ckpt.core.sources.systems import ELASTICDL
 

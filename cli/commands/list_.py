@@ -14,7 +14,7 @@ from edl_ckpt.core.base.errors import EdlCkptError, UsageError
 from edl_ckpt.core.base.words import meant
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.model.listings import Listing
+    from edl_ckpt.core.model.versions import Listing
     from edl_ckpt.core.storage.location import Location
 
 
@@ -158,10 +158,9 @@ def _listings(
 
 def _listing(where: Location, grace_seconds: float) -> tuple[Listing, str]:
     """Return the listing of a location, and ''; of the directory of a version, that of its location, and its path."""
-    from edl_ckpt.core.base.progress import SILENT
+    from edl_ckpt.core.base.job import SILENT
     from edl_ckpt.core.catalog.listing import list_versions, resolve
-    from edl_ckpt.core.model.listings import Listing
-    from edl_ckpt.core.model.versions import CheckpointRef
+    from edl_ckpt.core.model.versions import CheckpointRef, Listing
 
     listing = list_versions(where, grace_seconds=grace_seconds)
     if listing.versions:

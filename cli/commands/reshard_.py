@@ -55,9 +55,8 @@ def reshard_command(
     """
     from edl_ckpt.cli.render import written
     from edl_ckpt.core.base.memory import keep_freed_memory
-    from edl_ckpt.core.operations.reshard.execute import execute_reshard
+    from edl_ckpt.core.operations.reshard.execute import execute_reshard, prepare_reshard
     from edl_ckpt.core.operations.reshard.needed import find_resharded
-    from edl_ckpt.core.operations.reshard.prepare import prepare_reshard
 
     keep_freed_memory()
     where = _where(output, out)

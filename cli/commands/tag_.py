@@ -16,7 +16,7 @@ from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.words import plural
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.model.listings import Listing
+    from edl_ckpt.core.model.versions import Listing
     from edl_ckpt.core.storage.location import Location
 
 _Words = Annotated[list[str], o.argument("REF TAG", "The version, and the tag.")]

@@ -16,7 +16,7 @@ from edl_ckpt.core.sources.elasticdl import peek
 from edl_ckpt.core.sources.elasticdl.peek import Budget, Names
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.model.listings import Listing
+    from edl_ckpt.core.model.versions import Listing
     from edl_ckpt.core.storage.location import Location
 
 REMOTE: Final = "EDL_CKPT_COMPLETE_REMOTE"
@@ -82,7 +82,7 @@ class RemotePlace:
 
     def names(self, version: str, *, variables: bool) -> Names:  # noqa: ARG002 - headers have both
         """Return the names in the headers of a version."""
-        from edl_ckpt.core.base.progress import SILENT
+        from edl_ckpt.core.base.job import SILENT
         from edl_ckpt.core.catalog.listing import resolve
         from edl_ckpt.core.model.versions import CheckpointRef
         from edl_ckpt.core.reading.reader import open_checkpoint

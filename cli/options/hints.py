@@ -9,8 +9,15 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli.options.usage import origin
-from edl_ckpt.core.base.errors import AuthError, EdlCkptError, NoSpaceError, NotFoundError, UnavailableError, UsageError
-from edl_ckpt.core.base.interruption import COMMIT
+from edl_ckpt.core.base.errors import (
+    COMMIT,
+    AuthError,
+    EdlCkptError,
+    NoSpaceError,
+    NotFoundError,
+    UnavailableError,
+    UsageError,
+)
 from edl_ckpt.core.base.words import abridged, closest, command, escaped
 
 if TYPE_CHECKING:
@@ -122,7 +129,7 @@ def _as_version(word: str, out: Output) -> str | None:
 
 def trials_hint(place: Location) -> str | None:
     """Return where the versions are, for a directory that has none and is above some; None when it is not."""
-    from edl_ckpt.core.base.progress import SILENT
+    from edl_ckpt.core.base.job import SILENT
     from edl_ckpt.core.catalog.below import locations_below
 
     try:
@@ -220,7 +227,7 @@ def is_named(ref: str | None, parsed: CheckpointRef, version: Version | None = N
 
 def check_named(ref: str | None, parsed: CheckpointRef, name: str, *rest: str) -> None:
     """Raise UsageError unless a reference names its version in words; `name` and `rest` are those of the command."""
-    from edl_ckpt.core.base.progress import SILENT
+    from edl_ckpt.core.base.job import SILENT
     from edl_ckpt.core.catalog.listing import resolve
 
     if is_named(ref, parsed):

@@ -12,7 +12,7 @@ from edl_ckpt.cli import __version__
 from edl_ckpt.cli.terminal.documents import picked
 from edl_ckpt.cli.terminal.tables import Cell, Column, Lines, Table, head, styled
 from edl_ckpt.core.base.words import counted, extra_hint
-from edl_ckpt.core.storage.facts import Fact, Verdict
+from edl_ckpt.core.storage.location import Fact, Verdict
 
 if TYPE_CHECKING:
     from edl_ckpt.core import StorageReport

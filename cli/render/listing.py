@@ -12,8 +12,7 @@ from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import Several, picked
 from edl_ckpt.cli.terminal.tables import PIPE, Bar, Cell, Column, Lines, Table, head, styled
 from edl_ckpt.core.base import words
-from edl_ckpt.core.model.listings import Listing
-from edl_ckpt.core.model.versions import State, Version
+from edl_ckpt.core.model.versions import Listing, State, Version
 from edl_ckpt.core.sources.elasticdl.loader import listed_crashes, mistaken
 from edl_ckpt.core.sources.systems import kinds_of, title_of
 

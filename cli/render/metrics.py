@@ -11,8 +11,7 @@ from edl_ckpt.cli.terminal.tables import Cell, Column, Lines, Table, head, style
 from edl_ckpt.core.base import words
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.catalog.listing import ranked
-from edl_ckpt.core.model.listings import Listing
-from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.model.versions import Listing, Version
 from edl_ckpt.core.state.metadata import mode_of
 
 if TYPE_CHECKING:

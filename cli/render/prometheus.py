@@ -13,7 +13,7 @@ from edl_ckpt.cli.terminal.text import escaped
 
 if TYPE_CHECKING:
     from edl_ckpt.cli.render.verify import Failed
-    from edl_ckpt.core.model.listings import Listing
+    from edl_ckpt.core.model.versions import Listing
     from edl_ckpt.core.operations.verify.findings import VerifyResult
 
 _ABOUT: Final = {

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.moving.settings import ReshardSettings
     from edl_ckpt.core.operations.convert import ConvertResult
     from edl_ckpt.core.operations.importing import ArraysPlan, ImportResult
-    from edl_ckpt.core.operations.reshard.execute import ReshardResult
-    from edl_ckpt.core.operations.reshard.plan import ReshardPlan
+    from edl_ckpt.core.operations.reshard.execute import ReshardPlan, ReshardResult
 
 
 def reshard_document(result: ReshardResult, *, dry_run: bool = False) -> dict[str, Any]:

@@ -17,9 +17,8 @@ from edl_ckpt.core.base.errors import EdlCkptError, IncompleteError, NotFoundErr
 from edl_ckpt.core.base.parallel import SMALL_READS, run_parallel
 from edl_ckpt.core.base.words import base_name
 from edl_ckpt.core.catalog.grouping import has_journal, is_of_interest, look_at
-from edl_ckpt.core.model.listings import Listing
 from edl_ckpt.core.model.seals import differing_sizes
-from edl_ckpt.core.model.versions import State, Version
+from edl_ckpt.core.model.versions import Listing, State, Version
 from edl_ckpt.core.sources.registry import version_named
 from edl_ckpt.core.state.index import Known, SealFacts, take_index
 from edl_ckpt.core.state.metadata import LocationMetadata, is_unread, read_metadata, unread_fault

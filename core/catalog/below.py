@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Iterator
 
 from edl_ckpt.core.base.errors import EdlCkptError
-from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.sources.registry import is_own_name, version_named

@@ -18,8 +18,7 @@ from edl_ckpt.core.base.words import counted, describe, escaped, meant
 from edl_ckpt.core.catalog.below import versions_among
 from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.listing import GRACE_SECONDS, common_modes, list_versions, ranked
-from edl_ckpt.core.model.listings import Listing
-from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.model.versions import Listing, Version
 from edl_ckpt.core.state.metadata import mode_of, rank
 from edl_ckpt.core.storage import Location, LocationLike, Store
 

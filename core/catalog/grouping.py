@@ -8,8 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from edl_ckpt.core.catalog.remembered import SmallReads
-from edl_ckpt.core.model.listings import ForeignEntry, Listing
-from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.model.versions import ForeignEntry, Listing, Version
 from edl_ckpt.core.sources import registry
 from edl_ckpt.core.sources.elasticdl.loader import elasticdl_version
 from edl_ckpt.core.sources.interface import FlatListing, Source

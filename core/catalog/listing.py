@@ -17,17 +17,16 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from edl_ckpt.core.base.errors import EdlCkptError, IncompleteError, LockedError, NotFoundError, UsageError
-from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.words import closest, command, meant, neighbours
 from edl_ckpt.core.catalog import cards  # noqa: F401 - registers how notebooks show versions and listings
 from edl_ckpt.core.catalog.annotated import listed_metadata, one_of_many, with_metadata
 from edl_ckpt.core.catalog.files import directory_alone, named_file, named_step, open_location
 from edl_ckpt.core.catalog.grouping import grouped, has_journal, is_of_interest, journals_among
 from edl_ckpt.core.catalog.runs import with_mixture
-from edl_ckpt.core.catalog.swaps import Settling
+from edl_ckpt.core.catalog.snapshot import Settling
 from edl_ckpt.core.catalog.uuids import read_uuid_metadata, with_uuid
-from edl_ckpt.core.model.listings import Listing
-from edl_ckpt.core.model.versions import CheckpointRef, State, Version
+from edl_ckpt.core.model.versions import CheckpointRef, Listing, State, Version
 from edl_ckpt.core.sources.registry import is_own_name, version_named
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS

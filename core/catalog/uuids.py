@@ -16,8 +16,7 @@ from edl_ckpt.core.base.errors import EdlCkptError, RefusedError, UnavailableErr
 from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.base.words import command
 from edl_ckpt.core.catalog.remembered import read_small
-from edl_ckpt.core.model.listings import Listing
-from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.model.versions import Listing, Version
 from edl_ckpt.core.state.document import MAX_VALUE_DEPTH, is_deep, parse_document
 from edl_ckpt.core.state.metadata import MAX_USER_BYTES, unread_fault
 from edl_ckpt.core.storage import Location

@@ -15,9 +15,8 @@ from typing import Any, Final, TypeAlias
 
 from edl_ckpt.core.base.errors import UnavailableError, UnsupportedError, UsageError
 from edl_ckpt.core.base.ids import new_id
-from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
 from edl_ckpt.core.base.parallel import Executor, Threads, default_workers
-from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import abridged, size
 from edl_ckpt.core.cluster import worker
 from edl_ckpt.core.cluster.connection import START_WORKERS, connected
@@ -30,7 +29,7 @@ from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.location import OPEN_OPTIONS, Location
 from edl_ckpt.core.storage.meeting import SharedDirectory, SharedPrefix
-from edl_ckpt.core.storage.trees import made_directory
+from edl_ckpt.core.storage.regular import made_directory
 
 ExecutorLike: TypeAlias = Executor | Any
 """What the public functions take: an executor, or a `distributed.Client`."""

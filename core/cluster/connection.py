@@ -17,7 +17,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from edl_ckpt.core.base.errors import NotFoundError, UnavailableError, UnsupportedError, UsageError
-from edl_ckpt.core.base.progress import Reporter
+from edl_ckpt.core.base.job import Reporter
 from edl_ckpt.core.base.words import extra_hint
 from edl_ckpt.core.state.document import MAX_BYTES, parse_document
 from edl_ckpt.core.storage.faults import storage_errors

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from edl_ckpt.core.base.errors import EdlCkptError
-from edl_ckpt.core.base.progress import Reporter
+from edl_ckpt.core.base.job import Reporter
 from edl_ckpt.core.commit.deletion.removal import NoTrash
 from edl_ckpt.core.commit.deletion.trash import Trash
 from edl_ckpt.core.commit.interface import LockedLocation, NewVersion, VersionOutput
@@ -21,7 +21,7 @@ from edl_ckpt.core.state.document import is_newer, schema_at_head
 from edl_ckpt.core.state.paths import META_DIR, metadata_owner
 from edl_ckpt.core.storage import LocalStore, ObjectStore
 from edl_ckpt.core.storage.beneath import ForeignError
-from edl_ckpt.core.storage.facts import Fact
+from edl_ckpt.core.storage.location import Fact
 
 
 @dataclass(frozen=True, slots=True)

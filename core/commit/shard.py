@@ -17,9 +17,9 @@ from types import TracebackType
 from typing import Final, Self
 
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError
-from edl_ckpt.core.base.progress import Reporter
+from edl_ckpt.core.base.job import Reporter
 from edl_ckpt.core.commit.publish.staging import Staging
-from edl_ckpt.core.model.layouts import Layout
+from edl_ckpt.core.model.versions import Layout
 from edl_ckpt.core.sources.elasticdl.target import numbers_among
 from edl_ckpt.core.sources.registry import shard_named
 from edl_ckpt.core.state.document import check_schema, schema_at_head
@@ -27,13 +27,12 @@ from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.paths import notes_dir, seal_file
 from edl_ckpt.core.state.shard_note import EARLIER, NoteName, ShardNote, note_bytes, note_names, run_digest
 from edl_ckpt.core.storage import LocalStore, ObjectStore
-from edl_ckpt.core.storage.access import Access
 from edl_ckpt.core.storage.beneath import Directory
-from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.faults import Access, storage_errors
 from edl_ckpt.core.storage.files import Flusher, PreallocatedFile
 from edl_ckpt.core.storage.interface import ObjectStat, ObjectWriter, Sink
 from edl_ckpt.core.storage.local import file_mark
-from edl_ckpt.core.storage.trees import made_directory
+from edl_ckpt.core.storage.regular import made_directory
 
 _ATTEMPTS: Final = 20
 SHARD_PURPOSE: Final = "save a shard"

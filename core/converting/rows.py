@@ -14,9 +14,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.job import Job, Reporter
 from edl_ckpt.core.base.parallel import run_all, run_parallel
-from edl_ckpt.core.base.progress import Reporter
 from edl_ckpt.core.converting.changes import OutTable
 from edl_ckpt.core.kernel import bulk, routing
 from edl_ckpt.core.model.dtypes import DType

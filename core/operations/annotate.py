@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, RefusedError
-from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.words import command
 from edl_ckpt.core.catalog.files import check_in_location
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, list_versions

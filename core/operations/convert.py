@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from edl_ckpt.core.base.errors import RefusedError, UnsupportedError
-from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
 from edl_ckpt.core.base.memory import peak_memory_bytes
-from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import base_name, command, describe, escaped
 from edl_ckpt.core.catalog.files import alone_at
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed
@@ -24,14 +23,13 @@ from edl_ckpt.core.commit.interface import NewVersion, Written
 from edl_ckpt.core.commit.kinds import kind_of
 from edl_ckpt.core.commit.publish.disk import replaces_link
 from edl_ckpt.core.commit.repair.recovery import location_lock
-from edl_ckpt.core.converting.changes import Changes, LeftOut
+from edl_ckpt.core.converting.changes import Changes, LeftOut, NameMap, with_tables
 from edl_ckpt.core.converting.conversion import Conversion, Writing, plan_conversion
-from edl_ckpt.core.converting.maps import NameMap, with_tables
 from edl_ckpt.core.converting.proof import Proved, confirm_source, prove, unchanged
 from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.model.versions import ShardFile, State, Version
-from edl_ckpt.core.moving.version import WriteResult
+from edl_ckpt.core.moving.tasks import WriteResult
 from edl_ckpt.core.proof.trust import Trust, check_trust
 from edl_ckpt.core.reading.reader import open_checkpoint
 from edl_ckpt.core.sources.elasticdl.target import DESIGN

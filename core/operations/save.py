@@ -11,18 +11,22 @@ import numpy.typing as npt
 
 from edl_ckpt.core.base.arrays import Array, as_array, as_bytes, as_ids, dtype_name
 from edl_ckpt.core.base.errors import UsageError
-from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.parallel import default_workers, run_parallel
-from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import describe, escaped
 from edl_ckpt.core.catalog.target import Target, free_target
 from edl_ckpt.core.commit.interface import written_version
 from edl_ckpt.core.kernel.bulk import I64
 from edl_ckpt.core.model.dtypes import dtype_named
 from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.operations.importing.array_data import ArrayData
-from edl_ckpt.core.operations.importing.source import ImportedTable, NamedArrays, execute_import, prepare_import
+from edl_ckpt.core.operations.importing.source import (
+    ArrayData,
+    ImportedTable,
+    NamedArrays,
+    execute_import,
+    prepare_import,
+)
 from edl_ckpt.core.sources.elasticdl.target import check_ps_num
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import LocationLike

@@ -6,7 +6,7 @@ import os
 from functools import partial
 
 from edl_ckpt.core.base.errors import RefusedError
-from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.words import command
 from edl_ckpt.core.catalog.listing import command_to_keep, list_versions, shared_tags
 from edl_ckpt.core.catalog.target import apart, layouts_at

@@ -13,8 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError
-from edl_ckpt.core.base.job import Job
-from edl_ckpt.core.base.packing import together
+from edl_ckpt.core.base.job import Job, together
 from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.base.words import base_name
 from edl_ckpt.core.model.seals import PackedChunks, Seal, SealedShard, now_text

@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import xxhash
 
-from edl_ckpt.core.base.job import FunctionWork, Job
-from edl_ckpt.core.base.packing import near, together
+from edl_ckpt.core.base.job import FunctionWork, Job, near, together
 from edl_ckpt.core.base.parallel import Advance, run_parallel
 from edl_ckpt.core.model.seals import Chunk, PackedChunks, Seal, SealedShard, now_text
 from edl_ckpt.core.model.tables import Extent, ShardIndex

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnavailableError, UnsupportedError
 from edl_ckpt.core.base.ids import user_name
-from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.words import command
 from edl_ckpt.core.catalog.runs import mixture
 from edl_ckpt.core.model.seals import Override, Seal, describe_change, now_text

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.base.errors import CorruptError
-from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.words import counted, describe, escaped
 from edl_ckpt.core.kernel.bulk import I64
 from edl_ckpt.core.kernel.placement import owners

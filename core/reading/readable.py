@@ -16,7 +16,7 @@ from edl_ckpt.core.base.errors import (
     ReplacedError,
     UnavailableError,
 )
-from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.words import abridged
 from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.catalog.runs import mixed_runs

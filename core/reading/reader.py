@@ -23,18 +23,16 @@ from edl_ckpt.core.base.errors import (
     ReplacedError,
     UsageError,
 )
-from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
 from edl_ckpt.core.base.memory import check_memory
 from edl_ckpt.core.base.notebook import Bytes, card, shape_words, table
 from edl_ckpt.core.base.parallel import run_all
-from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import abridged, command, counted, describe, escaped, meant, missing_shards, size
 from edl_ckpt.core.catalog import listing as catalog
 from edl_ckpt.core.catalog.runs import mixed_runs
 from edl_ckpt.core.model.dtypes import DType
-from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import DenseEntry, Extent, ShardIndex, TableEntry, table_dtype
-from edl_ckpt.core.model.versions import ShardFile, State, Version
+from edl_ckpt.core.model.versions import Placement, ShardFile, State, Version
 from edl_ckpt.core.reading.blocks import read_elements
 from edl_ckpt.core.reading.gather import Gathering, MisplacedError, Server
 from edl_ckpt.core.reading.names import slots_of, whole_name

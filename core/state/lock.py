@@ -19,8 +19,8 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeAlias, TypeVar
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError
+from edl_ckpt.core.base.job import Reporter
 from edl_ckpt.core.base.parallel import impatient
-from edl_ckpt.core.base.progress import Reporter
 from edl_ckpt.core.base.words import command
 from edl_ckpt.core.state.aside import set_aside
 from edl_ckpt.core.state.holder import Holder, LostLockError, lost_lock, provable

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, TypeGuard
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, UnsupportedError
-from edl_ckpt.core.storage.facts import Fact
 from edl_ckpt.core.storage.faults import Fault, error_of_call, storage_errors
-from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.storage.location import Fact, Location
 
 if TYPE_CHECKING:
     from edl_ckpt.core.storage.parts import PartMemory

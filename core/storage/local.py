@@ -10,13 +10,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import IO, Final
 
-from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError
-from edl_ckpt.core.base.interruption import COMMIT
+from edl_ckpt.core.base.errors import COMMIT, EdlCkptError, LockedError, NotFoundError
 from edl_ckpt.core.storage.beneath import Directory, ForeignError, kind_of
-from edl_ckpt.core.storage.facts import Fact
 from edl_ckpt.core.storage.faults import Fault, storage_errors
 from edl_ckpt.core.storage.interface import SMALL_BYTES, Entry, Inside, ObjectStat, OnDisk, Properties, RangeReader
-from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.storage.location import Fact, Location
 from edl_ckpt.core.storage.mounts import disk_facts
 
 _ATTEMPTS: Final = 3

@@ -2,10 +2,13 @@
 
 It is made once, by the command line or by the caller of the library, and travels with listings, versions and plans.
 Options may hold credentials, so they never appear in `repr`, in a message or in a plan.
+
+What a storage can do, as facts for people: each with a verdict, and what is slower or weaker without it.
 """
 
 from __future__ import annotations
 
+import enum
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -170,3 +173,34 @@ class Location:
 
 LocationLike: TypeAlias = Location | str | os.PathLike[str]
 """What the public functions take for a location: a location, or a path or URL without storage options."""
+
+
+class Verdict(enum.StrEnum):
+    """What a fact means for the commands."""
+
+    FINE = "fine"
+    WEAKER = "weaker"
+    """Commands work, and something is slower or less safe."""
+    BROKEN = "broken"
+    """Commands fail."""
+    UNKNOWN = "unknown"
+    """It was not tried, or the storage does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One property: its name, what was found, and why that matters, '' where nothing follows from it."""
+
+    name: str
+    value: str
+    verdict: Verdict = Verdict.FINE
+    why: str = ""
+
+
+def yes(name: str, why: str, *, able: bool, verdict: Verdict = Verdict.WEAKER) -> Fact:
+    """Return the fact of something that a storage can or cannot do; `why` is what follows where it cannot.
+
+    >>> yes("rename", "no trash", able=True), yes("rename", "no trash", able=False).why
+    (Fact(name='rename', value='yes', verdict=<Verdict.FINE: 'fine'>, why=''), 'no trash')
+    """
+    return Fact(name, "yes") if able else Fact(name, "no", verdict, why)

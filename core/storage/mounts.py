@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from typing import Final
 
 from edl_ckpt.core.base.words import extra_hint, size
-from edl_ckpt.core.storage.facts import Fact, Verdict
 from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.location import Fact, Verdict
 
 _MOUNTS: Final = "/proc/self/mountinfo"
 _OCTAL: Final = re.compile(r"\\([0-7]{3})")

@@ -3,6 +3,8 @@
 Devices and sockets are refused for the same reasons. A link counts as what it leads to. Streams are outputs that are no
 files: open descriptors, pipes and character devices; written into, and never replaced. A pipe that nobody reads is
 refused, because to open it would take until somebody does.
+
+Making and removing whole directories.
 """
 
 from __future__ import annotations
@@ -10,13 +12,16 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import stat
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import IO, Any, Final
 
 from edl_ckpt.core.base.errors import NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.local import is_gone
 
 STDOUT: Final = "/dev/stdout"
 _NAMED: Final = {STDOUT: 1, "/dev/stderr": 2}
@@ -145,3 +150,43 @@ def _open_pipe(path: str) -> int:
         else:
             os.set_blocking(fd, True)
             return fd
+
+
+def remove_tree(path: str) -> None:
+    """Remove a directory with its content, or anything else of that name without opening it; errors are ignored.
+
+    `shutil.rmtree` opens what it is given, and so waits for ever at a pipe.
+    """
+    with suppress(OSError):
+        if stat.S_ISDIR(os.lstat(path).st_mode):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            os.unlink(path)
+
+
+@contextmanager
+def made_directory(path: str | None, *, keep: bool = True) -> Iterator[None]:
+    """Make a directory and those above it; at the end remove those that were made and are empty.
+
+    Those that a block has made without an error stay, unless `keep` is False.
+    """
+    missing: list[str] = []
+    above = os.path.abspath(path) if path is not None else ""
+    while above and is_gone(above):
+        missing.append(above)
+        above = os.path.dirname(above)
+    if path is not None:
+        with storage_errors(path):
+            try:
+                os.makedirs(path, exist_ok=True)
+            except FileExistsError:  # `makedirs` takes any error in looking at it for a file in its place
+                os.listdir(path)
+    stay = False
+    try:
+        yield
+        stay = keep
+    finally:
+        if not stay:
+            with suppress(OSError):
+                for folder in missing:
+                    os.rmdir(folder)

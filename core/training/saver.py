@@ -17,8 +17,8 @@ from typing import Final, Self
 
 from edl_ckpt.core.base.arrays import Array
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NoSpaceError, UsageError
+from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.numbers import whole_number
-from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.commit.kinds import kind_of
 from edl_ckpt.core.commit.repair.notes import note_names_now

@@ -19,10 +19,9 @@ from pathlib import PurePosixPath
 from types import TracebackType
 from typing import Final, Self
 
-from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, RefusedError, UnsupportedError
+from edl_ckpt.core.base.errors import COMMIT, CorruptError, EdlCkptError, RefusedError, UnsupportedError
 from edl_ckpt.core.base.ids import kernel_id
-from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.base.progress import Reporter
+from edl_ckpt.core.base.job import Reporter
 from edl_ckpt.core.base.words import command
 from edl_ckpt.core.commit.deletion.records import META, write_record
 from edl_ckpt.core.commit.interface import (
@@ -46,9 +45,8 @@ from edl_ckpt.core.state.document import MAX_SUMS_BYTES
 from edl_ckpt.core.state.metadata import Drafts
 from edl_ckpt.core.state.paths import JOURNAL, META_DIR, TRASH_DIR, is_document, resumable_stage, seal_file
 from edl_ckpt.core.state.seal import seal_bytes
-from edl_ckpt.core.storage.access import Access
 from edl_ckpt.core.storage.beneath import Directory
-from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.faults import Access, storage_errors
 from edl_ckpt.core.storage.files import NEW, Flusher, PreallocatedFile
 from edl_ckpt.core.storage.interface import Sink
 from edl_ckpt.core.storage.local import LocalStore

@@ -17,10 +17,10 @@ from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.commit.publish.staging import Staging, remove_empty_state
 from edl_ckpt.core.state.paths import STAGE_DIR
 from edl_ckpt.core.storage.beneath import Directory
-from edl_ckpt.core.storage.facts import Fact, Verdict, yes
 from edl_ckpt.core.storage.files import allocate
 from edl_ckpt.core.storage.interface import ObjectStore
 from edl_ckpt.core.storage.local import LocalStore
+from edl_ckpt.core.storage.location import Fact, Verdict, yes
 
 _PAGE: Final = 4096
 _SLOW_FLUSH_SECONDS: Final = 0.2

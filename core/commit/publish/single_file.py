@@ -9,19 +9,16 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final, Self
 
-from edl_ckpt.core.base.errors import EdlCkptError, RefusedError
+from edl_ckpt.core.base.errors import COMMIT, EdlCkptError, RefusedError
 from edl_ckpt.core.base.ids import new_id
-from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.state.owner import is_presumed_dead, owner_in
-from edl_ckpt.core.storage.access import Access
-from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.faults import Access, storage_errors
 from edl_ckpt.core.storage.files import exchange_names, flush_path, rename_new
 from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter, has_parts
 from edl_ckpt.core.storage.local import LocalReader, is_gone, is_there
 from edl_ckpt.core.storage.parts import PartMemory, least_part
-from edl_ckpt.core.storage.regular import check_target
-from edl_ckpt.core.storage.trees import remove_tree
+from edl_ckpt.core.storage.regular import check_target, remove_tree
 
 _OLD: Final = ".old"
 _WORK: Final = ".work"

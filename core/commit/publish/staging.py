@@ -17,9 +17,8 @@ from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError
 from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.state.owner import NO_LOCKS, OWNER_FILE, Signature, format_owner, read_owner
 from edl_ckpt.core.state.paths import JOURNAL, META_DIR, NOTES_DIR, STAGE_DIR, STATE_DIR, TRASH_DIR
-from edl_ckpt.core.storage.access import inherit_as
 from edl_ckpt.core.storage.beneath import Directory, close_read
-from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.faults import inherit_as, storage_errors
 from edl_ckpt.core.storage.files import check_space
 
 _ATTEMPTS: Final = 50

@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, UsageError
-from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.errors import COMMIT, EdlCkptError, NotFoundError, UsageError
+from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.words import describe, escaped
 from edl_ckpt.core.catalog.files import directory_alone
 from edl_ckpt.core.commit.interface import LockedLocation
@@ -30,7 +29,7 @@ from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS, holding, open_lock
 from edl_ckpt.core.state.paths import STATE_DIR
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
 from edl_ckpt.core.storage.beneath import ForeignError
-from edl_ckpt.core.storage.trees import made_directory
+from edl_ckpt.core.storage.regular import made_directory
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,7 @@ from typing import Final
 from edl_ckpt.core.converting.destinations.bundle import ToBundle
 from edl_ckpt.core.converting.destinations.dcp import ToDcp
 from edl_ckpt.core.converting.destinations.elasticdl import ToElasticDL
-from edl_ckpt.core.converting.destinations.interface import Destination
-from edl_ckpt.core.converting.destinations.raw import ToDynamicemb, ToTfra
+from edl_ckpt.core.converting.destinations.interface import Destination, ToDynamicemb, ToTfra
 from edl_ckpt.core.converting.destinations.safetensors import ToSafetensors
 
 DESTINATIONS: Final[Mapping[str, type[Destination]]] = {

@@ -10,10 +10,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from edl_ckpt.core.base.job import FunctionWork
-from edl_ckpt.core.base.packing import together
+from edl_ckpt.core.base.job import WARNINGS, FunctionWork, Reporter, together
 from edl_ckpt.core.base.parallel import Advance
-from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.catalog.listing import VersionLike, as_version
 from edl_ckpt.core.cluster.choice import ExecutorLike, job_of
 from edl_ckpt.core.operations.diff.comparison import RowOptions, diff_dense

@@ -17,8 +17,7 @@ import numpy.typing as npt
 from edl_ckpt.core.operations.diff.results import HISTOGRAM_EDGES, DenseDiff, RowChange, TableDiff
 from edl_ckpt.core.reading.blocks import read_elements
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.sorting.partition import TablePart
-from edl_ckpt.core.sorting.small import SmallTable
+from edl_ckpt.core.sorting.partition import SmallTable, TablePart
 
 _ELEMENTS_AT_ONCE: Final = 1 << 15
 """Elements that are compared at a time: the arrays that are made of them stay in the cache."""

@@ -17,21 +17,18 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.base.job import FunctionWork, Job
-from edl_ckpt.core.base.packing import together
+from edl_ckpt.core.base.job import Counted, FunctionWork, Job, together
 from edl_ckpt.core.base.parallel import Advance, run_parallel
-from edl_ckpt.core.base.progress import Counted
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.placement import misplaced
-from edl_ckpt.core.model.layouts import Placement
+from edl_ckpt.core.model.versions import Placement
 from edl_ckpt.core.operations.diff.comparison import RowOptions, TableComparison
 from edl_ckpt.core.operations.diff.results import TableDiff
 from edl_ckpt.core.reading.blocks import IdPiece, read_piece
 from edl_ckpt.core.reading.picklable import CheckpointValue
 from edl_ckpt.core.reading.pieces import count_rows, id_pieces, ids_at
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.sorting.partition import PartitionedTable, by_hash, parts_needed
-from edl_ckpt.core.sorting.small import read_tables
+from edl_ckpt.core.sorting.partition import PartitionedTable, by_hash, parts_needed, read_tables
 
 PART_BYTES: Final = 8 << 20
 """Values and ids of a part."""

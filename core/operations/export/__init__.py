@@ -10,10 +10,10 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.catalog.listing import VersionLike, as_version
 from edl_ckpt.core.cluster.choice import ExecutorLike
-from edl_ckpt.core.converting.maps import NameMap, template
+from edl_ckpt.core.converting.changes import NameMap, template
 from edl_ckpt.core.operations.export.content.selection import Selection
 from edl_ckpt.core.operations.export.formats import FORMATS, guess_format, requested
 from edl_ckpt.core.operations.export.interface import (

@@ -11,11 +11,11 @@ from typing import ClassVar, Final, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.parallel import default_workers, run_parallel
-from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import counted, describe, escaped
 from edl_ckpt.core.cluster.executor import ClusterExecutor
-from edl_ckpt.core.converting.maps import NameMap
+from edl_ckpt.core.converting.changes import NameMap
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export.content.selection import Selection

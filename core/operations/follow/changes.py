@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from edl_ckpt.core.base.words import counted
-from edl_ckpt.core.model.listings import Listing
-from edl_ckpt.core.model.versions import ShardFile, State, Version
+from edl_ckpt.core.model.versions import Listing, ShardFile, State, Version
 
 
 class EventKind(enum.StrEnum):

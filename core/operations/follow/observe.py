@@ -14,12 +14,10 @@ from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Self
 
-from edl_ckpt.core.base.errors import EdlCkptError, LockedError, UnavailableError, UsageError
-from edl_ckpt.core.base.interruption import WHOLE
-from edl_ckpt.core.base.progress import Reporter
+from edl_ckpt.core.base.errors import WHOLE, EdlCkptError, LockedError, UnavailableError, UsageError
+from edl_ckpt.core.base.job import Reporter
 from edl_ckpt.core.catalog.snapshot import Snapshots
-from edl_ckpt.core.model.listings import Listing
-from edl_ckpt.core.model.versions import ShardFile, Version
+from edl_ckpt.core.model.versions import Listing, ShardFile, Version
 from edl_ckpt.core.operations.follow.changes import Health, HealthCheck
 from edl_ckpt.core.reading.readable import read_fault
 from edl_ckpt.core.state.metadata import is_unread

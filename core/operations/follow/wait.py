@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.numbers import whole_number
-from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import counted, describe, escaped
 from edl_ckpt.core.catalog.listing import listed_mode, ranked
-from edl_ckpt.core.model.listings import Listing
-from edl_ckpt.core.model.versions import ShardFile, State, Version
+from edl_ckpt.core.model.versions import Listing, ShardFile, State, Version
 from edl_ckpt.core.operations.follow.changes import Health, HealthCheck, SeenVersion, why_unfinished
 from edl_ckpt.core.operations.follow.observe import CLOCK, Clock, Observer
 from edl_ckpt.core.storage.location import Location, LocationLike

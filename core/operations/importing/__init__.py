@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 
 from edl_ckpt.core.base.errors import CorruptError
-from edl_ckpt.core.base.job import Job
-from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
 from edl_ckpt.core.catalog.files import directory_alone, named_file
 from edl_ckpt.core.catalog.listing import (
     VersionLike,
@@ -25,17 +24,15 @@ from edl_ckpt.core.catalog.listing import (
 )
 from edl_ckpt.core.catalog.target import Target, free_target
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_source, check_target, job_of
-from edl_ckpt.core.converting.maps import NameMap, read_map
+from edl_ckpt.core.converting.changes import NameMap, read_map
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.moving.settings import ReshardSettings
 from edl_ckpt.core.operations.importing.archives import check_members
-from edl_ckpt.core.operations.importing.array_data import value_of
 from edl_ckpt.core.operations.importing.arrays import ARRAY_ENDINGS, ArraySource
 from edl_ckpt.core.operations.importing.bundles import SYSTEM
 from edl_ckpt.core.operations.importing.names import assign_names
-from edl_ckpt.core.operations.importing.source import ArraysPlan, ImportResult, execute_import, prepare_import
-from edl_ckpt.core.operations.reshard.plan import ReshardPlan
-from edl_ckpt.core.operations.reshard.prepare import prepare_reshard, reshard_version
+from edl_ckpt.core.operations.importing.source import ArraysPlan, ImportResult, execute_import, prepare_import, value_of
+from edl_ckpt.core.operations.reshard.execute import ReshardPlan, prepare_reshard, reshard_version
 from edl_ckpt.core.sources.elasticdl.target import DESIGN, check_ps_num
 from edl_ckpt.core.sources.registry import directory_named, is_uuid
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS

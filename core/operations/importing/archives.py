@@ -21,11 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
-from edl_ckpt.core.base.job import FunctionWork, Job
-from edl_ckpt.core.base.packing import packed
+from edl_ckpt.core.base.job import FunctionWork, Job, packed
 from edl_ckpt.core.base.parallel import Advance
 from edl_ckpt.core.kernel.checksums import combined_crc32
-from edl_ckpt.core.operations.importing.array_data import FileExtent
+from edl_ckpt.core.operations.importing.source import FileExtent
 from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES
 from edl_ckpt.core.reading.picklable import FileValue
 from edl_ckpt.core.sources.elasticdl.target import why_impossible

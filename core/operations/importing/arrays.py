@@ -22,8 +22,8 @@ from edl_ckpt.core.base.json_objects import parse_object
 from edl_ckpt.core.model.dtypes import DTYPES, DType, dtype_named
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export.formats.arrays import INDEX, SHARDED
-from edl_ckpt.core.operations.export.formats.bundles import CHECKPOINT_PREFIX
 from edl_ckpt.core.operations.export.formats.frameworks import (
+    CHECKPOINT_PREFIX,
     METADATA_FILE,
     PARQUET,
     dense_directory,
@@ -38,7 +38,6 @@ from edl_ckpt.core.operations.importing.archives import (
     npy_header,
     unpacked,
 )
-from edl_ckpt.core.operations.importing.array_data import ArrayData, FileExtent, joined, naming
 from edl_ckpt.core.operations.importing.bundles import arrays_of, bundle_at, names_of
 from edl_ckpt.core.operations.importing.frameworks import (
     Found,
@@ -46,6 +45,7 @@ from edl_ckpt.core.operations.importing.frameworks import (
     read_parquet,
     read_torch,
 )
+from edl_ckpt.core.operations.importing.source import ArrayData, FileExtent, joined, naming
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Forms
 from edl_ckpt.core.reading.reader import open_checkpoint
 from edl_ckpt.core.sources.safetensors.header import MAX_HEADER_BYTES, read_header

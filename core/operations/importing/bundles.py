@@ -11,13 +11,13 @@ from contextlib import suppress
 from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError
-from edl_ckpt.core.base.progress import SILENT
+from edl_ckpt.core.base.job import SILENT
 from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.listing import parse_ref, resolve
 from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.model.tables import Encoding
 from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.operations.importing.array_data import ArrayData, joined
+from edl_ckpt.core.operations.importing.source import ArrayData, joined
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.storage.location import Location
 

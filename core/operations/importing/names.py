@@ -8,11 +8,9 @@ from typing import Any, Final
 
 from edl_ckpt.core.base.errors import NotFoundError, UnsupportedError, UsageError
 from edl_ckpt.core.base.words import meant
-from edl_ckpt.core.converting.changes import new_names
-from edl_ckpt.core.converting.maps import ROWS, NameMap
-from edl_ckpt.core.operations.importing.array_data import ArrayData, row_numbers
+from edl_ckpt.core.converting.changes import ROWS, NameMap, new_names
 from edl_ckpt.core.operations.importing.arrays import ArraySource
-from edl_ckpt.core.operations.importing.source import ImportedTable, NamedArrays
+from edl_ckpt.core.operations.importing.source import ArrayData, ImportedTable, NamedArrays, row_numbers
 from edl_ckpt.core.sources.elasticdl.target import MAX_DIM
 
 _INTEGERS: Final = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"}

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from edl_ckpt.core.base.errors import EdlCkptError, RefusedError, UsageError
-from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.words import counted, describe, size
 from edl_ckpt.core.catalog.listing import GRACE_SECONDS, list_versions
 from edl_ckpt.core.commit.deletion.removal import Purge

@@ -16,14 +16,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError, UsageError
+from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.notebook import Bytes, card, table
-from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import abridged, command, counted, describe, escaped, meant, neighbours, size
 from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.listing import check_one, common_modes, list_versions
 from edl_ckpt.core.commit.repair.recovery import location_lock
-from edl_ckpt.core.model.listings import Listing
-from edl_ckpt.core.model.versions import State, Version
+from edl_ckpt.core.model.versions import Listing, State, Version
 from edl_ckpt.core.operations.prune.guards import (
     NEWEST,
     NO_EXCEPTIONS,

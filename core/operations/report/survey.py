@@ -20,11 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.base.errors import EdlCkptError, UnavailableError, UsageError
-from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.catalog.listing import list_versions, ranked
-from edl_ckpt.core.model.listings import Listing
-from edl_ckpt.core.model.versions import State, Version
+from edl_ckpt.core.model.versions import Listing, State, Version
 from edl_ckpt.core.operations.diff.comparison import DifferenceSums, compare
 from edl_ckpt.core.operations.prune.plan import Action, plan_listed, read_policy
 from edl_ckpt.core.operations.prune.retention import Policy

@@ -9,8 +9,8 @@ import time
 from typing import Final
 
 from edl_ckpt.core.base.errors import NotFoundError
+from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.memory import peak_memory_bytes
-from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, resolve
 from edl_ckpt.core.model.versions import CheckpointRef, Version
 from edl_ckpt.core.operations.reshard.execute import ReshardResult

@@ -1,1 +1,1 @@
-"""Whether a version is complete and correct: `check` one version or several, `seals` to seal them."""
+"""Whether a version is complete and correct: `check` one version or several, and seal those that are whole."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from edl_ckpt.core.model.listings import Listing
+from edl_ckpt.core.model.versions import Listing
 from edl_ckpt.core.sources.elasticdl.names import ELASTICDL, is_uuid, parse_single_file, parse_version_dir
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol
 
-from edl_ckpt.core.base.packing import together
+from edl_ckpt.core.base.job import together
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.sources.safetensors.header import TAGS
 from edl_ckpt.core.sources.safetensors.sets import ENDING, INDEX

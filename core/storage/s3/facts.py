@@ -9,7 +9,7 @@ from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError, UnsupportedError
 from edl_ckpt.core.base.words import rounded_duration
-from edl_ckpt.core.storage.facts import Fact, Verdict
+from edl_ckpt.core.storage.location import Fact, Verdict
 from edl_ckpt.core.storage.s3.client import S3Target, told_time
 
 _SKEW_SECONDS: Final = 60.0

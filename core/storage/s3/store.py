@@ -20,7 +20,6 @@ from edl_ckpt.core.base.errors import (
     UsageError,
 )
 from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
-from edl_ckpt.core.storage.facts import Fact
 from edl_ckpt.core.storage.interface import (
     SMALL_BYTES,
     Entry,
@@ -33,7 +32,7 @@ from edl_ckpt.core.storage.interface import (
     RemoteReader,
     flat_listing,
 )
-from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.storage.location import Fact, Location
 from edl_ckpt.core.storage.parts import PartMemory
 from edl_ckpt.core.storage.s3.client import NoBucketError, S3Target, connect, served_at
 from edl_ckpt.core.storage.s3.facts import told_facts, tried_facts

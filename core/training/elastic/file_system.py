@@ -23,10 +23,9 @@ from edl_ckpt.core.base.errors import (
     RefusedError,
     UsageError,
 )
-from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.parallel import default_workers
-from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import abridged, base_name, meant
 from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.catalog.target import free_target
@@ -34,8 +33,7 @@ from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.importing.archives import RangeStream
-from edl_ckpt.core.operations.importing.array_data import ArrayData
-from edl_ckpt.core.operations.importing.source import NamedArrays, execute_import, prepare_import
+from edl_ckpt.core.operations.importing.source import ArrayData, NamedArrays, execute_import, prepare_import
 from edl_ckpt.core.operations.prune.execute import prune
 from edl_ckpt.core.operations.prune.guards import IN_A_JOB
 from edl_ckpt.core.operations.prune.plan import read_policy

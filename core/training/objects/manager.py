@@ -24,8 +24,8 @@ from edl_ckpt.core.base.errors import (
     ReplacedError,
     UsageError,
 )
+from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.numbers import whole_number
-from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import abridged
 from edl_ckpt.core.catalog.listing import GRACE_SECONDS, list_versions
 from edl_ckpt.core.commit.repair.recovery import location_lock

@@ -15,8 +15,7 @@ import elasticdl_rules
 from checkpoints import at, save_small
 from edl_ckpt.core import import_arrays, list_versions, reshard_version, save_checkpoint
 from edl_ckpt.core.base.errors import RefusedError
-from edl_ckpt.core.operations.reshard.execute import execute_reshard
-from edl_ckpt.core.operations.reshard.prepare import prepare_reshard
+from edl_ckpt.core.operations.reshard.execute import execute_reshard, prepare_reshard
 from places import GOLDEN
 from program import document, edl
 from reporters import Recorder

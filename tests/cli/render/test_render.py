@@ -84,8 +84,7 @@ from edl_ckpt.core import (
 )
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.commit.deletion.removal import Purge
-from edl_ckpt.core.model.listings import Listing
-from edl_ckpt.core.model.versions import State, Version
+from edl_ckpt.core.model.versions import Listing, State, Version
 from edl_ckpt.core.moving.part_plan import PartsPlan
 from edl_ckpt.core.operations.export import ExportPlan, plan_export
 from edl_ckpt.core.operations.export.interface import PlannedFile
@@ -101,7 +100,7 @@ from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.operations.usage import DirectoryUsage, LocationUsage
 from edl_ckpt.core.sources.systems import systems
 from edl_ckpt.core.state.holder import Holder
-from edl_ckpt.core.storage.facts import Fact, Verdict
+from edl_ckpt.core.storage.location import Fact, Verdict
 from places import GOLDEN
 
 if TYPE_CHECKING:

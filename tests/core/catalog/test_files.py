@@ -43,7 +43,7 @@ from edl_ckpt.core.operations.copy.execute import execute_copy
 from edl_ckpt.core.operations.copy.plan import plan_copy
 from edl_ckpt.core.operations.importing import as_checkpoint, import_checkpoint
 from edl_ckpt.core.operations.save import Table
-from edl_ckpt.core.operations.verify.seals import seal_version
+from edl_ckpt.core.operations.verify.check import seal_version
 from oracle import Model, combined, read_model
 from oracle import Table as Rows
 from places import GOLDEN

@@ -41,13 +41,13 @@ from edl_ckpt.core import (
     save_checkpoint,
     verify_version,
 )
-from edl_ckpt.core.base.progress import SILENT, Progress
+from edl_ckpt.core.base.job import SILENT, Progress
 from edl_ckpt.core.cluster import choice, worker
 from edl_ckpt.core.cluster import executor as executor_module
 from edl_ckpt.core.cluster.choice import check_target, cluster_at
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.cluster.worker import Seen
-from edl_ckpt.core.operations.reshard import prepare
+from edl_ckpt.core.operations.reshard import execute
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.meeting import SharedDirectory
 from waiting import wait_until
@@ -115,7 +115,7 @@ def test_before_the_survey(tmp_path: Path, processes: Any, monkeypatch: pytest.M
     def survey(*_: Any, **__: Any) -> None:
         pytest.fail("ids were read")
 
-    monkeypatch.setattr(prepare, "survey_ids", survey)
+    monkeypatch.setattr(execute, "survey_ids", survey)
     processes.run(replaced, "free_bytes", no_room)
     try:
         with pytest.raises(UnsupportedError, match=r"worker \d at tcp://.* has no room"):

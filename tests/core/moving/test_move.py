@@ -28,14 +28,14 @@ from edl_ckpt.core.kernel import routing
 from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.model.tables import Extent, IdRun, ShardIndex, TableEntry, TableInfo
 from edl_ckpt.core.model.versions import ShardFile, State, Version
-from edl_ckpt.core.moving import checkpoint as versions
-from edl_ckpt.core.moving import move, survey
-from edl_ckpt.core.moving.checkpoint import VersionSource
+from edl_ckpt.core.moving import move
+from edl_ckpt.core.moving import plan as planning
+from edl_ckpt.core.moving import source as versions
 from edl_ckpt.core.moving.move import Turns
 from edl_ckpt.core.moving.settings import ReshardSettings
-from edl_ckpt.core.moving.source import PieceCounts, SparsePairs, SurveyedTable
+from edl_ckpt.core.moving.source import PieceCounts, SparsePairs, SurveyedTable, VersionSource
 from edl_ckpt.core.moving.tasks import Move
-from edl_ckpt.core.operations.reshard.plan import Survey, plan_reshard
+from edl_ckpt.core.operations.reshard.execute import Survey, plan_reshard
 from edl_ckpt.core.reading.blocks import IdBlock, IdPiece, read_piece
 from edl_ckpt.core.reading.pieces import IdsAt
 from edl_ckpt.core.reading.reader import Checkpoint
@@ -85,8 +85,8 @@ def test_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, either_
         monkeypatch.setattr(move, "DIRECT_BYTES", least)
         monkeypatch.setattr(move, "CALL_BYTES", least)
         monkeypatch.setattr(versions, "SMALL_TABLE_BYTES", small)
-        monkeypatch.setattr(survey, "LEAST_STRETCH_BYTES", 50)
-        monkeypatch.setattr(survey, "MAX_STRETCHES", 11)
+        monkeypatch.setattr(planning, "LEAST_STRETCH_BYTES", 50)
+        monkeypatch.setattr(planning, "MAX_STRETCHES", 11)
         plan, _ = prepare_reshard(source, to_ps, output=str(tmp_path / "c"))
         assert (len(plan.survey.small) > 3) is (small > 0)
         settings = ReshardSettings(workers, piece, 64, 1 << 20, gather)
@@ -315,7 +315,7 @@ def test_a_plan_does_not_grow_with_the_rows() -> None:
     stretches, peaks = [], []
     for rows in (10**7, 10**10):
         checkpoint: Any = wide_checkpoint(rows, 64)
-        found = survey._Counting(VersionSource(checkpoint), 1000, Job.here(1), 1 << 19).stretches()
+        found = planning._Counting(VersionSource(checkpoint), 1000, Job.here(1), 1 << 19).stretches()
         stretches.append(len(found))
         per_target = np.full(1000, rows // 1000 // len(found), np.int64)
         counts = tuple(PieceCounts("t", per_target.copy(), per_target * 6) for _ in found)
@@ -325,7 +325,7 @@ def test_a_plan_does_not_grow_with_the_rows() -> None:
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert len(plan.routes) == len(found)
-    assert max(stretches) <= survey.MAX_STRETCHES + 64
+    assert max(stretches) <= planning.MAX_STRETCHES + 64
     assert max(peaks) < 12 << 20
     assert sum(per_target.nbytes * 2 for _ in found) < 8 << 20
 
@@ -334,7 +334,7 @@ def test_a_plan_for_a_cluster() -> None:
     """Ten thousand million rows in tasks of 256 MiB, 256 to 400: a stretch takes memory for its own targets alone."""
     checkpoint: Any = wide_checkpoint(10**10, 256)
     cluster: Any = SimpleNamespace(is_cluster=True, threads=1, task_bytes=lambda _: 256 << 20)
-    found = survey._Counting(VersionSource(checkpoint), 400, Job(cluster, 1), 1 << 19).stretches()
+    found = planning._Counting(VersionSource(checkpoint), 400, Job(cluster, 1), 1 << 19).stretches()
     assert len(found) > 2_500
     tracemalloc.start()
     counts = SparsePairs(400, PieceCounts)

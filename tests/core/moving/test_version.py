@@ -11,7 +11,7 @@ import pytest
 from checkpoints import only, save_varied
 from edl_ckpt.core import export_version, import_arrays, reshard_version, verify_version
 from edl_ckpt.core.moving.source import PieceCounts, SparsePairs
-from edl_ckpt.core.moving.version import WriteResult
+from edl_ckpt.core.moving.tasks import WriteResult
 
 MEASURED = {"ref", "output", "from_ps", "bytes_read", "seconds", "peak_memory_bytes"}
 

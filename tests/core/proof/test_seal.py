@@ -33,7 +33,7 @@ from edl_ckpt.core.model.versions import ShardFile
 from edl_ckpt.core.operations.copy import carry
 from edl_ckpt.core.operations.copy import execute as copying
 from edl_ckpt.core.operations.save import Table
-from edl_ckpt.core.operations.verify.seals import seal_version
+from edl_ckpt.core.operations.verify.check import seal_version
 from edl_ckpt.core.proof import sealing as module
 from edl_ckpt.core.proof import summing
 from edl_ckpt.core.sources.elasticdl.indexing import PlannedReader, planned_shards

@@ -18,24 +18,25 @@ from typing import Final, Self
 import numpy as np
 
 from edl_ckpt.core.base.errors import UnsupportedError, UsageError
+from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.parallel import default_workers, run_all, run_parallel
-from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.model.tables import DenseEntry, ShardIndex
-from edl_ckpt.core.operations.export.content.dense import (
+from edl_ckpt.core.operations.export.content.quantizing import QuantizationErrors, quantized
+from edl_ckpt.core.operations.export.content.selection import STORED, Selection
+from edl_ckpt.core.operations.export.content.tables import (
     SPAN_BYTES,
     SmallVariable,
     Span,
+    TableIds,
+    TableSource,
     read_span,
     spans,
     write_piece,
     write_together,
 )
-from edl_ckpt.core.operations.export.content.quantizing import QuantizationErrors, quantized
-from edl_ckpt.core.operations.export.content.selection import STORED, Selection
-from edl_ckpt.core.operations.export.content.tables import TableIds, TableSource
 from edl_ckpt.core.operations.export.interface import (
     Batch,
     ContentCounts,

@@ -14,8 +14,7 @@ from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.operations.export.cluster.run import PartsFormat
 from edl_ckpt.core.operations.export.content.selection import Selection
 from edl_ckpt.core.operations.export.formats.arrays import NpyDirectory, Npz, Safetensors
-from edl_ckpt.core.operations.export.formats.bundles import TensorFlow
-from edl_ckpt.core.operations.export.formats.frameworks import Parquet, Torch
+from edl_ckpt.core.operations.export.formats.frameworks import Parquet, TensorFlow, Torch
 from edl_ckpt.core.operations.export.formats.merged import MergedCheckpoint
 from edl_ckpt.core.operations.export.formats.systems import Bundle, Dcp, Dynamicemb, SystemFormat, Tfra
 from edl_ckpt.core.operations.export.formats.text import Csv, JsonLines, Projector, Word2Vec

@@ -13,10 +13,9 @@ from typing import IO, Any, ClassVar, Final
 
 import numpy as np
 
-from edl_ckpt.core.base.packing import together
+from edl_ckpt.core.base.job import together
 from edl_ckpt.core.kernel.checksums import Crc32
-from edl_ckpt.core.operations.export.cluster.plan import MOST_NAMES, PartFile, Span, numbered, sizes_of
-from edl_ckpt.core.operations.export.cluster.run import PartsFormat
+from edl_ckpt.core.operations.export.cluster.run import MOST_NAMES, PartFile, PartsFormat, Span, numbered, sizes_of
 from edl_ckpt.core.operations.export.formats.content_format import ContentFormat
 from edl_ckpt.core.operations.export.formats.names import NOTES, file_names, member_names
 from edl_ckpt.core.operations.export.interface import ExportContent, FormatTraits, Tensor

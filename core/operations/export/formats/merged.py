@@ -6,8 +6,7 @@ import os
 from dataclasses import replace
 from typing import ClassVar
 
-from edl_ckpt.core.base.errors import EdlCkptError, UsageError
-from edl_ckpt.core.base.interruption import COMMIT
+from edl_ckpt.core.base.errors import COMMIT, EdlCkptError, UsageError
 from edl_ckpt.core.moving.settings import ReshardSettings
 from edl_ckpt.core.operations.export.content.selection import STORED
 from edl_ckpt.core.operations.export.interface import (
@@ -21,14 +20,11 @@ from edl_ckpt.core.operations.export.interface import (
     PlannedFile,
 )
 from edl_ckpt.core.operations.export.output.target import check_output, open_target
-from edl_ckpt.core.operations.reshard.execute import execute_reshard
-from edl_ckpt.core.operations.reshard.plan import ReshardPlan
-from edl_ckpt.core.operations.reshard.prepare import prepare_reshard
+from edl_ckpt.core.operations.reshard.execute import ReshardPlan, execute_reshard, prepare_reshard
 from edl_ckpt.core.sources.elasticdl.target import ELASTICDL, EMPTY_MODEL
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.location import Location
-from edl_ckpt.core.storage.regular import check_target, is_stream
-from edl_ckpt.core.storage.trees import remove_tree
+from edl_ckpt.core.storage.regular import check_target, is_stream, remove_tree
 
 
 class MergedCheckpoint(ExportFormat):

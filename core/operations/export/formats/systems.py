@@ -11,9 +11,8 @@ from edl_ckpt.core.base.errors import UnsupportedError, UsageError
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.words import command
 from edl_ckpt.core.catalog.files import alone_at
-from edl_ckpt.core.converting.changes import Changes
+from edl_ckpt.core.converting.changes import Changes, NameMap, with_tables
 from edl_ckpt.core.converting.conversion import Conversion, Writing, plan_conversion
-from edl_ckpt.core.converting.maps import NameMap, with_tables
 from edl_ckpt.core.converting.proof import confirm_source, prove
 from edl_ckpt.core.operations.export.content.selection import Selection
 from edl_ckpt.core.operations.export.interface import (

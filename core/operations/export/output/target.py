@@ -17,8 +17,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from types import TracebackType
 from typing import IO, Any, Final, Self, TypeAlias, cast
 
-from edl_ckpt.core.base.errors import EdlCkptError, RefusedError, UsageError
-from edl_ckpt.core.base.interruption import COMMIT
+from edl_ckpt.core.base.errors import COMMIT, EdlCkptError, RefusedError, UsageError
 from edl_ckpt.core.base.parallel import Meeting, impatient
 from edl_ckpt.core.cluster.choice import not_shared
 from edl_ckpt.core.commit.publish.single_file import Ahead, StagedOutput, sweep_work, work_name
@@ -33,8 +32,7 @@ from edl_ckpt.core.storage.interface import has_parts
 from edl_ckpt.core.storage.local import is_there
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.meeting import SharedDirectory, SharedPrefix
-from edl_ckpt.core.storage.regular import descriptor_of, is_stream, open_stream
-from edl_ckpt.core.storage.trees import remove_tree
+from edl_ckpt.core.storage.regular import descriptor_of, is_stream, open_stream, remove_tree
 
 NewFile = Callable[[str, int], OutputFile]
 """Makes a file of known size at a path of the output."""

@@ -32,7 +32,7 @@ from edl_ckpt.core.operations.annotate import add_tag, remove_tag, set_metadata,
 from edl_ckpt.core.operations.prune.execute import prune
 from edl_ckpt.core.operations.prune.plan import store_policy
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
-from edl_ckpt.core.operations.verify.seals import seal_version
+from edl_ckpt.core.operations.verify.check import seal_version
 from edl_ckpt.core.state import owner as owners
 from edl_ckpt.core.state.metadata import read_metadata
 from edl_ckpt.core.state.seal import read_seal

@@ -16,7 +16,7 @@ import elasticdl_rules
 from checkpoints import at, save_small, shards_of
 from edl_ckpt.core import list_versions, save_checkpoint, verify_version
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, LockedError, RefusedError, UsageError
-from edl_ckpt.core.base.progress import SilentReporter
+from edl_ckpt.core.base.job import SilentReporter
 from edl_ckpt.core.commit.publish.disk import LocalOutput
 from edl_ckpt.core.commit.publish.objects import RemoteOutput
 from edl_ckpt.core.commit.repair.recovery import location_lock, recover
@@ -25,7 +25,7 @@ from edl_ckpt.core.operations.annotate import add_tag, set_metrics, set_modes, s
 from edl_ckpt.core.operations.copy.execute import CopyResult, execute_copy
 from edl_ckpt.core.operations.copy.plan import plan_copy
 from edl_ckpt.core.operations.save import Table
-from edl_ckpt.core.operations.verify.seals import seal_version
+from edl_ckpt.core.operations.verify.check import seal_version
 from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.storage.files import PreallocatedFile

@@ -39,7 +39,8 @@ from edl_ckpt.core.commit.publish import disk as local
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.tables import ShardIndex, TableEntry
-from edl_ckpt.core.moving import move, survey
+from edl_ckpt.core.moving import move
+from edl_ckpt.core.moving import plan as planning
 from edl_ckpt.core.reading import blocks, pieces
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.state.annotate import MetadataCopies
@@ -93,7 +94,7 @@ def test_same_bytes_whatever_the_workers(tmp_path: Path, monkeypatch: pytest.Mon
     reshard_version(version, 5, output=str(tmp_path / "b"))
     first = files_but_seals(tmp_path / "b")
     for run, (workers, memory) in enumerate([(1, None), (2, 1_200_000), (7, 3_000_000)]):
-        monkeypatch.setattr(survey, "PIECE_BYTES", 1 << (12 + run))
+        monkeypatch.setattr(planning, "PIECE_BYTES", 1 << (12 + run))
         out = tmp_path / f"c{run}"
         reshard_version(version, 5, output=str(out), workers=workers, max_memory_bytes=memory)
         assert files_but_seals(out) == first
