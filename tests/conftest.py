@@ -20,7 +20,7 @@ from hypothesis import settings
 
 from checkpoints import save_large
 from edl_ckpt.cli.terminal.signals import ENDING
-from edl_ckpt.core.base.errors import COMMIT
+from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.kernel import bulk
 from examples import TIMES, UNCHECKED
 from places import GOLDEN

@@ -22,7 +22,8 @@ from edl_ckpt.cli.terminal.output import Output, reported_errors
 from edl_ckpt.cli.terminal.secrets import exposed, hide_options
 from edl_ckpt.cli.terminal.templates import REFERENCES, Template
 from edl_ckpt.cli.terminal.text import escaped, parse_choice, parse_duration, parse_limit, parse_size
-from edl_ckpt.core.base.errors import COMMIT, EdlCkptError, ReplacedError, UsageError
+from edl_ckpt.core.base.errors import EdlCkptError, ReplacedError, UsageError
+from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.words import command
 
 if TYPE_CHECKING:

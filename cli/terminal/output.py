@@ -19,7 +19,8 @@ from edl_ckpt.cli.terminal.folding import fold_words
 from edl_ckpt.cli.terminal.style import painted, uses_colour
 from edl_ckpt.cli.terminal.text import escaped, without_commands
 from edl_ckpt.cli.terminal.window import charset_of, encodable, shown_on, width_of
-from edl_ckpt.core.base.errors import COMMIT, EdlCkptError, UsageError
+from edl_ckpt.core.base.errors import EdlCkptError, UsageError
+from edl_ckpt.core.base.interruption import COMMIT
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

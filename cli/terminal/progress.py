@@ -18,7 +18,7 @@ from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.folding import cell_width, shortened
 from edl_ckpt.cli.terminal.window import LEAST_WIDTH, real_width, shown_on
 from edl_ckpt.core.base import words
-from edl_ckpt.core.base.errors import WHOLE
+from edl_ckpt.core.base.interruption import WHOLE
 
 Kind = Literal["bar", "lines", "none"]
 LINE_SECONDS: Final = 30.0

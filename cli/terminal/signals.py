@@ -8,7 +8,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Final
 
-from edl_ckpt.core.base.errors import COMMIT, keeps
+from edl_ckpt.core.base.interruption import COMMIT, keeps
 
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The signals that end a command: 128 and their number is its exit code."""

@@ -19,7 +19,8 @@ from queue import Empty, SimpleQueue
 from threading import Event, Lock
 from typing import ClassVar, Final, Protocol, TypeAlias, TypeVar
 
-from edl_ckpt.core.base.errors import COMMIT, WHOLE, LockedError
+from edl_ckpt.core.base.errors import LockedError
+from edl_ckpt.core.base.interruption import COMMIT, WHOLE
 
 Task = TypeVar("Task")
 Value = TypeVar("Value")

@@ -24,7 +24,7 @@ from edl_ckpt.core.catalog.annotated import listed_metadata, one_of_many, with_m
 from edl_ckpt.core.catalog.files import directory_alone, named_file, named_step, open_location
 from edl_ckpt.core.catalog.grouping import grouped, has_journal, is_of_interest, journals_among
 from edl_ckpt.core.catalog.runs import with_mixture
-from edl_ckpt.core.catalog.snapshot import Settling
+from edl_ckpt.core.catalog.swaps import Settling
 from edl_ckpt.core.catalog.uuids import read_uuid_metadata, with_uuid
 from edl_ckpt.core.model.versions import CheckpointRef, Listing, State, Version
 from edl_ckpt.core.sources.registry import is_own_name, version_named

@@ -18,7 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Any, Final
 
-from edl_ckpt.core.base.errors import COMMIT, EdlCkptError, UnsupportedError, UsageError
+from edl_ckpt.core.base.errors import EdlCkptError, UnsupportedError, UsageError
+from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.words import extra_hint, meant
 from edl_ckpt.core.catalog.listing import list_versions

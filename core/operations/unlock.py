@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from edl_ckpt.core.base.errors import COMMIT, LockedError, RefusedError
+from edl_ckpt.core.base.errors import LockedError, RefusedError
+from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.words import duration
 from edl_ckpt.core.catalog.files import open_location

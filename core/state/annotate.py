@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from edl_ckpt.core.base.errors import COMMIT, CorruptError, EdlCkptError, NotFoundError, UsageError
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError, UsageError
+from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.words import base_name, meant

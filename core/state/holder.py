@@ -15,7 +15,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from edl_ckpt.core.base.errors import COMMIT, LockedError
+from edl_ckpt.core.base.errors import LockedError
+from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.state.owner import format_owner
 from edl_ckpt.core.state.paths import kept_file
 from edl_ckpt.core.storage.interface import Store, lists_marks

@@ -22,8 +22,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from weakref import WeakSet
 
-from edl_ckpt.core.base.errors import WHOLE, EdlCkptError
+from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.ids import host_name, kernel_id
+from edl_ckpt.core.base.interruption import WHOLE
 from edl_ckpt.core.state.document import parse_document
 from edl_ckpt.core.state.paths import is_resumable
 from edl_ckpt.core.storage.beneath import Directory

@@ -32,8 +32,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from edl_ckpt.core.base.errors import WHOLE, EdlCkptError, UnsupportedError
+from edl_ckpt.core.base.errors import EdlCkptError, UnsupportedError
 from edl_ckpt.core.base.ids import new_id
+from edl_ckpt.core.base.interruption import WHOLE
 from edl_ckpt.core.base.parallel import LOOK_SECONDS, stop_requested
 from edl_ckpt.core.state import owner as owners
 from edl_ckpt.core.state.document import parse_document

@@ -15,7 +15,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self, cast
 
-from edl_ckpt.core.base.errors import WHOLE, NoSpaceError, RefusedError
+from edl_ckpt.core.base.errors import NoSpaceError, RefusedError
+from edl_ckpt.core.base.interruption import WHOLE
 from edl_ckpt.core.base.parallel import run_parallel
 from edl_ckpt.core.base.words import size
 from edl_ckpt.core.storage.faults import Access, lacking, storage_errors

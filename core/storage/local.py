@@ -10,7 +10,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import IO, Final
 
-from edl_ckpt.core.base.errors import COMMIT, EdlCkptError, LockedError, NotFoundError
+from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError
+from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.storage.beneath import Directory, ForeignError, kind_of
 from edl_ckpt.core.storage.faults import Fault, storage_errors
 from edl_ckpt.core.storage.interface import SMALL_BYTES, Entry, Inside, ObjectStat, OnDisk, Properties, RangeReader

@@ -10,7 +10,8 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from edl_ckpt.core.base.errors import WHOLE, LockedError
+from edl_ckpt.core.base.errors import LockedError
+from edl_ckpt.core.base.interruption import WHOLE
 from edl_ckpt.core.base.parallel import LOOK_SECONDS, Beside, stop_requested
 from edl_ckpt.core.storage.files import ScratchFile
 

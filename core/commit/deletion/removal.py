@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from edl_ckpt.core.base.errors import COMMIT, EdlCkptError, UnsupportedError
+from edl_ckpt.core.base.errors import EdlCkptError, UnsupportedError
 from edl_ckpt.core.base.ids import new_id
+from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.job import Reporter
 from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.base.words import base_name

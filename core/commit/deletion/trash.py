@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import Final
 
-from edl_ckpt.core.base.errors import COMMIT, EdlCkptError, NotFoundError, RefusedError, UnsupportedError
+from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError, UnsupportedError
 from edl_ckpt.core.base.ids import new_id
+from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.job import Reporter
 from edl_ckpt.core.commit.deletion.records import (
     DROP,

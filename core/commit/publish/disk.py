@@ -19,8 +19,9 @@ from pathlib import PurePosixPath
 from types import TracebackType
 from typing import Final, Self
 
-from edl_ckpt.core.base.errors import COMMIT, CorruptError, EdlCkptError, RefusedError, UnsupportedError
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, RefusedError, UnsupportedError
 from edl_ckpt.core.base.ids import kernel_id
+from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.job import Reporter
 from edl_ckpt.core.base.words import command
 from edl_ckpt.core.commit.deletion.records import META, write_record

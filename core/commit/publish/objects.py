@@ -21,8 +21,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from edl_ckpt.core.base.errors import COMMIT, CorruptError, EdlCkptError, LockedError, RefusedError, UnsupportedError
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, LockedError, RefusedError, UnsupportedError
 from edl_ckpt.core.base.ids import new_id
+from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.parallel import impatient, run_all
 from edl_ckpt.core.base.words import counted, size
 from edl_ckpt.core.commit.interface import (

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final, Self
 
-from edl_ckpt.core.base.errors import COMMIT, EdlCkptError, RefusedError
+from edl_ckpt.core.base.errors import EdlCkptError, RefusedError
 from edl_ckpt.core.base.ids import new_id
+from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.state.owner import is_presumed_dead, owner_in
 from edl_ckpt.core.storage.faults import Access, storage_errors

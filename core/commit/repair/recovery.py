@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from edl_ckpt.core.base.errors import COMMIT, EdlCkptError, NotFoundError, UsageError
+from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, UsageError
+from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.words import describe, escaped
 from edl_ckpt.core.catalog.files import directory_alone

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from edl_ckpt.core.base.errors import COMMIT, CorruptError, EdlCkptError, LockedError, RefusedError
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, LockedError, RefusedError
+from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
 from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.base.words import command, counted, describe, size

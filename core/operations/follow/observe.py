@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Self
 
-from edl_ckpt.core.base.errors import WHOLE, EdlCkptError, LockedError, UnavailableError, UsageError
+from edl_ckpt.core.base.errors import EdlCkptError, LockedError, UnavailableError, UsageError
+from edl_ckpt.core.base.interruption import WHOLE
 from edl_ckpt.core.base.job import Reporter
 from edl_ckpt.core.catalog.snapshot import Snapshots
 from edl_ckpt.core.model.versions import Listing, ShardFile, Version

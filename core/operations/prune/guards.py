@@ -16,7 +16,7 @@ from typing import Final
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, RefusedError
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.catalog.listing import GRACE_SECONDS
-from edl_ckpt.core.catalog.snapshot import staged_paths
+from edl_ckpt.core.catalog.swaps import staged_paths
 from edl_ckpt.core.commit.repair.notes import noted_versions
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.prune.retention import by_location

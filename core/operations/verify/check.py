@@ -19,7 +19,6 @@ from functools import partial
 from typing import Final
 
 from edl_ckpt.core.base.errors import (
-    COMMIT,
     AuthError,
     CorruptError,
     EdlCkptError,
@@ -29,6 +28,7 @@ from edl_ckpt.core.base.errors import (
     UnsupportedError,
     UsageError,
 )
+from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
 from edl_ckpt.core.base.parallel import Beside, awaited, default_workers
 from edl_ckpt.core.base.words import base_name, command, counted, describe

@@ -20,7 +20,8 @@ from http.client import HTTPConnection, HTTPMessage, HTTPResponse, HTTPSConnecti
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
-from edl_ckpt.core.base.errors import WHOLE, LockedError
+from edl_ckpt.core.base.errors import LockedError
+from edl_ckpt.core.base.interruption import WHOLE
 from edl_ckpt.core.base.parallel import LOOK_SECONDS, awaited, stop_requested
 from edl_ckpt.core.storage.s3.session import Service
 

@@ -15,7 +15,8 @@ import pytest
 from checkpoints import files_but_seals, save_small
 from edl_ckpt.cli import app
 from edl_ckpt.cli.terminal.signals import handle_signals
-from edl_ckpt.core.base.errors import COMMIT, Commit, UnavailableError
+from edl_ckpt.core.base.errors import UnavailableError
+from edl_ckpt.core.base.interruption import COMMIT, Commit
 from edl_ckpt.core.commit.publish import disk as local
 from s3_fixtures import Bucket
 

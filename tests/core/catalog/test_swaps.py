@@ -24,7 +24,7 @@ from edl_ckpt.core import (
     watch_location,
 )
 from edl_ckpt.core.base.errors import LockedError, ReplacedError
-from edl_ckpt.core.catalog import annotated, snapshot
+from edl_ckpt.core.catalog import annotated, swaps
 from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.export import export_version
@@ -129,14 +129,14 @@ def read_all(place: LocationLike, tmp_path: Path, rounds: int, waits: list[str])
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Note each time that a listing finds a command at work."""
     found: list[str] = []
-    real = snapshot.replacements_at_work
+    real = swaps.replacements_at_work
 
     def noted(store: object) -> Iterator[tuple[str, tuple[int, str]]]:
         for directory, swap in real(store):  # type: ignore[arg-type]
             found.append(directory)
             yield directory, swap
 
-    monkeypatch.setattr(snapshot, "replacements_at_work", noted)
+    monkeypatch.setattr(swaps, "replacements_at_work", noted)
     return found
 
 
@@ -188,7 +188,7 @@ def test_readers_beside_reshards_on_s3(
 ) -> None:
     """A version is whole on S3 too, where placeholder objects and both sets of shards are visible for a time."""
     save_small(s3.url, 7)
-    monkeypatch.setattr(snapshot, "REMOTE_POLL_SECONDS", 0.05)
+    monkeypatch.setattr(swaps, "REMOTE_POLL_SECONDS", 0.05)
     with resharding(s3.url, "0.1", 10_000) as process:
         until_between(process)
         read_all(s3.url, tmp_path, 2, waits)
@@ -224,12 +224,12 @@ def test_a_stopped_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     with resharding(run, "ask", 1) as process:
         until_between(process)
         os.kill(process.pid, signal.SIGSTOP)
-        listed = snapshot.Settling.__init__
+        listed = swaps.Settling.__init__
 
-        def short(settling: snapshot.Settling, store: object, wait_seconds: float) -> None:
+        def short(settling: swaps.Settling, store: object, wait_seconds: float) -> None:
             listed(settling, store, min(wait_seconds, 0.3))  # type: ignore[arg-type]
 
-        monkeypatch.setattr(snapshot.Settling, "__init__", short)
+        monkeypatch.setattr(swaps.Settling, "__init__", short)
         with pytest.raises(LockedError, match="is replacing it"):
             resolve(parse_ref(f"{run}@7"))
         os.kill(process.pid, signal.SIGCONT)

@@ -6,7 +6,8 @@ import os
 from dataclasses import replace
 from typing import ClassVar
 
-from edl_ckpt.core.base.errors import COMMIT, EdlCkptError, UsageError
+from edl_ckpt.core.base.errors import EdlCkptError, UsageError
+from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.moving.settings import ReshardSettings
 from edl_ckpt.core.operations.export.content.selection import STORED
 from edl_ckpt.core.operations.export.interface import (

@@ -17,7 +17,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from types import TracebackType
 from typing import IO, Any, Final, Self, TypeAlias, cast
 
-from edl_ckpt.core.base.errors import COMMIT, EdlCkptError, RefusedError, UsageError
+from edl_ckpt.core.base.errors import EdlCkptError, RefusedError, UsageError
+from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.parallel import Meeting, impatient
 from edl_ckpt.core.cluster.choice import not_shared
 from edl_ckpt.core.commit.publish.single_file import Ahead, StagedOutput, sweep_work, work_name

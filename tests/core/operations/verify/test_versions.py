@@ -10,7 +10,8 @@ import pytest
 
 from checkpoints import save_small
 from edl_ckpt.core import list_versions, location_lock, seal_version, verify_and_seal, verify_versions
-from edl_ckpt.core.base.errors import COMMIT, LockedError
+from edl_ckpt.core.base.errors import LockedError
+from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.verify import check
 from edl_ckpt.core.operations.verify.headers import open_readable_shards
