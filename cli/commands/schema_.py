@@ -23,12 +23,12 @@ def schema_command(
 
     Every document of the command fits it. Documents gain keys with time, so a schema allows keys that it does not name.
     """
-    from edl_ckpt.cli.render.schemas import OF_COMMANDS, names, schema_for
+    from edl_ckpt.cli.render.schemas import OF_COMMANDS, all_schemas, schema_for
 
     name = " ".join(command) if command else None
     try:
         schema = schema_for(name)
     except KeyError:
-        hint = meant(name or "", (*OF_COMMANDS, *names())) or "`edl-ckpt schema` prints all of them"
+        hint = meant(name or "", (*OF_COMMANDS, *all_schemas())) or "`edl-ckpt schema` prints all of them"
         raise NotFoundError(f"no document of {name!r}", hint=hint) from None
     out.write(json.dumps(schema, indent=None if out.json else 2) + "\n")

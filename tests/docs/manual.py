@@ -17,11 +17,11 @@ import completion_table
 import edl_ckpt.core
 import markdown_pages
 import roff
+import schema_documents
 from edl_ckpt.cli.catalogue import SECTIONS
 from edl_ckpt.cli.manual.page import ManualPage
 from edl_ckpt.cli.manual.pages import every
 from edl_ckpt.cli.options.program import parser
-from edl_ckpt.cli.render import schemas
 
 TOP = Path(__file__).parents[2]
 _ROOT = "edl-ckpt.1"
@@ -52,9 +52,9 @@ def _completion() -> dict[str, str]:
 
 def _schemas() -> dict[str, str]:
     """Return the JSON Schema of every document."""
-    return {
-        f"docs/schemas/{name}.json": json.dumps(schemas.schema_of(name), indent=2) + "\n" for name in schemas.names()
-    }
+    text = schema_documents.make()
+    pages = {f"docs/schemas/{name}.json": json.dumps(one, indent=2) + "\n" for name, one in json.loads(text).items()}
+    return {"cli/render/schemas.json": text, **pages}
 
 
 def _man_pages(pages: list[ManualPage]) -> dict[str, str]:

@@ -15,10 +15,10 @@ from places import GOLDEN, TOP
 from program import edl
 
 
-@pytest.mark.parametrize("name", schemas.names())
+@pytest.mark.parametrize("name", schemas.all_schemas())
 def test_a_schema_is_one(name: str) -> None:
     """Each is a valid schema of the dialect that it names, and the page of documents has exactly its required keys."""
-    schema = schemas.schema_of(name)
+    schema = schemas.all_schemas()[name]
     Draft202012Validator.check_schema(schema)
     page = (TOP / "docs/json-and-exit-codes.md").read_text(encoding="utf-8")
     rows = [row.rpartition("|")[0].rpartition("|")[2] for row in page.splitlines() if f"| `edl-ckpt/{name}/1` |" in row]
@@ -34,7 +34,7 @@ def test_every_document_has_a_schema() -> None:
         for path in (TOP / "cli").rglob("*.py")
         for name in re.findall(r'(?:"schema": "edl-ckpt/|document_of\(\s*")([\w-]+)', path.read_text(encoding="utf-8"))
     } | {"get", "head", "sample"}  # render_get makes them
-    assert made == {*schemas.names()}
+    assert made == {*schemas.all_schemas()}
     assert {name for names in schemas.OF_COMMANDS.values() for name in names} <= made
     assert {*schemas.OF_COMMANDS} <= {*COMMANDS}
 
