@@ -1,7 +1,7 @@
 """JSON Schemas of all documents that commands print: `edl-ckpt schema`, `docs/schemas/`.
 
-`python tests/docs/manual.py --update` makes them, in `schemas.json`. A schema allows keys that it does not name: documents
-gain keys. The tests refuse them.
+`python tests/docs/manual.py --update` makes them, in `schemas.json`. A schema allows keys that it does not name, for
+documents gain keys; the tests refuse them.
 """
 
 from __future__ import annotations
