@@ -13,6 +13,7 @@ from edl_ckpt.core.operations import metric_sources
 from edl_ckpt.core.operations.export.content.selection import CASTS
 from edl_ckpt.core.operations.export.formats import FORMATS
 from edl_ckpt.core.operations.follow.changes import EventKind
+from edl_ckpt.core.operations.verify.loaders import LOADERS
 from edl_ckpt.core.sources.registry import BUILT_IN
 
 _OF_OPTION: Final[Mapping[str, str]] = {
@@ -127,6 +128,7 @@ def _listed() -> dict[tuple[str, str], Iterable[str]]:
         ("export", "--format"): FORMATS,
         ("metrics import", "--format"): metric_sources.FORMATS,
         ("export", "--dtype"): CASTS,
+        ("verify", "--loader"): LOADERS,
         ("watch", "--on"): [kind.value for kind in EventKind],
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -23,11 +24,14 @@ class _Digest(NamedTuple):
     sum: int
 
 
-def check_companions(checkpoint: Checkpoint, report: Report) -> None:
-    """Report each companion whose ids are not those of its table; equal extents are equal ids."""
+def check_companions(checkpoint: Checkpoint, report: Report, pairs: Iterable[tuple[str, str]] | None = None) -> None:
+    """Report each companion whose ids are not those of its table; equal extents are equal ids.
+
+    Companions and their tables are those that the version names, or other `pairs`.
+    """
     digests: dict[str, _Digest] = {}
-    for name, info in sorted(checkpoint.infos.items()):
-        table = info.companion_of
+    of_version = ((name, info.companion_of) for name, info in sorted(checkpoint.infos.items()))
+    for name, table in of_version if pairs is None else pairs:
         if not table or not checkpoint.has_table(table) or _runs(checkpoint, name) == _runs(checkpoint, table):
             continue
         try:

@@ -147,6 +147,9 @@ _OWN_DTYPE: Final = (
     "`edl-ckpt reshard` with the same number of servers writes the dtype of the rows everywhere"
     " (on object storage: with --output)"
 )
+_OTHER_RANKS: Final = (
+    "`--world-size` shows what other numbers of ranks would load; `edl-ckpt reshard --ranks N` writes the files anew"
+)
 HINTS: Final = {
     "missing-file": "a job may still be writing this version; if not, its save never finished",
     "missing-shard": "a job may still be writing this version; if not, its save never finished",
@@ -166,10 +169,10 @@ HINTS: Final = {
     "unsupported-dtype": "ElasticDL cannot restore this version; `edl-ckpt export --dtype float32` and `import` convert"
     " floats that edl-ckpt can read",
     "old-seal": "`edl-ckpt verify --seal` renews it",
-    "loader-drops": "`edl-ckpt reshard --ranks N` writes the files for the ranks of the job",
-    "loader-misroutes": "`edl-ckpt reshard --ranks N` writes the files for the ranks of the job",
+    "loader-drops": _OTHER_RANKS,
+    "loader-misroutes": _OTHER_RANKS,
     "loader-twice": "remove the files of the other save; its rows may replace those of this one",
-    "loader-fails": "`edl-ckpt reshard --ranks N` writes the files for the ranks of the job",
+    "loader-fails": _OTHER_RANKS,
     "truncated": "the save was interrupted; restore another version",
     "checksum-mismatch": "restore another version; if a job has rewritten this one: verify --seal --force",
     "fingerprint-mismatch": "restore another version; if a job has rewritten this one: verify --seal --force",

@@ -21,11 +21,12 @@ from edl_ckpt.core.base.words import counted, meant
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.placement import owners
 from edl_ckpt.core.model.versions import Placement
+from edl_ckpt.core.operations.verify.companions import check_companions
 from edl_ckpt.core.operations.verify.findings import LoadedTable, LoaderView, Report
 from edl_ckpt.core.proof.duplicates import NO_IDS, SORTED_AT_ONCE, IdOrder, Search, order_of
 from edl_ckpt.core.reading.blocks import id_blocks
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.sources.dcp.tables import collided
+from edl_ckpt.core.sources.dcp.tables import collisions
 from edl_ckpt.core.sources.dynamicemb import format as dynamicemb
 from edl_ckpt.core.sources.tfra import format as tfra
 
@@ -70,6 +71,10 @@ class Loader:
     def check(self, table: str) -> None:
         """Add what makes the loader fail."""
 
+    def slots(self) -> Iterator[tuple[str, str]]:
+        """Yield tables that are slots for the loader, with their owners, although they have other ids."""
+        return iter(())
+
 
 def _by(rule: Placement, world: int, ids: bulk.I64) -> bulk.I64:
     ranks = owners(rule, ids, world)
@@ -90,22 +95,31 @@ class _DeepRec(Loader):
         rest = np.fmod(np.fmod(ids, 1000), self.world)
         return np.where(rest < 0, _NOWHERE, rest)
 
+    def slots(self) -> Iterator[tuple[str, str]]:
+        """A slot is `NAME/SLOT`, whatever its keys are; the state of a key that it lacks is not initialized."""
+        names = self.checkpoint.table_names
+        return ((slot, name) for name in names for slot in names if slot.startswith(f"{name}/"))
+
 
 class _TorchRec(Loader):
     def check(self, table: str) -> None:
-        """Managed collision has the ids of a rank in one part, and a part of another size is refused."""
-        checkpoint = self.checkpoint
-        if table in collided(checkpoint.infos)[0] and (saved := len(checkpoint.shards)) % self.world:
-            message = f"its managed collision was saved by {counted(saved, 'rank')}, which {self.world} do not divide"
-            self.faults.append((table, message))
+        """Managed collision: the rows of a rank must begin and end where those of ranks that saved did."""
+        for module, of in collisions(self.checkpoint.infos).items():
+            if of != table or (name := f"{module}._output_segments_tensor") not in self.checkpoint:
+                continue
+            saved = self.checkpoint.variable(name)
+            last = int(saved.max())
+            step = -(-last // self.world)
+            bounds = np.minimum(np.arange(self.world + 1) * step, last)
+            if step * (self.world - 1) >= last:
+                self.faults.append((table, f"some of {counted(self.world, 'rank')} have none of its {last:,} rows"))
+            elif len(odd := np.setdiff1d(bounds, saved)):
+                message = f"row {odd[0]:,} is the first of a rank, but was inside the managed collision of one"
+                self.faults.append((table, message))
 
 
 class _Raw(Loader):
     """Loaders that choose files by their names."""
-
-    def _files(self, table: str, ending: str) -> dict[str, str]:
-        """Return the paths of files of a table, of all saves, by their names without the ending."""
-        raise NotImplementedError
 
     def _read(self, path: str) -> Iterator[bulk.I64]:
         reader = self.checkpoint.files[self.checkpoint.version.path_of(path)]
@@ -242,6 +256,7 @@ def look_with(checkpoint: Checkpoint, name: str, world: int | None, report: Repo
     loader = kind(checkpoint, world or checkpoint.version.ps_num or 1)
     companions = {table for table, info in checkpoint.infos.items() if info.companion_of}
     tables = tuple(_look(loader, table, report) for table in checkpoint.table_names if table not in companions)
+    check_companions(checkpoint, report, loader.slots())
     for table, fault in loader.faults:
         report.add("loader-fails", f"with {name}: {fault}", path=checkpoint.version.path, subject=table)
     return LoaderView(name, loader.world, tables)
@@ -249,7 +264,7 @@ def look_with(checkpoint: Checkpoint, name: str, world: int | None, report: Repo
 
 _LOSSES: Final = {
     "loader-drops": "are dropped",
-    "loader-misroutes": "are on ranks where nobody looks for them",
+    "loader-misroutes": "are on ranks where the job never looks",
     "loader-twice": "are loaded again from the files of another save",
 }
 

@@ -222,12 +222,17 @@ def is_table_name(name: str) -> bool:
     return _TABLE.fullmatch(name) is not None
 
 
+def collisions(infos: Mapping[str, TableInfo]) -> dict[str, str]:
+    """Return the tables that have managed collision, by the names of the modules that keep it."""
+    return {match[1]: info.companion_of for name, info in infos.items() if (match := _KEPT.fullmatch(name))}
+
+
 def collided(infos: Mapping[str, TableInfo]) -> tuple[set[str], tuple[str, ...]]:
     """Return the tables with managed collision and their companions, and how the names of what is kept for them begin.
 
     The part of each rank refers to its own rows only, so such tensors are not cut anew.
     """
-    kept = {match[1]: info.companion_of for name, info in infos.items() if (match := _KEPT.fullmatch(name))}
+    kept = collisions(infos)
     tables = set(kept.values())
     return tables | {n for n, info in infos.items() if info.companion_of in tables}, tuple(f"{one}." for one in kept)
 

@@ -1,8 +1,9 @@
-"""Random tables that the functions of dynamicemb write and read again: dynamicemb.py CHECKOUT OUT FIRST COUNT.
+"""Random tables that the functions of dynamicemb write and read again: dynamicemb.py CHECKOUT OUT FIRST COUNT [LOADS].
 
 It runs under a Python that has torch, as a program. CHECKOUT is a git directory of NVIDIA/recsys-examples: dynamicemb
 itself needs a GPU to be imported, so the functions that write and read files are taken out of its source one by one.
-Table K is `OUT/step_K`; what its loader reads is `OUT/K.npz`.
+Table K is `OUT/step_K`; what its loader reads is `OUT/K.npz`. With LOADS, `OUT/loads_K.npz` has what each rank of a job
+of one to so many ranks keeps, as `W_R`; every fifth table has a file of another save beside it.
 """
 
 import ast
@@ -50,7 +51,13 @@ BASE = {
 BASE |= lifted("types.py", ["KEY_TYPE", "EMBEDDING_TYPE", "SCORE_TYPE", "OPT_STATE_TYPE"], BASE)
 PATHS = lifted(
     "batched_dynamicemb_tables.py",
-    ["encode_meta_json_file_path", "encode_checkpoint_file_path", "encode_counter_checkpoint_file_path", "find_files"],
+    [
+        "encode_meta_json_file_path",
+        "encode_checkpoint_file_path",
+        "encode_counter_checkpoint_file_path",
+        "find_files",
+        "get_loading_files",
+    ],
     BASE,
 )
 FILES = lifted(
@@ -123,5 +130,38 @@ def read(paths: dict[str, list[str]], dim: int, scores: int, *, optim: bool) -> 
     return dict(zip(("ids", "vectors", "scores", "opt_values"), (kind[order] for kind in joined), strict=False))
 
 
+def keep(number: int, most: int) -> None:
+    """Let each rank of jobs of up to `most` ranks load a table, and write the keys that it keeps."""
+    (folder,) = (path for path, _, files in os.walk(f"{OUT}/step_{number}") if files)
+    if number % 5 == 4:
+        for kind in ("keys", "values"):
+            older = f"{folder}/user_emb_{kind}.rank_0.world_size_9"
+            with open(older, "wb"):
+                os.utime(older, (1e9, 1e9))
+    kept: dict[str, Any] = {}
+    for ranks in range(1, most + 1):
+        for rank in range(ranks):
+            FILES["dist"] = SimpleNamespace(
+                is_initialized=lambda: True,
+                get_world_size=lambda ranks=ranks: ranks,
+                get_rank=lambda rank=rank: rank,
+            )
+            with contextlib.suppress(RuntimeError):
+                keys, values, *_ = PATHS["get_loading_files"](folder, "user", rank, ranks)
+                kept[f"{ranks}_{rank}"] = np.concatenate(
+                    [np.empty(0, np.int64), *(part for pair in zip(keys, values, strict=True) for part in _kept(*pair))]
+                )
+    np.savez(f"{OUT}/loads_{number}.npz", **kept)
+
+
+def _kept(keys: str, values: str) -> Iterator[Any]:
+    rows = os.path.getsize(keys) // 8
+    dim = os.path.getsize(values) // 4 // rows if rows else 1
+    for batch in FILES["_iter_batches_from_files"](keys, values, None, None, dim, 0, torch.device("cpu"), 64):
+        yield batch[0].numpy()
+
+
 for each in range(FIRST, FIRST + COUNT):
     save(each)
+    if len(sys.argv) > 5:
+        keep(each, int(sys.argv[5]))

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import types
+from typing import Any
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -27,7 +28,7 @@ def load(number: int) -> None:
     """Let each process of a case load it, one after the other."""
     with open(f"{OUT}/{number}.json") as file:
         case = json.load(file)
-    found: dict[str, np.ndarray] = {}
+    found: dict[str, Any] = {}
     for rank in range(case["ranks"]):
         table = de.get_variable(
             case["name"],

@@ -3,6 +3,8 @@
     python torchrec_models.py truth CHECKPOINT OUT.npz           all tensors, as `dcp.load` reads them
     python torchrec_models.py models OUT WORLD COUNT SEED        OUT/step_N and OUT/step_N.npz: sharded tables, DTensors
     python torchrec_models.py collisions OUT WORLD COUNT SEED    the same with managed collision, and looked-up rows
+    python torchrec_models.py uneven OUT WORLD COUNT SEED    models of any numbers of rows: managed collision, and none
+    python torchrec_models.py loads OUT WORLD COUNT SEED     OUT/loads_WORLD.json: which of these this world can load
     python torchrec_models.py same OUT WORLD COUNT 0             OUT/step_N and OUT/to_WORLD/step_N are loaded alike
 
 One set of processes writes all models of a world size. It imports nothing of the project.
@@ -180,7 +182,7 @@ def models(rank: int, world: int, out: str, count: int, seed: int) -> None:
         _save(rank, _model(rng, world) | {"plain": _tensors(rng, world)}, f"{out}/step_{number}")
 
 
-def _collision_model(rng: random.Random, world: int) -> tuple[Any, list[Any]]:
+def _collision_model(rng: random.Random, world: int, rows: int | None = None) -> tuple[Any, list[Any]]:
     """Return a random model of tables with managed collision, sharded by rows, and the configurations of the tables."""
     policies = (
         mc_modules.DistanceLFU_EvictionPolicy,
@@ -191,7 +193,7 @@ def _collision_model(rng: random.Random, world: int) -> tuple[Any, list[Any]]:
         EmbeddingBagConfig(
             name=f"table{n}",
             embedding_dim=4 * rng.randrange(1, 20),
-            num_embeddings=world * rng.randrange(2, 60),
+            num_embeddings=rows or world * rng.randrange(2, 60),
             feature_names=[f"f{n}"],
         )
         for n in range(rng.randrange(1, 4))
@@ -257,6 +259,62 @@ def collisions(rank: int, world: int, out: str, count: int, seed: int) -> None:
         _save(rank, {"model": state, "optim": model.fused_optimizer.state_dict()}, f"{out}/step_{number}", **more)
 
 
+def _uneven(number: int, world: int, seed: int) -> dict[str, Any]:
+    """Return models whose tables do not depend on the world size: the first has managed collision, the second has none.
+
+    From 50 rows on, each of 8 ranks has some. A negative number is a model of so many rows.
+    """
+    rng = random.Random(seed * 1000 + number)
+    model, _ = _collision_model(
+        rng, world, -number if number < 0 else rng.choice((64, 96, 120, 168, rng.randrange(50, 200)))
+    )
+    tables = _tables(rng, EmbeddingBagConfig, "plain")
+    tables[0].num_embeddings += 49  # a rank without any table has an optimizer without state, which `dcp.load` refuses
+    bags = EmbeddingBagCollection(device=torch.device("meta"), tables=tables)
+    apply_optimizer_in_backward(RowWiseAdagrad, bags.parameters(), {"lr": 0.1})
+    ways = {table.name: rng.choice((row_wise(), table_wise(rank=rng.randrange(8) % world))) for table in tables}
+    ways[tables[0].name] = row_wise()
+    sharder = EmbeddingBagCollectionSharder()
+    settings = {"local_size": world, "world_size": world, "device_type": "cpu", "sharder": sharder}
+    plan = ShardingPlan({"": construct_module_sharding_plan(bags, ways, **settings)})
+    return {
+        "kept": model,
+        "plain": DistributedModelParallel(bags, device=torch.device("cpu"), plan=plan, sharders=[sharder]),
+    }
+
+
+def uneven(rank: int, world: int, out: str, count: int, seed: int) -> None:
+    """Save models whose numbers of rows need not be multiples of the world size: OUT/NAME/step_N."""
+    del rank
+    for number in range(count) if count >= 0 else (count,):
+        torch.manual_seed(number)
+        for name, model in _uneven(number, world, seed).items():
+            state = {"model": model.state_dict(), "optim": model.fused_optimizer.state_dict()}
+            dcp.save(state, checkpoint_id=f"{out}/{name}/step_{abs(number)}")
+
+
+def loads(rank: int, world: int, out: str, count: int, seed: int) -> None:
+    """Load each of them into a model of this world size, and write the numbers of those that every rank has."""
+    done: dict[str, list[int]] = {"kept": [], "plain": []}
+    for number in range(count) if count >= 0 else (count,):
+        for name, model in _uneven(number, world, seed).items():
+            state = {"model": model.state_dict(), "optim": model.fused_optimizer.state_dict()}
+            dcp.load(state, checkpoint_id=f"{out}/{name}/step_{abs(number)}")
+            fault = ""
+            try:
+                model.load_state_dict(state["model"])
+                model.fused_optimizer.load_state_dict(state["optim"])
+            except (AssertionError, RuntimeError, ValueError) as error:
+                fault = f"{type(error).__name__}: {error}"
+            faults: list[Any] = [None] * world
+            dist.all_gather_object(faults, fault)
+            if not any(faults):
+                done[name].append(abs(number))
+    if rank == 0:
+        with open(f"{out}/loads_{world}.json", "w") as file:
+            json.dump(done, file)
+
+
 def same(rank: int, world: int, out: str, count: int, seed: int) -> None:
     """Load each step and its copy for this world size with `dcp.load` in all processes, and compare every part."""
     del seed
@@ -312,7 +370,7 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["truth", checkpoint, target]:
             write_truth(read(checkpoint), target)
-        case ["models" | "collisions" | "same" as job, target, *numbers] if len(numbers) == 3:
+        case ["models" | "collisions" | "uneven" | "loads" | "same" as job, target, *numbers] if len(numbers) == 3:
             _spawn(job, target, *map(int, numbers))
         case _:
             sys.exit(__doc__)

@@ -17,8 +17,10 @@ import pytest
 from checkpoints import at, only
 from edl_ckpt.core import Table, open_checkpoint, save_checkpoint, verify_version
 from edl_ckpt.core.base.errors import EdlCkptError, UnsupportedError, UsageError
+from edl_ckpt.core.operations.convert import convert_version
 from edl_ckpt.core.operations.verify.findings import LoadedTable
 from edl_ckpt.core.operations.verify.loaders import LOADERS, Load
+from edl_ckpt.core.storage import Location
 from foreign import copied, run_judge
 
 LOADS = int(os.environ.get("EDL_CKPT_TEST_LOADS", "12"))
@@ -62,11 +64,14 @@ def random_case(out: Path, number: int) -> int:
 
 
 def loads_of(place: Path, number: int, loader: str, ranks: int) -> tuple[list[Load], bool]:
-    """Return what a loader loads of the only table, and whether it is said to fail."""
+    """Return what a loader loads of the tables, and whether it is said to fail."""
     with open_checkpoint(at(place, number)) as checkpoint:
-        (table,) = checkpoint.table_names
+        tables = [table for table in checkpoint.table_names if not checkpoint.infos[table].companion_of]
         view = LOADERS[loader][1](checkpoint, ranks)
-        return list(view.loads(table)), bool(view.faults)
+        loads = [load for table in tables for load in view.loads(table)]
+        for table in tables:
+            view.check(table)
+        return loads, bool(view.faults)
 
 
 @pytest.mark.frameworks
@@ -94,6 +99,55 @@ def test_tfra_holds_the_rows_that_are_predicted(tmp_path: Path, build: str) -> N
             held += len(mine)
     assert held > 5 * LOADS
     print(held, "rows as predicted,", failed, "cases that fail")
+
+
+@pytest.mark.frameworks
+def test_dynamicemb_keeps_the_rows_that_are_predicted(tmp_path: Path) -> None:
+    """Its own functions keep them, in jobs of one to six ranks; they refuse files of two saves."""
+    checkout = os.environ.get("EDL_CKPT_TEST_RECSYS_EXAMPLES") or pytest.skip("no EDL_CKPT_TEST_RECSYS_EXAMPLES")
+    run_judge("EDL_CKPT_TEST_TORCH_PYTHON", "dynamicemb.py", checkout, str(tmp_path), "0", str(LOADS), "6")
+    kept = refused = 0
+    for number in range(LOADS):
+        with np.load(tmp_path / f"loads_{number}.npz") as arrays:
+            real = dict(arrays)
+        for ranks in range(1, 7):
+            loads, fails = loads_of(tmp_path, number, "dynamicemb", ranks)
+            refused += fails
+            assert fails == (f"{ranks}_0" not in real), (number, ranks)
+            for rank in () if fails else range(ranks):
+                mine = np.concatenate([np.empty(0, np.int64), *(one.ids[one.ranks == rank] for one in loads)])
+                assert sorted(mine.tolist()) == sorted(real[f"{ranks}_{rank}"].tolist()), (number, ranks, rank)
+                kept += len(mine)
+    assert kept > 100 * LOADS
+    print(kept, "rows as predicted,", refused, "loads refused")
+
+
+@pytest.mark.frameworks
+@pytest.mark.parametrize("saved", range(1, 9) if LOADS > 12 else (4, 6))
+def test_torchrec_loads_the_models_that_are_predicted(tmp_path: Path, saved: int) -> None:
+    """Models of any numbers of rows into one to eight ranks, with managed collision and without."""
+    judge, count = "EDL_CKPT_TEST_TORCHREC_PYTHON", max(LOADS // 30, 3)
+    run_judge(judge, "torchrec_models.py", "uneven", str(tmp_path), str(saved), str(count), str(saved))
+    loaded = {"kept": 0, "plain": 0}
+    for ranks in range(1, 9):
+        run_judge(judge, "torchrec_models.py", "loads", str(tmp_path), str(ranks), str(count), str(saved))
+        real = json.loads((tmp_path / f"loads_{ranks}.json").read_text())
+        for name in loaded:
+            mine = [number for number in range(count) if not loads_of(tmp_path / name, number, "torchrec", ranks)[1]]
+            assert mine == real[name], (name, ranks)
+            loaded[name] += len(mine)
+    assert loaded["plain"] == 8 * count
+    print(loaded, "of", 8 * count, "loads succeed as predicted, saved by", saved)
+
+
+@pytest.mark.frameworks
+def test_torchrec_cannot_give_a_rank_no_row_of_a_managed_collision(tmp_path: Path) -> None:
+    """Ten rows are two for each of five of eight ranks."""
+    run_judge("EDL_CKPT_TEST_TORCHREC_PYTHON", "torchrec_models.py", "uneven", str(tmp_path), "2", "-10", "0")
+    (step,) = (tmp_path / "kept").glob("step_10")
+    assert loads_of(step.parent, 10, "torchrec", 8)[1]
+    with pytest.raises(AssertionError, match="zch_size must be > 0"):
+        run_judge("EDL_CKPT_TEST_TORCHREC_PYTHON", "torchrec_models.py", "loads", str(tmp_path), "8", "-10", "0")
 
 
 def views(place: Path, loader: str, ranks: int, number: int) -> LoadedTable:
@@ -180,3 +234,17 @@ def test_loaders_of_other_systems_and_unknown_ones_are_refused(tmp_path: Path) -
         verify_version(only(run), loader=("torchrec", 2))
     with pytest.raises(UsageError, match="no loader 'tfra'"):
         verify_version(only(run), loader=("tfra", 2))
+
+
+def test_slots_of_deeprec_with_other_keys_are_found(tmp_path: Path) -> None:
+    """Slots of DeepRec with other keys than their variable are found, and negative keys."""
+    rows = np.ones((5, 2), np.float32)
+    tables = {"item": Table(np.arange(5), rows), "item/Adagrad": Table(np.arange(1, 6), rows)}
+    save_checkpoint(tmp_path / "run", 7, 1, variables={}, tables=tables)
+    convert_version(at(tmp_path / "run", 7), 2, output=Location(str(tmp_path / "out")), system="tensorflow")
+    version = at(tmp_path / "out", 7)
+    assert verify_version(version).ok
+    result = verify_version(version, loader=("deeprec:parts=3", None))
+    assert result.loader is not None
+    assert result.loader.world_size == 3
+    assert [(f.code, f.subject) for f in result.findings] == [("companion-ids", "item/Adagrad")]
