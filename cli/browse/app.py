@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events
 from textual.app import App
@@ -21,11 +21,10 @@ from edl_ckpt.cli.browse.verify import VerifyPage
 from edl_ckpt.cli.browse.versions import BeginningPage, ChoicePage
 from edl_ckpt.cli.browse.work import BackgroundCheck
 from edl_ckpt.cli.render import verify as render_verify
+from edl_ckpt.cli.terminal.signals import ASKING, ENDING
 
 if TYPE_CHECKING:
     from edl_ckpt.core.model.versions import CheckpointRef, Version
-
-_ENDING: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 class BrowseApp(App[None]):
@@ -60,7 +59,7 @@ class BrowseApp(App[None]):
     def on_mount(self) -> None:
         """Show what the reference names, and let signals end the program in order."""
         self.push_screen(BeginningPage(self._ref))
-        for number in _ENDING if self._driver and not self.is_headless else ():
+        for number in ENDING if self._driver and not self.is_headless else ():
             if signal.getsignal(number) is not signal.SIG_IGN:
                 asyncio.get_running_loop().add_signal_handler(number, self.exit, None, 128 + number)
 
@@ -155,9 +154,8 @@ def browse(ref: CheckpointRef, parse: Callable[[str], CheckpointRef], *, no_colo
 
     if no_color:
         os.environ["NO_COLOR"] = "1"
-    asking = [getattr(signal, name) for name in ("SIGUSR1", "SIGINFO") if hasattr(signal, name)]
-    handlers: dict[int, Any] = {number: signal.getsignal(number) for number in (*_ENDING, *asking)}
-    for number in asking:  # they ask other commands how far they are
+    handlers: dict[int, Any] = {number: signal.getsignal(number) for number in (*ENDING, *ASKING)}
+    for number in ASKING:
         signal.signal(number, signal.SIG_IGN)  # an answer would stand across the screen
     app = BrowseApp(ref, parse=parse, shown=plain(sys.stdout))
     try:

@@ -9,6 +9,7 @@ from edl_ckpt.cli.browse.grid import Grid, ItemRows
 from edl_ckpt.cli.browse.keys import ScreenKey
 from edl_ckpt.cli.browse.page import BACK, CANCEL, COPY, HELP, OPEN, QUIT, REFRESH, SEARCH, BrowserPage, SearchPage
 from edl_ckpt.cli.browse.source import again
+from edl_ckpt.cli.browse.stats import BAR, MEASURES
 from edl_ckpt.cli.render import diff as render_diff
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.tables import Bar, Cell, Column
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.diff.results import DenseDiff, DiffResult
 
 _COLUMNS = (Column("name", "name"), *render_diff.COLUMNS.values())
-_DETAILS = (Column("what", "word", title=""), Column("number", "number", title="", worth=9), Column("", "bar"))
-_BAR = 60
 _TOP = 20
 """The rows of each table that changed most."""
 _ALL = ScreenKey("a", "a", "all", "all", "show what is equal too, or only what differs")
@@ -119,7 +118,7 @@ class TableDiffPage(BrowserPage):
 
     def begin(self) -> None:
         """Show the numbers, the histogram and the rows."""
-        self.grid.show(ItemRows(_DETAILS, list(_details(self._part)), list))
+        self.grid.show(ItemRows(MEASURES, list(_details(self._part)), list))
 
 
 def _details(part: TableDiff) -> Iterator[list[Any]]:
@@ -137,7 +136,7 @@ def _details(part: TableDiff) -> Iterator[list[Any]]:
     highs = [*(f"{edge:.0e}" for edge in HISTOGRAM_EDGES), "more"]
     for low, high, count in zip(lows, highs, part.histogram, strict=False):
         if count:
-            yield [f"L2 {low} {high}", text.count(count), Bar(count, largest, _BAR, "yellow")]
+            yield [f"L2 {low} {high}", text.count(count), Bar(count, largest, BAR, "yellow")]
     most = max((row.l2 for row in part.top), default=0.0)
     for row in part.top:
-        yield [f"id {row.id}", f"{row.l2:.4g}", Bar(row.l2, most, _BAR, "yellow")]
+        yield [f"id {row.id}", f"{row.l2:.4g}", Bar(row.l2, most, BAR, "yellow")]

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from edl_ckpt.core.base.job import Reporter
     from edl_ckpt.core.model.versions import Listing, Version
     from edl_ckpt.core.operations.summary import CheckpointSummary
-    from edl_ckpt.core.operations.verify.findings import VerifyResult
     from edl_ckpt.core.storage.location import Location
 
 _DEPTH: Final = 2
@@ -119,10 +118,3 @@ def _warnings(version: Version, checkpoint: Checkpoint) -> Iterator[str]:
         yield version.seal_warning
     for shard, problem in ((s, p) for s in checkpoint.shards for p in s.problems):
         yield f"shard {shard.file.ps_id}, {problem.subject}: {problem.message} ({problem.code})"
-
-
-def verified(version: Version, level: str, reporter: Reporter) -> VerifyResult:
-    """Verify a version at a level."""
-    from edl_ckpt.core.operations.verify.check import verify_version
-
-    return verify_version(version, level=level, reporter=reporter)

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from edl_ckpt.cli.browse.source import OpenVersion
     from edl_ckpt.core.base.job import Reporter
 
-_COLUMNS = (Column("what", "word", title=""), Column("number", "number", title="", worth=9), Column("", "bar"))
-_BAR = 60
+MEASURES = (Column("what", "word", title=""), Column("number", "number", title="", worth=9), Column("", "bar"))
+"""The columns of numbers with their names, and with bars."""
+BAR = 60
 
 
 class TensorPage(BrowserPage):
@@ -50,7 +51,7 @@ class StatsPage(TensorPage):
 
     def begin(self) -> None:
         """Read the values."""
-        self.grid.show(ItemRows(_COLUMNS, (), list), empty="no statistics yet")
+        self.grid.show(ItemRows(MEASURES, (), list), empty="no statistics yet")
         self.work("reading values", self._read, self._show)
 
     def _read(self, reporter: Reporter) -> TensorStats:
@@ -60,7 +61,7 @@ class StatsPage(TensorPage):
 
     def _show(self, found: TensorStats) -> None:
         self._found = found
-        self.grid.show(ItemRows(_COLUMNS, list(_lines(found)), list))
+        self.grid.show(ItemRows(MEASURES, list(_lines(found)), list))
         self.show_title()
 
 
@@ -79,4 +80,4 @@ def _lines(found: TensorStats) -> Iterator[list[Any]]:
         yield [name, Cell(text.count(count), "red" if count else ""), ""]
     largest = max(found.histogram, default=0)
     for low, high, count in zip(found.edges, found.edges[1:], found.histogram, strict=False):
-        yield [f"{low:.3g} to {high:.3g}", text.count(count), Bar(count, largest, _BAR)]
+        yield [f"{low:.3g} to {high:.3g}", text.count(count), Bar(count, largest, BAR)]

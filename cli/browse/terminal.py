@@ -10,7 +10,6 @@ from typing import TextIO
 
 from edl_ckpt.cli.terminal.window import shown_on
 from edl_ckpt.core.base.errors import UnsupportedError, UsageError
-from edl_ckpt.core.base.words import extra_hint
 
 _TRY = "these commands print the same: edl-ckpt list, edl-ckpt inspect, edl-ckpt head"
 
@@ -26,14 +25,6 @@ def check_terminal() -> None:
     if term in {"", "dumb", "unknown"}:
         named = f"TERM={term}" if term else "a terminal without a name (TERM is not set)"
         raise UnsupportedError(f"{named} cannot move its cursor, which browse needs", hint=_TRY)
-
-
-def check_library() -> None:
-    """Raise UnsupportedError, which names the extra, where Textual is not installed."""
-    from importlib.util import find_spec
-
-    if find_spec("textual") is None:
-        raise UnsupportedError("textual is not installed", hint=extra_hint("tui"))
 
 
 def plain(stream: TextIO) -> Callable[[str], str] | None:

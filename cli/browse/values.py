@@ -209,7 +209,7 @@ class TablePage(WindowPage):
 
         def show(found: Lookup) -> None:
             self._seed = seed
-            rows = WindowRows(_ROWS, len(found.ids), _sample_cells)
+            rows = WindowRows(_ROWS, len(found.ids), _row_cells)
             rows.window, rows.found = range(len(rows)), found
             self.grid.show(rows, empty="no rows")
             self.show_title()
@@ -306,8 +306,7 @@ class VariablePage(LinesPage):
     def title_parts(self) -> tuple[str, str]:
         """Return the variable, and what its header says."""
         v = self._variable
-        shape = "x".join(map(str, v.shape)) or "scalar"
-        known = f"{v.dtype}, {shape}, {words.size(v.size_bytes)}, in shard {v.shard}"
+        known = f"{v.dtype}, {words.shape(v.shape)}, {words.size(v.size_bytes)}, in shard {v.shard}"
         return f"{self._source.version.ref} > {v.name}", known
 
     def read(self, wanted: range, job: BackgroundJob) -> tuple[int, npt.NDArray[np.generic]]:  # noqa: ARG002 - one short read
@@ -365,16 +364,8 @@ def _whole(words: str) -> int | None:
         return None
 
 
-def _row_cells(found: RowsRead, number: int, position: int) -> list[Any]:
+def _row_cells(found: RowsRead | Lookup, number: int, position: int) -> list[Any]:
+    """Return the cells of a row; a sample does not say where its rows lie."""
     vector = found.vectors[number]
-    return [
-        Cell(str(found.ids[number]), "bold"),
-        text.count(position),
-        str(found.shards[number]),
-        Numbers(numbers(vector), len(vector)),
-    ]
-
-
-def _sample_cells(found: Lookup, number: int, _: int) -> list[Any]:
-    vector = found.vectors[number]
-    return [Cell(str(found.ids[number]), "bold"), "", "", Numbers(numbers(vector), len(vector))]
+    place = ("", "") if isinstance(found, Lookup) else (text.count(position), str(found.shards[number]))
+    return [Cell(str(found.ids[number]), "bold"), *place, Numbers(numbers(vector), len(vector))]

@@ -298,7 +298,7 @@ class ShardPage(SearchPage):
 
 def _entry_cells(entry: TableEntry | DenseEntry) -> list[Any]:
     if isinstance(entry, DenseEntry):
-        kind, rows, shape = "variable", "", "x".join(map(str, entry.shape)) or "scalar"
+        kind, rows, shape = "variable", "", words.shape(entry.shape)
     else:
         kind, rows, shape = "table", text.count(entry.rows), str(entry.dim)
     dtype, size = entry.dtype.name if entry.dtype else "-", words.size(entry.size_bytes)

@@ -9,12 +9,13 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from edl_ckpt.cli.browse import source
+from edl_ckpt.cli.browse.source import again
 from edl_ckpt.cli.options.common import attempted
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.job import Progress
 from edl_ckpt.core.base.parallel import stop_when
 from edl_ckpt.core.base.words import portion
+from edl_ckpt.core.operations.verify.check import verify_version
 from edl_ckpt.core.storage.faults import error_of_system
 
 if TYPE_CHECKING:
@@ -87,5 +88,5 @@ class BackgroundCheck(BackgroundJob):
     """A verification of a version at a level; its result is a `VerifyResult`."""
 
     def __init__(self, version: Version, level: str, ended: Callable[[BackgroundJob], object]) -> None:
-        super().__init__("verifying", lambda job: source.verified(source.again(version), level, job), ended)
+        super().__init__("verifying", lambda job: verify_version(again(version), level=level, reporter=job), ended)
         self.version, self.level = version, level

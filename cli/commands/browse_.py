@@ -23,13 +23,14 @@ def browse_command(
     It shows versions, shards, tables, rows, histograms and differences, and verifies in the background. The browser
     reads, and changes nothing. The key ? shows its keys. It needs the extra tui.
     """
-    from edl_ckpt.cli.browse.terminal import check_library, check_terminal
+    from edl_ckpt.cli.browse.terminal import check_terminal
+    from edl_ckpt.core.base.libraries import library
 
     if out.json and "json" not in out.defaulted:
         raise UsageError("browse has no document to print", hint="these have: edl-ckpt list, edl-ckpt inspect")
     wanted = parsed_ref(ref, out)
     check_terminal()
-    check_library()
+    library("textual", "tui")
     from edl_ckpt.cli.browse.app import browse
 
     code = browse(wanted, lambda text: parsed_ref(text, out), no_color=out.no_color, mouse=not no_mouse)

@@ -70,7 +70,10 @@ def list_command(
     found, failed = _listings(out, locations or [""], parse_duration(grace), every=prometheus, recursive=recursive)
     whole = [listing for listing, _ in found]
     if prometheus:
-        _show_metrics(out, whole, failed)
+        from edl_ckpt.cli.render.prometheus import of_listings
+
+        out.write(of_listings(whole, [error.path or "" for error in failed]))
+        _end(out, whole, failed)
         return
     listings = [narrowed(_only(*each), sort=sort, best=best, tags=tag or (), mode=mode) for each in found]
     out.show(
@@ -109,14 +112,6 @@ def _show_experiment(out: Output, place: str, metric: str | None, mode: str | No
             out.warn(str(trial.fault))
         out.warn(*render_list.warnings(trial.listing))
     out.conclude(ok=not found.unread)
-
-
-def _show_metrics(out: Output, listings: list[Listing], failed: list[EdlCkptError]) -> None:
-    """Print metrics of all locations, then end as a listing does."""
-    from edl_ckpt.cli.render import prometheus
-
-    out.write(prometheus.of_listings(listings, [error.path or "" for error in failed]))
-    _end(out, listings, failed)
 
 
 def _warn(out: Output, listing: Listing, tags: Iterable[str]) -> None:

@@ -9,10 +9,8 @@ import typer
 
 from edl_ckpt.cli.manual.marks import LISTS, NOTES, declared
 from edl_ckpt.cli.options import common as o
-from edl_ckpt.cli.options.hints import check_second
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import escaped
-from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.words import plural
 
 if TYPE_CHECKING:
@@ -39,7 +37,7 @@ def tag_add_command(
     """
     from edl_ckpt.core.operations.annotate import add_tag
 
-    ref, tag = _split(words)
+    ref, tag = o.split_word(words, out, "TAG")
     version = o.resolve_named(ref, out, "tag add", tag)
     moved_from = add_tag(version, tag, also=also, force=force, **o.locking(out, lock_wait))
     if moved_from:
@@ -53,7 +51,7 @@ def tag_remove_command(out: Output, words: _Words, lock_wait: o.LockWait = "10s"
     """Remove a tag from a version."""
     from edl_ckpt.core.operations.annotate import remove_tag
 
-    ref, tag = _split(words)
+    ref, tag = o.split_word(words, out, "TAG")
     version = o.resolve_named(ref, out, "tag remove", tag)
     remove_tag(version, tag, **o.locking(out, lock_wait))
     _show(out, version.location)
@@ -65,14 +63,6 @@ def tag_list_command(out: Output, location: o.Place = None) -> None:
     listing = _show(out, out.location(location))
     out.warn(*listing.problems)
     out.conclude(ok=not listing.unread)
-
-
-def _split(words: list[str]) -> tuple[str | None, str]:
-    if len(words) > 2:
-        raise UsageError("expected REF TAG")
-    if len(words) == 1:
-        check_second(words[0], "TAG", "REF TAG")
-    return (words[0], words[1]) if len(words) == 2 else (None, words[0])
 
 
 def _show(out: Output, location: Location, more: Mapping[str, Any] | None = None) -> Listing:

@@ -73,8 +73,7 @@ def _follow(
         events = [event for event in look.events if event.kind in kinds]
         show(look, events)
         for event in events if hook else ():
-            fault = hook.run(event) if hook else ""
-            if fault:
+            if hook and (fault := hook.run(event)):
                 out.warn(f"{event.kind} {event.ref}: {fault}")
     if hook is not None and hook.failed:
         raise EdlCkptError(f"{hook.failed} of {counted(hook.runs, 'command')} failed")

@@ -33,10 +33,8 @@ class LocalPlace:
         self._budget = budget
 
     def versions(self) -> Iterator[tuple[str, str]]:
-        """Yield numbers, and then UUIDs."""
-        numbers, unnumbered = glance.versions(self._path)
-        yield from ((str(number), "version") for number in numbers)
-        yield from ((name, "version") for name in unnumbered)
+        """Return numbers, and then UUIDs."""
+        return ((str(key), "version") for key in chain.from_iterable(glance.versions(self._path)))
 
     def trash(self) -> list[int]:
         """Return what can be read in time, at most as many as anybody reads."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
 from itertools import chain
 from typing import Any, Final, NamedTuple, TypeVar
@@ -106,11 +107,9 @@ class Completer:
 
     def _locations(self) -> Iterator[Candidate]:
         """Yield the directories below what is typed, and the storages of the configuration file."""
-        probes = 0
-        for each in self._paths(files=False):
-            probes += 1
+        for probes, each in enumerate(self._paths(files=False)):
             path = expanded(each.value)
-            if probes > _MOST_PROBES or self._budget.spent or not glance.has_versions(path):
+            if probes >= _MOST_PROBES or self._budget.spent or not glance.has_versions(path):
                 yield each
                 continue
             last = next(glance.in_trash(path, self._budget), []) if self._asked.command == "undo" else []
@@ -174,15 +173,12 @@ class Completer:
         return self._place_of(self._typed_ref[0])
 
     def _place_of(self, location: str) -> LocalPlace | RemotePlace | None:
-        if self._storages is not None:
-            try:
-                found = self._storages.locate(location) if location else None
-            except Exception:  # noqa: BLE001 - a wrong section: its commands say so
-                found = None
-            if found is not None:
-                pairs = [f"{key}={value}" for key, value in found.options.items()]
-                return place_of(found.url, [*pairs, *self._asked.options.get("--storage-option", ())], self._budget)
-        return place_of(location or ".", self._asked.options.get("--storage-option", ()), self._budget)
+        url, options = location or ".", self._asked.options.get("--storage-option", ())
+        if self._storages is not None and location:
+            with suppress(Exception):  # a wrong section: its commands say so
+                found = self._storages.locate(location)
+                url, options = found.url, (*(f"{key}={value}" for key, value in found.options.items()), *options)
+        return place_of(url, options, self._budget)
 
     @cached_property
     def _typed_ref(self) -> tuple[str, str]:

@@ -253,6 +253,16 @@ def looks_like_ref(word: str, out: Output) -> bool:
     return "@" in word or "://" in word or is_file or os.path.isdir(word)
 
 
+def split_word(words: list[str], out: Output, name: str, advice: str = "") -> tuple[str | None, str]:
+    """Return (reference, word) of `REF NAME`; UsageError without the word, and with `advice` for more than one."""
+    expected = f"expected REF {name}"
+    if len(words) > 2:
+        raise UsageError(f"{expected}{advice}")
+    if len(words) == 1 and looks_like_ref(words[0], out):
+        raise UsageError(f"{name} is missing", hint=expected)
+    return words[0] if len(words) == 2 else None, words[-1]
+
+
 def split_names(words: list[str], out: Output, name: str, what: str) -> tuple[str | None, list[str]]:
     """Return (reference, names) of `REF NAME...`; UsageError without a name, which is that of `what` to remove."""
     ref, names = (words[0], words[1:]) if looks_like_ref(words[0], out) else (None, words)

@@ -204,12 +204,6 @@ def check_place(words: str, option: str, why: str) -> None:
         )
 
 
-def check_second(word: str, name: str, expected: str) -> None:
-    """Raise UsageError when the only word is a reference, and so the second argument is missing."""
-    if "@" in word or "://" in word or os.path.isdir(word):
-        raise UsageError(f"{name} is missing", hint=f"expected {expected}")
-
-
 def is_named(ref: str | None, parsed: CheckpointRef, version: Version | None = None) -> bool:
     """Say whether a reference names its version in words: behind '@', or as the directory or file of the version."""
     from edl_ckpt.core.catalog.listing import split_version_dir

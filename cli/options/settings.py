@@ -135,14 +135,13 @@ def _location(configured: Configured) -> Setting:
     """Return the location of commands that are given none."""
     storages = configured.storages
     named = os.environ.get(_DIR)
-    if named == "":
-        return Setting("location", "", "environment", _DIR, _DIR, fault="it is empty")
     if named is not None:
+        fault = None if named else "it is empty"
         try:
             check_no_password(named)
         except UsageError as error:
-            return Setting("location", HIDDEN, "environment", _DIR, _DIR, fault=error.message)
-        return Setting("location", named, "environment", _DIR, _DIR)
+            named, fault = HIDDEN, error.message
+        return Setting("location", named, "environment", _DIR, _DIR, fault=fault)
     if storages is not None and storages.default is not None:
         return Setting("location", storages.default.location.url, "file", configured.origin(STORAGE, ""), _DIR)
     return Setting("location", ".", "default", "", _DIR)

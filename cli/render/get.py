@@ -84,9 +84,8 @@ def variable_rows(values: npt.NDArray[np.generic]) -> list[list[Any]]:
 
 def variable_human(ref: str, name: str, values: npt.NDArray[np.generic], dtype: str, index: str | None = None) -> Lines:
     """Yield the values; a large array without its middle."""
-    shape = "x".join(map(str, values.shape)) or "scalar"
     where = "" if index is None else f"[{index.strip().removeprefix('[').removesuffix(']')}]"
-    yield head(f"{ref}  {name}{where}", f"{dtype} {shape}")
+    yield head(f"{ref}  {name}{where}", f"{dtype} {words.shape(values.shape)}")
     yield Fitted(
         lambda width: np.array2string(values, max_line_width=min(width, 100), threshold=200, edgeitems=4, precision=6)
     )

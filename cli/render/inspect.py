@@ -121,8 +121,8 @@ def table_cells(table: TableSummary, *, alone: bool = False) -> list[Any]:
 
 def variable_cells(variable: VariableSummary) -> list[Any]:
     """Return the row of a dense variable, for VARIABLE_COLUMNS."""
-    shape = "x".join(map(str, variable.shape)) or "scalar"
-    return [Cell(variable.name, "bold"), variable.dtype, shape, words.size(variable.size_bytes), str(variable.shard)]
+    shape, size = words.shape(variable.shape), words.size(variable.size_bytes)
+    return [Cell(variable.name, "bold"), variable.dtype, shape, size, str(variable.shard)]
 
 
 def _stats(stats: Sequence[TensorStats]) -> Lines:

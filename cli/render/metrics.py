@@ -9,10 +9,8 @@ from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import document_of, picked
 from edl_ckpt.cli.terminal.tables import Cell, Column, Lines, Table, head, styled
 from edl_ckpt.core.base import words
-from edl_ckpt.core.base.errors import UsageError
-from edl_ckpt.core.catalog.listing import ranked
+from edl_ckpt.core.catalog.listing import best_versions, known_mode
 from edl_ckpt.core.model.versions import Listing, Version
-from edl_ckpt.core.state.metadata import mode_of
 
 if TYPE_CHECKING:
     from edl_ckpt.core.operations.metric_sources import ImportPlan
@@ -28,17 +26,7 @@ def names_of(versions: Sequence[Version]) -> list[str]:
 
 def best_paths(listing: Listing, names: Sequence[str]) -> dict[str, str]:
     """Return, by metric, the path of its best version; a metric without a known mode has none."""
-    modes = {name: mode for name in names if (mode := _mode(listing, name))}
-    orders = {name: ranked(listing.versions, name, mode) for name, mode in modes.items()}
-    return {name: order[0].path for name, order in orders.items() if order}
-
-
-def _mode(listing: Listing, name: str) -> str | None:
-    """Return which values of a metric are better, None when that is not known."""
-    try:
-        return mode_of(name, None, listing.modes)
-    except UsageError:
-        return None
+    return {name: version.path for name, version in best_versions(listing, names).items()}
 
 
 def metric_cell(metrics: Mapping[str, float], name: str, *, best: bool = False) -> str:
@@ -52,14 +40,13 @@ def metric_cell(metrics: Mapping[str, float], name: str, *, best: bool = False) 
 
 def document(listing: Listing, versions: Sequence[Version]) -> dict[str, Any]:
     """Return `edl-ckpt/metrics/1`."""
-    best = best_paths(listing, names_of(listing.versions))
-    numbers = {v.path: v.key for v in listing.versions}
+    best = best_versions(listing, names_of(listing.versions))
     return document_of(
         "metrics",
         listing,
         "location modes best versions",
         location=listing.location.url,
-        best={name: numbers[path] for name, path in best.items()},
+        best={name: version.key for name, version in best.items()},
         versions=[picked(v, "version ref metrics tags note", version=v.number) for v in versions],
     )
 
@@ -86,7 +73,7 @@ def human(listing: Listing, versions: Sequence[Version]) -> Lines:
         ]
         table.add(str(v.key), *cells, " ".join(v.tags))
     yield table
-    undeclared = [name for name in names if not _mode(listing, name)]
+    undeclared = [name for name in names if not known_mode(listing, name)]
     if {v.path for v in versions} & set(best.values()):
         yield styled(f"{BEST} is the best of all complete versions", "dim")
     if undeclared:

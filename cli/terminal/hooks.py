@@ -7,12 +7,11 @@ import shlex
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from edl_ckpt.cli.terminal.signals import ENDING
 from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.interruption import WHOLE
 
 if TYPE_CHECKING:
     from edl_ckpt.core.operations.follow.changes import WatchEvent
@@ -76,7 +75,7 @@ class Hook:
     def _wait(self, environment: dict[str, str]) -> int:
         process: subprocess.Popen[bytes] | None = None
         try:
-            with _deferred_signals():  # or there would be a process that nobody knows
+            with WHOLE:  # or there would be a process that nobody knows
                 process = subprocess.Popen(
                     self._words, stdin=subprocess.DEVNULL, stdout=2, env=environment, process_group=0
                 )
@@ -85,21 +84,6 @@ class Hook:
             if process is not None:
                 _end(process)
             raise
-
-
-@contextmanager
-def _deferred_signals() -> Iterator[None]:
-    """Handle the signals that end a command after the block and not within it."""
-    received: list[int] = []
-    handled = [n for n in ENDING if signal.getsignal(n) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, lambda n, _: received.append(n)) for number in handled}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if received:
-            signal.raise_signal(received[0])
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

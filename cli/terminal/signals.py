@@ -12,8 +12,8 @@ from edl_ckpt.core.base.interruption import COMMIT, keeps
 
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The signals that end a command: 128 and their number is its exit code."""
-_ASKING: Final = ("SIGUSR1", "SIGINFO")
-"""SIGINFO is what Ctrl-T sends on BSD and macOS; Linux has none."""
+ASKING: Final = tuple(getattr(signal, name) for name in ("SIGUSR1", "SIGINFO") if hasattr(signal, name))
+"""The signals that ask a command how far it is. SIGINFO is what Ctrl-T sends on BSD and macOS; Linux has none."""
 
 
 def handle_signals() -> None:
@@ -25,7 +25,7 @@ def handle_signals() -> None:
     for number in ENDING:
         if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end)
-    for asking in (getattr(signal, name) for name in _ASKING if hasattr(signal, name)):
+    for asking in ASKING:
         if signal.getsignal(asking) is not signal.SIG_IGN:
             signal.signal(asking, _answer)
 

@@ -16,7 +16,6 @@ _CODES: Final[Mapping[str, str]] = {
     "heading": "1;32",
     "name": "1;36",
     "value": "36",
-    "strong": "1",
     "faint": "2",
 }
 """What each kind of text looks like: the select graphic rendition of ECMA-48."""

@@ -329,15 +329,10 @@ def _folded(cell: _Drawable, column: Column, width: int) -> list[Cell]:
     """Return the lines of a cell in a column of this width."""
     if not isinstance(cell, Cell) or cell_width(cell.text) <= width:
         return [_drawn(cell, width)]
-    return [Cell(part, cell.style) for part in _limited(fold(cell.text, width), column)]
-
-
-def _limited(parts: list[str], column: Column) -> list[str]:
-    """Return the lines of a name without its middle when there are too many."""
-    if column.kind != "name" or len(parts) <= _FOLDS:
-        return parts
-    head, tail = parts[: _FOLDS // 2], parts[-(_FOLDS // 2) + 1 :]
-    return [*head, "...", *tail]
+    parts = fold(cell.text, width)
+    if column.kind == "name" and len(parts) > _FOLDS:
+        parts[_FOLDS // 2 : -(_FOLDS // 2) + 1] = ["..."]
+    return [Cell(part, cell.style) for part in parts]
 
 
 def side_by_side(cells: Iterable[Cell], shown: Sequence[tuple[Column, int, int]], margin: str = "") -> Line:

@@ -85,10 +85,8 @@ def age(seconds: float) -> str:
     """
     if seconds < 1:
         return "now"
-    for unit, name in ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s")):
-        if seconds >= unit:
-            return f"{int(seconds // unit)} {name} ago"
-    return "now"
+    unit, name = next(pair for pair in ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s")) if seconds >= pair[0])
+    return f"{int(seconds // unit)} {name} ago"
 
 
 def bar(value: float, largest: float, width: int = 12) -> str:

@@ -145,6 +145,15 @@ def meant(name: str, known: Iterable[str], nouns: str = "") -> str | None:
     return f"{nouns} there: {abridged((escaped(each) for each in names), 8)}" if names and nouns else None
 
 
+def shape(extents: Iterable[int]) -> str:
+    """Return the shape of an array.
+
+    >>> shape((64, 32)), shape(())
+    ('64x32', 'scalar')
+    """
+    return "x".join(map(str, extents)) or "scalar"
+
+
 def command(*words: str) -> str:
     """Return a command of edl-ckpt that can be pasted into a shell.
 

@@ -373,6 +373,21 @@ def listed_mode(listing: Listing, metric: str, mode: str | None = None) -> str:
     return mode_of(metric, mode, listing.modes)
 
 
+def known_mode(listing: Listing, metric: str) -> str | None:
+    """Return which values of a metric are better, None when that is not known."""
+    try:
+        return mode_of(metric, None, listing.modes)
+    except UsageError:
+        return None
+
+
+def best_versions(listing: Listing, metrics: Iterable[str]) -> dict[str, Version]:
+    """Return, by metric, its best version; a metric without a known mode has none."""
+    modes = {name: mode for name in metrics if (mode := known_mode(listing, name))}
+    orders = {name: ranked(listing.versions, name, mode) for name, mode in modes.items()}
+    return {name: order[0] for name, order in orders.items() if order}
+
+
 def common_modes(listings: Iterable[Listing], metric: str | None = None, *, needed: bool = True) -> dict[str, str]:
     """Return the modes that locations declare, perhaps of one metric; UsageError when two declare different ones.
 

@@ -7,13 +7,14 @@ variable are read a few megabytes at a time.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from edl_ckpt.core.base import words
 from edl_ckpt.core.operations.diff.results import HISTOGRAM_EDGES, DenseDiff, RowChange, TableDiff
 from edl_ckpt.core.reading.blocks import read_elements
 from edl_ckpt.core.reading.reader import Checkpoint
@@ -186,6 +187,7 @@ class TableComparison:
     def result(self, name: str, what: str) -> TableDiff:
         """Return the counted differences as a result; `what` changed besides the rows."""
         same = not (self.added or self.removed or self.changed or what)
+        measures = (self.sums.max_abs, self.sums.l2, self.sums.relative) if self.comparable else (None, None, None)
         return TableDiff(
             name,
             "equal" if same else "changed",
@@ -193,9 +195,7 @@ class TableComparison:
             self.removed,
             self.changed,
             self.unchanged,
-            self.sums.max_abs if self.comparable else None,
-            self.sums.l2 if self.comparable else None,
-            self.sums.relative if self.comparable else None,
+            *measures,
             tuple(self.top),
             tuple(self.histogram.tolist()),
             what,
@@ -228,7 +228,7 @@ def diff_dense(one: Checkpoint, two: Checkpoint, name: str, tolerance: float) ->
     a, b = first[1], second[1]
     changes = [f"dtype {a.dtype.name} -> {b.dtype.name}"] if a.dtype != b.dtype else []
     if a.shape != b.shape:
-        changes.append(f"shape {_shape(a.shape)} -> {_shape(b.shape)}")
+        changes.append(f"shape {words.shape(a.shape)} -> {words.shape(b.shape)}")
         return DenseDiff(name, "changed", what=", ".join(changes))
     sums, differs = DifferenceSums(), False
     step = _DENSE_BYTES // 8
@@ -238,7 +238,3 @@ def diff_dense(one: Checkpoint, two: Checkpoint, name: str, tolerance: float) ->
         differs |= bool(compare(x, y, tolerance, sums).differ.any())
     status = "changed" if differs or changes else "equal"
     return DenseDiff(name, status, sums.max_abs, sums.l2, sums.relative, sums.cosine, ", ".join(changes))
-
-
-def _shape(shape: Sequence[int]) -> str:
-    return "x".join(map(str, shape)) or "scalar"

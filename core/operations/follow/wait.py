@@ -127,7 +127,8 @@ def wait_for_version(
     ) as observer:
         while True:
             listing = observer.look()
-            found = _first_readable(observer, wanted, listing)
+            candidates = wanted.candidates(listing) if listing else ()
+            found = next((v for v in candidates if observer.check(v).health is Health.READABLE), None)
             tick = clock.tick()
             if (shape := _shape(listing)) != before:
                 changed, before = tick, shape
@@ -159,12 +160,6 @@ def _ends(
         yield Outcome.STALLED, changed + stall_seconds
     if timeout_seconds is not None:
         yield Outcome.TIMED_OUT, begin + timeout_seconds
-
-
-def _first_readable(observer: Observer, wanted: _Wanted, listing: Listing | None) -> Version | None:
-    if listing is None:
-        return None
-    return next((v for v in wanted.candidates(listing) if observer.check(v).health is Health.READABLE), None)
 
 
 def _unfinished(observer: Observer, wanted: _Wanted, listing: Listing | None) -> Iterator[Unfinished]:

@@ -84,7 +84,9 @@ def guard_reasons(
     if not trial:
         return reasons
     store = open_store(trial[0].location)
-    noted = _noted(store)
+    noted: list[int] = []
+    with suppress(EdlCkptError):  # where our state cannot be read, tags cannot either, and they protect all versions
+        noted = noted_versions(store)
     for version in trial:
         why = dict(_NEWER) if version.is_newer else {}
         age, named = now - version.modified, version.version in guards.delete
@@ -109,13 +111,6 @@ def guard_reasons(
         if why or (version.version in noted and _has_newer_note(store, version.version)):
             reasons[version.path] = why or _NEWER
     return reasons
-
-
-def _noted(store: Store) -> list[int]:
-    """Return the versions of a location that there are notes on."""
-    with suppress(EdlCkptError):  # where our state cannot be read, tags cannot either, and they protect all versions
-        return noted_versions(store)
-    return []
 
 
 def _has_newer_note(store: Store, number: int) -> bool:

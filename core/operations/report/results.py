@@ -68,11 +68,6 @@ class SampledTensor:
     stats: TensorStats
     of_elements: int
 
-    @property
-    def whole(self) -> bool:
-        """Return True when the sample has all elements."""
-        return self.stats.elements == self.of_elements
-
 
 @dataclass(frozen=True, slots=True)
 class Drift:

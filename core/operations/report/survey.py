@@ -12,17 +12,17 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.base.errors import EdlCkptError, UnavailableError, UsageError
+from edl_ckpt.core.base.errors import EdlCkptError, UnavailableError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.words import counted
-from edl_ckpt.core.catalog.listing import list_versions, ranked
+from edl_ckpt.core.catalog.listing import best_versions, list_versions
 from edl_ckpt.core.model.versions import Listing, State, Version
 from edl_ckpt.core.operations.diff.comparison import DifferenceSums, compare
 from edl_ckpt.core.operations.prune.plan import Action, plan_listed, read_policy
@@ -40,7 +40,6 @@ from edl_ckpt.core.operations.summary import CheckpointSummary, TableSummary, Va
 from edl_ckpt.core.operations.verify.check import verify_indexed, verify_job
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.reading.sampling import RowSample, sample_table, sample_values, sample_variable
-from edl_ckpt.core.state.metadata import mode_of
 from edl_ckpt.core.storage.location import Location, LocationLike
 
 LIMITS: Final = ReportLimits()
@@ -65,7 +64,7 @@ def report_location(
     listing = list_versions(Location.of(location))
     problems = list(listing.problems)
     retention, judged = _retention(listing, policy, problems)
-    best = _best(listing)
+    best = best_versions(listing, dict.fromkeys(name for version in listing.versions for name in version.metrics))
     shown = _shown(listing, retention, best, limits)
     opened, newest, notes = _opened(shown, limits, reporter)
     sampled = Samples(limits, seed, reporter)
@@ -122,15 +121,6 @@ def _retention(listing: Listing, policy: Policy | None, problems: list[str]) -> 
     entries = {entry.path: entry for entry in plan.entries}
     found = Retention(plan.policy, given is None, entries, len(plan.deletions), plan.deleted_bytes)
     return found, not plan.unread
-
-
-def _best(listing: Listing) -> dict[str, Version]:
-    """Return the best version by each metric; a metric whose better end is not known has none."""
-    best: dict[str, Version] = {}
-    for name in dict.fromkeys(name for version in listing.versions for name in version.metrics):
-        with suppress(UsageError):
-            best.update((name, v) for v in ranked(listing.versions, name, mode_of(name, None, listing.modes))[:1])
-    return best
 
 
 def _shown(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import importlib.util
 import os
 import pty
 import select
@@ -22,6 +21,8 @@ import pytest
 import browsing
 from checkpoints import files_of, save_small
 from edl_ckpt.cli.browse import terminal
+from edl_ckpt.cli.commands.browse_ import browse_command
+from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.errors import EdlCkptError
 from program import edl
 
@@ -229,9 +230,10 @@ def test_a_dumb_terminal(term: str, run: Path) -> None:
 
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without Textual, the error names the extra that brings it."""
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setitem(sys.modules, "textual", None)
+    monkeypatch.setattr(terminal, "check_terminal", lambda: None)
     with pytest.raises(EdlCkptError, match="textual is not installed") as error:
-        terminal.check_library()
+        browse_command(Output())
     assert error.value.exit_code == 15
     assert "extra tui" in str(error.value.hint)
 
