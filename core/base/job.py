@@ -38,15 +38,12 @@ class Reporter(Protocol):
 
     def warn(self, text: str) -> None:
         """Tell people something that they should look at; the operation goes on."""
-        ...
 
     def start(self, what: str, total_bytes: int) -> None:
         """Begin a phase of `total_bytes` bytes of work."""
-        ...
 
     def advance(self, size_bytes: int) -> None:
         """Report that this many more bytes are done."""
-        ...
 
 
 class SilentReporter:
@@ -168,7 +165,6 @@ class Opens(Protocol[_Opened_co]):
 
     def open(self) -> _Opened_co:
         """Open what it stands for."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -297,11 +297,9 @@ class Resource(Protocol):
     @property
     def bytes_read(self) -> int:
         """Return how many bytes were read so far."""
-        ...
 
     def close(self) -> None:
         """Release everything."""
-        ...
 
 
 class Work(Protocol[Opened, _Task_contra, _Result_co]):
@@ -313,11 +311,9 @@ class Work(Protocol[Opened, _Task_contra, _Result_co]):
 
     def open(self) -> Opened:
         """Open what tasks need, in a process that is not the one of the operation."""
-        ...
 
     def do(self, opened: Opened, task: _Task_contra, advance: Advance) -> _Result_co:
         """Do one task; tell `advance` how many bytes are done on the way."""
-        ...
 
 
 class Meeting(Protocol):
@@ -331,11 +327,9 @@ class Meeting(Protocol):
     @property
     def path(self) -> str:
         """Return its name for people."""
-        ...
 
     def read(self, name: str) -> bytes:
         """Return a token; raises the error of the storage, a FileNotFoundError when this process sees none."""
-        ...
 
     def has(self, name: str, token: str) -> bool:
         """Say whether a token is there that a worker wrote, in answer to another one."""
@@ -346,11 +340,9 @@ class Meeting(Protocol):
 
     def write(self, name: str, data: bytes) -> None:
         """Write a token."""
-        ...
 
     def remove(self, name: str) -> None:
         """Remove a token; a missing one is no error."""
-        ...
 
 
 class Executor(Protocol):
@@ -368,15 +360,12 @@ class Executor(Protocol):
     @property
     def threads(self) -> int:
         """Return how many tasks one process does at a time: they share its memory."""
-        ...
 
     def limited(self, workers: int) -> Executor:
         """Return the same executor with so many threads of this process; other processes keep theirs."""
-        ...
 
     def task_bytes(self, total_bytes: int) -> int:
         """Return how many of `total_bytes` of data one task should have; 0 where the smallest piece is best."""
-        ...
 
     def run(
         self,
@@ -393,19 +382,15 @@ class Executor(Protocol):
         The first error ends the work, and no further task begins. Raises the errors of the tasks. A caller that may
         raise between two results closes the generator, which ends the work.
         """
-        ...
 
     def share(self, place: Meeting, size_bytes: int = 0) -> None:
         """Raise UnsupportedError unless every process can read and write there, with room for some bytes."""
-        ...
 
     def check_temporary(self, size_bytes: int, tasks: int) -> None:
         """Raise UnsupportedError where another process lacks room for temporary files of `size_bytes` a task."""
-        ...
 
     def bytes_read(self) -> int:
         """Return how many bytes other processes have read for this executor so far."""
-        ...
 
 
 class Threads:

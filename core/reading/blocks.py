@@ -40,7 +40,6 @@ class Sums(Protocol):
 
     def add(self, reader: RangeReader, offset: int, data: memoryview) -> None:
         """Add the bytes of a file from an offset on; several threads call it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,12 +77,10 @@ class PartLike(Protocol):
     @property
     def variables(self) -> Mapping[str, Any]:
         """Return arrays by the names of variables."""
-        ...
 
     @property
     def tables(self) -> Mapping[str, Any]:
         """Return arrays [n, dim], or `Rows`, by the names of tables."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,11 +133,9 @@ class Store(Protocol):
 
     def facts(self) -> Iterable[Fact]:
         """Return what is known of it without a write."""
-        ...
 
     def path(self, relative: str) -> str:
         """Return the full path or URL of a path below the location, as messages and `open` use it."""
-        ...
 
     def entries(self, inside: Inside) -> list[Entry]:
         """Return the entries of the location, and those of each directory below it that `inside` accepts.
@@ -146,15 +144,12 @@ class Store(Protocol):
         listed has a fault and no entries. Raises NotFoundError when there is no such location, and the error of the
         location itself.
         """
-        ...
 
     def open(self, path: str) -> RangeReader:
         """Open a file by its full path."""
-        ...
 
     def names(self, relative: str) -> dict[str, str]:
         """Return the paths of a directory's files by name; {} when there is no such directory."""
-        ...
 
     def ages(self, relative: str) -> dict[str, float]:
         """Return the seconds since each file of a directory was written, by its name; '' is an object of that path.
@@ -162,23 +157,18 @@ class Store(Protocol):
         The listing shows everything that was written before, and the ages are by the clock of the storage. 0.0 stands
         for an unknown age.
         """
-        ...
 
     def stat(self, relative: str) -> ObjectStat | None:
         """Return the state of a file; None when there is no such file."""
-        ...
 
     def read_small(self, relative: str) -> bytes | None:
         """Return the whole of a small file below the location; None when there is no such file."""
-        ...
 
     def write_small(self, relative: str, data: bytes) -> None:
         """Write a small file. A reader sees the old content or the new, never a mixture."""
-        ...
 
     def remove(self, relative: str) -> None:
         """Remove a file; a missing one is no error."""
-        ...
 
 
 class SentPart(NamedTuple):
@@ -205,7 +195,6 @@ class Sink(Protocol):
 
     def write(self, offset: int, data: memoryview | bytes) -> None:
         """Write all of `data` at `offset`."""
-        ...
 
 
 class ObjectWriter(Sink, Protocol):
@@ -231,7 +220,6 @@ class ObjectWriter(Sink, Protocol):
 
     def finish(self) -> None:
         """Make sure that every byte was written and is safe on the store."""
-        ...
 
     def take(self, parts: Iterable[SentPart]) -> None:  # noqa: ARG002 - uploads need it
         """Take parts that other processes have sent; UnsupportedError where an object has none."""
@@ -243,11 +231,9 @@ class ObjectWriter(Sink, Protocol):
 
     def complete(self, *, replace: bool = False) -> None:
         """Make the object visible, whole. Raises RefusedError when the name is taken, unless `replace` is set."""
-        ...
 
     def abort(self) -> None:
         """Discard the object, unless it was completed."""
-        ...
 
 
 class ObjectStore(Store, Protocol):
@@ -262,7 +248,6 @@ class ObjectStore(Store, Protocol):
 
     def new_object(self, relative: str, size_bytes: int, memory: PartMemory | None = None) -> ObjectWriter:
         """Begin a file of a known size below the location; objects with one `memory` for parts keep its bound."""
-        ...
 
     def remove_many(self, relatives: Sequence[str]) -> None:
         """Remove as many files as can be removed; raise the error of the first other one. Missing ones are no error."""
@@ -275,7 +260,6 @@ class ObjectStore(Store, Protocol):
 
     def remove_each(self, relatives: Sequence[str]) -> dict[str, EdlCkptError]:
         """Remove as many of these files as can be removed; return the error of each other one."""
-        ...
 
     def abort_upload(self, relative: str, upload_id: str) -> bool:  # noqa: ARG002 - as `tried`
         """Discard an unfinished object; a missing one is no error. False where the service cannot discard any."""
@@ -298,7 +282,6 @@ class ObjectStore(Store, Protocol):
 
     def tree(self, relative: str) -> list[str]:
         """Return the paths, below the location, of all files in a directory and its subdirectories."""
-        ...
 
 
 class MarkedStore(ObjectStore, Protocol):
@@ -306,22 +289,18 @@ class MarkedStore(ObjectStore, Protocol):
 
     def below(self, relative: str, inside: Inside) -> list[Entry]:
         """Return the entries below one directory, as `entries` has them; nothing when there is no such directory."""
-        ...
 
     def few(self, inside: Inside) -> list[Entry] | None:
         """Return the entries of a location if one request can list them, else None; errors as `entries`."""
-        ...
 
     def read_marked(self, relative: str) -> tuple[bytes, str] | None:
         """Return the whole of a small file and the mark of these bytes; None when there is no such file."""
-        ...
 
     def write_over(self, relative: str, data: bytes, seen: ObjectStat | None) -> None:
         """Write a small file in place of the one that was seen, None for none; LockedError when another one is there.
 
         Where the service knows no conditional writes it is written in any case.
         """
-        ...
 
 
 class PartsWriter(Sink, Protocol):
@@ -329,7 +308,6 @@ class PartsWriter(Sink, Protocol):
 
     def sent(self) -> list[SentPart]:
         """Make sure that every byte is safe on the store, and return the parts; EdlCkptError when one is missing."""
-        ...
 
 
 class PartsStore(ObjectStore, Protocol):
@@ -339,7 +317,6 @@ class PartsStore(ObjectStore, Protocol):
         self, relative: str, upload_id: str, *, edges: Sequence[int], first: int, memory: PartMemory
     ) -> PartsWriter:
         """Return a writer of the parts between `edges`, offsets in the object, from part number `first` on."""
-        ...
 
 
 def has_parts(store: Store) -> TypeGuard[PartsStore]:
