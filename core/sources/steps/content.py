@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError
@@ -87,37 +87,33 @@ class Found:
         return self.shard.number(self.file)
 
 
+@dataclass(eq=False, repr=False)
 class Content:
     """The shards of a version by their numbers, and its files by their paths in it."""
 
-    def __init__(
-        self,
-        version: Version,
-        readers: Mapping[str, RangeReader],
-        workers: int = 1,
-        on_fault: OnFault | None = None,
-        *,
-        tables: bool = True,
-    ) -> None:
-        self.version = version
-        self.tables = tables
-        """False where formats that store tensors leave them as they are."""
-        self.workers = workers
-        """So many files are read at a time, where each read takes a request."""
-        self.shards = {shard.ps_id: ShardContent(shard) for shard in version.shards}
+    version: Version
+    readers: InitVar[Mapping[str, RangeReader]]
+    workers: int = 1
+    """So many files are read at a time, where each read takes a request."""
+    on_fault: OnFault | None = None
+    _: KW_ONLY
+    tables: bool = True
+    """False where formats that store tensors leave them as they are."""
+
+    def __post_init__(self, readers: Mapping[str, RangeReader]) -> None:
+        self.shards = {shard.ps_id: ShardContent(shard) for shard in self.version.shards}
         self.files = {
-            version.name_of(file.path): Found(shard, file, readers.get(file.path))
+            self.version.name_of(file.path): Found(shard, file, readers.get(file.path))
             for shard in self.shards.values()
             for file in shard.file.files
         }
-        self._on_fault = on_fault
 
     def fail(self, shard: ShardContent, error: EdlCkptError) -> None:
         """Leave a damaged shard out, where the caller takes its error; else raise the error."""
-        if self._on_fault is None:
+        if self.on_fault is None:
             raise error
         if self.shards.pop(shard.file.ps_id, None) is not None:
-            self._on_fault(shard.file, error)
+            self.on_fault(shard.file, error)
 
     def indexes(self) -> list[ShardIndex]:
         """Return the shards whose files are sound, in order."""
