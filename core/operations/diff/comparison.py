@@ -187,7 +187,6 @@ class TableComparison:
     def result(self, name: str, what: str) -> TableDiff:
         """Return the counted differences as a result; `what` changed besides the rows."""
         same = not (self.added or self.removed or self.changed or what)
-        measures = (self.sums.max_abs, self.sums.l2, self.sums.relative) if self.comparable else (None, None, None)
         return TableDiff(
             name,
             "equal" if same else "changed",
@@ -195,7 +194,9 @@ class TableComparison:
             self.removed,
             self.changed,
             self.unchanged,
-            *measures,
+            self.sums.max_abs if self.comparable else None,
+            self.sums.l2 if self.comparable else None,
+            self.sums.relative if self.comparable else None,
             tuple(self.top),
             tuple(self.histogram.tolist()),
             what,

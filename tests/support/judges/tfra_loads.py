@@ -48,7 +48,7 @@ def load(number: int) -> None:
         keys, values = (part.numpy() for part in table.export())
         order = np.argsort(keys)
         found |= {f"keys_{rank}": keys[order], f"values_{rank}": values[order]}
-    np.savez(f"{OUT}/{number}.npz", **found)  # type: ignore[arg-type]
+    np.savez(f"{OUT}/{number}.npz", **found)
 
 
 assert tf.test.is_built_with_cuda()
