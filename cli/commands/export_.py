@@ -15,6 +15,7 @@ from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.words import counted
 
 if TYPE_CHECKING:
+    from edl_ckpt.core.operations.export import ExportResult
     from edl_ckpt.core.storage.location import Location
 
 _FORMATS = (
@@ -87,21 +88,15 @@ def export_command(
     from edl_ckpt.cli.render import export as render
     from edl_ckpt.core.converting.changes import read_map
     from edl_ckpt.core.operations.export import Selection, export_version, plan_export, write_map
-    from edl_ckpt.core.storage.regular import descriptor_of
 
     if len(words) == 1 and looks_like_ref(words[0], out) and "@" in words[0]:
         raise UsageError("OUTPUT is missing, the file or directory to write", hint="expected [REF] OUTPUT")
     if len(words) > 2:
         raise UsageError("expected [REF] OUTPUT")
     version = resolve_ref(words[0] if len(words) == 2 else None, out)
-    if dense_rows is not None and dense_rows != "auto" and not (dense_rows.isascii() and dense_rows.isdigit()):
-        raise UsageError(f"--dense-rows expects a number or auto, got {dense_rows!r}")
-    rows = int(dense_rows) if dense_rows and dense_rows != "auto" else dense_rows
-    goal = _goal(words[-1], out)
+    rows, goal = _rows(dense_rows), _goal(words[-1], out)
     if map_template:
-        written = write_map(version, goal, force=force)
-        show = out.show_aside if descriptor_of(written.output) == 1 else out.show
-        show(lambda: render.document(written), render.human(written))
+        _show(out, write_map(version, goal, force=force))
         return
     chosen: dict[str, Any] = {
         "format_name": kind,
@@ -121,11 +116,26 @@ def export_command(
             out.show(lambda: render.plan_document(plan, cluster_of(work)), render.plan_human(plan, workers_of(work)))
             return
         result = export_version(version, goal, executor=work["executor"], **chosen)
+    _show(out, result)
+    if result.overflowed:
+        out.warn(f"{counted(result.overflowed, 'value')} became infinite: too large for {dtype}")
+
+
+def _show(out: Output, result: ExportResult) -> None:
+    """Print the report, on stderr where stdout has the export."""
+    from edl_ckpt.cli.render import export as render
+    from edl_ckpt.core.storage.regular import descriptor_of
+
     show = out.show_aside if descriptor_of(result.output) == 1 else out.show
     show(lambda: render.document(result), render.human(result))
-    if result.overflowed:
-        values = counted(result.overflowed, "value")
-        out.warn(f"{values} became infinite: too large for {dtype}")
+
+
+def _rows(word: str | None) -> int | str | None:
+    if word is None or word == "auto":
+        return word
+    if not (word.isascii() and word.isdigit()):
+        raise UsageError(f"--dense-rows expects a number or auto, got {word!r}")
+    return int(word)
 
 
 def _goal(word: str, out: Output) -> Location:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options import common as o
-from edl_ckpt.cli.options.cluster import Cluster, cluster_of, workers_of, working
+from edl_ckpt.cli.options.cluster import Cluster, Working, cluster_of, workers_of, working
 from edl_ckpt.cli.options.hints import check_place, half_done, resumable
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import parse_size
@@ -53,47 +53,68 @@ def reshard_command(
     The new shards become visible only after their fingerprint has proved that no value was lost. A version of another
     system than ElasticDL stays one of that system.
     """
-    from edl_ckpt.cli.render import written
     from edl_ckpt.core.base.memory import keep_freed_memory
-    from edl_ckpt.core.operations.reshard.execute import execute_reshard, prepare_reshard
-    from edl_ckpt.core.operations.reshard.needed import find_resharded
 
+    if ps is None and not max_shard_size:
+        raise UsageError("--ps N is missing", hint="usage: edl-ckpt reshard [REF] --ps N [OPTIONS]")
     keep_freed_memory()
     where = _where(output, out)
     version = o.resolve_ref(ref, out, to_change=output is None, aloud=True)
-    how = o.locking(out, lock_wait)
-    if if_needed and ps is not None:
-        made = find_resharded(version, ps, output=where, layout=layout, force=force, reporter=out)
-        if made is not None:
-            out.show(lambda: written.reshard_document(made, dry_run=dry_run), written.reshard_human(made))
-            return
+    how = {"keep_old": keep_old, "force": force, **o.locking(out, lock_wait)}
+    if if_needed and ps is not None and _is_there(out, version, ps, where, layout, dry_run=dry_run, force=force):
+        return
     if not version.is_elasticdl:
         if cluster or max_memory or layout:
             raise UsageError("--cluster, --max-memory and --layout are for versions of ElasticDL")
-        options = {"keep_old": keep_old, "dry_run": dry_run, "force": force, "workers": workers}
-        _of_system(out, version, ps, where, max_shard_size, {**options, **how})
+        _of_system(out, version, ps, where, max_shard_size, {"dry_run": dry_run, "workers": workers, **how})
         return
     if ps is None or max_shard_size:
-        raise UsageError("--ps N is missing", hint="--max-shard-size is for safetensors")
+        raise UsageError("--max-shard-size is for safetensors", hint="--ps N is the number of parameter servers")
     target, size_bytes = where or version.location, None if dry_run else version.size_bytes
     writing = working(out, cluster, workers, target=target, size_bytes=size_bytes)
     with writing as work, resumable(out, partial(half_done, target)):
-        plan, settings = prepare_reshard(
-            version,
-            ps,
-            output=where,
-            layout=o.asked_layout(out, layout, where),
-            max_memory_bytes=parse_size(max_memory) if max_memory else None,
-            force=force,
-            reporter=out,
-            **work,
-        )
-        out.warn(*plan.warnings, *settings.warnings)
-        if dry_run:
-            planned = written.plan_reshard_document(plan, settings, cluster_of(work))
-            out.show(lambda: planned, written.plan_reshard_human(plan, settings, workers_of(work)))
-            return
-        result = execute_reshard(plan, settings, executor=work["executor"], keep_old=keep_old, force=force, **how)
+        bounds = {
+            "layout": o.asked_layout(out, layout, where),
+            "max_memory_bytes": parse_size(max_memory) if max_memory else None,
+        }
+        _of_elasticdl(out, version, ps, where, work, bounds, how, dry_run=dry_run)
+
+
+def _is_there(
+    out: Output, version: Version, ps: int, where: Location | None, layout: str | None, *, dry_run: bool, force: bool
+) -> bool:
+    """Say whether the result is there already, and show it then."""
+    from edl_ckpt.cli.render import written
+    from edl_ckpt.core.operations.reshard.needed import find_resharded
+
+    made = find_resharded(version, ps, output=where, layout=layout, force=force, reporter=out)
+    if made is not None:
+        out.show(lambda: written.reshard_document(made, dry_run=dry_run), written.reshard_human(made))
+    return made is not None
+
+
+def _of_elasticdl(
+    out: Output,
+    version: Version,
+    ps: int,
+    where: Location | None,
+    work: Working,
+    bounds: Mapping[str, Any],
+    how: Mapping[str, Any],
+    *,
+    dry_run: bool,
+) -> None:
+    """Reshard a version of ElasticDL, by threads or on a cluster."""
+    from edl_ckpt.cli.render import written
+    from edl_ckpt.core.operations.reshard.execute import execute_reshard, prepare_reshard
+
+    plan, settings = prepare_reshard(version, ps, output=where, force=how["force"], reporter=out, **work, **bounds)
+    out.warn(*plan.warnings, *settings.warnings)
+    if dry_run:
+        planned = written.plan_reshard_document(plan, settings, cluster_of(work))
+        out.show(lambda: planned, written.plan_reshard_human(plan, settings, workers_of(work)))
+        return
+    result = execute_reshard(plan, settings, executor=work["executor"], **how)
     out.show(lambda: written.reshard_document(result), written.reshard_human(result))
 
 
@@ -110,10 +131,9 @@ def _of_system(
     from edl_ckpt.core.operations.convert import convert_version
 
     is_set = version.layout.system == "safetensors"
-    if is_set and (ranks is not None or not max_shard_size):
-        raise UsageError("files of safetensors have no ranks", hint="say how large they may be: --max-shard-size SIZE")
-    if not is_set and (ranks is None or max_shard_size):
-        raise UsageError("--ranks N is missing", hint="--max-shard-size is for safetensors")
+    if is_set != bool(max_shard_size) or is_set != (ranks is None):
+        fault = "files of safetensors have no ranks" if is_set else "--max-shard-size is for safetensors"
+        raise UsageError(fault, hint="expected --max-shard-size SIZE" if is_set else "expected --ranks N")
     most = parse_size(max_shard_size) if max_shard_size else None
     with resumable(out, partial(half_done, where or version.location)):
         result = convert_version(version, ranks, output=where, most_file_bytes=most, **options)

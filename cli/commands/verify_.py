@@ -87,13 +87,9 @@ def verify_command(
     for _, error in run.failed:
         out.warn(str(error))
     if not (prometheus or out.jsonl):
-        out.show(
-            lambda: (
-                render.document_all(location.url, run.results, run.failed) if every else render.document(run.results[0])
-            ),
-            render.human(run.results, every=out.shows_all(False)),
-            lambda: render.rows(run.results),
-        )
+        one_or_all = partial(render.document_all, location.url, run.results, run.failed)
+        document = one_or_all if every else partial(render.document, run.results[0])
+        out.show(document, render.human(run.results, every=out.shows_all(False)), lambda: render.rows(run.results))
     if not versions:
         out.say(f"{escaped(location.url)}: no checkpoint, so nothing was verified")
     _end(out, run, strict=strict)
