@@ -14,8 +14,8 @@ import os
 import tempfile
 import uuid
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar, Final, NamedTuple, TypeAlias
@@ -208,7 +208,7 @@ class PartWork:
         reader = ContentReader(
             checkpoint, self.selection, self.metadata, tempfile.gettempdir(), ids, reporter=Counted(advance)
         )
-        with part.place() as path, reader:
+        with part.place() as path:
             content = reader.content(file.variables, list(ids))
             new_file = partial(OutputFile, durable=not part.is_temporary)
             self.write(replace(content, counts=self.counts), path, new_file)
@@ -349,13 +349,13 @@ class PartsFormat(ContentFormat):
         if cluster is None:
             return super().plan_files(checkpoint, path, beside)
         read = cluster.bytes_read()
-        with self._planned_parts(checkpoint, cluster, path, beside) as plan:
-            sizes: dict[str, int | None] = {}
-            for file in plan.files:
-                tables, is_cut = [span.table for span in file.spans], any(span.total > 1 for span in file.spans)
-                sizes[file.path] = None if is_cut else self.part_bytes(plan.reader.content(file.variables, tables))
-            sizes[os.path.join(path, self.index)] = None
-            return sizes, plan.content, cluster.bytes_read() - read
+        plan = self._planned_parts(checkpoint, cluster, path, beside)
+        sizes: dict[str, int | None] = {}
+        for file in plan.files:
+            tables, is_cut = [span.table for span in file.spans], any(span.total > 1 for span in file.spans)
+            sizes[file.path] = None if is_cut else self.part_bytes(plan.reader.content(file.variables, tables))
+        sizes[os.path.join(path, self.index)] = None
+        return sizes, plan.content, cluster.bytes_read() - read
 
     def write_all(self, checkpoint: Checkpoint, target: ExportTarget, trust: Trust) -> WrittenContent:
         """Write the output, on a cluster if there is one: a look at the ids, a task for each file, and their proof."""
@@ -365,22 +365,19 @@ class PartsFormat(ContentFormat):
         assert isinstance(target, PartsTarget)  # noqa: S101 - streams are refused
         meeting = target.meet()
         cluster.share(meeting)
-        with self._planned_parts(checkpoint, cluster, target.path, target.beside) as plan:
-            total = sum(tensor.size_bytes for tensor in plan.content.tensors)
-            cluster.share(meeting, total)
-            self.request.reporter.start("exporting", 2 * total)
-            plan.write(self.write_part, target)
-            fingerprint = plan.fingerprint()
-            trust.confirm(fingerprint)
-            metadata = {**plan.content.metadata, "fingerprint": fingerprint}
-            self.end_parts(plan.content, plan.files, target.path, metadata)
-            return WrittenContent(plan.content, fingerprint, plan.overflowed)
+        plan = self._planned_parts(checkpoint, cluster, target.path, target.beside)
+        total = sum(tensor.size_bytes for tensor in plan.content.tensors)
+        cluster.share(meeting, total)
+        self.request.reporter.start("exporting", 2 * total)
+        plan.write(self.write_part, target)
+        fingerprint = plan.fingerprint()
+        trust.confirm(fingerprint)
+        metadata = {**plan.content.metadata, "fingerprint": fingerprint}
+        self.end_parts(plan.content, plan.files, target.path, metadata)
+        return WrittenContent(plan.content, fingerprint, plan.overflowed)
 
-    @contextmanager
-    def _planned_parts(
-        self, checkpoint: Checkpoint, cluster: ClusterExecutor, path: str, beside: str
-    ) -> Iterator[ClusterExport]:
-        """Yield the plan of an export to a directory, and perhaps to another one beside; no value is read."""
+    def _planned_parts(self, checkpoint: Checkpoint, cluster: ClusterExecutor, path: str, beside: str) -> ClusterExport:
+        """Return the plan of an export to a directory, and perhaps to another one beside; no value is read."""
         request = self.request
         metadata = {name: text for name, text in metadata_of(request.version).items() if name != "fingerprint"}
         metadata["export"] = uuid.uuid4().hex
@@ -390,10 +387,10 @@ class PartsFormat(ContentFormat):
         steps = {name: sample_step(count, ranges) or max(count, 1) for name, count in rows.items()}
         looked = look(checkpoint, cluster, steps, min(cluster.task_bytes(version_bytes), PIECE_BYTES))
         ids = looked.ids(checkpoint)
-        with ContentReader(checkpoint, request.selection, metadata, "", ids, reporter=request.reporter) as reader:
-            content = reader.content()
-            total = sum(tensor.size_bytes for tensor in content.tensors)
-            size = file_bytes(cluster, total, request.max_shard_bytes)
-            spans = cut_tables(content, looked, size, stored=request.selection.order == STORED)
-            files = with_sums(checkpoint, self.part_files(content, spans, path, beside, size), sizes_of(content))
-            yield ClusterExport(cluster, reader, content, looked, files, min(size, total))
+        reader = ContentReader(checkpoint, request.selection, metadata, "", ids, reporter=request.reporter)
+        content = reader.content()
+        total = sum(tensor.size_bytes for tensor in content.tensors)
+        size = file_bytes(cluster, total, request.max_shard_bytes)
+        spans = cut_tables(content, looked, size, stored=request.selection.order == STORED)
+        files = with_sums(checkpoint, self.part_files(content, spans, path, beside, size), sizes_of(content))
+        return ClusterExport(cluster, reader, content, looked, files, min(size, total))

@@ -71,9 +71,8 @@ class ContentFormat(ExportFormat):
         self, checkpoint: Checkpoint, path: str, beside: str
     ) -> tuple[Mapping[str, int | None], ExportContent, int]:
         """Return the files with their sizes, what they contain, and how many bytes other processes read for that."""
-        with self.reader(checkpoint, "") as reader:
-            content = reader.content()
-            return self.planned(content, path, beside), content, 0
+        content = self.reader(checkpoint, "").content()
+        return self.planned(content, path, beside), content, 0
 
     def export(self) -> ExportResult:
         """Write the selected content to a path or URL; nothing becomes visible unless all of it is written."""
@@ -103,14 +102,14 @@ class ContentFormat(ExportFormat):
     def write_all(self, checkpoint: Checkpoint, target: ExportTarget, trust: Trust) -> WrittenContent:
         """Write the output."""
         request, folder = self.request, os.path.dirname(target.path) or "."
-        with self.reader(checkpoint, folder, trust.confirm) as reader:
-            content = reader.content()
-            spools = self.traits.spools or request.selection.dense_rows is not None
-            check_space(folder, estimated_bytes(content, spools=spools))
-            request.reporter.start("exporting", 2 * sum(t.size_bytes for t in content.tensors))  # read, and written
-            self.write(content, target)
-            errors = tuple(TableErrors(name, one.greatest, one.mean) for name, one in sorted(reader.errors.items()))
-            return WrittenContent(content, content.finish()["fingerprint"], reader.overflowed, errors)
+        reader = self.reader(checkpoint, folder, trust.confirm)
+        content = reader.content()
+        spools = self.traits.spools or request.selection.dense_rows is not None
+        check_space(folder, estimated_bytes(content, spools=spools))
+        request.reporter.start("exporting", 2 * sum(t.size_bytes for t in content.tensors))  # read, and written
+        self.write(content, target)
+        errors = tuple(TableErrors(name, one.greatest, one.mean) for name, one in sorted(reader.errors.items()))
+        return WrittenContent(content, content.finish()["fingerprint"], reader.overflowed, errors)
 
     def _makes_directory(self, checkpoint: Checkpoint) -> bool:
         return self.request.cluster is not None or self.is_directory(checkpoint)
