@@ -33,7 +33,7 @@ from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
 from edl_ckpt.core.operations.export.content.reader import ContentReader
 from edl_ckpt.core.operations.export.content.selection import STORED, Selection
-from edl_ckpt.core.operations.export.content.tables import LookedAt, TableIds, look, rows_claimed
+from edl_ckpt.core.operations.export.content.tables import LookedAt, Name, TableIds, look, read_rest, rows_claimed
 from edl_ckpt.core.operations.export.formats.content_format import ContentFormat, metadata_of
 from edl_ckpt.core.operations.export.interface import ContentCounts, ExportContent, Tensor, WrittenContent
 from edl_ckpt.core.operations.export.output.parts import NewPart, WrittenFile
@@ -41,10 +41,8 @@ from edl_ckpt.core.operations.export.output.places import OutputFile
 from edl_ckpt.core.operations.export.output.target import ExportTarget, PartsTarget
 from edl_ckpt.core.proof.fingerprint import ContentSketch, fingerprint_of
 from edl_ckpt.core.proof.trust import Trust
-from edl_ckpt.core.proof.values import ValueOptions, read_values
 from edl_ckpt.core.reading.blocks import read_piece
 from edl_ckpt.core.reading.picklable import CheckpointValue
-from edl_ckpt.core.reading.pieces import DenseAt, PieceAt, dense_at
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sorting.partition import PART_BYTES, parts_needed, ranges_of_sample, sample_step
 
@@ -93,10 +91,6 @@ def numbered(span: Span) -> str:
     '00002-of-00012'
     """
     return f"{span.number + 1:05}-of-{span.total:05}"
-
-
-Name = tuple[str, bool]
-"""The name of a variable or a table, and whether it is a table's."""
 
 
 class PartFile(NamedTuple):
@@ -288,22 +282,12 @@ class ClusterExport:
     def fingerprint(self) -> str:
         """Return the fingerprint of the checkpoint: read what no task summed, and compare it with what was written."""
         summed = set().union(*(file.summed for file in self.files))
-        checkpoint, reporter = self.reader.checkpoint, self.reader.reporter
+        checkpoint = self.reader.checkpoint
+        job = Job(self.cluster, 1, reporter=self.reader.reporter)
         task_bytes = self.cluster.task_bytes(checkpoint.version.size_bytes)
-        rest: list[PieceAt] = [
-            at for at in dense_at(checkpoint, task_bytes) if (at.entry(checkpoint).name, False) not in summed
-        ]
-        for table, places in self.looked.places.items():
-            rest += places if (table, True) not in summed else ()
-        if rest:
-            reporter.start("fingerprint", sum(map(self._size_of, rest)))
-            job = Job(self.cluster, 1, reporter=reporter)
-            self._sums.add(read_values(checkpoint, rest, job, task_bytes=task_bytes, options=ValueOptions()).sketch)
+        self._sums.add(read_rest(checkpoint, self.looked.places, summed, job, task_bytes))
         self._compare()
         return fingerprint_of(checkpoint, self._sums).text
-
-    def _size_of(self, at: PieceAt) -> int:
-        return at.size if isinstance(at, DenseAt) else at.rows * at.entry(self.reader.checkpoint).row_bytes
 
     def _compare(self) -> None:
         """Raise EdlCkptError unless what was read twice was the same both times."""

@@ -17,8 +17,8 @@ from typing import Final
 import numpy as np
 
 from edl_ckpt.core.base.errors import UnsupportedError, UsageError
-from edl_ckpt.core.base.job import WARNINGS, Reporter
-from edl_ckpt.core.base.parallel import default_workers, run_all, run_parallel
+from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
+from edl_ckpt.core.base.parallel import default_workers, run_parallel
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DTYPES, DType
@@ -29,6 +29,7 @@ from edl_ckpt.core.operations.export.content.tables import (
     Span,
     TableIds,
     TableSource,
+    read_rest,
     read_span,
     spans,
     write_piece,
@@ -45,9 +46,8 @@ from edl_ckpt.core.operations.export.interface import (
 )
 from edl_ckpt.core.operations.export.output.places import Place, compare_rows
 from edl_ckpt.core.proof.fingerprint import ContentSketch, fingerprint_of
-from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES, IdPiece, read_piece
+from edl_ckpt.core.reading.blocks import read_piece
 from edl_ckpt.core.reading.casts import cast_bytes, cast_floats
-from edl_ckpt.core.reading.pieces import row_batches
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sorting.partition import PART_BYTES, Areas, TablePart, parts_needed
 from edl_ckpt.core.sources.elasticdl.initial_rows import initial_rows
@@ -111,35 +111,12 @@ class ContentReader:
         if self.confirm is None:
             return self.metadata
         if not self.fingerprint:
-            self._read_rest()
+            done = {(name, True) for name in self.source.tables} | {(n, False) for n in self.source.variable_names()}
+            tables = {name: table.places for name, table in self.ids.items()}
+            self.source.add(read_rest(self.checkpoint, tables, done, Job.here(self._workers, reporter=self.reporter)))
             self.fingerprint = fingerprint_of(self.checkpoint, self.source).text
             self.confirm(self.fingerprint)
         return {**self.metadata, "fingerprint": self.fingerprint}
-
-    def _read_rest(self) -> None:
-        """Add to the sums what was not read, or not to its end."""
-        source, done = ContentSketch(), self.source
-        names = {name for name in self.ids if name not in done.tables}
-        pieces = [piece for name in names for piece in self.ids[name].pieces]
-        missing = self.checkpoint.keys() - done.variable_names()
-        found = spans(self.checkpoint) if missing else ()
-        dense = [span for span in found if any(piece.entry.name in missing for piece in span.pieces)]
-        size = sum(span.size_bytes for span in dense) + sum(p.rows * p.entry.row_bytes for p in pieces)
-        if pieces or dense:
-            self.reporter.start("fingerprint", size)
-
-        def read(piece: IdPiece) -> None:
-            ids = read_piece(self.checkpoint, piece).ids
-            for some, values in row_batches(self.checkpoint, piece, len(ids), VALUE_BATCH_BYTES):
-                source.add_rows(piece.entry.name, ids[some], values)
-                self.reporter.advance(values.nbytes)
-
-        run_all(read, pieces, self._workers)
-        summed = run_parallel(lambda span: read_span(self.checkpoint, span, source), dense, self._workers)
-        for span, _ in zip(dense, summed, strict=True):
-            self.reporter.advance(span.size_bytes)
-        done.tables.update({name: sketch for name, sketch in source.tables.items() if name in names})
-        done.take_variables(source, missing)
 
     def _fill(
         self, variables: Sequence[str], tables: Sequence[str], matrices: Sequence[Tensor], places: Mapping[str, Place]
