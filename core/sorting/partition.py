@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import reduce
 from typing import Final, Self
 
 import numpy as np
@@ -388,34 +388,11 @@ _GAP_BYTES: Final = 16 << 10
 """The most bytes between two parts that are read along with them."""
 
 
-class SmallTable:
-    """A table in memory: its ids int64 [n], ascending and unique, and its rows, put in order when the first is wanted.
+def read_tables(checkpoint: Checkpoint, names: Collection[str]) -> Iterator[TablePart]:
+    """Yield some tables whole, in the order of their names here; CorruptError for an id that occurs twice.
 
-    The rows of a table that has no id of another one are never looked at.
+    All of them are read before the first one is put in order.
     """
-
-    def __init__(self, ids: bulk.I64, rows: Sequence[bulk.U8], dtype: DType | None, dim: int) -> None:
-        self.dtype, self.dim = dtype, dim
-        self._unordered, self._rows = ids, rows
-        self.ids = ids.copy()
-        bulk.sort_ids(self.ids)
-
-    def rows(self, place: npt.NDArray[np.intp] | slice = slice(None)) -> npt.NDArray[np.generic]:
-        """Return the rows at some places as [k, dim] elements."""
-        return self._part.rows(place)
-
-    @cached_property
-    def _part(self) -> TablePart:
-        if not self._rows:
-            return TablePart(self.ids, np.empty((0, 0), np.uint8), self.dtype, self.dim)
-        values = np.concatenate(self._rows)
-        if values.shape[1]:
-            values = bulk.take_rows(values, bulk.order_ids(self._unordered.copy()))
-        return TablePart(self.ids, values, self.dtype, self.dim)
-
-
-def read_tables(checkpoint: Checkpoint, names: Collection[str]) -> dict[str, SmallTable]:
-    """Return some tables; CorruptError for an id that occurs twice. All of them are in memory at a time."""
     ids: dict[str, list[bulk.I64]] = {name: [] for name in names}
     rows: dict[str, list[bulk.U8]] = {name: [] for name in names}
     wanted: dict[int, list[TableEntry]] = {}
@@ -437,7 +414,7 @@ def read_tables(checkpoint: Checkpoint, names: Collection[str]) -> dict[str, Sma
                 ids[entry.name].append(_ids(checkpoint, shard, entry, start, data))
                 at = entry.values.start - start
                 rows[entry.name].append(data[at : at + entry.rows * entry.row_bytes].reshape(entry.rows, -1))
-    return {name: _table(checkpoint, name, ids[name], rows[name]) for name in names}
+    yield from (_table(checkpoint, name, ids.pop(name), rows.pop(name)) for name in names)
 
 
 def _is_in_first_file(entry: TableEntry) -> bool:
@@ -464,10 +441,12 @@ def _ids(checkpoint: Checkpoint, shard: ShardIndex, entry: TableEntry, start: in
     return np.concatenate([ids for _, ids in id_blocks(checkpoint, shard, entry)])
 
 
-def _table(checkpoint: Checkpoint, name: str, ids: list[bulk.I64], rows: list[bulk.U8]) -> SmallTable:
+def _table(checkpoint: Checkpoint, name: str, ids: list[bulk.I64], rows: list[bulk.U8]) -> TablePart:
     """Return a table whose ids and rows come shard by shard."""
     dim = max((e.dim for _, e in checkpoint.entries(name)), default=0)
     all_ids = np.concatenate([np.empty(0, np.int64), *ids])
-    table = SmallTable(all_ids, rows, checkpoint.table_dtype(name), dim)
-    check_reads(name, [lambda: table.ids], order_of(table.ids), at_once=len(table.ids), version=checkpoint.version)
-    return table
+    values = np.concatenate(rows) if rows else np.empty((0, 0), np.uint8)
+    order = bulk.order_ids(all_ids)
+    check_reads(name, [lambda: all_ids], order_of(all_ids), at_once=len(all_ids), version=checkpoint.version)
+    in_order = bulk.take_rows(values, order) if values.shape[1] else values
+    return TablePart(all_ids, in_order, checkpoint.table_dtype(name), dim)

@@ -80,11 +80,10 @@ class BothValue(NamedTuple):
 
 def _diff_small(both: BothOpened, names: Sequence[str], advance: Advance, *, options: RowOptions) -> list[TableDiff]:
     """Return the changes of small tables."""
-    parts = [read_tables(checkpoint, names) for checkpoint in both]
     results = []
-    for name in names:
+    for name, *parts in zip(names, *(read_tables(checkpoint, names) for checkpoint in both), strict=True):
         comparison = TableComparison(options)
-        comparison.add(*(part.pop(name) for part in parts))
+        comparison.add(*parts)
         results.append(comparison.result(name, _table_changes(*both, name)))
         advance(_table_bytes(both.one, name) + _table_bytes(both.two, name))
     return results
