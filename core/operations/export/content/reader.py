@@ -6,7 +6,6 @@ was written is read back and must have the same sums.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -339,9 +338,3 @@ def _check_unique(names: Sequence[str]) -> None:
     name, count = next(iter(Counter(names).most_common(1)), ("", 0))
     if count > 1:
         raise UnsupportedError(f"two tensors would be named {name!r}", hint="choose with --table and --variable")
-
-
-def estimated_bytes(content: ExportContent, *, spools: bool) -> int:
-    """Return the bytes of all tensors, and where the format spools also those of the largest temporary file."""
-    sizes = [tensor.size_bytes for tensor in content.tensors]
-    return sum(sizes) + (max(sizes, default=0) if spools else 0) + math.ceil(0.001 * sum(sizes))

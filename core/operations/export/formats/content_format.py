@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -10,7 +11,7 @@ from collections.abc import Callable, Mapping
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.words import abridged
 from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.operations.export.content.reader import ContentReader, estimated_bytes
+from edl_ckpt.core.operations.export.content.reader import ContentReader
 from edl_ckpt.core.operations.export.content.tables import look_here
 from edl_ckpt.core.operations.export.interface import (
     ContentCounts,
@@ -104,9 +105,11 @@ class ContentFormat(ExportFormat):
         request, folder = self.request, os.path.dirname(target.path) or "."
         reader = self.reader(checkpoint, folder, trust.confirm)
         content = reader.content()
+        sizes = [tensor.size_bytes for tensor in content.tensors]
         spools = self.traits.spools or request.selection.dense_rows is not None
-        check_space(folder, estimated_bytes(content, spools=spools))
-        request.reporter.start("exporting", 2 * sum(t.size_bytes for t in content.tensors))  # read, and written
+        spooled = max(sizes, default=0) if spools else 0
+        check_space(folder, sum(sizes) + spooled + math.ceil(0.001 * sum(sizes)))
+        request.reporter.start("exporting", 2 * sum(sizes))  # read, and written
         self.write(content, target)
         errors = tuple(TableErrors(name, one.greatest, one.mean) for name, one in sorted(reader.errors.items()))
         return WrittenContent(content, content.finish()["fingerprint"], reader.overflowed, errors)
