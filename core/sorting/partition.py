@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import reduce
 from typing import Final, Self
 
@@ -178,6 +178,7 @@ def parts_needed(size_bytes: int, part_bytes: int = PART_BYTES) -> int:
     return max(min(-(-size_bytes // part_bytes), MAX_PARTS), 1)
 
 
+@dataclass(eq=False)
 class PartitionedTable:
     """A table in parts; a context manager. `pieces` are the numbered pieces of the table.
 
@@ -186,36 +187,25 @@ class PartitionedTable:
     dtype and a number of elements.
     """
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        name: str,
-        pieces: Sequence[IdPiece],
-        *,
-        parts: int,
-        assign: Assign,
-        directory: str | None = None,
-        areas: Areas | None = None,
-        take: TakeRows | None = None,
-        form: tuple[DType | None, int] | None = None,
-        wanted: Wanted | None = None,
-        reporter: Reporter = WARNINGS,
-    ) -> None:
-        self.parts = parts
-        self._checkpoint = checkpoint
-        self._name = name
-        self._pieces = pieces
-        self._assign = assign
-        self._directory = directory
-        self._areas = areas
-        self._scratch_file: ScratchFile | None = None
-        self._take = take
-        self._wanted = wanted
-        self._reporter = reporter
-        own = checkpoint.table_dtype(name), max((e.dim for _, e in checkpoint.entries(name)), default=0)
-        self.dtype, self.dim = form or own
+    checkpoint: Checkpoint
+    name: str
+    pieces: Sequence[IdPiece]
+    _: KW_ONLY
+    parts: int
+    assign: Assign
+    directory: str | None = None
+    areas: Areas | None = None
+    take: TakeRows | None = None
+    form: tuple[DType | None, int] | None = None
+    wanted: Wanted | None = None
+    reporter: Reporter = WARNINGS
+
+    def __post_init__(self) -> None:
+        dim = max((e.dim for _, e in self.checkpoint.entries(self.name)), default=0)
+        self.dtype, self.dim = self.form or (self.checkpoint.table_dtype(self.name), dim)
         self._row_bytes = self.dim * (self.dtype.itemsize if self.dtype else 0)
-        self._rows = np.zeros(parts, np.int64)
+        self._rows = np.zeros(self.parts, np.int64)
+        self._scratch_file: ScratchFile | None = None
         self._lock = threading.Lock()
         self._memory = ThreadMemory()
 
@@ -228,11 +218,11 @@ class PartitionedTable:
         self._count_parts()
         self._starts = np.cumsum(self._rows) - self._rows
         self._next = self._starts.copy()
-        if self._areas is None:
-            self._scratch_file = file = ScratchFile(self.rows * (8 + self._row_bytes), self._directory)
-            self._areas = Areas(Area(file, 0), Area(file, self.rows * 8))
+        if self.areas is None:
+            self._scratch_file = file = ScratchFile(self.rows * (8 + self._row_bytes), self.directory)
+            self.areas = Areas(Area(file, 0), Area(file, self.rows * 8))
         try:
-            run_all(self._write_piece, self._pieces, self._readers)
+            run_all(self._write_piece, self.pieces, self._readers)
         except BaseException:
             self._close()
             raise
@@ -247,13 +237,13 @@ class PartitionedTable:
 
     @property
     def _is_remote(self) -> bool:
-        return bool(self._pieces) and self._checkpoint.reader(self._pieces[0].shard).block_bytes > 0
+        return bool(self.pieces) and self.checkpoint.reader(self.pieces[0].shard).block_bytes > 0
 
     @property
     def _readers(self) -> int:
         """Return how many pieces are read at a time."""
         most = default_workers(remote=True) if self._is_remote else min(default_workers(), _MOST_WORKERS)
-        return max(min(most, len(self._pieces)), 1)
+        return max(min(most, len(self.pieces)), 1)
 
     def _at_once(self, bytes_per_row: int) -> int:
         part = max(int(self._rows.max(initial=0)) * bytes_per_row, 1)
@@ -261,12 +251,12 @@ class PartitionedTable:
 
     def _count_parts(self) -> None:
         """Count the rows of each part, and cut again those ranges that are too large."""
-        if self.parts == 1 and self._wanted is None:
-            self._rows = np.array([sum(piece.rows for piece in self._pieces)], np.int64)
+        if self.parts == 1 and self.wanted is None:
+            self._rows = np.array([sum(piece.rows for piece in self.pieces)], np.int64)
             return
         limit = _LEAST_ROWS
         for attempt in range(_ATTEMPTS):
-            counted = run_parallel(self._count, self._pieces, self._readers)
+            counted = run_parallel(self._count, self.pieces, self._readers)
             self._rows = sum(counted, np.zeros(self.parts, np.int64))
             limit = limit if attempt else max(_TOO_LARGE * self.rows // self.parts, limit)
             large = self._rows > limit
@@ -274,16 +264,16 @@ class PartitionedTable:
                 return
             if not attempt:
                 self._check_repeated()
-            if isinstance(self._assign, Ranges):
-                self._cut_again(self._assign, large, limit)
+            if isinstance(self.assign, Ranges):
+                self._cut_again(self.assign, large, limit)
 
     def _count(self, piece: IdPiece) -> bulk.I64:
-        return np.bincount(self._assign(self._ids(piece)), minlength=self.parts).astype(np.int64)
+        return np.bincount(self.assign(self._ids(piece)), minlength=self.parts).astype(np.int64)
 
     def _ids(self, piece: IdPiece) -> bulk.I64:
         """Return the ids of a piece whose rows are kept."""
-        ids = read_piece(self._checkpoint, piece).ids
-        return ids if self._wanted is None else ids[self._wanted(ids)]
+        ids = read_piece(self.checkpoint, piece).ids
+        return ids if self.wanted is None else ids[self.wanted(ids)]
 
     def _cut_again(self, ranges: Ranges, large: npt.NDArray[np.bool_], limit: int) -> None:
         """Cut ranges that are too large by a sample of their ids alone, drawn at random: no order of rows misleads."""
@@ -296,41 +286,41 @@ class PartitionedTable:
             drawn = np.random.default_rng(numbered[0]).random(len(ids)) < share
             return ids[large[ranges(ids)] & drawn]
 
-        found = list(run_parallel(sample, enumerate(self._pieces), self._readers))
-        self._assign = ranges.cut_again(np.sort(np.concatenate(found)), more)
-        self.parts = len(self._assign.cuts) + 1
+        found = list(run_parallel(sample, enumerate(self.pieces), self._readers))
+        self.assign = ranges.cut_again(np.sort(np.concatenate(found)), more)
+        self.parts = len(self.assign.cuts) + 1
 
     def _check_repeated(self) -> None:
         """Raise CorruptError when ids repeat, without reading a part: one may be as large as the table."""
-        orders = (order_of(read_piece(self._checkpoint, piece).ids) for piece in self._pieces)
-        reads = reads_of(self._checkpoint, self._pieces)
+        orders = (order_of(read_piece(self.checkpoint, piece).ids) for piece in self.pieces)
+        reads = reads_of(self.checkpoint, self.pieces)
         order = reduce(IdOrder.followed_by, orders, NO_IDS)
-        check_reads(self._name, reads, order, at_once=SORTED_AT_ONCE, version=self._checkpoint.version)
+        check_reads(self.name, reads, order, at_once=SORTED_AT_ONCE, version=self.checkpoint.version)
 
     def _write_piece(self, piece: IdPiece) -> None:
         """Write the ids and rows of a piece; the rows of a part may lie in any order."""
-        ids = read_piece(self._checkpoint, piece).ids
-        wanted = None if self._wanted is None else self._wanted(ids)
+        ids = read_piece(self.checkpoint, piece).ids
+        wanted = None if self.wanted is None else self.wanted(ids)
         batch_bytes = _REMOTE_FILL_BYTES if self._is_remote else _FILL_BYTES
-        for some, values in row_batches(self._checkpoint, piece, len(ids), batch_bytes, wanted=wanted):
+        for some, values in row_batches(self.checkpoint, piece, len(ids), batch_bytes, wanted=wanted):
             kept, rows = (ids[some], values) if wanted is None else (ids[some][wanted[some]], values[wanted[some]])
-            self._write_rows(kept, rows if self._take is None else self._take(kept, rows))
-            self._reporter.advance(len(kept) * (8 + self._row_bytes))
+            self._write_rows(kept, rows if self.take is None else self.take(kept, rows))
+            self.reporter.advance(len(kept) * (8 + self._row_bytes))
 
     def _write_rows(self, ids: bulk.I64, values: bulk.U8) -> None:
         """Write some ids and rows, at the next places of their parts."""
         if not len(ids):
             return
-        assert self._areas is not None  # noqa: S101 - `__enter__` has set them
-        owner = self._assign(ids) if self.parts > 1 else np.zeros(len(ids), np.uint16)
+        assert self.areas is not None  # noqa: S101 - `__enter__` has set them
+        owner = self.assign(ids) if self.parts > 1 else np.zeros(len(ids), np.uint16)
         rows = np.bincount(owner, minlength=self.parts).astype(np.int64)
         with self._lock:
             place = self._next.copy()
             self._next += rows
         keys = np.ascontiguousarray(ids).view(np.uint8).reshape(-1, 8)
-        self._write(self._areas.ids, keys, owner, rows, place)
+        self._write(self.areas.ids, keys, owner, rows, place)
         if self._row_bytes:
-            self._write(self._areas.rows, values, owner, rows, place)
+            self._write(self.areas.rows, values, owner, rows, place)
 
     def _write(self, area: Area, data: bulk.U8, owner: bulk.U16, rows: bulk.I64, place: bulk.I64) -> None:
         """Write rows ordered by part, each part's at its place: the number of a row."""
@@ -355,8 +345,8 @@ class PartitionedTable:
 
     def sort_in_place(self, done: Callable[[int, int], None]) -> None:
         """Sort every part where it lies; `done` is then called with its first row and the number of its rows."""
-        assert self._areas is not None  # noqa: S101 - `__enter__` has set them
-        areas, width = self._areas, self._row_bytes
+        assert self.areas is not None  # noqa: S101 - `__enter__` has set them
+        areas, width = self.areas, self._row_bytes
 
         def sort(number: int) -> None:
             rows, start = int(self._rows[number]), int(self._starts[number])
@@ -372,14 +362,14 @@ class PartitionedTable:
 
     def _sorted(self, number: int, ids: bulk.I64, out: bulk.U8) -> TablePart:
         """Fill int64 [n] and uint8 [n, row_bytes] with the ids of a part, ascending, and with their rows."""
-        assert self._areas is not None  # noqa: S101 - `__enter__` has set them
+        assert self.areas is not None  # noqa: S101 - `__enter__` has set them
         start, width = int(self._starts[number]), self._row_bytes
-        self._areas.ids.read_into(start * 8, ids.view(np.uint8))
+        self.areas.ids.read_into(start * 8, ids.view(np.uint8))
         order = bulk.order_ids(ids)
-        check_reads(self._name, [lambda: ids], order_of(ids), at_once=len(ids), version=self._checkpoint.version)
+        check_reads(self.name, [lambda: ids], order_of(ids), at_once=len(ids), version=self.checkpoint.version)
         if width:
             data = self._memory.take(len(ids) * width, "values")
-            self._areas.rows.read_into(start * width, data)
+            self.areas.rows.read_into(start * width, data)
             bulk.take_rows(data.reshape(len(ids), width), order, out)
         return TablePart(ids, out, self.dtype, self.dim)
 
