@@ -178,6 +178,12 @@ def parts_needed(size_bytes: int, part_bytes: int = PART_BYTES) -> int:
     return max(min(-(-size_bytes // part_bytes), MAX_PARTS), 1)
 
 
+def readers_of(checkpoint: Checkpoint, pieces: Sequence[IdPiece]) -> int:
+    """Return how many of some pieces are read at a time."""
+    most = default_workers(remote=True) if checkpoint.reads_blocks else min(default_workers(), _MOST_WORKERS)
+    return max(min(most, len(pieces)), 1)
+
+
 @dataclass(eq=False)
 class PartitionedTable:
     """A table in parts; a context manager. `pieces` are the numbered pieces of the table.
@@ -222,7 +228,7 @@ class PartitionedTable:
             self._scratch_file = file = ScratchFile(self.rows * (8 + self._row_bytes), self.directory)
             self.areas = Areas(Area(file, 0), Area(file, self.rows * 8))
         try:
-            run_all(self._write_piece, self.pieces, self._readers)
+            run_all(self._write_piece, self.pieces, readers_of(self.checkpoint, self.pieces))
         except BaseException:
             self._close()
             raise
@@ -235,16 +241,6 @@ class PartitionedTable:
         if self._scratch_file is not None:
             self._scratch_file.close()
 
-    @property
-    def _is_remote(self) -> bool:
-        return bool(self.pieces) and self.checkpoint.reader(self.pieces[0].shard).block_bytes > 0
-
-    @property
-    def _readers(self) -> int:
-        """Return how many pieces are read at a time."""
-        most = default_workers(remote=True) if self._is_remote else min(default_workers(), _MOST_WORKERS)
-        return max(min(most, len(self.pieces)), 1)
-
     def _at_once(self, bytes_per_row: int) -> int:
         part = max(int(self._rows.max(initial=0)) * bytes_per_row, 1)
         return max(min(default_workers(), _MOST_WORKERS, self.parts, _AT_ONCE_BYTES // part), 1)
@@ -256,7 +252,7 @@ class PartitionedTable:
             return
         limit = _LEAST_ROWS
         for attempt in range(_ATTEMPTS):
-            counted = run_parallel(self._count, self.pieces, self._readers)
+            counted = run_parallel(self._count, self.pieces, readers_of(self.checkpoint, self.pieces))
             self._rows = sum(counted, np.zeros(self.parts, np.int64))
             limit = limit if attempt else max(_TOO_LARGE * self.rows // self.parts, limit)
             large = self._rows > limit
@@ -286,7 +282,7 @@ class PartitionedTable:
             drawn = np.random.default_rng(numbered[0]).random(len(ids)) < share
             return ids[large[ranges(ids)] & drawn]
 
-        found = list(run_parallel(sample, enumerate(self.pieces), self._readers))
+        found = list(run_parallel(sample, enumerate(self.pieces), readers_of(self.checkpoint, self.pieces)))
         self.assign = ranges.cut_again(np.sort(np.concatenate(found)), more)
         self.parts = len(self.assign.cuts) + 1
 
@@ -301,7 +297,7 @@ class PartitionedTable:
         """Write the ids and rows of a piece; the rows of a part may lie in any order."""
         ids = read_piece(self.checkpoint, piece).ids
         wanted = None if self.wanted is None else self.wanted(ids)
-        batch_bytes = _REMOTE_FILL_BYTES if self._is_remote else _FILL_BYTES
+        batch_bytes = _REMOTE_FILL_BYTES if self.checkpoint.reads_blocks else _FILL_BYTES
         for some, values in row_batches(self.checkpoint, piece, len(ids), batch_bytes, wanted=wanted):
             kept, rows = (ids[some], values) if wanted is None else (ids[some][wanted[some]], values[wanted[some]])
             self._write_rows(kept, rows if self.take is None else self.take(kept, rows))

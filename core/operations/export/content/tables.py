@@ -41,6 +41,7 @@ from edl_ckpt.core.sorting.partition import (
     Wanted,
     parts_needed,
     ranges_of_sample,
+    readers_of,
     sample_step,
 )
 
@@ -252,12 +253,6 @@ class TableSource:
             reporter=self.reporter,
         )
 
-    @property
-    def _workers(self) -> int:
-        remote = self.checkpoint.is_far
-        most = default_workers(remote=True) if remote else min(default_workers(), _MOST_WORKERS)
-        return max(min(most, len(self.ids.pieces)), 1)
-
     def _copy(self, areas: Areas, done: Done) -> None:
         """Write every piece after those before it."""
         firsts = accumulate((piece.rows for piece in self.ids.pieces), initial=0)
@@ -274,7 +269,7 @@ class TableSource:
                 self.reporter.advance(len(kept) * (8 + kept.shape[1]))
             done(start, len(ids))
 
-        run_all(copy, zip(firsts, self.ids.pieces, strict=False), self._workers)
+        run_all(copy, zip(firsts, self.ids.pieces, strict=False), readers_of(self.checkpoint, self.ids.pieces))
 
     def _stored_parts(self) -> Iterator[TablePart]:
         def read(piece: IdPiece) -> list[TablePart]:
@@ -285,7 +280,8 @@ class TableSource:
                 for some, values in batches
             ]
 
-        for parts in run_parallel(read, self.ids.pieces, min(self._workers, _MOST_WORKERS)):
+        workers = min(readers_of(self.checkpoint, self.ids.pieces), _MOST_WORKERS)
+        for parts in run_parallel(read, self.ids.pieces, workers):
             for part in parts:
                 self.reporter.advance(part.values.nbytes + part.ids.nbytes)
                 yield part
