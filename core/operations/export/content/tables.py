@@ -396,10 +396,10 @@ def _write_run(run: Sequence[SmallVariable]) -> None:
     with first.file as file:
         area = first.area(file)
         area.write(0, np.frombuffer(data, np.uint8))
-        back = first.bytes_of(area, len(data))
+        back = Place(first.file, first.offset).read_back(area, 0, len(data)).tobytes()
     at = 0
     for small in run if first.crc is not None or back != data else ():
-        own = bytes(back[at : at + len(small.data)])
+        own = back[at : at + len(small.data)]
         at += len(small.data)
         if own != small.data:
             raise reads_back_differently(small.name, small.place.file.path)

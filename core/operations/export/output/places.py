@@ -106,14 +106,6 @@ class Place:
         """Return the place in the open file."""
         return Area(file, self.offset)
 
-    def bytes_of(self, area: Area, size_bytes: int) -> bytearray:
-        """Return some bytes from the begin of the place, as the file has them, and add up nothing."""
-        data = bytearray(size_bytes)
-        if size_bytes >= _LEAST_VIEW and self.file.durable:
-            area.start_flush(0, size_bytes)
-        area.file.read_into(area.offset, memoryview(data))
-        return data
-
     def read_back(self, area: Area, at: int, size_bytes: int) -> bulk.U8:
         """Return bytes that are final, uint8 [n], as the file has them, and begin to flush them."""
         if size_bytes < _LEAST_VIEW:
