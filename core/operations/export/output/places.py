@@ -6,10 +6,11 @@ checksums of formats that have some.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import IO, Any, Final
 
 import numpy as np
 
@@ -21,7 +22,8 @@ from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.sorting.partition import Area
 from edl_ckpt.core.storage.files import PreallocatedFile
 
-_FLUSHERS: Final = 4
+FLUSHERS: Final = 4
+"""Files that are flushed at a time, which a disk does faster."""
 _LEAST_VIEW: Final = 256 << 10
 """Fewer bytes are copied: a mapping and a flush of their own would cost more."""
 
@@ -89,9 +91,15 @@ class OutputFile:
                 file.flush()
 
 
+def flush_file(file: IO[Any]) -> None:
+    """Flush what was written to a file to the disk."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
 def finish_outputs(files: Sequence[OutputFile]) -> None:
-    """Finish several files at a time: a disk flushes them faster."""
-    run_all(OutputFile.finish, files, min(_FLUSHERS, len(files)))
+    """Finish several files at a time."""
+    run_all(OutputFile.finish, files, min(FLUSHERS, len(files)))
 
 
 @dataclass(frozen=True, slots=True)
