@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import IO, Any, Final
 
 import numpy as np
@@ -28,6 +28,7 @@ _LEAST_VIEW: Final = 256 << 10
 """Fewer bytes are copied: a mapping and a flush of their own would cost more."""
 
 
+@dataclass(eq=False)
 class OutputFile:
     """A file in which tensors have places; open only while somebody writes, because an export may have many files.
 
@@ -35,23 +36,19 @@ class OutputFile:
     to the disk. `final` is called with each (offset, bytes) that was read back and does not change any more.
     """
 
-    def __init__(
-        self,
-        path: str,
-        size_bytes: int | None = None,
-        *,
-        durable: bool = True,
-        final: Callable[[int, int], None] | None = None,
-    ) -> None:
-        self.path = path
-        self.final = final
-        self.durable = durable
-        self._file: PreallocatedFile | None = None
-        self._users = 0
-        self._lock = threading.Lock()
-        self._heads: dict[int, bytes] = {}
+    path: str
+    size_bytes: InitVar[int | None] = None
+    _: KW_ONLY
+    durable: bool = True
+    final: Callable[[int, int], None] | None = None
+    _file: PreallocatedFile | None = field(default=None, init=False)
+    _users: int = field(default=0, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _heads: dict[int, bytes] = field(default_factory=dict, init=False)
+
+    def __post_init__(self, size_bytes: int | None) -> None:
         if size_bytes is not None:
-            PreallocatedFile(path, size_bytes).close()
+            PreallocatedFile(self.path, size_bytes).close()
 
     def __enter__(self) -> PreallocatedFile:
         """Open the file for a block, unless another block has it open already."""
