@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import cached_property, reduce
+from functools import reduce
 from typing import Final, Self
 
 import numpy as np
@@ -178,7 +178,13 @@ def parts_needed(size_bytes: int, part_bytes: int = PART_BYTES) -> int:
     return max(min(-(-size_bytes // part_bytes), MAX_PARTS), 1)
 
 
-@dataclass(eq=False, repr=False)
+def readers_of(checkpoint: Checkpoint, pieces: Sequence[IdPiece]) -> int:
+    """Return how many of some pieces are read at a time."""
+    most = default_workers(remote=True) if checkpoint.reads_blocks else min(default_workers(), _MOST_WORKERS)
+    return max(min(most, len(pieces)), 1)
+
+
+@dataclass(eq=False)
 class PartitionedTable:
     """A table in parts; a context manager. `pieces` are the numbered pieces of the table.
 
@@ -201,12 +207,11 @@ class PartitionedTable:
     reporter: Reporter = WARNINGS
 
     def __post_init__(self) -> None:
-        self._scratch_file: ScratchFile | None = None
-        entries = self.checkpoint.entries(self.name)
-        own = self.checkpoint.table_dtype(self.name), max((e.dim for _, e in entries), default=0)
-        self.dtype, self.dim = self.form or own
+        dim = max((e.dim for _, e in self.checkpoint.entries(self.name)), default=0)
+        self.dtype, self.dim = self.form or (self.checkpoint.table_dtype(self.name), dim)
         self._row_bytes = self.dim * (self.dtype.itemsize if self.dtype else 0)
         self._rows = np.zeros(self.parts, np.int64)
+        self._scratch_file: ScratchFile | None = None
         self._lock = threading.Lock()
         self._memory = ThreadMemory()
 
@@ -223,7 +228,7 @@ class PartitionedTable:
             self._scratch_file = file = ScratchFile(self.rows * (8 + self._row_bytes), self.directory)
             self.areas = Areas(Area(file, 0), Area(file, self.rows * 8))
         try:
-            run_all(self._write_piece, self.pieces, self._readers)
+            run_all(self._write_piece, self.pieces, readers_of(self.checkpoint, self.pieces))
         except BaseException:
             self._close()
             raise
@@ -236,16 +241,6 @@ class PartitionedTable:
         if self._scratch_file is not None:
             self._scratch_file.close()
 
-    @property
-    def _is_remote(self) -> bool:
-        return bool(self.pieces) and self.checkpoint.reader(self.pieces[0].shard).block_bytes > 0
-
-    @property
-    def _readers(self) -> int:
-        """Return how many pieces are read at a time."""
-        most = default_workers(remote=True) if self._is_remote else min(default_workers(), _MOST_WORKERS)
-        return max(min(most, len(self.pieces)), 1)
-
     def _at_once(self, bytes_per_row: int) -> int:
         part = max(int(self._rows.max(initial=0)) * bytes_per_row, 1)
         return max(min(default_workers(), _MOST_WORKERS, self.parts, _AT_ONCE_BYTES // part), 1)
@@ -257,7 +252,7 @@ class PartitionedTable:
             return
         limit = _LEAST_ROWS
         for attempt in range(_ATTEMPTS):
-            counted = run_parallel(self._count, self.pieces, self._readers)
+            counted = run_parallel(self._count, self.pieces, readers_of(self.checkpoint, self.pieces))
             self._rows = sum(counted, np.zeros(self.parts, np.int64))
             limit = limit if attempt else max(_TOO_LARGE * self.rows // self.parts, limit)
             large = self._rows > limit
@@ -287,7 +282,7 @@ class PartitionedTable:
             drawn = np.random.default_rng(numbered[0]).random(len(ids)) < share
             return ids[large[ranges(ids)] & drawn]
 
-        found = list(run_parallel(sample, enumerate(self.pieces), self._readers))
+        found = list(run_parallel(sample, enumerate(self.pieces), readers_of(self.checkpoint, self.pieces)))
         self.assign = ranges.cut_again(np.sort(np.concatenate(found)), more)
         self.parts = len(self.assign.cuts) + 1
 
@@ -302,7 +297,7 @@ class PartitionedTable:
         """Write the ids and rows of a piece; the rows of a part may lie in any order."""
         ids = read_piece(self.checkpoint, piece).ids
         wanted = None if self.wanted is None else self.wanted(ids)
-        batch_bytes = _REMOTE_FILL_BYTES if self._is_remote else _FILL_BYTES
+        batch_bytes = _REMOTE_FILL_BYTES if self.checkpoint.reads_blocks else _FILL_BYTES
         for some, values in row_batches(self.checkpoint, piece, len(ids), batch_bytes, wanted=wanted):
             kept, rows = (ids[some], values) if wanted is None else (ids[some][wanted[some]], values[wanted[some]])
             self._write_rows(kept, rows if self.take is None else self.take(kept, rows))
@@ -379,34 +374,11 @@ _GAP_BYTES: Final = 16 << 10
 """The most bytes between two parts that are read along with them."""
 
 
-class SmallTable:
-    """A table in memory: its ids int64 [n], ascending and unique, and its rows, put in order when the first is wanted.
+def read_tables(checkpoint: Checkpoint, names: Collection[str]) -> Iterator[TablePart]:
+    """Yield some tables whole, in the order of their names here; CorruptError for an id that occurs twice.
 
-    The rows of a table that has no id of another one are never looked at.
+    All of them are read before the first one is put in order.
     """
-
-    def __init__(self, ids: bulk.I64, rows: Sequence[bulk.U8], dtype: DType | None, dim: int) -> None:
-        self.dtype, self.dim = dtype, dim
-        self._unordered, self._rows = ids, rows
-        self.ids = ids.copy()
-        bulk.sort_ids(self.ids)
-
-    def rows(self, place: npt.NDArray[np.intp] | slice = slice(None)) -> npt.NDArray[np.generic]:
-        """Return the rows at some places as [k, dim] elements."""
-        return self._part.rows(place)
-
-    @cached_property
-    def _part(self) -> TablePart:
-        if not self._rows:
-            return TablePart(self.ids, np.empty((0, 0), np.uint8), self.dtype, self.dim)
-        values = np.concatenate(self._rows)
-        if values.shape[1]:
-            values = bulk.take_rows(values, bulk.order_ids(self._unordered.copy()))
-        return TablePart(self.ids, values, self.dtype, self.dim)
-
-
-def read_tables(checkpoint: Checkpoint, names: Collection[str]) -> dict[str, SmallTable]:
-    """Return some tables; CorruptError for an id that occurs twice. All of them are in memory at a time."""
     ids: dict[str, list[bulk.I64]] = {name: [] for name in names}
     rows: dict[str, list[bulk.U8]] = {name: [] for name in names}
     wanted: dict[int, list[TableEntry]] = {}
@@ -428,7 +400,7 @@ def read_tables(checkpoint: Checkpoint, names: Collection[str]) -> dict[str, Sma
                 ids[entry.name].append(_ids(checkpoint, shard, entry, start, data))
                 at = entry.values.start - start
                 rows[entry.name].append(data[at : at + entry.rows * entry.row_bytes].reshape(entry.rows, -1))
-    return {name: _table(checkpoint, name, ids[name], rows[name]) for name in names}
+    yield from (_table(checkpoint, name, ids.pop(name), rows.pop(name)) for name in names)
 
 
 def _is_in_first_file(entry: TableEntry) -> bool:
@@ -455,10 +427,12 @@ def _ids(checkpoint: Checkpoint, shard: ShardIndex, entry: TableEntry, start: in
     return np.concatenate([ids for _, ids in id_blocks(checkpoint, shard, entry)])
 
 
-def _table(checkpoint: Checkpoint, name: str, ids: list[bulk.I64], rows: list[bulk.U8]) -> SmallTable:
+def _table(checkpoint: Checkpoint, name: str, ids: list[bulk.I64], rows: list[bulk.U8]) -> TablePart:
     """Return a table whose ids and rows come shard by shard."""
     dim = max((e.dim for _, e in checkpoint.entries(name)), default=0)
     all_ids = np.concatenate([np.empty(0, np.int64), *ids])
-    table = SmallTable(all_ids, rows, checkpoint.table_dtype(name), dim)
-    check_reads(name, [lambda: table.ids], order_of(table.ids), at_once=len(table.ids), version=checkpoint.version)
-    return table
+    values = np.concatenate(rows) if rows else np.empty((0, 0), np.uint8)
+    order = bulk.order_ids(all_ids)
+    check_reads(name, [lambda: all_ids], order_of(all_ids), at_once=len(all_ids), version=checkpoint.version)
+    in_order = bulk.take_rows(values, order) if values.shape[1] else values
+    return TablePart(all_ids, in_order, checkpoint.table_dtype(name), dim)

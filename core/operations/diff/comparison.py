@@ -18,7 +18,7 @@ from edl_ckpt.core.base import words
 from edl_ckpt.core.operations.diff.results import HISTOGRAM_EDGES, DenseDiff, RowChange, TableDiff
 from edl_ckpt.core.reading.blocks import read_elements
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.sorting.partition import SmallTable, TablePart
+from edl_ckpt.core.sorting.partition import TablePart
 
 _ELEMENTS_AT_ONCE: Final = 1 << 15
 """Elements that are compared at a time: the arrays that are made of them stay in the cache."""
@@ -127,7 +127,7 @@ class TableComparison:
     top: list[RowChange] = field(default_factory=list)
     rows: list[tuple[int, str, float | None]] = field(default_factory=list)
 
-    def add(self, a: TablePart | SmallTable, b: TablePart | SmallTable) -> None:
+    def add(self, a: TablePart, b: TablePart) -> None:
         """Compare one part of both sides."""
         at = np.searchsorted(b.ids, a.ids)
         both = np.zeros(len(a.ids), np.bool_)

@@ -80,11 +80,10 @@ class BothValue(NamedTuple):
 
 def _diff_small(both: BothOpened, names: Sequence[str], advance: Advance, *, options: RowOptions) -> list[TableDiff]:
     """Return the changes of small tables."""
-    parts = [read_tables(checkpoint, names) for checkpoint in both]
     results = []
-    for name in names:
+    for name, *parts in zip(names, *(read_tables(checkpoint, names) for checkpoint in both), strict=True):
         comparison = TableComparison(options)
-        comparison.add(*(part.pop(name) for part in parts))
+        comparison.add(*parts)
         results.append(comparison.result(name, _table_changes(*both, name)))
         advance(_table_bytes(both.one, name) + _table_bytes(both.two, name))
     return results
@@ -153,7 +152,10 @@ def diff_tables(
     totals |= _compare_rows(both, misplaced, options, Job.here(job.workers, reporter=job.reporter), part_bytes)
     found |= {name: total.result(name, _table_changes(*both, name)) for name, total in totals.items() if total}
     for name in sizes.keys() - found.keys():
-        found[name] = _one_sided(one if one.has_table(name) else two, name, options, job, has_first=one.has_table(name))
+        first, second = (_Side(_shards_of(checkpoint, name), name, job) for checkpoint in both)
+        total = _compare_large(first, second, options, part_bytes)
+        status = "removed" if one.has_table(name) else "added"
+        found[name] = TableDiff(name, status, total.added, total.removed, rows=tuple(total.rows))
     return tuple(found[name] for name in names)
 
 
@@ -241,13 +243,6 @@ class _Among:
         at = np.minimum(np.searchsorted(self._ids, ids[some]), len(self._ids) - 1)
         found[some] = self._ids[at] == ids[some]
         return found
-
-
-def _one_sided(checkpoint: Checkpoint, name: str, options: RowOptions, job: Job, *, has_first: bool) -> TableDiff:
-    """Return the change of a table that one version has: the first one, or the second."""
-    side, status = _Side(_shards_of(checkpoint, name), name, job), "removed" if has_first else "added"
-    rows = tuple((i, status, None) for i in side.ids().tolist()) if options.rows else ()
-    return TableDiff(name, status, 0 if has_first else side.rows, side.rows if has_first else 0, rows=rows)
 
 
 def _compare_large(first: _Side, second: _Side, options: RowOptions, part_bytes: int) -> TableComparison:

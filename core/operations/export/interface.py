@@ -1,4 +1,4 @@
-"""The interface of formats: their traits, and the content they write: tensors in order, each read once as a stream."""
+"""The interface of formats: their traits, and the content they write: tensors in order, and the rows of tables."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ from edl_ckpt.core.storage.location import Location
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An array to be written: its bytes, C order, little-endian, are those of `chunks`."""
+    """An array to be written: its bytes are in C order, little-endian."""
 
     name: str
     dtype: DType
     shape: tuple[int, ...]
-    chunks: Callable[[], Iterator[npt.NDArray[np.uint8]]]
 
     @property
     def size_bytes(self) -> int:
@@ -95,9 +94,9 @@ class ContentCounts(NamedTuple):
 class ExportContent:
     """All that is exported; `metadata` are texts about the whole. `notes` are those of tables with ids and vectors.
 
-    A format either calls `fill` with the places of all tensors in its files, or takes their chunks, or the batches of
-    the tables. Then it calls `finish`, which returns the metadata: until then, their fingerprint is a text of the same
-    length that means nothing.
+    A format either calls `fill` with the places of all tensors in its files, or takes the batches of the tables. Then
+    it calls `finish`, which returns the metadata: until then, their fingerprint is a text of the same length that means
+    nothing.
     """
 
     tensors: Sequence[Tensor]

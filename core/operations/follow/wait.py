@@ -127,12 +127,13 @@ def wait_for_version(
     ) as observer:
         while True:
             listing = observer.look()
-            candidates = wanted.candidates(listing) if listing else ()
+            candidates = () if listing is None else wanted.candidates(listing)
             found = next((v for v in candidates if observer.check(v).health is Health.READABLE), None)
             tick = clock.tick()
             if (shape := _shape(listing)) != before:
                 changed, before = tick, shape
-            ends = dict(_ends(begin, changed, timeout_seconds, stall_seconds))
+            limits = (Outcome.STALLED, changed, stall_seconds), (Outcome.TIMED_OUT, begin, timeout_seconds)
+            ends = {outcome: since + seconds for outcome, since, seconds in limits if seconds is not None}
             outcome = Outcome.FOUND if found else next((o for o, end in ends.items() if tick >= end), None)
             if outcome is not None:
                 unfinished = () if found else tuple(_unfinished(observer, wanted, listing))
@@ -150,16 +151,6 @@ def _shape(listing: Listing | None) -> object:
     if listing is None:
         return None
     return [(v.path, v.shards, v.extra, sorted(v.metrics.items()), v.replaced_by) for v in listing.versions]
-
-
-def _ends(
-    begin: float, changed: float, timeout_seconds: float | None, stall_seconds: float | None
-) -> Iterator[tuple[Outcome, float]]:
-    """Yield when a wait ends without a version, and how."""
-    if stall_seconds is not None:
-        yield Outcome.STALLED, changed + stall_seconds
-    if timeout_seconds is not None:
-        yield Outcome.TIMED_OUT, begin + timeout_seconds
 
 
 def _unfinished(observer: Observer, wanted: _Wanted, listing: Listing | None) -> Iterator[Unfinished]:

@@ -14,8 +14,8 @@ import os
 import tempfile
 import uuid
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar, Final, NamedTuple, TypeAlias
@@ -33,7 +33,7 @@ from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
 from edl_ckpt.core.operations.export.content.reader import ContentReader
 from edl_ckpt.core.operations.export.content.selection import STORED, Selection
-from edl_ckpt.core.operations.export.content.tables import LookedAt, TableIds, look, rows_claimed
+from edl_ckpt.core.operations.export.content.tables import LookedAt, Name, TableIds, look, read_rest, rows_claimed
 from edl_ckpt.core.operations.export.formats.content_format import ContentFormat, metadata_of
 from edl_ckpt.core.operations.export.interface import ContentCounts, ExportContent, Tensor, WrittenContent
 from edl_ckpt.core.operations.export.output.parts import NewPart, WrittenFile
@@ -41,10 +41,8 @@ from edl_ckpt.core.operations.export.output.places import OutputFile
 from edl_ckpt.core.operations.export.output.target import ExportTarget, PartsTarget
 from edl_ckpt.core.proof.fingerprint import ContentSketch, fingerprint_of
 from edl_ckpt.core.proof.trust import Trust
-from edl_ckpt.core.proof.values import ValueOptions, read_values
 from edl_ckpt.core.reading.blocks import read_piece
 from edl_ckpt.core.reading.picklable import CheckpointValue
-from edl_ckpt.core.reading.pieces import DenseAt, PieceAt, dense_at
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sorting.partition import PART_BYTES, parts_needed, ranges_of_sample, sample_step
 
@@ -93,10 +91,6 @@ def numbered(span: Span) -> str:
     '00002-of-00012'
     """
     return f"{span.number + 1:05}-of-{span.total:05}"
-
-
-Name = tuple[str, bool]
-"""The name of a variable or a table, and whether it is a table's."""
 
 
 class PartFile(NamedTuple):
@@ -208,7 +202,7 @@ class PartWork:
         reader = ContentReader(
             checkpoint, self.selection, self.metadata, tempfile.gettempdir(), ids, reporter=Counted(advance)
         )
-        with part.place() as path, reader:
+        with part.place() as path:
             content = reader.content(file.variables, list(ids))
             new_file = partial(OutputFile, durable=not part.is_temporary)
             self.write(replace(content, counts=self.counts), path, new_file)
@@ -288,22 +282,12 @@ class ClusterExport:
     def fingerprint(self) -> str:
         """Return the fingerprint of the checkpoint: read what no task summed, and compare it with what was written."""
         summed = set().union(*(file.summed for file in self.files))
-        checkpoint, reporter = self.reader.checkpoint, self.reader.reporter
+        checkpoint = self.reader.checkpoint
+        job = Job(self.cluster, 1, reporter=self.reader.reporter)
         task_bytes = self.cluster.task_bytes(checkpoint.version.size_bytes)
-        rest: list[PieceAt] = [
-            at for at in dense_at(checkpoint, task_bytes) if (at.entry(checkpoint).name, False) not in summed
-        ]
-        for table, places in self.looked.places.items():
-            rest += places if (table, True) not in summed else ()
-        if rest:
-            reporter.start("fingerprint", sum(map(self._size_of, rest)))
-            job = Job(self.cluster, 1, reporter=reporter)
-            self._sums.add(read_values(checkpoint, rest, job, task_bytes=task_bytes, options=ValueOptions()).sketch)
+        self._sums.add(read_rest(checkpoint, self.looked.places, summed, job, task_bytes))
         self._compare()
         return fingerprint_of(checkpoint, self._sums).text
-
-    def _size_of(self, at: PieceAt) -> int:
-        return at.size if isinstance(at, DenseAt) else at.rows * at.entry(self.reader.checkpoint).row_bytes
 
     def _compare(self) -> None:
         """Raise EdlCkptError unless what was read twice was the same both times."""
@@ -349,13 +333,13 @@ class PartsFormat(ContentFormat):
         if cluster is None:
             return super().plan_files(checkpoint, path, beside)
         read = cluster.bytes_read()
-        with self._planned_parts(checkpoint, cluster, path, beside) as plan:
-            sizes: dict[str, int | None] = {}
-            for file in plan.files:
-                tables, is_cut = [span.table for span in file.spans], any(span.total > 1 for span in file.spans)
-                sizes[file.path] = None if is_cut else self.part_bytes(plan.reader.content(file.variables, tables))
-            sizes[os.path.join(path, self.index)] = None
-            return sizes, plan.content, cluster.bytes_read() - read
+        plan = self._planned_parts(checkpoint, cluster, path, beside)
+        sizes: dict[str, int | None] = {}
+        for file in plan.files:
+            tables, is_cut = [span.table for span in file.spans], any(span.total > 1 for span in file.spans)
+            sizes[file.path] = None if is_cut else self.part_bytes(plan.reader.content(file.variables, tables))
+        sizes[os.path.join(path, self.index)] = None
+        return sizes, plan.content, cluster.bytes_read() - read
 
     def write_all(self, checkpoint: Checkpoint, target: ExportTarget, trust: Trust) -> WrittenContent:
         """Write the output, on a cluster if there is one: a look at the ids, a task for each file, and their proof."""
@@ -365,22 +349,19 @@ class PartsFormat(ContentFormat):
         assert isinstance(target, PartsTarget)  # noqa: S101 - streams are refused
         meeting = target.meet()
         cluster.share(meeting)
-        with self._planned_parts(checkpoint, cluster, target.path, target.beside) as plan:
-            total = sum(tensor.size_bytes for tensor in plan.content.tensors)
-            cluster.share(meeting, total)
-            self.request.reporter.start("exporting", 2 * total)
-            plan.write(self.write_part, target)
-            fingerprint = plan.fingerprint()
-            trust.confirm(fingerprint)
-            metadata = {**plan.content.metadata, "fingerprint": fingerprint}
-            self.end_parts(plan.content, plan.files, target.path, metadata)
-            return WrittenContent(plan.content, fingerprint, plan.overflowed)
+        plan = self._planned_parts(checkpoint, cluster, target.path, target.beside)
+        total = sum(tensor.size_bytes for tensor in plan.content.tensors)
+        cluster.share(meeting, total)
+        self.request.reporter.start("exporting", 2 * total)
+        plan.write(self.write_part, target)
+        fingerprint = plan.fingerprint()
+        trust.confirm(fingerprint)
+        metadata = {**plan.content.metadata, "fingerprint": fingerprint}
+        self.end_parts(plan.content, plan.files, target.path, metadata)
+        return WrittenContent(plan.content, fingerprint, plan.overflowed)
 
-    @contextmanager
-    def _planned_parts(
-        self, checkpoint: Checkpoint, cluster: ClusterExecutor, path: str, beside: str
-    ) -> Iterator[ClusterExport]:
-        """Yield the plan of an export to a directory, and perhaps to another one beside; no value is read."""
+    def _planned_parts(self, checkpoint: Checkpoint, cluster: ClusterExecutor, path: str, beside: str) -> ClusterExport:
+        """Return the plan of an export to a directory, and perhaps to another one beside; no value is read."""
         request = self.request
         metadata = {name: text for name, text in metadata_of(request.version).items() if name != "fingerprint"}
         metadata["export"] = uuid.uuid4().hex
@@ -390,10 +371,10 @@ class PartsFormat(ContentFormat):
         steps = {name: sample_step(count, ranges) or max(count, 1) for name, count in rows.items()}
         looked = look(checkpoint, cluster, steps, min(cluster.task_bytes(version_bytes), PIECE_BYTES))
         ids = looked.ids(checkpoint)
-        with ContentReader(checkpoint, request.selection, metadata, "", ids, reporter=request.reporter) as reader:
-            content = reader.content()
-            total = sum(tensor.size_bytes for tensor in content.tensors)
-            size = file_bytes(cluster, total, request.max_shard_bytes)
-            spans = cut_tables(content, looked, size, stored=request.selection.order == STORED)
-            files = with_sums(checkpoint, self.part_files(content, spans, path, beside, size), sizes_of(content))
-            yield ClusterExport(cluster, reader, content, looked, files, min(size, total))
+        reader = ContentReader(checkpoint, request.selection, metadata, "", ids, reporter=request.reporter)
+        content = reader.content()
+        total = sum(tensor.size_bytes for tensor in content.tensors)
+        size = file_bytes(cluster, total, request.max_shard_bytes)
+        spans = cut_tables(content, looked, size, stored=request.selection.order == STORED)
+        files = with_sums(checkpoint, self.part_files(content, spans, path, beside, size), sizes_of(content))
+        return ClusterExport(cluster, reader, content, looked, files, min(size, total))

@@ -6,32 +6,29 @@ was written is read back and must have the same sums.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
-from typing import Final, Self
+from typing import Final
 
 import numpy as np
 
 from edl_ckpt.core.base.errors import UnsupportedError, UsageError
-from edl_ckpt.core.base.job import WARNINGS, Reporter
-from edl_ckpt.core.base.parallel import default_workers, run_all, run_parallel
+from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
+from edl_ckpt.core.base.parallel import default_workers, run_parallel
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DTYPES, DType
-from edl_ckpt.core.model.tables import DenseEntry, ShardIndex
 from edl_ckpt.core.operations.export.content.quantizing import QuantizationErrors, quantized
 from edl_ckpt.core.operations.export.content.selection import STORED, Selection
 from edl_ckpt.core.operations.export.content.tables import (
-    SPAN_BYTES,
     SmallVariable,
     Span,
     TableIds,
     TableSource,
+    read_rest,
     read_span,
     spans,
     write_piece,
@@ -48,13 +45,11 @@ from edl_ckpt.core.operations.export.interface import (
 )
 from edl_ckpt.core.operations.export.output.places import Place, compare_rows
 from edl_ckpt.core.proof.fingerprint import ContentSketch, fingerprint_of
-from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES, IdPiece, read_piece
+from edl_ckpt.core.reading.blocks import read_piece
 from edl_ckpt.core.reading.casts import cast_bytes, cast_floats
-from edl_ckpt.core.reading.pieces import row_batches
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.sorting.partition import PART_BYTES, Area, Areas, TablePart, parts_needed
+from edl_ckpt.core.sorting.partition import PART_BYTES, Areas, TablePart, parts_needed
 from edl_ckpt.core.sources.elasticdl.initial_rows import initial_rows
-from edl_ckpt.core.storage.files import ScratchFile
 
 _MATRIX_ROWS: Final = 8192
 _VIEW_BYTES: Final = 8 << 20
@@ -65,7 +60,7 @@ _INT64: Final = DTYPES["int64"]
 
 @dataclass(slots=True)
 class ContentReader:
-    """Reads the selected content of a checkpoint; a context manager. `overflowed` counts casts that became infinite.
+    """Reads the selected content of a checkpoint. `overflowed` counts casts that became infinite.
 
     `confirm` is called with the fingerprint of the whole checkpoint, once all of it was read, and may raise an error.
     Without it, only the content is read, and its sums are in `source`: then it is a part of what others read.
@@ -87,15 +82,7 @@ class ContentReader:
     """That of the checkpoint; '' until `finish`."""
     source: ContentSketch = field(default_factory=ContentSketch)
     """The sums of all variables and tables that were read to their end."""
-    _spooled: dict[str, Areas] = field(default_factory=dict)
-    _files: ExitStack = field(default_factory=ExitStack)
     _lock: Lock = field(default_factory=Lock)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._files.close()
 
     @property
     def _workers(self) -> int:
@@ -123,35 +110,12 @@ class ContentReader:
         if self.confirm is None:
             return self.metadata
         if not self.fingerprint:
-            self._read_rest()
+            done = {(name, True) for name in self.source.tables} | {(n, False) for n in self.source.variable_names()}
+            tables = {name: table.places for name, table in self.ids.items()}
+            self.source.add(read_rest(self.checkpoint, tables, done, Job.here(self._workers, reporter=self.reporter)))
             self.fingerprint = fingerprint_of(self.checkpoint, self.source).text
             self.confirm(self.fingerprint)
         return {**self.metadata, "fingerprint": self.fingerprint}
-
-    def _read_rest(self) -> None:
-        """Add to the sums what was not read, or not to its end."""
-        source, done = ContentSketch(), self.source
-        names = {name for name in self.ids if name not in done.tables}
-        pieces = [piece for name in names for piece in self.ids[name].pieces]
-        missing = self.checkpoint.keys() - done.variable_names()
-        found = spans(self.checkpoint) if missing else ()
-        dense = [span for span in found if any(piece.entry.name in missing for piece in span.pieces)]
-        size = sum(span.size_bytes for span in dense) + sum(p.rows * p.entry.row_bytes for p in pieces)
-        if pieces or dense:
-            self.reporter.start("fingerprint", size)
-
-        def read(piece: IdPiece) -> None:
-            ids = read_piece(self.checkpoint, piece).ids
-            for some, values in row_batches(self.checkpoint, piece, len(ids), VALUE_BATCH_BYTES):
-                source.add_rows(piece.entry.name, ids[some], values)
-                self.reporter.advance(values.nbytes)
-
-        run_all(read, pieces, self._workers)
-        summed = run_parallel(lambda span: read_span(self.checkpoint, span, source), dense, self._workers)
-        for span, _ in zip(dense, summed, strict=True):
-            self.reporter.advance(span.size_bytes)
-        done.tables.update({name: sketch for name, sketch in source.tables.items() if name in names})
-        done.take_variables(source, missing)
 
     def _fill(
         self, variables: Sequence[str], tables: Sequence[str], matrices: Sequence[Tensor], places: Mapping[str, Place]
@@ -167,7 +131,7 @@ class ContentReader:
                 self._fill_table(name, ids, vectors)
         for matrix in matrices:
             if matrix.name in places:
-                self._fill_stream(matrix, places[matrix.name])
+                self._fill_matrix(matrix, places[matrix.name])
 
     def _fill_dense(self, places: Mapping[str, Place]) -> None:
         """Read all variables, and write those that have a place."""
@@ -183,11 +147,11 @@ class ContentReader:
         write_together(run_parallel(read, found, self._workers if _are_large(found) else 1))
         self.source.take_variables(source)
 
-    def _fill_stream(self, tensor: Tensor, place: Place) -> None:
+    def _fill_matrix(self, matrix: Tensor, place: Place) -> None:
         at = 0
         with place.file as file:
             area = place.area(file)
-            for chunk in tensor.chunks():
+            for chunk in self._matrix_chunks(matrix.name, matrix.shape[0]):
                 area.write(at, chunk)
                 place.read_back(area, at, len(chunk))
                 at += len(chunk)
@@ -237,19 +201,8 @@ class ContentReader:
         return info.dim if info else max((e.dim for _, e in self.checkpoint.entries(name)), default=0)
 
     def _dense(self, name: str) -> Tensor:
-        shard, entry = self.checkpoint.find_variable(name)
-        return Tensor(name, self._target(entry.dtype), entry.shape, lambda: self._dense_chunks(shard, entry))
-
-    def _dense_chunks(self, shard: ShardIndex, entry: DenseEntry) -> Iterator[bulk.U8]:
-        started = ContentSketch()
-        for start in range(0, max(entry.size_bytes, 1), SPAN_BYTES):
-            data = np.empty(min(SPAN_BYTES, entry.size_bytes - start), np.uint8)
-            if len(data):
-                self.checkpoint.reader(shard, entry.values).read_into(entry.values.start + start, data.data)
-            started.add_dense(entry.name, entry.size_bytes, start, data)
-            self.reporter.advance(2 * len(data))
-            yield self._cast(data, entry.dtype)
-        self.source.take_variables(started)
+        entry = self.checkpoint.find_variable(name)[1]
+        return Tensor(name, self._target(entry.dtype), entry.shape)
 
     def _cast(self, data: bulk.U8, dtype: DType | None) -> bulk.U8:
         """Return bytes of elements in the dtype that is written."""
@@ -282,26 +235,7 @@ class ContentReader:
     def _ids_and_vectors(self, name: str) -> list[Tensor]:
         rows, title = self.ids[name].rows, self.ids[name].title
         dtype, dim = self._form(name)
-        shape, size = (rows, dim), rows * self._width(name)
-        return [
-            Tensor(f"{title}.ids", _INT64, (rows,), lambda: _in_chunks(self._spool(name).ids, rows * 8)),
-            Tensor(f"{title}.vectors", dtype, shape, lambda: _in_chunks(self._spool(name).rows, size)),
-        ]
-
-    def _spool(self, name: str) -> Areas:
-        """Return where a temporary file has the ids and rows of a table, for who reads them one after the other."""
-        if name not in self._spooled:
-            self._spooled.clear()
-            self._files.close()
-            ids, size = 8 * self.ids[name].rows, self._width(name) * self.ids[name].rows
-            file = ScratchFile(ids + size, self.directory)
-            self._files.callback(file.close)
-            areas = Areas(Area(file, 0), Area(file, ids))
-            table = self._table(name)
-            table.fill(areas, lambda _, __: None)
-            self.source.tables.update(table.read.tables)
-            self._spooled[name] = areas
-        return self._spooled[name]
+        return [Tensor(f"{title}.ids", _INT64, (rows,)), Tensor(f"{title}.vectors", dtype, (rows, dim))]
 
     def _parts(self, name: str, *, cast: bool = True) -> Iterator[TablePart]:
         """Yield a table in parts; at the end, the sums of what was yielded are those of what was read."""
@@ -335,7 +269,7 @@ class ContentReader:
                 hint="a matrix has no rows for such ids; export ids and vectors, without --dense-rows",
             )
         dtype = self._target(self.checkpoint.written_dtype(name))
-        return Tensor(name, dtype, (count, self._dim(name)), lambda: self._matrix_chunks(name, count))
+        return Tensor(name, dtype, (count, self._dim(name)))
 
     def _matrix_chunks(self, name: str, count: int) -> Iterator[bulk.U8]:
         start = 0
@@ -378,13 +312,6 @@ def _are_large(found: Sequence[Span]) -> bool:
     return sum(len(span.pieces) for span in found) <= _FEW_PIECES * len(found)
 
 
-def _in_chunks(area: Area, size_bytes: int) -> Iterator[bulk.U8]:
-    for start in range(0, size_bytes, SPAN_BYTES):
-        data = np.empty(min(SPAN_BYTES, size_bytes - start), np.uint8)
-        area.read_into(start, data)
-        yield data
-
-
 def in_batches(parts: Iterable[TablePart], rows: int) -> Iterator[Batch]:
     """Yield the rows of parts in batches of so many rows; the last one may have fewer."""
     held: list[Batch] = []
@@ -411,9 +338,3 @@ def _check_unique(names: Sequence[str]) -> None:
     name, count = next(iter(Counter(names).most_common(1)), ("", 0))
     if count > 1:
         raise UnsupportedError(f"two tensors would be named {name!r}", hint="choose with --table and --variable")
-
-
-def estimated_bytes(content: ExportContent, *, spools: bool) -> int:
-    """Return the bytes of all tensors, and where the format spools also those of the largest temporary file."""
-    sizes = [tensor.size_bytes for tensor in content.tensors]
-    return sum(sizes) + (max(sizes, default=0) if spools else 0) + math.ceil(0.001 * sum(sizes))

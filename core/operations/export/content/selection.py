@@ -40,19 +40,12 @@ class Selection:
     quantize: str | None = None
 
     def __post_init__(self) -> None:
-        if self.dtype is not None and self.dtype not in CASTS:
-            raise UsageError(
-                f"dtype must be one of {', '.join(CASTS)}, got {self.dtype!r}", hint=meant(self.dtype, CASTS)
-            )
-        if self.fill not in FILLS:
-            raise UsageError(f"fill must be {' or '.join(FILLS)}, got {self.fill!r}", hint=meant(self.fill, FILLS))
-        if self.order not in ORDERS:
-            raise UsageError(f"order must be {' or '.join(ORDERS)}, got {self.order!r}", hint=meant(self.order, ORDERS))
-        if self.quantize is not None and self.quantize not in QUANTIZED:
-            known = ", ".join(QUANTIZED)
-            raise UsageError(
-                f"quantize must be one of {known}, got {self.quantize!r}", hint=meant(self.quantize, QUANTIZED)
-            )
+        words = ("dtype", CASTS), ("fill", FILLS), ("order", ORDERS), ("quantize", tuple(QUANTIZED))
+        for name, known in words:
+            word = getattr(self, name)
+            if word not in known and not (word is None and name in {"dtype", "quantize"}):
+                expected = " or ".join(known) if len(known) == 2 else f"one of {', '.join(known)}"
+                raise UsageError(f"{name} must be {expected}, got {word!r}", hint=meant(word, known))
         if self.quantize is not None and (self.dtype is not None or self.dense_rows is not None):
             raise UsageError("quantized rows have a type of their own, and ids: no dtype and no dense_rows")
         if self.order == STORED and self.dense_rows is not None:

@@ -21,16 +21,17 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from edl_ckpt.core.base.job import WARNINGS, FunctionWork, Reporter, near, together
+from edl_ckpt.core.base.job import WARNINGS, FunctionWork, Job, Reporter, near, together
 from edl_ckpt.core.base.parallel import Advance, Executor, Threads, default_workers, run_all, run_parallel
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.tables import DenseEntry, ShardIndex
 from edl_ckpt.core.operations.export.output.places import Place, reads_back_differently
 from edl_ckpt.core.proof.fingerprint import ContentSketch
+from edl_ckpt.core.proof.values import ValueOptions, read_values
 from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES, IdPiece, read_piece
 from edl_ckpt.core.reading.picklable import CheckpointValue
-from edl_ckpt.core.reading.pieces import IdsAt, ids_at, in_tasks, number_rows, row_batches
+from edl_ckpt.core.reading.pieces import DenseAt, IdsAt, PieceAt, dense_at, ids_at, in_tasks, number_rows, row_batches
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sorting.partition import (
     Areas,
@@ -40,6 +41,7 @@ from edl_ckpt.core.sorting.partition import (
     Wanted,
     parts_needed,
     ranges_of_sample,
+    readers_of,
     sample_step,
 )
 
@@ -63,6 +65,8 @@ class TableIds:
     rows: int
     sample: bulk.I64
     wanted: Wanted | None = None
+    places: Sequence[IdsAt] = ()
+    """Those of the pieces, of a whole table."""
 
     @property
     def are_in_order(self) -> bool:
@@ -92,10 +96,12 @@ class LookedAt:
 
     def ids(self, checkpoint: Checkpoint) -> dict[str, TableIds]:
         """Return the ids of all tables, by their names."""
-        return {
-            name: TableIds(name, [at.piece(checkpoint) for at in own], sum(at.rows for at in own), self.samples[name])
-            for name, own in self.places.items()
-        }
+        tables = {}
+        for name, places in self.places.items():
+            pieces = [place.piece(checkpoint) for place in places]
+            rows = sum(piece.rows for piece in pieces)
+            tables[name] = TableIds(name, pieces, rows, self.samples[name], places=places)
+        return tables
 
 
 class _Look(NamedTuple):
@@ -160,6 +166,26 @@ def look_here(checkpoint: Checkpoint, part_bytes: int) -> LookedAt:
 def rows_claimed(checkpoint: Checkpoint, name: str) -> int:
     """Return the rows of a table by its headers."""
     return sum(entry.rows for _, entry in checkpoint.entries(name))
+
+
+Name = tuple[str, bool]
+"""The name of a variable or a table, and whether it is a table's."""
+
+
+def read_rest(
+    checkpoint: Checkpoint, tables: Mapping[str, Sequence[IdsAt]], done: Container[Name], job: Job, task_bytes: int = 0
+) -> ContentSketch:
+    """Return the sums of all variables, and of tables at their places, that are not `done`."""
+    rest: list[PieceAt] = [
+        at for at in dense_at(checkpoint, task_bytes) if (at.entry(checkpoint).name, False) not in done
+    ]
+    for table, places in tables.items():
+        rest += places if (table, True) not in done else ()
+    if not rest:
+        return ContentSketch()
+    sizes = (at.size if isinstance(at, DenseAt) else at.rows * at.entry(checkpoint).row_bytes for at in rest)
+    job.reporter.start("fingerprint", sum(sizes))
+    return read_values(checkpoint, rest, job, task_bytes=task_bytes, options=ValueOptions()).sketch
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,12 +253,6 @@ class TableSource:
             reporter=self.reporter,
         )
 
-    @property
-    def _workers(self) -> int:
-        remote = self.checkpoint.is_far
-        most = default_workers(remote=True) if remote else min(default_workers(), _MOST_WORKERS)
-        return max(min(most, len(self.ids.pieces)), 1)
-
     def _copy(self, areas: Areas, done: Done) -> None:
         """Write every piece after those before it."""
         firsts = accumulate((piece.rows for piece in self.ids.pieces), initial=0)
@@ -249,7 +269,7 @@ class TableSource:
                 self.reporter.advance(len(kept) * (8 + kept.shape[1]))
             done(start, len(ids))
 
-        run_all(copy, zip(firsts, self.ids.pieces, strict=False), self._workers)
+        run_all(copy, zip(firsts, self.ids.pieces, strict=False), readers_of(self.checkpoint, self.ids.pieces))
 
     def _stored_parts(self) -> Iterator[TablePart]:
         def read(piece: IdPiece) -> list[TablePart]:
@@ -260,7 +280,8 @@ class TableSource:
                 for some, values in batches
             ]
 
-        for parts in run_parallel(read, self.ids.pieces, min(self._workers, _MOST_WORKERS)):
+        workers = min(readers_of(self.checkpoint, self.ids.pieces), _MOST_WORKERS)
+        for parts in run_parallel(read, self.ids.pieces, workers):
             for part in parts:
                 self.reporter.advance(part.values.nbytes + part.ids.nbytes)
                 yield part
@@ -375,10 +396,10 @@ def _write_run(run: Sequence[SmallVariable]) -> None:
     with first.file as file:
         area = first.area(file)
         area.write(0, np.frombuffer(data, np.uint8))
-        back = first.bytes_of(area, len(data))
+        back = Place(first.file, first.offset).read_back(area, 0, len(data)).tobytes()
     at = 0
     for small in run if first.crc is not None or back != data else ():
-        own = bytes(back[at : at + len(small.data)])
+        own = back[at : at + len(small.data)]
         at += len(small.data)
         if own != small.data:
             raise reads_back_differently(small.name, small.place.file.path)

@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from typing import IO, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from edl_ckpt.core.operations.export.output.places import (
     OutputFile,
     Place,
     finish_outputs,
+    flush_file,
     reads_back_differently,
 )
 from edl_ckpt.core.operations.export.output.target import ExportTarget, NewFile
@@ -240,7 +241,7 @@ class Npz(ContentFormat):
                     archive.NameToInfo[member.info.filename] = member.info
                 archive.writestr(zipfile.ZipInfo(f"{NOTES}.npy"), _npy_head("uint8", (len(index),)) + index)
                 meant = _entries(archive)
-            _flush(file)
+            flush_file(file)
         output.finish()
         _check_end(path, meant, index)
 
@@ -319,12 +320,7 @@ def write_json(path: str, document: dict[str, Any]) -> None:
     text = document_bytes(document)
     with storage_errors(path), open(path, "x+b") as file:
         file.write(text)
-        _flush(file)
+        flush_file(file)
         file.seek(0)
         if file.read() != text:
             raise reads_back_differently(os.path.basename(path), path)
-
-
-def _flush(file: IO[Any]) -> None:
-    file.flush()
-    os.fsync(file.fileno())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -10,7 +11,7 @@ from collections.abc import Callable, Mapping
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.words import abridged
 from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.operations.export.content.reader import ContentReader, estimated_bytes
+from edl_ckpt.core.operations.export.content.reader import ContentReader
 from edl_ckpt.core.operations.export.content.tables import look_here
 from edl_ckpt.core.operations.export.interface import (
     ContentCounts,
@@ -71,9 +72,8 @@ class ContentFormat(ExportFormat):
         self, checkpoint: Checkpoint, path: str, beside: str
     ) -> tuple[Mapping[str, int | None], ExportContent, int]:
         """Return the files with their sizes, what they contain, and how many bytes other processes read for that."""
-        with self.reader(checkpoint, "") as reader:
-            content = reader.content()
-            return self.planned(content, path, beside), content, 0
+        content = self.reader(checkpoint, "").content()
+        return self.planned(content, path, beside), content, 0
 
     def export(self) -> ExportResult:
         """Write the selected content to a path or URL; nothing becomes visible unless all of it is written."""
@@ -103,14 +103,16 @@ class ContentFormat(ExportFormat):
     def write_all(self, checkpoint: Checkpoint, target: ExportTarget, trust: Trust) -> WrittenContent:
         """Write the output."""
         request, folder = self.request, os.path.dirname(target.path) or "."
-        with self.reader(checkpoint, folder, trust.confirm) as reader:
-            content = reader.content()
-            spools = self.traits.spools or request.selection.dense_rows is not None
-            check_space(folder, estimated_bytes(content, spools=spools))
-            request.reporter.start("exporting", 2 * sum(t.size_bytes for t in content.tensors))  # read, and written
-            self.write(content, target)
-            errors = tuple(TableErrors(name, one.greatest, one.mean) for name, one in sorted(reader.errors.items()))
-            return WrittenContent(content, content.finish()["fingerprint"], reader.overflowed, errors)
+        reader = self.reader(checkpoint, folder, trust.confirm)
+        content = reader.content()
+        sizes = [tensor.size_bytes for tensor in content.tensors]
+        spools = self.traits.spools or request.selection.dense_rows is not None
+        spooled = max(sizes, default=0) if spools else 0
+        check_space(folder, sum(sizes) + spooled + math.ceil(0.001 * sum(sizes)))
+        request.reporter.start("exporting", 2 * sum(sizes))  # read, and written
+        self.write(content, target)
+        errors = tuple(TableErrors(name, one.greatest, one.mean) for name, one in sorted(reader.errors.items()))
+        return WrittenContent(content, content.finish()["fingerprint"], reader.overflowed, errors)
 
     def _makes_directory(self, checkpoint: Checkpoint) -> bool:
         return self.request.cluster is not None or self.is_directory(checkpoint)

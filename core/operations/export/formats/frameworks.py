@@ -29,7 +29,7 @@ from edl_ckpt.core.operations.export.formats.content_format import ContentFormat
 from edl_ckpt.core.operations.export.formats.names import file_names
 from edl_ckpt.core.operations.export.formats.row_groups import RowGroupFile, encode
 from edl_ckpt.core.operations.export.interface import ExportContent, FormatTraits, TableRows, Tensor
-from edl_ckpt.core.operations.export.output.places import OutputFile, Place, finish_outputs
+from edl_ckpt.core.operations.export.output.places import FLUSHERS, OutputFile, Place, finish_outputs
 from edl_ckpt.core.operations.export.output.target import DENSE_FILE, ExportTarget, NewFile
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sources.bundle.writing import BundleLayout, lay_out
@@ -43,8 +43,6 @@ PARQUET: Final = ".parquet"
 METADATA_FILE: Final = "edl-ckpt.json"
 PARTS_FILE: Final = f"_{METADATA_FILE}"
 """What a cluster says of a directory of Parquet files."""
-_FLUSHERS: Final = 4
-"""Files that are flushed at a time, which a disk does faster."""
 
 
 def metadata_document(content: ExportContent, metadata: Mapping[str, str]) -> dict[str, Any]:
@@ -136,7 +134,7 @@ class Parquet(PartsFormat):
             table, output = written
             output.finish(description(content, metadata, table))
 
-        run_all(finish, outputs.items(), _FLUSHERS)
+        run_all(finish, outputs.items(), FLUSHERS)
 
     def _files(self, content: ExportContent, path: str) -> dict[TableRows | None, str]:
         """Return the path of the file for each table; None is the table of a version that has none."""

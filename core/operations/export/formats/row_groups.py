@@ -8,7 +8,6 @@ to be known but the numbers of a few fields (parquet.thrift, at github.com/apach
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import IO, Any, Final
@@ -19,7 +18,7 @@ import xxhash
 
 from edl_ckpt.core.base.libraries import library
 from edl_ckpt.core.base.numbers import varint
-from edl_ckpt.core.operations.export.output.places import reads_back_differently
+from edl_ckpt.core.operations.export.output.places import flush_file, reads_back_differently
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import begin_flush
 
@@ -116,8 +115,7 @@ class RowGroupFile:
         footer = joined_footer(empty, self._rows, self._groups)
         with storage_errors(self.path), open(self.path, "ab") as file:
             self._write(file, footer + len(footer).to_bytes(4, "little") + _MAGIC)
-            file.flush()
-            os.fsync(file.fileno())
+            flush_file(file)
         if self._digest is not None:
             self._check(self._digest.digest())
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from functools import partial
 from typing import ClassVar, Final
 
 import numpy as np
@@ -21,6 +22,10 @@ from edl_ckpt.core.state.metadata import json_number
 
 _NOT_FINITE: Final = {text: json.dumps(json_number(float(text))) for text in ("nan", "inf", "-inf")}
 """The JSON texts for the numbers that JSON lacks, by what numpy prints for them."""
+
+
+_rows_of = partial(FormatTraits, takes_limit=True, is_lossless=False)
+_NO_BOOL: Final = frozenset({"bool"})
 
 
 class LinesFormat(ContentFormat):
@@ -52,7 +57,7 @@ class Csv(LinesFormat):
     """A header `id,v0,v1,...`, then a line `5,0.25,...` for each row."""
 
     separator = ","
-    traits: ClassVar = FormatTraits("csv", endings=(".csv",), takes_limit=True, is_lossless=False, is_text=True)
+    traits: ClassVar = _rows_of("csv", endings=(".csv",), is_text=True)
 
     def head(self, rows: int, dim: int) -> str:
         """Return the names of the columns."""
@@ -63,7 +68,7 @@ class Csv(LinesFormat):
 class JsonLines(LinesFormat):
     """A line `{"id": 5, "vector": [...]}` for each row; NaN and infinities, which JSON lacks, are texts."""
 
-    traits: ClassVar = FormatTraits("jsonl", endings=(".jsonl",), takes_limit=True, is_lossless=False, is_text=True)
+    traits: ClassVar = _rows_of("jsonl", endings=(".jsonl",), is_text=True)
 
     def lines(self, ids: npt.NDArray[np.int64], text: list[list[str]]) -> Iterator[str]:
         """Yield JSON objects."""
@@ -76,14 +81,7 @@ class Word2Vec(LinesFormat):
     """The text format of word2vec: a line `rows dim`, then `id v0 v1 ...` for each row."""
 
     separator = " "
-    traits: ClassVar = FormatTraits(
-        "word2vec",
-        endings=(".vec",),
-        takes_limit=True,
-        is_lossless=False,
-        is_text=True,
-        lacked_dtypes=frozenset({"bool"}),
-    )
+    traits: ClassVar = _rows_of("word2vec", endings=(".vec",), is_text=True, lacked_dtypes=_NO_BOOL)
 
     def head(self, rows: int, dim: int) -> str:
         """Return the numbers of rows and of elements."""
@@ -93,9 +91,7 @@ class Word2Vec(LinesFormat):
 class Projector(ContentFormat):
     """A directory for TensorBoard's embedding projector: `vectors.tsv`, `metadata.tsv` with the ids, and its config."""
 
-    traits: ClassVar = FormatTraits(
-        "projector", is_directory=True, takes_limit=True, is_lossless=False, lacked_dtypes=frozenset({"bool"})
-    )
+    traits: ClassVar = _rows_of("projector", is_directory=True, lacked_dtypes=_NO_BOOL)
 
     def write(self, content: ExportContent, target: ExportTarget) -> None:
         """Write the only table; UsageError when there are several, or none."""

@@ -6,10 +6,11 @@ checksums of formats that have some.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import KW_ONLY, InitVar, dataclass, field
+from typing import IO, Any, Final
 
 import numpy as np
 
@@ -21,11 +22,13 @@ from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.sorting.partition import Area
 from edl_ckpt.core.storage.files import PreallocatedFile
 
-_FLUSHERS: Final = 4
+FLUSHERS: Final = 4
+"""Files that are flushed at a time, which a disk does faster."""
 _LEAST_VIEW: Final = 256 << 10
 """Fewer bytes are copied: a mapping and a flush of their own would cost more."""
 
 
+@dataclass(eq=False)
 class OutputFile:
     """A file in which tensors have places; open only while somebody writes, because an export may have many files.
 
@@ -33,23 +36,19 @@ class OutputFile:
     to the disk. `final` is called with each (offset, bytes) that was read back and does not change any more.
     """
 
-    def __init__(
-        self,
-        path: str,
-        size_bytes: int | None = None,
-        *,
-        durable: bool = True,
-        final: Callable[[int, int], None] | None = None,
-    ) -> None:
-        self.path = path
-        self.final = final
-        self.durable = durable
-        self._file: PreallocatedFile | None = None
-        self._users = 0
-        self._lock = threading.Lock()
-        self._heads: dict[int, bytes] = {}
+    path: str
+    size_bytes: InitVar[int | None] = None
+    _: KW_ONLY
+    durable: bool = True
+    final: Callable[[int, int], None] | None = None
+    _file: PreallocatedFile | None = field(default=None, init=False)
+    _users: int = field(default=0, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _heads: dict[int, bytes] = field(default_factory=dict, init=False)
+
+    def __post_init__(self, size_bytes: int | None) -> None:
         if size_bytes is not None:
-            PreallocatedFile(path, size_bytes).close()
+            PreallocatedFile(self.path, size_bytes).close()
 
     def __enter__(self) -> PreallocatedFile:
         """Open the file for a block, unless another block has it open already."""
@@ -89,9 +88,15 @@ class OutputFile:
                 file.flush()
 
 
+def flush_file(file: IO[Any]) -> None:
+    """Flush what was written to a file to the disk."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
 def finish_outputs(files: Sequence[OutputFile]) -> None:
-    """Finish several files at a time: a disk flushes them faster."""
-    run_all(OutputFile.finish, files, min(_FLUSHERS, len(files)))
+    """Finish several files at a time."""
+    run_all(OutputFile.finish, files, min(FLUSHERS, len(files)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +110,6 @@ class Place:
     def area(self, file: PreallocatedFile) -> Area:
         """Return the place in the open file."""
         return Area(file, self.offset)
-
-    def bytes_of(self, area: Area, size_bytes: int) -> bytearray:
-        """Return some bytes from the begin of the place, as the file has them, and add up nothing."""
-        data = bytearray(size_bytes)
-        if size_bytes >= _LEAST_VIEW and self.file.durable:
-            area.start_flush(0, size_bytes)
-        area.file.read_into(area.offset, memoryview(data))
-        return data
 
     def read_back(self, area: Area, at: int, size_bytes: int) -> bulk.U8:
         """Return bytes that are final, uint8 [n], as the file has them, and begin to flush them."""

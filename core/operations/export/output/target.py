@@ -25,7 +25,7 @@ from edl_ckpt.core.commit.publish.single_file import Ahead, StagedOutput, sweep_
 from edl_ckpt.core.commit.writers import SharedUpload, SharedUploads
 from edl_ckpt.core.operations.export.interface import ExportedFile, FormatTraits
 from edl_ckpt.core.operations.export.output.parts import NewPart, SentUpload, SharedPart, WrittenFile
-from edl_ckpt.core.operations.export.output.places import OutputFile
+from edl_ckpt.core.operations.export.output.places import OutputFile, flush_file
 from edl_ckpt.core.sources.registry import is_own_name, is_version_dir, version_named
 from edl_ckpt.core.storage import open_objects
 from edl_ckpt.core.storage.faults import storage_errors
@@ -99,8 +99,7 @@ def text_file(path: str) -> Iterator[IO[str]]:
     """Open a new file of text, and flush it to the disk at the end."""
     with storage_errors(path), open(path, "x", encoding="utf-8", newline="\n") as file:
         yield file
-        file.flush()
-        os.fsync(file.fileno())
+        flush_file(file)
 
 
 class LocalTarget(ExportTarget):
