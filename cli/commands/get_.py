@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.manual.marks import WRITES, declared
-from edl_ckpt.cli.options.common import Ref, flag, option, resolve_ref, warn_of_seal
+from edl_ckpt.cli.options.common import Ref, flag, looked_at, option
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.values import ValueFiles
 from edl_ckpt.core.base.errors import UsageError
@@ -51,8 +51,7 @@ def get_command(
     by_id = bool(ids or ids_file or nearest or everywhere)
     if (table is None) == (variable is None) or (by_id and (variable or index)):
         raise UsageError("expected --table NAME with --id, --ids-file or --slice, or --variable NAME")
-    version, files = resolve_ref(ref, out), ValueFiles(npy, raw)
-    warn_of_seal(out, version)
+    version, files = looked_at(ref, out), ValueFiles(npy, raw)
     if variable is not None:
         _show_variable(out, version, variable, index, files)
         return
