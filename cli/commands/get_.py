@@ -46,7 +46,7 @@ def get_command(
     counts its rows shard after shard. Exit code 3 means that an id is not in the table.
     """
     from edl_ckpt.cli.render import get as render
-    from edl_ckpt.core.operations.lookup import find_nearest, look_up
+    from edl_ckpt.core.operations.lookup import find_nearest, look_up, slice_table
 
     by_id = bool(ids or ids_file or nearest or everywhere)
     if (table is None) == (variable is None) or (by_id and (variable or index)):
@@ -56,12 +56,11 @@ def get_command(
         _show_variable(out, version, variable, index, files)
         return
     if index is not None:
-        _show_slice(out, version, str(table), index, files)
-        return
-    wanted = [*(ids or ()), *(read_ids(ids_file) if ids_file else ())]
-    if not wanted:
+        found = slice_table(version, str(table), index)
+    elif wanted := [*(ids or ()), *(read_ids(ids_file) if ids_file else ())]:
+        found = look_up(version, str(table), wanted, everywhere=everywhere)
+    else:
         raise UsageError("no ids were given (expected --id, --ids-file or --slice)")
-    found = look_up(version, str(table), wanted, everywhere=everywhere)
     close = find_nearest(version, found, nearest) if nearest else ()
     if files.write(found.vectors):
         show_rows(out, found, close)
@@ -88,15 +87,6 @@ def show_rows(out: Output, found: Lookup, close: Sequence[Neighbours] = (), *, n
     from edl_ckpt.cli.render import get as render
 
     out.show(lambda: render.document(found, close, name=name), render.human(found, close), lambda: render.rows(found))
-
-
-def _show_slice(out: Output, version: Version, table: str, index: str, files: ValueFiles) -> None:
-    from edl_ckpt.core.operations.lookup import slice_table
-
-    found = slice_table(version, table, index)
-    if files.write(found.vectors):
-        show_rows(out, found)
-    out.detail(f"read {found.bytes_read} bytes of {version.size_bytes}")
 
 
 def read_ids(path: str) -> list[int]:
