@@ -51,9 +51,7 @@ def diff_command(
         raise UsageError("--rows can only be used with --json, --jsonl or --csv")
     if b.startswith("@"):  # in the location of the first
         b = f"{a.rpartition('@')[0] if '@' in a.rpartition('/')[2] else a}{b}"
-    versions = o.resolve_ref(a, out), o.resolve_ref(b, out)
-    for version in versions:
-        o.warn_of_seal(out, version)
+    versions = o.looked_at(a, out), o.looked_at(b, out)
     pairs = read_pairs(names) if names else None
     with working(out, cluster, workers) as work:
         result = diff_versions(*versions, tolerance=tolerance, top=top, rows=rows, names=pairs, **work, reporter=out)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.manual.marks import WRITES, declared
-from edl_ckpt.cli.options.common import Ref, flag, option, resolve_ref, warn_of_seal
+from edl_ckpt.cli.options.common import Ref, flag, looked_at, option
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.values import ValueFiles
 from edl_ckpt.core.base.errors import UsageError
@@ -46,23 +46,21 @@ def get_command(
     counts its rows shard after shard. Exit code 3 means that an id is not in the table.
     """
     from edl_ckpt.cli.render import get as render
-    from edl_ckpt.core.operations.lookup import find_nearest, look_up
+    from edl_ckpt.core.operations.lookup import find_nearest, look_up, slice_table
 
     by_id = bool(ids or ids_file or nearest or everywhere)
     if (table is None) == (variable is None) or (by_id and (variable or index)):
         raise UsageError("expected --table NAME with --id, --ids-file or --slice, or --variable NAME")
-    version, files = resolve_ref(ref, out), ValueFiles(npy, raw)
-    warn_of_seal(out, version)
+    version, files = looked_at(ref, out), ValueFiles(npy, raw)
     if variable is not None:
         _show_variable(out, version, variable, index, files)
         return
     if index is not None:
-        _show_slice(out, version, str(table), index, files)
-        return
-    wanted = [*(ids or ()), *(read_ids(ids_file) if ids_file else ())]
-    if not wanted:
+        found = slice_table(version, str(table), index)
+    elif wanted := [*(ids or ()), *(read_ids(ids_file) if ids_file else ())]:
+        found = look_up(version, str(table), wanted, everywhere=everywhere)
+    else:
         raise UsageError("no ids were given (expected --id, --ids-file or --slice)")
-    found = look_up(version, str(table), wanted, everywhere=everywhere)
     close = find_nearest(version, found, nearest) if nearest else ()
     if files.write(found.vectors):
         show_rows(out, found, close)
@@ -89,15 +87,6 @@ def show_rows(out: Output, found: Lookup, close: Sequence[Neighbours] = (), *, n
     from edl_ckpt.cli.render import get as render
 
     out.show(lambda: render.document(found, close, name=name), render.human(found, close), lambda: render.rows(found))
-
-
-def _show_slice(out: Output, version: Version, table: str, index: str, files: ValueFiles) -> None:
-    from edl_ckpt.core.operations.lookup import slice_table
-
-    found = slice_table(version, table, index)
-    if files.write(found.vectors):
-        show_rows(out, found)
-    out.detail(f"read {found.bytes_read} bytes of {version.size_bytes}")
 
 
 def read_ids(path: str) -> list[int]:

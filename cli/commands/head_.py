@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edl_ckpt.cli.commands.get_ import show_rows
 from edl_ckpt.cli.manual.marks import READS, declared
-from edl_ckpt.cli.options.common import Ref, Rows, Table, resolve_ref, warn_of_seal
+from edl_ckpt.cli.options.common import Ref, Rows, Table, looked_at
 from edl_ckpt.cli.terminal.output import Output
 
 
@@ -23,6 +23,4 @@ def head_command(
     """
     from edl_ckpt.core.operations.lookup import first_rows
 
-    version = resolve_ref(ref, out)
-    warn_of_seal(out, version)
-    show_rows(out, first_rows(version, table, rows), name="head")
+    show_rows(out, first_rows(looked_at(ref, out), table, rows), name="head")

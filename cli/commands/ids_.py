@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.manual.marks import READS, declared
-from edl_ckpt.cli.options.common import Ref, Table, option, resolve_ref, warn_of_seal
+from edl_ckpt.cli.options.common import Ref, Table, looked_at, option
 from edl_ckpt.cli.terminal.output import Output
 
 if TYPE_CHECKING:
@@ -27,8 +27,7 @@ def ids_command(
     """
     from edl_ckpt.core.operations.lookup import ids_of, open_table
 
-    version = resolve_ref(ref, out)
-    warn_of_seal(out, version)
+    version = looked_at(ref, out)
     with open_table(version, table) as (checkpoint, name):
         ids = _at_most(ids_of(checkpoint, name), rows)
         if out.json:

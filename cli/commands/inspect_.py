@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.manual.marks import READS, declared
-from edl_ckpt.cli.options.common import Every, Ref, flag, option, resolve_ref, warn_of_seal
+from edl_ckpt.cli.options.common import Every, Ref, flag, looked_at, option
 from edl_ckpt.cli.terminal.output import Output
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ def inspect_command(
     from edl_ckpt.core.operations.summary import select, summarize
     from edl_ckpt.core.reading.reader import open_checkpoint
 
-    version = resolve_ref(ref, out)
-    warn_of_seal(out, version)
+    version = looked_at(ref, out)
     with open_checkpoint(version, partial=True) as checkpoint:
         whole = summarize(version, checkpoint.shards)
         summary = select(whole, shard=shard, table=table, variable=variable)

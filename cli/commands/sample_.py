@@ -6,7 +6,7 @@ from typing import Annotated
 
 from edl_ckpt.cli.commands.get_ import show_rows
 from edl_ckpt.cli.manual.marks import READS, declared
-from edl_ckpt.cli.options.common import Ref, Rows, Table, option, resolve_ref, warn_of_seal
+from edl_ckpt.cli.options.common import Ref, Rows, Table, looked_at, option
 from edl_ckpt.cli.terminal.output import Output
 
 
@@ -30,6 +30,4 @@ def sample_command(
     """
     from edl_ckpt.core.operations.lookup import sample_rows
 
-    version = resolve_ref(ref, out)
-    warn_of_seal(out, version)
-    show_rows(out, sample_rows(version, table, rows, seed=seed), name="sample")
+    show_rows(out, sample_rows(looked_at(ref, out), table, rows, seed=seed), name="sample")

@@ -145,14 +145,6 @@ def pair_of(word: str, flag: str, form: str) -> tuple[str, str]:
     return name, value
 
 
-def warn_of_seal(out: Output, version: Version) -> None:
-    """Warn of a version that does not match its seal, in commands that only look at it."""
-    if version.seal_warning:
-        out.warn(f"{version.ref}: {version.seal_warning}")
-    if version.is_newer and version.metadata_fault:
-        out.warn(f"{version.ref}: its metadata: {version.metadata_fault}")
-
-
 def resolve_ref(ref: str | None, out: Output, *, to_change: bool = False, aloud: bool = False) -> Version:
     """Return the version that a reference on the command line names, by default the newest complete one.
 
@@ -174,6 +166,16 @@ def resolve_ref(ref: str | None, out: Output, *, to_change: bool = False, aloud:
         check_in_location(version)
     if aloud and not is_named(ref, parsed, version):
         out.say(f"{escaped(version.ref)} is the newest complete version")
+    return version
+
+
+def looked_at(ref: str | None, out: Output) -> Version:
+    """Return the version that a reference names, for a command that only reads it; warn where it breaks its seal."""
+    version = resolve_ref(ref, out)
+    if version.seal_warning:
+        out.warn(f"{version.ref}: {version.seal_warning}")
+    if version.is_newer and version.metadata_fault:
+        out.warn(f"{version.ref}: its metadata: {version.metadata_fault}")
     return version
 
 

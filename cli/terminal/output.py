@@ -303,8 +303,7 @@ class Output:
         if github.is_runner():
             self.annotate(github.annotation("error", str(error)))
         if self.json:
-            document = {"schema": "edl-ckpt/error/1", "code": error.exit_code, "id": error.id, "message": str(error)}
-            print_aside(to_json(document | {"hint": error.hint, "path": error.path}))
+            print_aside(_error_document(error.exit_code, error.id, str(error), error.hint, error.path))
         else:
             path = escaped(error.path or "")
             print_aside(self._labelled("error", str(error), path))
@@ -344,10 +343,13 @@ class Output:
         text = f"internal error: this is a bug in edl-ckpt {__version__} (Python {python})."
         print(self._folded(f"{text} Please report it with the traceback above."), file=sys.stderr)
         if self.json:
-            message = traceback.format_exc(limit=0).strip()
-            document = {"schema": "edl-ckpt/error/1", "code": 70, "id": "internal", "message": message}
-            print(to_json(document | {"hint": None, "path": None}), file=sys.stderr)
+            print(_error_document(70, "internal", traceback.format_exc(limit=0).strip()), file=sys.stderr)
         raise SystemExit(70)
+
+
+def _error_document(code: int, id_: str, message: str, hint: str | None = None, path: str | None = None) -> str:
+    keys = {"code": code, "id": id_, "message": message, "hint": hint, "path": path}
+    return to_json({"schema": "edl-ckpt/error/1", **keys})
 
 
 def agreed(question: str) -> bool:

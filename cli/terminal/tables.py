@@ -142,7 +142,9 @@ class Table:
         shown, and a line says how many others there are.
         """
         if most is not None and len(self.rows) > most:
-            yield from self._first(most).lines(width, blocks=blocks)
+            first = Table(indent=self._indent)
+            first.columns, first.rows = self.columns, self.rows[:most]
+            yield from first.lines(width, blocks=blocks)
             others = text.count(len(self.rows) - most, "more row")
             yield from ([Cell(part, "dim")] for part in fold(f"  and {others}; {PIPE}", width))
             return
@@ -158,12 +160,6 @@ class Table:
             yield from ([Cell(margin + part, "dim")] for part in fold(f"left out at this width: {names}", layout.room))
         if any(column.heading for column in self.columns):
             yield []
-
-    def _first(self, count: int) -> Table:
-        """Return the table with only its first rows."""
-        some = Table(indent=self._indent)
-        some.columns, some.rows = self.columns, self.rows[:count]
-        return some
 
     def _grid(self, layout: Fit) -> Iterator[Line]:
         shown = [(self.columns[c], layout.widths[c], c) for c in layout.shown]
