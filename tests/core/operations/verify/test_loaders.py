@@ -150,6 +150,28 @@ def test_torchrec_cannot_give_a_rank_no_row_of_a_managed_collision(tmp_path: Pat
         run_judge("EDL_CKPT_TEST_TORCHREC_PYTHON", "torchrec_models.py", "loads", str(tmp_path), "8", "-10", "0")
 
 
+@pytest.mark.frameworks
+@pytest.mark.parametrize("build", ["cpu", "gpu"])
+def test_tfra_loads_all_rows_after_reshards(tmp_path: Path, build: str) -> None:
+    """Two processes of TFRA load all rows of what was resharded from 3 to 2 and to 5 processes."""
+    rng = np.random.default_rng(7)
+    ids = np.unique(np.concatenate([rng.integers(-(2**63), 2**63 - 1, 3000), np.arange(-500, 500)]))
+    rows = rng.standard_normal((len(ids), 6)).astype(np.float32)
+    write_tfra(tmp_path / "3/step_1/TFRADynamicEmbedding", "user", ids, rows, 3, mask=build == "gpu")
+    for old, new in ((3, 2), (2, 5)):
+        place = tmp_path / str(new)
+        convert_version(at(tmp_path / str(old), 1), new, output=place)
+        (place / "1.json").write_text(json.dumps({"name": "user", "dim": 6, "ranks": 2}))
+        run_judge("EDL_CKPT_TEST_TFRA_PYTHON", "tfra_loads.py", str(place), "1", "1", build)
+        with np.load(place / "1.npz") as real:
+            keys = np.concatenate([real["keys_0"], real["keys_1"]])
+            values = np.concatenate([real["values_0"], real["values_1"]]).reshape(-1, 6)
+            assert min(len(real["keys_0"]), len(real["keys_1"])) > 1000
+        order = np.argsort(keys)
+        assert keys[order].tolist() == ids.tolist()
+        assert values[order].tobytes() == rows.tobytes()
+
+
 def views(place: Path, loader: str, ranks: int, number: int) -> LoadedTable:
     """Return what is said of the first table."""
     result = verify_version(at(place, number), loader=(loader, ranks))
