@@ -13,7 +13,7 @@ from edl_ckpt.core.base.errors import UsageError
 
 
 @declared(
-    "edit run@100 --output small --drop-rows 'user_embedding where id < 1000' --dry-run",
+    "edit run@100 --output small --drop-rows 'user_embedding where id < 9' --dry-run",
     "edit run@100 --output serving --drop-companions --cast '*_embedding=float16'",
     exits=WRITES,
 )
@@ -79,7 +79,7 @@ def edit_command(
             purpose="edit",
             **o.locking(out, lock_wait),
         )
-    out.show(lambda: written.converted_document("edit", result), written.converted_human(result))
+    out.show(lambda: written.converted_document(result, schema="edl-ckpt/edit/1"), written.converted_human(result))
 
 
 def _size(word: str) -> tuple[str, int]:

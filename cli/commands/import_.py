@@ -91,4 +91,4 @@ def _by_map(
     more: dict[str, Any] = {"number": ref.version, "system": ELASTICDL, "names": read_map(names), **options}
     with resumable(out, partial(half_done, ref.location)):
         result = convert_version(checkpoint, ps, output=ref.location, purpose="import", **more)
-    out.show(lambda: written.converted_document("import", result), written.converted_human(result))
+    out.show(lambda: written.converted_document(result, schema="edl-ckpt/import/1"), written.converted_human(result))

@@ -137,7 +137,7 @@ def _of_system(
     most = parse_size(max_shard_size) if max_shard_size else None
     with resumable(out, partial(half_done, where or version.location)):
         result = convert_version(version, ranks, output=where, most_file_bytes=most, **options)
-    out.show(lambda: written.converted_document("reshard", result), written.converted_human(result))
+    out.show(lambda: written.converted_document(result, schema="edl-ckpt/reshard/1"), written.converted_human(result))
 
 
 def _where(output: str | None, out: Output) -> Location | None:

@@ -39,11 +39,11 @@ def reshard_human(result: ReshardResult) -> Lines:
     yield from proved_lines("new version", result.fingerprint)
 
 
-def converted_document(command: str, result: ConvertResult) -> dict[str, Any]:
-    """Return `edl-ckpt/reshard/1` or `edl-ckpt/edit/1`; of what was left out every name."""
+def converted_document(result: ConvertResult, *, schema: str) -> dict[str, Any]:
+    """Return the document of a conversion, by the name of its schema; of what was left out every name."""
     parts = [{"name": name, "fingerprint": part} for name, part in result.untouched.items()]
     unknown = dict.fromkeys(("seconds", "peak_memory_bytes", "fingerprint")) if not result.fingerprint else {}
-    return {"schema": f"edl-ckpt/{command}/1", **as_dict(result), "untouched": parts, "needed": True, **unknown}
+    return {"schema": schema, **as_dict(result), "untouched": parts, "needed": True, **unknown}
 
 
 def converted_human(result: ConvertResult) -> Lines:

@@ -50,7 +50,9 @@ from edl_ckpt.cli.render import written
 from edl_ckpt.cli.terminal import tables
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core import (
+    Changes,
     CheckpointSummary,
+    ConvertResult,
     CopyPlan,
     CopyResult,
     DiffResult,
@@ -66,6 +68,7 @@ from edl_ckpt.core import (
     Trial,
     ValueSample,
     VerifyResult,
+    convert_version,
     diff_versions,
     execute_copy,
     execute_reshard,
@@ -291,6 +294,7 @@ class Results:
     imported: Any
     plan: tuple[ReshardPlan, ReshardSettings]
     resharded: ReshardResult
+    converted: tuple[ConvertResult, ...]
     copy_plan: CopyPlan
     copied: CopyResult
     pruned: PruneResult
@@ -331,6 +335,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     found = look_up(new, "a\nb", [3, 4, 999])
     exported = export_version(new, f"{run}.npz")
     plan, settings = prepare_reshard(new, 3, output=f"{run}-3")
+    changes = Changes(drop=("none",), rows=("a\nb where id < 3",), cast=(("*", "float16"),))
     copy = plan_copy([old], f"{run}-copy")
     prune = judge_versions([replace(v, modified=0.0) for v in listing.versions], Policy((Latest(1),)), now=2e9)
     series = MetricSeries("log", {1: {"auc": math.nan}, 77: {}}, ("line 1: \x1b",))
@@ -347,6 +352,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
         imported=import_arrays(f"{run}.npz", f"{run}-in", 9, 2),
         plan=(plan, settings),
         resharded=execute_reshard(plan, settings),
+        converted=tuple(
+            convert_version(new, output=f"{run}-edited", changes=changes, dry_run=dry_run) for dry_run in (True, False)
+        ),
         copy_plan=copy,
         copied=replace(execute_copy(copy), failed=failed),
         pruned=PruneResult(prune, tuple(e.ref for e in prune.deletions), prune.deleted_bytes, trashed=True),
@@ -474,6 +482,10 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
         render_report.document(report_location(r.listing.location, policy)) for policy in (None, Policy((Latest(1),)))
     ],
     "report.human": lambda r: [render_report.human(report_location(r.listing.location), "a\x1b.html")],
+    "written.converted_document": lambda r: [
+        written.converted_document(one, schema="edl-ckpt/edit/1") for one in r.converted
+    ],
+    "written.converted_human": lambda r: map(written.converted_human, r.converted),
     "written.reshard_document": lambda r: [written.reshard_document(r.resharded)],
     "written.reshard_human": lambda r: [written.reshard_human(r.resharded)],
     "written.plan_reshard_document": lambda r: [written.plan_reshard_document(*r.plan)],
