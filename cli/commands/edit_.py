@@ -13,8 +13,8 @@ from edl_ckpt.core.base.errors import UsageError
 
 
 @declared(
-    "edit run@100 --output small --drop-rows 'user_embedding where id < 9' --dry-run",
-    "edit run@100 --output serving --drop-companions --cast '*_embedding=float16'",
+    "edit run --output s --drop-rows 'user_embedding where id < 9' --dry-run",
+    "edit run@100 --output serving --cast '*_embedding=float16'",
     exits=WRITES,
 )
 def edit_command(

@@ -15,8 +15,9 @@ import numpy as np
 
 from edl_ckpt.core.base.errors import NotFoundError, RefusedError
 from edl_ckpt.core.catalog.grouping import grouped, is_of_interest
+from edl_ckpt.core.model.layouts import Layout
 from edl_ckpt.core.model.tables import ShardSummary
-from edl_ckpt.core.model.versions import Layout, Version
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.sources.elasticdl.target import (
     DESIGN,
     ELASTICDL,

@@ -19,7 +19,7 @@ from typing import Final, Self
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError
 from edl_ckpt.core.base.job import Reporter
 from edl_ckpt.core.commit.publish.staging import Staging
-from edl_ckpt.core.model.versions import Layout
+from edl_ckpt.core.model.layouts import Layout
 from edl_ckpt.core.sources.elasticdl.target import numbers_among
 from edl_ckpt.core.sources.registry import shard_named
 from edl_ckpt.core.state.document import check_schema, schema_at_head

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from edl_ckpt.core.kernel import bulk
-from edl_ckpt.core.model.versions import Placement
+from edl_ckpt.core.model.layouts import Placement
 
 
 def mod_owners(ids: bulk.I64, count: int) -> bulk.I64 | bulk.U16:

@@ -9,7 +9,8 @@ from typing import Final
 
 from edl_ckpt.core.base.words import counted, describe, escaped
 from edl_ckpt.core.model.dtypes import DTYPES, TF_DTYPES, DType
-from edl_ckpt.core.model.versions import Placement, ShardFile
+from edl_ckpt.core.model.layouts import Placement
+from edl_ckpt.core.model.versions import ShardFile
 
 
 @dataclass(frozen=True, slots=True)

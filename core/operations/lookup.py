@@ -26,8 +26,9 @@ from edl_ckpt.core.catalog.listing import VersionLike, as_version
 from edl_ckpt.core.kernel.bulk import I64
 from edl_ckpt.core.kernel.placement import owners
 from edl_ckpt.core.model.dtypes import DType
+from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import ShardIndex, TableEntry
-from edl_ckpt.core.model.versions import Placement, Version
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.reading.aliases import own_name
 from edl_ckpt.core.reading.blocks import as_dtype, id_blocks
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint, raise_problems

@@ -17,8 +17,8 @@ from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.placement import misplaced
 from edl_ckpt.core.model.dtypes import DType
+from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import DenseEntry, Encoding, IdRun, ShardIndex, TableEntry
-from edl_ckpt.core.model.versions import Placement
 from edl_ckpt.core.sources.elasticdl.placement import row_owners
 from edl_ckpt.core.storage.interface import RangeReader
 

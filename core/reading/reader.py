@@ -31,8 +31,9 @@ from edl_ckpt.core.base.words import abridged, command, counted, describe, escap
 from edl_ckpt.core.catalog import listing as catalog
 from edl_ckpt.core.catalog.runs import mixed_runs
 from edl_ckpt.core.model.dtypes import DType
+from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import DenseEntry, Extent, ShardIndex, TableEntry, table_dtype
-from edl_ckpt.core.model.versions import Placement, ShardFile, State, Version
+from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.reading.blocks import read_elements
 from edl_ckpt.core.reading.gather import Gathering, MisplacedError, Server
 from edl_ckpt.core.reading.names import slots_of, whole_name

@@ -21,8 +21,8 @@ from edl_ckpt.core.base.parallel import run_parallel
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.kernel.bulk import I64
 from edl_ckpt.core.kernel.placement import owners
+from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import ShardIndex, TableEntry
-from edl_ckpt.core.model.versions import Placement
 from edl_ckpt.core.reading.blocks import as_dtype, id_blocks, numpy_dtype, read_elements, read_runs, read_vectors
 from edl_ckpt.core.reading.reader import Checkpoint, openings
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from edl_ckpt.core.base.errors import EdlCkptError
-from edl_ckpt.core.model.versions import Layout, ShardFile, ShardName, Version, VersionName
+from edl_ckpt.core.model.layouts import Layout, ShardName, VersionName
+from edl_ckpt.core.model.versions import ShardFile, Version
 from edl_ckpt.core.storage.interface import Entry, RangeReader
 from edl_ckpt.core.storage.location import Location
 

@@ -12,7 +12,8 @@ from typing import Final
 
 from edl_ckpt.core.base.errors import UnsupportedError, UsageError
 from edl_ckpt.core.base.words import meant
-from edl_ckpt.core.model.versions import Layout, ShardName, Version, VersionName
+from edl_ckpt.core.model.layouts import Layout, ShardName, VersionName
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.sources.elasticdl import source as elasticdl
 from edl_ckpt.core.sources.interface import FileSource, FlatListing, ReadSmall, Source
 from edl_ckpt.core.sources.steps import source as steps

@@ -21,7 +21,8 @@ from edl_ckpt.core.commit.kinds import kind_of
 from edl_ckpt.core.commit.repair.notes import noted_versions, remove_notes, sweep_notes
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.commit.shard import SHARD_PURPOSE, ShardPlace
-from edl_ckpt.core.model.versions import Layout, State, Version
+from edl_ckpt.core.model.layouts import Layout
+from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.proof.noted_seal import seal_from_notes
 from edl_ckpt.core.sources.elasticdl.target import writable_layout
 from edl_ckpt.core.sources.registry import shard_named

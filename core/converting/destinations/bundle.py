@@ -22,8 +22,8 @@ from edl_ckpt.core.converting.destinations.interface import ArrayDestination, ch
 from edl_ckpt.core.converting.rows import CountedRows, RowPlaces, Spread
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DTYPES, DType
+from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import Encoding
-from edl_ckpt.core.model.versions import Placement
 from edl_ckpt.core.sources.bundle.table import varint_at
 from edl_ckpt.core.sources.bundle.tables import part_of
 from edl_ckpt.core.sources.bundle.writing import lay_out

@@ -11,7 +11,7 @@ import numpy as np
 from edl_ckpt.core.converting.changes import OutTable
 from edl_ckpt.core.converting.destinations.interface import Cut, Destination, owners_by
 from edl_ckpt.core.converting.rows import CountedRows, RowPlaces, Spread
-from edl_ckpt.core.model.versions import Placement
+from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.sources.elasticdl.target import (
     DESIGN,
     CountedTable,

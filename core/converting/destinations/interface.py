@@ -21,7 +21,7 @@ from edl_ckpt.core.converting.changes import Outgoing, OutTable, OutVariable
 from edl_ckpt.core.converting.rows import CountedRows, RowPlaces, Spread
 from edl_ckpt.core.kernel import bulk, placement
 from edl_ckpt.core.model.dtypes import DTYPES
-from edl_ckpt.core.model.versions import Placement
+from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sources.elasticdl.target import variable_owner
 from edl_ckpt.core.sources.steps.file_layout import Array, FileLayout, Slab

@@ -17,7 +17,8 @@ from edl_ckpt.core.catalog.listing import VersionLike, as_version, list_versions
 from edl_ckpt.core.catalog.target import apart
 from edl_ckpt.core.catalog.uuids import has_no_number
 from edl_ckpt.core.commit.journal import has_interrupted_copy
-from edl_ckpt.core.model.versions import Layout, Listing, State, Version
+from edl_ckpt.core.model.layouts import Layout
+from edl_ckpt.core.model.versions import Listing, State, Version
 from edl_ckpt.core.sources.elasticdl.target import copied_layouts
 from edl_ckpt.core.sources.registry import layouts_among
 from edl_ckpt.core.state.paths import is_inside

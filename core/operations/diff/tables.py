@@ -21,7 +21,7 @@ from edl_ckpt.core.base.job import Counted, FunctionWork, Job, together
 from edl_ckpt.core.base.parallel import Advance, run_parallel
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.placement import misplaced
-from edl_ckpt.core.model.versions import Placement
+from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.operations.diff.comparison import RowOptions, TableComparison
 from edl_ckpt.core.operations.diff.results import TableDiff
 from edl_ckpt.core.reading.blocks import IdPiece, read_piece

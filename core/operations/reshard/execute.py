@@ -25,7 +25,8 @@ from edl_ckpt.core.catalog.target import Target, free_target
 from edl_ckpt.core.catalog.uuids import has_no_number
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, job_of, wrapped
 from edl_ckpt.core.commit.publish.disk import replaces_link
-from edl_ckpt.core.model.versions import Layout, Version
+from edl_ckpt.core.model.layouts import Layout
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.moving.plan import MovePlan, SourceSurvey, lay_out_survey, survey_source
 from edl_ckpt.core.moving.settings import ReshardSettings, choose_settings, settings_for
 from edl_ckpt.core.moving.source import VersionSource

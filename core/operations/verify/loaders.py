@@ -20,7 +20,7 @@ from edl_ckpt.core.base.memory import check_memory
 from edl_ckpt.core.base.words import counted, meant
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.placement import owners
-from edl_ckpt.core.model.versions import Placement
+from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.operations.verify.companions import check_companions
 from edl_ckpt.core.operations.verify.findings import LoadedTable, LoaderView, Report
 from edl_ckpt.core.proof.duplicates import NO_IDS, SORTED_AT_ONCE, IdOrder, Search, order_of

@@ -15,8 +15,8 @@ from math import prod
 from typing import Final, NamedTuple
 
 from edl_ckpt.core.model.dtypes import TF_DTYPES, DType
+from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import Box, Encoding, Extent, GatheredRows, IdRun, TableEntry, TableInfo
-from edl_ckpt.core.model.versions import Placement
 from edl_ckpt.core.sources.bundle.data_files import DataFile, DataFiles
 from edl_ckpt.core.sources.bundle.index import Index, StoredTensor
 

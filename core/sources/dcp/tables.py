@@ -19,8 +19,8 @@ from typing import Final
 
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.model.dtypes import DTYPES, DType
+from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import Box, Encoding, Extent, GatheredRows, IdRun, Problem, TableEntry, TableInfo
-from edl_ckpt.core.model.versions import Placement
 from edl_ckpt.core.sources.dcp.archives import ItemValues, in_c_order
 from edl_ckpt.core.sources.dcp.metadata import IndexedTensor, Item, SavedBox
 from edl_ckpt.core.sources.steps.content import Found, ShardContent

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.base.json_objects import parse_object
-from edl_ckpt.core.model.versions import Placement
+from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
 from edl_ckpt.core.sources.steps.raw_tables import IDS, VALUES, RawColumn, RawName, RawTable, add_tables, claim_tables
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.words import meant
-from edl_ckpt.core.model.versions import Layout, Placement, ShardName, VersionName
+from edl_ckpt.core.model.layouts import Layout, Placement, ShardName, VersionName
 
 SYSTEM: Final = "elasticdl"
 _layout: Final = partial(Layout, SYSTEM, placement=Placement.MOD)

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.base.errors import CorruptError
-from edl_ckpt.core.model.versions import UNNUMBERED, ShardFile, ShardName, State, Version, VersionName
+from edl_ckpt.core.model.layouts import ShardName, VersionName
+from edl_ckpt.core.model.versions import UNNUMBERED, ShardFile, State, Version
 from edl_ckpt.core.sources.elasticdl import names
 from edl_ckpt.core.sources.interface import FlatListing, OnFault, ReadSmall
 from edl_ckpt.core.storage.interface import Entry, RangeReader

@@ -15,6 +15,7 @@ from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError
 from edl_ckpt.core.base.json_objects import parse_object
 from edl_ckpt.core.base.parallel import run_parallel
 from edl_ckpt.core.base.words import counted
+from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import (
     Blob,
     Box,
@@ -27,7 +28,6 @@ from edl_ckpt.core.model.tables import (
     TableEntry,
     TableInfo,
 )
-from edl_ckpt.core.model.versions import Placement
 from edl_ckpt.core.sources.safetensors.header import FileTensor, Header, read_header
 from edl_ckpt.core.sources.safetensors.sets import ENDING, INDEX, listing, read_by_loaders, set_of, weight_map
 from edl_ckpt.core.sources.steps.content import Content, Found, ShardContent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from edl_ckpt.core.model.versions import Layout, VersionName
+from edl_ckpt.core.model.layouts import Layout, VersionName
 
 _NUMBER: Final = r"0*([0-9]{1,18})"
 _DIRECTORY: Final = re.compile(

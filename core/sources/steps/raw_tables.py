@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.base.words import base_name, counted, missing_shards
 from edl_ckpt.core.model.dtypes import DTYPES
-from edl_ckpt.core.model.versions import Placement
+from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.sources.steps.interface import Claim
 
 if TYPE_CHECKING:  # a listing needs no index

@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnsupportedError
-from edl_ckpt.core.model.versions import Layout, ShardFile, ShardName, State, Version
+from edl_ckpt.core.model.layouts import Layout, ShardName
+from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.sources.interface import FlatListing, OnFault, ReadSmall
 from edl_ckpt.core.sources.steps import names
 from edl_ckpt.core.sources.steps.formats import FORMATS

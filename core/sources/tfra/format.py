@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from edl_ckpt.core.model.versions import Placement
+from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
 from edl_ckpt.core.sources.steps.raw_tables import IDS, VALUES, RawName, RawTable, add_tables, claim_tables, rule_of
 

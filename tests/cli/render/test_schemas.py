@@ -31,9 +31,7 @@ def test_every_document_has_a_schema() -> None:
     """Whatever document the code of the commands makes has a schema, and no schema is left without a document."""
     named = re.compile(r'(?:"schema": "edl-ckpt/|schema="edl-ckpt/|document_of\(\s*")([\w-]+)')
     made = {
-        name
-        for path in (TOP / "cli").rglob("*.py")
-        for name in named.findall(path.read_text(encoding="utf-8"))
+        name for path in (TOP / "cli").rglob("*.py") for name in named.findall(path.read_text(encoding="utf-8"))
     } | {"get", "head", "sample"}  # render_get makes them
     assert made == {*schemas.all_schemas()}
     assert {name for names in schemas.OF_COMMANDS.values() for name in names} <= made

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl_ckpt.core.kernel.placement import misplaced, owners
-from edl_ckpt.core.model.versions import Placement
+from edl_ckpt.core.model.layouts import Placement
 
 _BITS = (1 << 64) - 1
 

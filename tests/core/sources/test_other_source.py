@@ -24,7 +24,7 @@ from edl_ckpt.core import (
     verify_and_seal,
     verify_version,
 )
-from edl_ckpt.core.model.versions import Placement
+from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.sources import registry
 
 SOURCE = '''
@@ -35,7 +35,7 @@ from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.model.tables import (
     Box, DenseEntry, Encoding, Extent, GatheredRows, IdRun, ShardIndex, TableEntry, TableInfo
 )
-from edl_ckpt.core.model.versions import Layout, ShardName, VersionName
+from edl_ckpt.core.model.layouts import Layout, ShardName, VersionName
 from edl_ckpt.core.model.versions import ShardFile, State, Version
 
 systems = ("raw",)

@@ -14,8 +14,9 @@ import pytest
 from bundle_files import write_bundle
 from edl_ckpt.core import Checkpoint, list_versions, look_up, open_checkpoint, verify_version
 from edl_ckpt.core.kernel.checksums import crc32c
+from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import ShardIndex
-from edl_ckpt.core.model.versions import Placement, State
+from edl_ckpt.core.model.versions import State
 from places import DATA
 
 BUNDLES = DATA / "systems" / "bundle"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edl_ckpt.core import open_checkpoint
-from edl_ckpt.core.model.versions import Placement
+from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.reading.reader import Checkpoint
 from torch_checkpoints import SAVED, raw, truth
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from edl_ckpt.core import CorruptError, UnsupportedError, open_checkpoint, verify_version
+from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import TableInfo
-from edl_ckpt.core.model.versions import Placement, State
+from edl_ckpt.core.model.versions import State
 from foreign import SYSTEMS, assert_rows, copied, step, truth
 
 TABLE = "dynamicemb/model.ebc/user"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edl_ckpt.core import open_checkpoint, verify_version
-from edl_ckpt.core.model.versions import Placement
+from edl_ckpt.core.model.layouts import Placement
 from foreign import assert_rows, run_judge, step
 
 

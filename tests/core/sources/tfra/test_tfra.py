@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from edl_ckpt.core import open_checkpoint, verify_version
-from edl_ckpt.core.model.versions import Placement, State
+from edl_ckpt.core.model.layouts import Placement
+from edl_ckpt.core.model.versions import State
 from edl_ckpt.core.sources.tfra.format import file_named
 from foreign import SYSTEMS, assert_rows, copied, step, truth
 
