@@ -25,6 +25,14 @@ _FILE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _ATTEMPTS: Final = 20
 _MAX_DEPTH: Final = 64
 """A tree that is deeper is flattened while it is removed: each level takes an open file."""
+_KINDS: Final = {
+    0: "gone",
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFREG: "a file",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+}
 
 Note = Callable[[EdlCkptError], None]
 """Takes the error of a file that cannot be removed."""
@@ -170,25 +178,27 @@ class Directory:
 
     def is_directory(self, name: str) -> bool:
         """Say whether a name stands for a directory, not for a link to one."""
-        found = self.stat(name)
-        return found is not None and stat.S_ISDIR(found.st_mode)
+        return stat.S_ISDIR(self._mode(name))
 
     def is_file(self, name: str) -> bool:
         """Say whether a name stands for a regular file, not for a link to one."""
-        found = self.stat(name)
-        return found is not None and stat.S_ISREG(found.st_mode)
+        return stat.S_ISREG(self._mode(name))
 
     def has_file(self, name: str) -> bool:
         """Say whether a regular file has this name; ForeignError when something else has it."""
-        found = self.stat(name)
-        if found is not None and not stat.S_ISREG(found.st_mode):
+        mode = self._mode(name)
+        if mode and not stat.S_ISREG(mode):
             raise self._foreign(name, "a file")
-        return found is not None
+        return bool(mode)
+
+    def _mode(self, name: str) -> int:
+        """Return the mode of what a name stands for, 0 when it is not there."""
+        state = self.stat(name)
+        return 0 if state is None else state.st_mode
 
     def _foreign(self, name: str, wanted: str) -> ForeignError:
-        found = self.stat(name)
-        kind = "gone" if found is None else kind_of(found.st_mode)
-        if found is not None and stat.S_ISREG(found.st_mode) and wanted == "a file":
+        kind = kind_of(self._mode(name))
+        if kind == wanted == "a file":
             kind = "a file with several names (hard links)"
         return ForeignError(
             f"is {kind}, and must be {wanted} of ours",
@@ -224,9 +234,14 @@ class Directory:
             except FileNotFoundError:
                 return None
             try:
-                return _read_whole(fd, path, limit)
+                data, size = b"", os.fstat(fd).st_size
+                while len(data) <= limit and (part := os.read(fd, min(limit, max(size, 1 << 16)) + 1)):
+                    data += part
             finally:
                 close_read(fd)
+        if len(data) > limit:
+            raise UsageError(f"has {max(size, len(data))} bytes; no file of this kind has more than {limit}", path=path)
+        return data
 
     def create(self, name: str, size_bytes: int) -> PreallocatedFile:
         """Begin a new file of known size."""
@@ -307,10 +322,8 @@ def close_read(fd: int) -> None:
 
 
 def kind_of(mode: int) -> str:
-    """Return what a mode stands for, in words."""
-    kinds = ((stat.S_ISLNK, "a symbolic link"), (stat.S_ISDIR, "a directory"), (stat.S_ISREG, "a file"))
-    more = ((stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
-    return next((words for test, words in (*kinds, *more) if test(mode)), "a device")
+    """Return what a mode stands for, in words; 0 is the mode of nothing."""
+    return _KINDS.get(stat.S_IFMT(mode), "a device")
 
 
 def _single(name: str) -> str:
@@ -320,70 +333,42 @@ def _single(name: str) -> str:
     return name
 
 
-def _read_whole(fd: int, path: str, limit: int) -> bytes:
-    size = os.fstat(fd).st_size
-    if size > limit:
-        raise UsageError(f"has {size} bytes; no file of this kind has more than {limit}", path=path)
-    parts: list[bytes] = []
-    left = limit + 1
-    while left and (part := os.read(fd, min(left, max(size, 1 << 16) + 1))):
-        parts.append(part)
-        left -= len(part)
-    if not left:
-        raise UsageError(f"has more than {limit} bytes; no file of this kind has", path=path)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def _remove(parent: int, name: str, path: str, note: Note) -> None:
+def _remove(parent: int, name: str, path: str, note: Note, top: int | None = None, depth: int = 0) -> bool:
+    """Remove something with its content; say whether something from far below was moved to the directory `top`."""
     try:
         fd = os.open(name, _DIRECTORY, dir_fd=parent)
     except FileNotFoundError:
-        return
+        return False
     except OSError as error:
-        if error.errno not in {errno.ENOTDIR, errno.ELOOP}:
+        if error.errno in {errno.ENOTDIR, errno.ELOOP}:
+            _try(os.unlink, parent, name, path, note)
+        else:
             note(_why(path, error))
-            return
-        _try(os.unlink, parent, name, path, note)
-        return
+        return False
     try:
-        while _empty(fd, fd, path, note, 0):
-            pass
+        if depth > _MAX_DEPTH and top is not None:
+            with suppress(OSError):
+                os.rename(name, f"deep.{new_id()}", src_dir_fd=parent, dst_dir_fd=top)
+                return True
+        moved = _empty(fd, top, path, note, depth)
+        while moved and top is None:
+            moved = _empty(fd, top, path, note, depth)
     finally:
         close_read(fd)
     _try(os.rmdir, parent, name, path, note)
+    return moved
 
 
-def _empty(fd: int, top: int, path: str, note: Note, depth: int) -> bool:
-    """Remove the content of an open directory; say whether something from far below was moved to the top."""
-    moved = False
+def _empty(fd: int, top: int | None, path: str, note: Note, depth: int) -> bool:
+    """Remove the content of an open directory; returns as `_remove`."""
     try:
-        with os.scandir(fd) as found:
-            entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
+        names = os.listdir(fd)
     except OSError as error:
         note(_why(path, error))
         return False
-    for name, is_directory in entries:
-        inside = os.path.join(path, name)
-        if not is_directory:
-            _try(os.unlink, fd, name, inside, note)
-            continue
-        if depth >= _MAX_DEPTH:
-            with suppress(OSError):
-                os.rename(name, f"deep.{new_id()}", src_dir_fd=fd, dst_dir_fd=top)
-                moved = True
-                continue
-        try:
-            child = os.open(name, _DIRECTORY, dir_fd=fd)
-        except OSError as error:
-            if not isinstance(error, FileNotFoundError):
-                note(_why(inside, error))
-            continue
-        try:
-            moved = _empty(child, top, inside, note, depth + 1) or moved
-        finally:
-            close_read(child)
-        _try(os.rmdir, fd, name, inside, note)
-    return moved
+    inner = fd if top is None else top
+    moved = [_remove(fd, name, os.path.join(path, name), note, inner, depth + 1) for name in names]
+    return any(moved)
 
 
 def _try(remove: Callable[..., None], parent: int, name: str, path: str, note: Note) -> None:

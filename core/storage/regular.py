@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from typing import IO, Any, Final
 
 from edl_ckpt.core.base.errors import NotFoundError, RefusedError, UsageError
+from edl_ckpt.core.storage.beneath import kind_of
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.local import is_gone
 
@@ -32,50 +33,49 @@ _POLL_SECONDS: Final = 0.05
 
 
 def _special(mode: int) -> str:
-    """Return what a mode stands for, in words; '' for a regular file or a directory."""
-    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
-        return ""
-    return "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+    """Return what a mode stands for, in words; '' for a regular file, a directory or nothing."""
+    return "" if not mode or stat.S_ISREG(mode) or stat.S_ISDIR(mode) else kind_of(mode)
 
 
-def mode_of(path: str) -> int | None:
-    """Return the mode of what a path leads to, None when there is nothing; any other error is raised as one of ours.
+def _mode(path: str) -> int:
+    """Return the mode of what a path leads to, 0 when that cannot be seen."""
+    with suppress(OSError):
+        return os.stat(path).st_mode
+    return 0
+
+
+def _mode_of(path: str) -> int:
+    """Return the mode of what a path leads to, 0 when there is nothing; any other error is raised as one of ours.
 
     `os.path.isdir` and the like say False for every error.
     """
-    try:
-        with storage_errors(path):
-            return os.stat(path).st_mode
-    except NotFoundError:
-        return None
+    with suppress(NotFoundError), storage_errors(path):
+        return os.stat(path).st_mode
+    return 0
 
 
 def is_directory(path: str) -> bool:
-    """Say whether a path leads to a directory; errors as `mode_of`."""
-    mode = mode_of(path)
-    return mode is not None and stat.S_ISDIR(mode)
+    """Say whether a path leads to a directory; other errors than its absence are raised."""
+    return stat.S_ISDIR(_mode_of(path))
 
 
 def is_file(path: str) -> bool:
-    """Say whether a path leads to a regular file; errors as `mode_of`."""
-    mode = mode_of(path)
-    return mode is not None and stat.S_ISREG(mode)
+    """Say whether a path leads to a regular file; other errors than its absence are raised."""
+    return stat.S_ISREG(_mode_of(path))
 
 
 def check_input(path: str) -> None:
     """Raise UsageError for a pipe, a device or a socket; what is not there is left to whoever opens it."""
-    with suppress(OSError):
-        kind = _special(os.stat(path).st_mode)
-        if kind:
-            raise UsageError(f"is {kind}, not a file", path=path, hint="write its content to a file first")
+    kind = _special(_mode(path))
+    if kind:
+        raise UsageError(f"is {kind}, not a file", path=path, hint="write its content to a file first")
 
 
 def check_target(path: str) -> None:
     """Raise RefusedError for a pipe, a device or a socket: writing could block for ever, and replacing destroys it."""
-    with suppress(OSError):
-        kind = _special(os.stat(path).st_mode)
-        if kind:
-            raise RefusedError(f"is {kind}, which edl-ckpt neither writes to nor replaces", path=path)
+    kind = _special(_mode(path))
+    if kind:
+        raise RefusedError(f"is {kind}, which edl-ckpt neither writes to nor replaces", path=path)
 
 
 def open_input(path: str, mode: str = "r", **options: Any) -> IO[Any]:
@@ -119,13 +119,8 @@ def descriptor_of(path: str) -> int | None:
 
 def is_stream(path: str) -> bool:
     """Say whether a path names a descriptor, or leads to a pipe or a character device; what is not there does not."""
-    if descriptor_of(path) is not None:
-        return True
-    try:
-        mode = os.stat(path).st_mode
-    except OSError:
-        return False
-    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
+    mode = _mode(path)
+    return descriptor_of(path) is not None or stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
 
 
 def open_stream(path: str) -> IO[bytes]:
