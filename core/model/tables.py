@@ -45,17 +45,11 @@ class Encoding(enum.StrEnum):
     @property
     def itemsize(self) -> int:
         """Return the bytes of one id; 0 where they differ in length."""
-        return _ID_BYTES[self]
+        return _ID_BYTES.get(self, 8)
 
 
-_ID_BYTES: Final = {
-    Encoding.VARINT: 0,
-    Encoding.TAGGED: 0,
-    Encoding.INT64: 8,
-    Encoding.UINT64: 8,
-    Encoding.INT32: 4,
-    Encoding.ROWS: 8,
-}
+_ID_BYTES: Final = {Encoding.VARINT: 0, Encoding.TAGGED: 0, Encoding.INT32: 4}
+"""Where they are not 8."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -31,17 +32,15 @@ _GAP_BYTES: Final = 256 << 10
 """The largest part between values and ids that is read for the sums alone."""
 
 
+@dataclass(slots=True)
 class _Arriving:
     """One chunk, of which the bytes up to `at` have come."""
 
-    __slots__ = ("at", "early", "is_lost", "lock", "sum")
-
-    def __init__(self, chunk: Chunk) -> None:
-        self.at = chunk.start
-        self.sum: Any = xxhash.xxh3_128()
-        self.early: dict[int, bytes] = {}
-        self.is_lost = False
-        self.lock = threading.Lock()
+    at: int
+    sum: Any = field(default_factory=xxhash.xxh3_128)
+    early: dict[int, bytes] = field(default_factory=dict)
+    is_lost: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class ChunkSums:
@@ -109,7 +108,7 @@ class ChunkSums:
         with self._lock:
             states = self._arriving[path]
             if number not in states:
-                states[number] = _Arriving(self._files[path][1][number])
+                states[number] = _Arriving(self._files[path][1][number].start)
             return states[number]
 
     def _among(self, path: str, start: int, end: int) -> Iterator[tuple[int, int, int]]:
@@ -128,7 +127,14 @@ class ChunkSums:
         if state.is_lost or start < state.at:  # what came twice is passed over
             return
         if start > state.at:
-            self._wait(state, start, part)
+            if start in state.early:
+                return
+            if self._count(len(part)) <= WAITING_BYTES:
+                state.early[start] = bytes(part)
+                return
+            self._count(-len(part))
+            state.is_lost = True
+            self._drop(state)
             return
         state.sum.update(part)
         state.at += len(part)
@@ -138,16 +144,6 @@ class ChunkSums:
             self._count(-len(early))
         if state.at == chunk.end:
             self._drop(state)
-
-    def _wait(self, state: _Arriving, start: int, part: memoryview) -> None:
-        if start in state.early:
-            return
-        if self._count(len(part)) > WAITING_BYTES:
-            self._count(-len(part))
-            state.is_lost = True
-            self._drop(state)
-            return
-        state.early[start] = bytes(part)
 
     def _count(self, size: int) -> int:
         with self._lock:

@@ -123,16 +123,13 @@ class Values:
         self.odd[key] = self.odd.get(key, np.zeros(3, np.int64)) + counts
 
 
+@dataclass(eq=False)
 class OpenedValues(CheckpointHolder):
     """An opened checkpoint; in the process of the operation also the sketch and the sums to which tasks add."""
 
-    def __init__(
-        self, checkpoint: Checkpoint, sketch: ContentSketch | None = None, sums: ChunkSums | None = None
-    ) -> None:
-        super().__init__(checkpoint)
-        self.sketch = sketch
-        self.sums = sums
-        self.looks = Looks()
+    sketch: ContentSketch | None = None
+    sums: ChunkSums | None = None
+    looks: Looks = field(default_factory=Looks)
 
 
 def _read_task(
@@ -141,7 +138,10 @@ def _read_task(
     """Read some pieces once. `bounds` are chunks, which tasks in other processes sum up themselves."""
     found, checkpoint = Values(opened.sketch or ContentSketch()), opened.checkpoint
     own = _owned(checkpoint, task, bounds) if opened.sums is None else {}
-    sums = opened.sums or _sums_of(checkpoint, own, bounds)
+    sums = opened.sums
+    if own:
+        chunks = {of: [Chunk("", "", n, *bounds[of][n].tolist()) for n in numbers] for of, numbers in own.items()}
+        sums = ChunkSums((checkpoint.reader(checkpoint.shards[of]), some) for of, some in chunks.items())
     values = _Pass(opened, options, found.sketch, sums, advance)
     for place in task:
         if isinstance(place, Bundle):
@@ -149,10 +149,9 @@ def _read_task(
                 number = [shard.file for shard in checkpoint.shards].index(place.shard.file)
                 found.add_odd((number, False, name), counts)
             continue
-        is_dense = isinstance(place, DenseAt)
         counts = values.read_dense(place) if isinstance(place, DenseAt) else values.read_rows(place.piece(checkpoint))
         if counts.any():
-            found.add_odd((place.shard, is_dense, place.entry(checkpoint).name), counts)
+            found.add_odd((place.shard, isinstance(place, DenseAt), place.entry(checkpoint).name), counts)
     for shard, numbers in own.items():
         path = checkpoint.reader(checkpoint.shards[shard]).path
         assert sums is not None  # noqa: S101 - there are chunks
@@ -442,19 +441,6 @@ def _miscounted(place: IdPiece) -> CorruptError:
         code="id-row-mismatch",
         path=place.shard.path(place.run),
         offset=place.start,
-    )
-
-
-def _sums_of(checkpoint: Checkpoint, own: Mapping[int, list[int]], bounds: Bounds) -> ChunkSums | None:
-    """Return the sums of some chunks of a checkpoint; None without any."""
-    if not own:
-        return None
-    return ChunkSums(
-        (
-            checkpoint.reader(checkpoint.shards[shard]),
-            [Chunk("", "", number, *bounds[shard][number].tolist()) for number in numbers],
-        )
-        for shard, numbers in own.items()
     )
 
 

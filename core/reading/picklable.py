@@ -74,11 +74,11 @@ class CheckpointValue:
         return Checkpoint(self.version, self.shards, readers, store)
 
 
+@dataclass(eq=False)
 class CheckpointHolder:
     """An opened checkpoint with what the tasks of a work keep beside it in their process."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self.checkpoint = checkpoint
+    checkpoint: Checkpoint
 
     @property
     def bytes_read(self) -> int:

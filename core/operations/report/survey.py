@@ -37,7 +37,7 @@ from edl_ckpt.core.operations.report.results import (
 )
 from edl_ckpt.core.operations.stats import Moments
 from edl_ckpt.core.operations.summary import CheckpointSummary, TableSummary, VariableSummary, summarize
-from edl_ckpt.core.operations.verify.check import verify_indexed, verify_job
+from edl_ckpt.core.operations.verify.check import Scope, verify_indexed, verify_job
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.reading.sampling import RowSample, sample_table, sample_values, sample_variable
 from edl_ckpt.core.storage.location import Location, LocationLike
@@ -180,7 +180,7 @@ def _spread(versions: Sequence[Version], most: int) -> list[Version]:
 
 def _open(version: Version, *, beside: bool) -> tuple[OpenedVersion, CheckpointSummary | None]:
     try:
-        result, shards = verify_indexed(version, verify_job(version), level="quick", beside=beside)
+        result, shards = verify_indexed(version, verify_job(version), Scope("quick", beside=beside))
     except UnavailableError:
         raise
     except EdlCkptError as error:

@@ -12,11 +12,11 @@ Seals in a verification: compare a version with its seal, or seal it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from edl_ckpt.core.base.errors import (
     AuthError,
@@ -44,8 +44,8 @@ from edl_ckpt.core.operations.verify.findings import HINTS, LEVELS, Report, Valu
 from edl_ckpt.core.operations.verify.headers import check_headers, check_names, open_readable_shards
 from edl_ckpt.core.operations.verify.ids import ContentCheck
 from edl_ckpt.core.operations.verify.loaders import look_with
-from edl_ckpt.core.operations.verify.stored_sums import check_sample, check_stored_sums
-from edl_ckpt.core.proof.sealing import Mismatch, comparable, make_seal, rereads_correctly, tensors_of
+from edl_ckpt.core.operations.verify.stored_sums import check_sample, check_stored_sums, report_chunks
+from edl_ckpt.core.proof.sealing import Mismatch, comparable, make_seal, rereads_correctly
 from edl_ckpt.core.proof.summing import ChunkSums
 from edl_ckpt.core.proof.trust import check_trust
 from edl_ckpt.core.reading.reader import Checkpoint, check_not_replaced, open_checkpoint, openings
@@ -144,21 +144,6 @@ def find_seal(store: Store, version: Version, *, use_seal: bool) -> tuple[Seal |
     return seal, report
 
 
-def sums_of_seal(
-    seal: Seal,
-    checkpoint: Checkpoint,
-    readers: Mapping[str, RangeReader],
-    others: Mapping[int, Sequence[tuple[int, int]]],
-) -> ChunkSums:
-    """Return the sums of the chunks of a seal, to which the bytes are added while the values are checked.
-
-    `others` are those of `ChunkSums.add_rest`.
-    """
-    sums = ChunkSums((readers[shard.name], shard.chunks) for shard in comparable(seal, readers))
-    sums.add_rest(checkpoint.shards, checkpoint.files, workers=openings(checkpoint.store), others=others)
-    return sums
-
-
 def compare_with_seal(
     seal: Seal,
     checkpoint: Checkpoint,
@@ -172,9 +157,6 @@ def compare_with_seal(
 
     Returns whether all bytes were read as they are: a network or a disk may damage a single read.
     """
-    name_of = checkpoint.version.name_of
-    files = {name_of(file.path): file for file in checkpoint.version.files}
-    indexes = {name_of(file.path): shard for shard in checkpoint.shards for file in shard.file.files}
     is_sound = True
     wrong: list[Mismatch] = []
     for shard in comparable(seal, readers):
@@ -186,15 +168,7 @@ def compare_with_seal(
                 is_sound = False
             else:
                 wrong.append(Mismatch(shard.name, chunk))
-    for name, chunk in wrong:
-        tensors = tensors_of(chunk, indexes.get(name))
-        report.add(
-            "checksum-mismatch",
-            f"chunk {chunk.number} of {tensors}, bytes {chunk.start} to {chunk.end}, differs from the seal",
-            shard=files[name],
-            subject=chunk.name,
-            offset=chunk.start,
-        )
+    report_chunks(checkpoint, wrong, report)
     return is_sound
 
 
@@ -247,7 +221,7 @@ def verify_version(
     """
     version = as_version(version)
     job = verify_job(version, workers=workers, executor=executor, reporter=reporter)
-    return verify_indexed(version, job, level=level, use_seal=use_seal, beside=beside, sample=sample, loader=loader)[0]
+    return verify_indexed(version, job, Scope(level, use_seal, beside, sample, loader))[0]
 
 
 def verify_job(
@@ -263,24 +237,25 @@ def verify_job(
     return job_of(executor, [version], workers=workers, reporter=reporter)
 
 
-def verify_indexed(
-    version: Version,
-    job: Job,
-    *,
-    level: str,
-    use_seal: bool = True,
-    beside: bool = True,
-    sample: ValueSample | None = None,
-    loader: tuple[str, int | None] | None = None,
-) -> tuple[VerifyResult, tuple[ShardIndex, ...]]:
+class Scope(NamedTuple):
+    """What a verification looks at, as `verify_version` takes it."""
+
+    level: str
+    use_seal: bool = True
+    beside: bool = True
+    sample: ValueSample | None = None
+    loader: tuple[str, int | None] | None = None
+
+
+def verify_indexed(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tuple[ShardIndex, ...]]:
     """Verify a version, and return the indexes of the shards whose headers could be read with the findings."""
-    if level not in LEVELS:
-        raise UsageError(f"no level {level!r}; expected {', '.join(LEVELS)}")
+    if scope.level not in LEVELS:
+        raise UsageError(f"no level {scope.level!r}; expected {', '.join(LEVELS)}")
     if version.replaced_by:
         raise being_replaced(version.ref, version.replaced_by)
     for attempt in range(ATTEMPTS):
         try:
-            return _verify(version, level, job, use_seal=use_seal, beside=beside, sample=sample, loader=loader)
+            return _verify(version, job, scope)
         except LockedError:  # a job is saving it: verify the files that it leaves
             if attempt == ATTEMPTS - 1:
                 raise
@@ -293,16 +268,8 @@ def verify_indexed(
     raise AssertionError  # the loop always ends by a return or a raise
 
 
-def _verify(
-    version: Version,
-    level: str,
-    job: Job,
-    *,
-    use_seal: bool,
-    beside: bool,
-    sample: ValueSample | None,
-    loader: tuple[str, int | None] | None,
-) -> tuple[VerifyResult, tuple[ShardIndex, ...]]:
+def _verify(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tuple[ShardIndex, ...]]:
+    level, sample = scope.level, scope.sample
     if version.fault and not version.shards:
         raise version.fault.error()
     store = open_store(version.location)
@@ -310,8 +277,8 @@ def _verify(
     with ExitStack() as stack:
         others = Beside(2)  # far away, each of these takes a request or two, as the headers do
         stack.callback(others.close)
-        names = others.begin(lambda: check_names(store, version, beside=beside))
-        sealed = others.begin(lambda: find_seal(store, version, use_seal=use_seal))
+        names = others.begin(lambda: check_names(store, version, beside=scope.beside))
+        sealed = others.begin(lambda: find_seal(store, version, use_seal=scope.use_seal))
         readers: dict[str, RangeReader] = {}
         with report.checking("headers"):
             checkpoint, whole = open_readable_shards(store, version, report, stack, readers)
@@ -342,7 +309,7 @@ def _verify(
             with report.checking("ids"):
                 content.wait_for_ids()
             sound = content.sound
-        view = None if loader is None else look_with(checkpoint, *loader, report)
+        view = None if scope.loader is None else look_with(checkpoint, *scope.loader, report)
         checkpoint.check_unchanged()
         bytes_read = checkpoint.bytes_read + job.executor.bytes_read() - read_before
         shards_read = len(checkpoint.shards)
@@ -380,16 +347,20 @@ def _check_all(
     """
     report = content.report
     small = content.small_parts(certain=certain)
-    sums = None if seal is None else sums_of_seal(seal, content.checkpoint, readers, small.extents())
+    sums, checkpoint = None, content.checkpoint
+    if seal is not None:  # its chunks, to which the bytes are added while the values are checked
+        sums = ChunkSums((readers[shard.name], shard.chunks) for shard in comparable(seal, readers))
+        workers = openings(checkpoint.store)
+        sums.add_rest(checkpoint.shards, checkpoint.files, workers=workers, others=small.extents())
     with report.checking("values"):
         fingerprint = content.check_values(certain=certain, sums=sums, small=small)
     if seal is not None and sums is not None:
         with report.checking("seal"):
-            sound = compare_with_seal(seal, content.checkpoint, readers, report, sums, workers=content.job.workers)
+            sound = compare_with_seal(seal, checkpoint, readers, report, sums, workers=content.job.workers)
         if not sound:
             with report.checking("ids"):
                 content.wait_for_ids()
-            content.checkpoint.forget_ids()
+            checkpoint.forget_ids()
             with report.checking("values"):
                 fingerprint = content.check_values(certain=certain)
     with report.checking("values"):
@@ -460,7 +431,7 @@ def verify_and_seal(
     """
     version = as_version(version)
     job = verify_job(version, workers=workers, executor=executor, reporter=reporter)
-    result, _ = verify_indexed(version, job, level="deep", use_seal=use_seal, beside=beside)
+    result, _ = verify_indexed(version, job, Scope("deep", use_seal, beside))
     if result.fingerprint is None:
         reporter.warn(f"{result.ref}: not sealed, because shards are missing or damaged")
         return result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -17,19 +17,12 @@ from edl_ckpt.core.reading.reader import Checkpoint
 _BITS: Final = (1 << 64) - 1
 
 
-class _Digest(NamedTuple):
-    """The number of ids, and a sum over them that their order does not change."""
-
-    rows: int
-    sum: int
-
-
 def check_companions(checkpoint: Checkpoint, report: Report, pairs: Iterable[tuple[str, str]] | None = None) -> None:
     """Report each companion whose ids are not those of its table; equal extents are equal ids.
 
     Companions and their tables are those that the version names, or other `pairs`.
     """
-    digests: dict[str, _Digest] = {}
+    digests: dict[str, tuple[int, int]] = {}
     of_version = ((name, info.companion_of) for name, info in sorted(checkpoint.infos.items()))
     for name, table in of_version if pairs is None else pairs:
         if not table or not checkpoint.has_table(table) or _runs(checkpoint, name) == _runs(checkpoint, table):
@@ -42,7 +35,7 @@ def check_companions(checkpoint: Checkpoint, report: Report, pairs: Iterable[tup
         if mine != wanted:
             report.add(
                 "companion-ids",
-                f"has other ids than its table {table!r}: {mine.rows:,} rows, and the table has {wanted.rows:,}",
+                f"has other ids than its table {table!r}: {mine[0]:,} rows, and the table has {wanted[0]:,}",
                 path=checkpoint.version.path,
                 subject=name,
             )
@@ -50,18 +43,16 @@ def check_companions(checkpoint: Checkpoint, report: Report, pairs: Iterable[tup
 
 def _runs(checkpoint: Checkpoint, table: str) -> list[tuple[str, tuple[IdRun, ...]]]:
     """Return where the ids of a table are; row numbers are the same wherever they are counted."""
-    return [(shard.file.path, tuple(map(_plain, entry.ids))) for shard, entry in checkpoint.entries(table)]
+    return [
+        (shard.file.path, tuple(r if r.is_stored else IdRun(0, r.size_bytes, r.encoding, r.first) for r in entry.ids))
+        for shard, entry in checkpoint.entries(table)
+    ]
 
 
-def _plain(run: IdRun) -> IdRun:
-    if run.is_stored:
-        return run
-    return IdRun(0, run.size_bytes, run.encoding, run.first)
-
-
-def _digest(checkpoint: Checkpoint, table: str) -> _Digest:
+def _digest(checkpoint: Checkpoint, table: str) -> tuple[int, int]:
+    """Return the number of ids, and a sum over them that their order does not change."""
     rows, total = 0, 0
     for shard, entry in checkpoint.entries(table):
         for _, ids in id_blocks(checkpoint, shard, entry):
             rows, total = rows + len(ids), total + int(np.sum(fmix64(ids), dtype=np.uint64))
-    return _Digest(rows, total & _BITS)
+    return rows, total & _BITS

@@ -55,19 +55,15 @@ def _check_listing(version: Version, report: Report) -> None:
         report.add("missing-file", words + writing, path=version.path)
     if not version.lacks and version.ps_num is None:
         report.add("missing-shard", "the version has no shard", path=version.path)
-    for gap in () if version.lacks else _missing(version):
+    gaps: Iterable[range] = version.missing_ranges
+    if version.missing_count <= MISSING_LISTED:  # else by the gaps between its files
+        gaps = (range(ps_id, ps_id + 1) for ps_id in version.missing)
+    for gap in () if version.lacks else gaps:
         first, last = (version.layout.shard_file(i, version.ps_num or 0) for i in (gap.start, gap.stop - 1))
         report.add(
             "missing-shard", missing_shards([gap], version.ps_num) + writing, path=version.path,
             subject=first if first == last else f"{first} to {last}",
         )  # fmt: skip
-
-
-def _missing(version: Version) -> Iterable[range]:
-    """Return the missing shards one by one; those of a version that lacks very many, by the gaps between its files."""
-    if version.missing_count > MISSING_LISTED:
-        return version.missing_ranges
-    return [range(ps_id, ps_id + 1) for ps_id in version.missing]
 
 
 def _check_location(store: Store, version: Version, report: Report) -> None:
@@ -100,7 +96,12 @@ def open_readable_shards(
     `opened` gets every reader that could be opened, by file name, even if its shard cannot be indexed.
     """
     readers: dict[str, RangeReader] = {}
-    files = _one_set(version)
+    files: Sequence[ShardFile] = version.shards
+    if version.state is State.MIXED:  # the largest complete set, or else the largest
+        sets: dict[tuple[int, str], list[ShardFile]] = {}
+        for shard in version.shards:
+            sets.setdefault((shard.ps_num, shard.path.rpartition(".")[2]), []).append(shard)
+        files = max(sets.values(), key=lambda s: (len(s) == s[0].ps_num, s[0].ps_num))
 
     def lost(file: ShardFile, error: EdlCkptError) -> None:
         readers.pop(file.path, None)
@@ -122,16 +123,6 @@ def open_readable_shards(
     shards = source_of(version).index(present, readers, workers=openings(store), on_fault=lost)
     checkpoint = Checkpoint(version, shards, readers, store)
     return checkpoint, len(shards) == len(version.shards) and not (version.lacks or version.missing_ranges)
-
-
-def _one_set(version: Version) -> Sequence[ShardFile]:
-    """Return the shards to check: of a mixed directory the largest complete set, or else the largest set."""
-    if version.state is not State.MIXED:
-        return version.shards
-    sets: dict[tuple[int, str], list[ShardFile]] = {}
-    for shard in version.shards:
-        sets.setdefault((shard.ps_num, shard.path.rpartition(".")[2]), []).append(shard)
-    return max(sets.values(), key=lambda s: (len(s) == s[0].ps_num, s[0].ps_num))
 
 
 def check_headers(version: Version, checkpoint: Checkpoint, report: Report) -> None:

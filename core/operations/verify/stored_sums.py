@@ -100,19 +100,24 @@ def _pieces(checkpoint: Checkpoint, shard: ShardIndex, extents: Sequence[Extent]
 
 
 def _sealed(checkpoint: Checkpoint, seal: Seal, readers: Mapping[str, RangeReader]) -> Iterator[_Comparison]:
-    version = checkpoint.version
-    files = {version.name_of(file.path): file for file in version.files}
-    indexes = {version.name_of(file.path): shard for shard in checkpoint.shards for file in shard.file.files}
-
     def compare(wanted: Mismatch, report: Report) -> None:
-        name, chunk = wanted
-        if not rereads_correctly(readers[name], chunk):
-            message = f"chunk {chunk.number} of {tensors_of(chunk, indexes.get(name))} differs from the seal"
-            report.add("checksum-mismatch", message, shard=files[name], subject=chunk.name, offset=chunk.start)
+        if not rereads_correctly(readers[wanted.shard], wanted.chunk):
+            report_chunks(checkpoint, [wanted], report)
 
     for sealed in comparable(seal, readers):
         for chunk in sealed.chunks:
             yield _Comparison(chunk.end - chunk.start, partial(compare, Mismatch(sealed.name, chunk)))
+
+
+def report_chunks(checkpoint: Checkpoint, wrong: Sequence[Mismatch], report: Report) -> None:
+    """Report chunks that differ from the seal: the shard, the offset, and what they are of."""
+    name_of = checkpoint.version.name_of
+    files = {name_of(file.path): file for file in checkpoint.version.files}
+    indexes = {name_of(file.path): shard for shard in checkpoint.shards for file in shard.file.files}
+    for name, chunk in wrong:
+        tensors, extent = tensors_of(chunk, indexes.get(name)), f"bytes {chunk.start} to {chunk.end}"
+        message = f"chunk {chunk.number} of {tensors}, {extent}, differs from the seal"
+        report.add("checksum-mismatch", message, shard=files[name], subject=chunk.name, offset=chunk.start)
 
 
 _Tensor: TypeAlias = tuple[str, DType | None, Extent]

@@ -216,17 +216,12 @@ def _empty_tensors(shards: Sequence[ShardIndex]) -> Iterator[Found]:
         for entry in shard.tables:
             if entry.empty_dtype is None:
                 continue
-            expected = dtypes.setdefault(entry.name, entry.empty_dtype)
-            if entry.empty_dtype != expected:
-                message = (
-                    f"the tensor without rows is {entry.empty_dtype.name}, other shards have {expected.name}:"
-                    " ElasticDL's Go server crashes"
-                )
-                yield shard, Problem("table-dtype-mismatch", entry.name, entry.offset, message)
-            dim = dims.get(entry.name, entry.empty_dim)
+            dtype, dim = dtypes.setdefault(entry.name, entry.empty_dtype), dims.get(entry.name, entry.empty_dim)
+            faults = {}
+            if entry.empty_dtype != dtype:
+                faults["table-dtype-mismatch"] = f"is {entry.empty_dtype.name}, other shards have {dtype.name}"
             if entry.empty_dim != dim:
-                message = (
-                    f"the tensor without rows has dim {entry.empty_dim}, the table has dim {dim}:"
-                    " ElasticDL's Go server crashes"
-                )
-                yield shard, Problem("empty-table-form", entry.name, entry.offset, message)
+                faults["empty-table-form"] = f"has dim {entry.empty_dim}, the table has dim {dim}"
+            for code, fault in faults.items():
+                message = f"the tensor without rows {fault}: ElasticDL's Go server crashes"
+                yield shard, Problem(code, entry.name, entry.offset, message)

@@ -81,10 +81,6 @@ class Draft:
     tables: list[RawTensor] = field(default_factory=list)
     unknown: list[tuple[int, int]] = field(default_factory=list)
 
-    def clear(self) -> None:
-        """Drop what the index of the shard has taken over: of many tables it is as much as the index."""
-        self.fields, self.dense, self.tables, self.edges = [], [], [], []
-
     def note_unknown(self, found: Field) -> None:
         """Remember a field that no reader knows; CorruptError when there are too many."""
         if len(self.unknown) >= _MAX_UNKNOWN:
@@ -308,17 +304,12 @@ def _tensor(draft: Draft, value: Field) -> RawTensor:
         if sub.number == 1:
             tensor.dtype_number = wire.signed32(sub.value)
         elif sub.number == 2:
-            tensor.shape = _shape(draft.cursor, sub)
+            tensor.shape, fault = _parsed(draft.cursor, sub, "a shape", _parse_shape)
+            if fault:
+                raise draft.cursor.corrupt(fault, sub.offset)
         elif sub.number == 4:
             tensor.values = Extent(sub.start, sub.end)
     return tensor
-
-
-def _shape(cursor: Cursor, found: Field) -> tuple[int, ...]:
-    shape, fault = _parsed(cursor, found, "a shape", _parse_shape)
-    if fault:
-        raise cursor.corrupt(fault, found.offset)
-    return shape
 
 
 @functools.lru_cache(8192)

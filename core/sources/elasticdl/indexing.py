@@ -122,7 +122,7 @@ def index_shards(drafts: Sequence[Draft], number: int, *, workers: int = 1) -> l
     shards = []
     for draft in drafts:
         shards.append(_finish(draft, dtypes, generation, ambiguous=ambiguous))
-        draft.clear()
+        draft.fields, draft.dense, draft.tables, draft.edges = [], [], [], []  # of many tables as much as the index
     return shards
 
 

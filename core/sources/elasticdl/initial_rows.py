@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -76,7 +77,10 @@ def initial_rows(table: Described, ids: Ids, *, seed: int = 0, dtype: npt.DTypeL
     >>> rows.shape, bool((rows[0] == rows[2]).all()), bool((abs(rows) <= 0.05).all())
     ((3, 2), True, True)
     """
-    kind = np.dtype(dtype) if dtype is not None else _dtype_of(table)
+    if dtype is None:  # float32 where numpy has none, or none is named
+        named = TF_DTYPES[table.dtype].name if table.dtype in TF_DTYPES else table.dtype
+        dtype = named if isinstance(named, str) and named != "bfloat16" else "float32"
+    kind = np.dtype(dtype)
     wanted = np.ascontiguousarray(as_ids(ids))
     constant, draw = _drawing(table)
     if draw is None:
@@ -86,7 +90,8 @@ def initial_rows(table: Described, ids: Ids, *, seed: int = 0, dtype: npt.DTypeL
             f"table {table.name!r}: initializer {table.initializer!r} draws floating-point numbers, the rows are {kind}"
         )
     rows = np.empty((len(wanted), table.dim), kind)
-    key = _table_key(seed, table.name)
+    digest = hashlib.blake2b(f"{seed}\0{table.name}".encode(), digest_size=8).digest()
+    key = np.uint64(int.from_bytes(digest, "little"))
     columns = np.arange(table.dim, dtype=np.uint64) * _STEP
     step = max(_ELEMENTS_AT_ONCE // max(table.dim, 1), 1)
     for start in range(0, len(wanted), step):
@@ -94,12 +99,6 @@ def initial_rows(table: Described, ids: Ids, *, seed: int = 0, dtype: npt.DTypeL
         elements = _mixed(_mixed(wanted[some].view(np.uint64) ^ key)[:, None] + columns)
         rows[some] = draw(elements.reshape(-1)).reshape(elements.shape)
     return rows
-
-
-def _dtype_of(table: Described) -> np.dtype[Any]:
-    """Return the dtype of a table's rows as it is described; float32 where numpy has none, or none is named."""
-    named = TF_DTYPES[table.dtype].name if table.dtype in TF_DTYPES else table.dtype
-    return np.dtype(named if isinstance(named, str) and named != "bfloat16" else "float32")
 
 
 def _drawing(table: Described) -> tuple[float, Callable[[_U64], _F64] | None]:
@@ -119,7 +118,7 @@ def _drawing(table: Described) -> tuple[float, Callable[[_U64], _F64] | None]:
         )
     variance = _SCALES[family] / max(table.dim, 1)
     factor = math.sqrt(3 * variance) if shape == "uniform" else math.sqrt(variance) / _TRUNCATED_STDDEV
-    draw = _uniform if shape == "uniform" else _truncated
+    draw = _DRAWS["uniform" if shape == "uniform" else "truncated"]
     return 0.0, lambda elements: draw(elements) * factor
 
 
@@ -130,11 +129,6 @@ def _slot_constant(table: Described) -> float:
         if math.isfinite(constant):
             return constant
     raise UnsupportedError(f"table {table.name!r}: Keras has no initializer {table.initializer!r}")
-
-
-def _table_key(seed: int, name: str) -> np.uint64:
-    digest = hashlib.blake2b(f"{seed}\0{name}".encode(), digest_size=8).digest()
-    return np.uint64(int.from_bytes(digest, "little"))
 
 
 def _mixed(words: _U64) -> _U64:
@@ -148,10 +142,6 @@ def _mixed(words: _U64) -> _U64:
 def _uniform(elements: _U64) -> _F64:
     """Return numbers in [-1, 1), of 24 bits, so that float32 rounds none up to 1."""
     return ((elements >> np.uint64(40)).astype(np.float64) - 2.0**23) * 2.0**-23
-
-
-def _truncated(elements: _U64) -> _F64:
-    return _normal(elements, 2.0)
 
 
 def _normal(elements: _U64, cut: float = math.inf) -> _F64:
@@ -190,4 +180,8 @@ def _log(values: _F64) -> _F64:
     return logarithm
 
 
-_DRAWS: Final = {"uniform": _uniform, "normal": _normal, "truncated": _truncated}
+_DRAWS: Final[Mapping[str, Callable[[_U64], _F64]]] = {
+    "uniform": _uniform,
+    "normal": _normal,
+    "truncated": partial(_normal, cut=2.0),
+}

@@ -9,6 +9,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
@@ -45,11 +46,8 @@ class Budget:
 
 def entries(folder: str) -> Iterator[os.DirEntry[str]]:
     """Yield the entries of a directory, none of one that cannot be read."""
-    try:
-        with os.scandir(folder or ".") as found:
-            yield from islice(found, _MOST_ENTRIES)
-    except OSError:
-        return
+    with suppress(OSError), os.scandir(folder or ".") as found:
+        yield from islice(found, _MOST_ENTRIES)
 
 
 def versions(location: str) -> tuple[list[int], list[str]]:
@@ -109,18 +107,10 @@ def names_in(version: str, budget: Budget, *, variables: bool) -> Names:
 
 def _add_names(found: Names, path: str, budget: Budget) -> None:
     """Add the names in one shard: those of its fields, whose payloads are skipped."""
-    try:
-        shard = open_at_once(path, os.O_RDONLY)
-    except OSError:
-        return
     fields: list[tuple[int, str, int]] = []
-    try:
-        if stat.S_ISREG(os.fstat(shard).st_mode):
-            fields = list(_fields(shard, budget))
-    except OSError:
-        return
-    finally:
-        os.close(shard)
+    with suppress(OSError), open(path, "rb", buffering=0, opener=open_at_once) as shard:
+        if stat.S_ISREG(os.fstat(shard.fileno()).st_mode):
+            fields = list(_fields(shard.fileno(), budget))
     # The numbers that the fields have in each generation tell tables from variables (`generations`).
     described = {number for number, _, second in fields if second == _VARINT_TAG}  # a dim: infos of tables
     newest = 2 in described or (3 not in described and any(number in {3, 4} for number, _, _ in fields))

@@ -90,21 +90,16 @@ def _version(listing: FlatListing, entry: Entry, named: VersionName) -> Version:
 
 def number_in_file(reader: RangeReader, name: str) -> int:
     """Return the version in a model, read from its first fields; without any, the number at the end of the name."""
-    from edl_ckpt.core.sources.elasticdl.wire import (  # numpy: most references name no file
-        BYTES,
-        VARINT,
-        Cursor,
-        signed32,
-    )
+    from edl_ckpt.core.sources.elasticdl import wire  # numpy: most references name no file
 
     if not reader.size_bytes:
         raise CorruptError("the file is empty (0 bytes)", code="empty-file", path=reader.path, offset=0)
     known = False
     try:
-        for field in Cursor(reader).fields(0, reader.size_bytes):
-            if field.number == 1 and field.wire_type == VARINT:
-                return signed32(field.value)
-            if field.number not in {2, 3, 4, 5} or field.wire_type != BYTES:  # the fields of all generations
+        for field in wire.Cursor(reader).fields(0, reader.size_bytes):
+            if field.number == 1 and field.wire_type == wire.VARINT:
+                return wire.signed32(field.value)
+            if field.number not in {2, 3, 4, 5} or field.wire_type != wire.BYTES:  # the fields of all generations
                 break  # a field that no reader knows, or damage: whoever reads the rest says what it is
             known = True
     except CorruptError:
