@@ -14,9 +14,7 @@ from edl_ckpt.core.base.errors import UsageError
 def browse_command(
     out: Output,
     ref: Browsed = None,
-    no_mouse: Annotated[
-        bool, flag("Leave the mouse to the terminal, which selects text with it.", "--no-mouse")
-    ] = False,
+    no_mouse: Annotated[bool, flag("Leave the mouse to the terminal, which selects text with it.")] = False,
 ) -> None:
     """Look through a location on the whole terminal.
 

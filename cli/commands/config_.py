@@ -12,9 +12,7 @@ from edl_ckpt.cli.terminal.output import Output
 @declared("config show --origin", "config show --all --json", c3="a command would refuse one of the values", rows=True)
 def config_show_command(
     out: Output,
-    origin: Annotated[
-        bool, flag("Show where each comes from: a variable, a line of a file, or the program.", "--origin")
-    ] = False,
+    origin: Annotated[bool, flag("Show where each comes from: a variable, a line of a file, or the program.")] = False,
     every: Annotated[bool, flag("Show options that have no value too.", "--all")] = False,
 ) -> None:
     """Show every setting in force.

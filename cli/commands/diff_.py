@@ -27,7 +27,7 @@ def diff_command(
     top: Annotated[int, o.option("K", "Name the K rows of each table that changed most.", least=0)] = 0,
     rows: Annotated[
         bool,
-        o.flag("Name every row that differs; needs --json, --jsonl or --csv.", "--rows"),
+        o.flag("Name every row that differs; needs --json, --jsonl or --csv."),
         o.CommandLineOnly(),  # EDL_CKPT_ROWS is the number of rows of `head`, `sample` and `ids`
     ] = False,
     names: Annotated[

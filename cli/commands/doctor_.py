@@ -16,7 +16,7 @@ _PLACE_HELP = "The location whose storage is looked at, on disk or at a URL. Def
 def doctor_command(
     out: Output,
     location: Annotated[str | None, argument("[LOCATION]", _PLACE_HELP)] = None,
-    no_write: Annotated[bool, flag("Write nothing to the location.", "--no-write")] = False,
+    no_write: Annotated[bool, flag("Write nothing to the location.")] = False,
 ) -> None:
     """Show what would be slower or weaker here, and why.
 

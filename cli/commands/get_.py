@@ -36,7 +36,7 @@ def get_command(
         str | None, option("SLICE", "Only a slice, as in numpy: 0:10 or 0:10,3 or :,-1.", "--slice")
     ] = None,
     nearest: Annotated[int | None, option("K", "Also print the K most similar rows, by cosine.", least=1)] = None,
-    everywhere: Annotated[bool, flag("Search all shards, for rows in the wrong one.", "--everywhere")] = False,
+    everywhere: Annotated[bool, flag("Search all shards, for rows in the wrong one.")] = False,
     npy: Annotated[str | None, option("FILE", "Also write the values to an .npy file; - is stdout.")] = None,
     raw: Annotated[str | None, option("FILE", "Also write the bytes of the values to a file; - is stdout.")] = None,
 ) -> None:

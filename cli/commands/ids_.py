@@ -18,7 +18,7 @@ def ids_command(
     out: Output,
     ref: Ref = None,
     table: Table = None,
-    rows: Annotated[int | None, option("N", "Print at most N ids.", "--rows", "-n", least=1)] = None,
+    rows: Annotated[int | None, option("N", "Print at most N ids.", "-n", least=1)] = None,
 ) -> None:
     """Print the ids of a table, one on each line.
 

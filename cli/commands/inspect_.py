@@ -20,7 +20,7 @@ def inspect_command(
     shard: Annotated[int | None, option("I", "Show only this shard.")] = None,
     table: Annotated[str | None, option("NAME", "Show only this table.")] = None,
     variable: Annotated[str | None, option("NAME", "Show only this dense variable.")] = None,
-    stats: Annotated[bool, flag("Read the values, and show range, mean, norm, zeros and NaN.", "--stats")] = False,
+    stats: Annotated[bool, flag("Read the values, and show range, mean, norm, zeros and NaN.")] = False,
     every: Every = False,
 ) -> None:
     """Show a version's shards, variables and tables.

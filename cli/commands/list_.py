@@ -28,18 +28,14 @@ def list_command(
     best: Annotated[str | None, o.option("METRIC", "Show only the best version by this metric.")] = None,
     tag: Annotated[list[str] | None, o.option("TAG", "Show only versions with this tag; may be repeated.")] = None,
     mode: o.Mode = None,
-    recursive: Annotated[
-        bool, o.flag("List the locations below each LOCATION too, at any depth.", "--recursive", "-r")
-    ] = False,
+    recursive: Annotated[bool, o.flag("List the locations below each LOCATION too, at any depth.", "-r")] = False,
     experiment: o.Experiment = None,
     metric: Annotated[str | None, o.option("NAME", "With --experiment: compare the trials by this metric.")] = None,
     grace: o.Grace = "10m",
     template: Annotated[
         str | None, o.option("TEMPLATE", "Print a line for each version, as '{version} {state}'.", "--format")
     ] = None,
-    null: Annotated[
-        bool, o.flag("End references, or lines, with NUL and not with a new line.", "--null", "-0")
-    ] = False,
+    null: Annotated[bool, o.flag("End references, or lines, with NUL and not with a new line.", "-0")] = False,
     csv: o.Csv = False,  # noqa: ARG001
     jsonl: o.Jsonl = False,  # noqa: ARG001
     prometheus: o.Prometheus = False,

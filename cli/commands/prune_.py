@@ -45,25 +45,19 @@ def prune_command(
     rules: RuleOptions,
     locations: o.Places = None,
     experiment: o.Experiment = None,
-    incomplete: Annotated[
-        bool, o.flag("Also delete incomplete versions older than the newest complete one.", "--incomplete")
-    ] = False,
+    incomplete: Annotated[bool, o.flag("Also delete incomplete versions older than the newest complete one.")] = False,
     delete: Annotated[
         list[int] | None, o.option("VERSION", "Delete this version, even an incomplete or mixed one; may be repeated.")
     ] = None,
     drop_tag: Annotated[list[str] | None, o.option("TAG", "Ignore this tag's protection; may be repeated.")] = None,
-    even_newest: Annotated[
-        bool, o.flag("With a rule or --delete: delete even the newest complete version.", "--even-newest")
-    ] = False,
-    allow_empty_rule: Annotated[
-        bool, o.flag("Go on although no version has the metric or tag of a rule.", "--allow-empty-rule")
-    ] = False,
+    even_newest: Annotated[bool, o.flag("With a rule or --delete: delete even the newest complete version.")] = False,
+    allow_empty_rule: Annotated[bool, o.flag("Go on although no version has the metric or tag of a rule.")] = False,
     max_delete: Annotated[int | None, o.option("N", "Refuse to delete more than N versions.", least=0)] = None,
     dry_run: o.DryRun = False,
     listed: Annotated[str, o.option("all|deleted|kept", "Which versions the plan shows.", "--list")] = "all",
-    yes: Annotated[bool, o.flag("Do not ask for confirmation.", "--yes", "-y")] = False,
-    trash: Annotated[bool, o.flag("Move versions to the trash; `undo` restores them.", "--trash")] = False,
-    purge: Annotated[bool, o.flag("Also empty the trash.", "--purge")] = False,
+    yes: Annotated[bool, o.flag("Do not ask for confirmation.", "-y")] = False,
+    trash: Annotated[bool, o.flag("Move versions to the trash; `undo` restores them.")] = False,
+    purge: Annotated[bool, o.flag("Also empty the trash.")] = False,
     older_than: Annotated[
         str, o.option("DURATION", "With --purge: only versions that have been in the trash for longer.")
     ] = "0s",

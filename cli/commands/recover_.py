@@ -14,7 +14,7 @@ from edl_ckpt.cli.terminal.text import escaped
 def recover_command(
     out: Output,
     location: Place = None,
-    drop_copies: Annotated[bool, flag("Also discard interrupted copies.", "--drop-copies")] = False,
+    drop_copies: Annotated[bool, flag("Also discard interrupted copies.")] = False,
     lock_wait: LockWait = "10s",
 ) -> None:
     """Finish or undo the work of killed commands.

@@ -28,12 +28,12 @@ def report_command(
     out: Output,
     rules: RuleOptions,
     location: Place = None,
-    output: Annotated[str | None, option("FILE", "Write the page to FILE; - is stdout.", "--output", "-o")] = None,
+    output: Annotated[str | None, option("FILE", "Write the page to FILE; - is stdout.", "-o")] = None,
     last: Annotated[int, option("N", "Show the newest N versions.", least=1)] = 200,
     headers: Annotated[int, option("N", "Read the headers of at most N versions.", least=1)] = 24,
-    no_values: Annotated[bool, flag("Read names and headers only: no histograms and no drift.", "--no-values")] = False,
+    no_values: Annotated[bool, flag("Read names and headers only: no histograms and no drift.")] = False,
     seed: Annotated[int, option("N", "Another seed samples other values.", least=0)] = 0,
-    force: Annotated[bool, flag("Replace an existing FILE.", "--force")] = False,
+    force: Annotated[bool, flag("Replace an existing FILE.")] = False,
 ) -> None:
     """Write a page about a location and what its versions hold.
 

@@ -24,11 +24,9 @@ _Words = Annotated[list[str], o.argument("REF TAG", "The version, and the tag.")
 def tag_add_command(
     out: Output,
     words: _Words,
-    also: Annotated[
-        bool, o.flag("Keep the tag on other versions too; `@TAG` then names none of them.", "--also")
-    ] = False,
+    also: Annotated[bool, o.flag("Keep the tag on other versions too; `@TAG` then names none of them.")] = False,
     move: Annotated[bool, typer.Option("--move", hidden=True)] = False,  # noqa: ARG001 - the default by now
-    force: Annotated[bool, o.flag("Tag a version that is not complete, too.", "--force")] = False,
+    force: Annotated[bool, o.flag("Tag a version that is not complete, too.")] = False,
     lock_wait: o.LockWait = "10s",
 ) -> None:
     """Give a version a tag, and take it from others.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def unlock_command(
     out: Output,
     location: o.Place = None,
-    yes: Annotated[bool, o.flag("Do not ask for confirmation.", "--yes", "-y")] = False,
+    yes: Annotated[bool, o.flag("Do not ask for confirmation.", "-y")] = False,
 ) -> None:
     """Remove the lock of a dead command, after showing its holder.
 

@@ -30,7 +30,7 @@ def watch_command(
     execute: Annotated[
         str | None, option("CMD", "Run CMD for each event, with EDL_CKPT_REF in its environment.", "--exec")
     ] = None,
-    shell: Annotated[bool, flag("Run CMD of --exec in a shell (sh -c).", "--shell")] = False,
+    shell: Annotated[bool, flag("Run CMD of --exec in a shell (sh -c).")] = False,
     after: Annotated[int | None, option("V", "Also report versions above V that are there already.", least=-1)] = None,
     timeout: Annotated[str, option("DURATION|none", "End after this time; 0 looks once, `none` never ends.")] = "none",
     stall_after: StallAfter = "10m",

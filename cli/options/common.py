@@ -57,12 +57,12 @@ def argument(metavar: str, text: str) -> Any:
 
 
 def option(metavar: str, text: str, *flags: str, least: int | None = None, most: int | None = None) -> Any:
-    """Declare an option with a value: what stands for the value, its help, its flags unless the name gives one."""
+    """Declare an option with a value: what stands for it, its help, and flags, the long one unless the name gives it."""
     return typer.Option(*flags, metavar=metavar, help=text, min=least, max=most)
 
 
 def flag(text: str, *flags: str) -> Any:
-    """Declare an option without a value: its help, and its flags."""
+    """Declare an option without a value: its help, and its flags, the long one unless the name gives it."""
     return typer.Option(*flags, help=text)
 
 
@@ -83,20 +83,18 @@ Grace = Annotated[str, option("DURATION", _GRACE_HELP)]
 System = Annotated[
     str | None, option("NAME", "Look only at files of this checkpoint system; `edl-ckpt systems` lists them.")
 ]
-Csv = Annotated[bool, flag("Print rows as CSV.", "--csv")]
-Jsonl = Annotated[bool, flag("Print rows as JSON, one object on each line.", "--jsonl")]
-Table = Annotated[str | None, option("NAME", "The embedding table. Default: the only one there is.", "--table")]
-Rows = Annotated[int, option("N", "How many rows to print.", "--rows", "-n", least=1)]
-Prometheus = Annotated[
-    bool, flag("Print metrics in the text format of Prometheus, for a textfile collector.", "--prometheus")
-]
+Csv = Annotated[bool, flag("Print rows as CSV.")]
+Jsonl = Annotated[bool, flag("Print rows as JSON, one object on each line.")]
+Table = Annotated[str | None, option("NAME", "The embedding table. Default: the only one there is.")]
+Rows = Annotated[int, option("N", "How many rows to print.", "-n", least=1)]
+Prometheus = Annotated[bool, flag("Print metrics in the text format of Prometheus, for a textfile collector.")]
 Every = Annotated[bool, flag("Show every row of a long table on a terminal too.", "--all")]
 Workers = Annotated[int | None, option("N", "Number of threads. Default: the number of cores.", least=1)]
 Place = Annotated[str | None, argument("[LOCATION]", _LOCATION_HELP)]
 Experiment = Annotated[
     str | None, option("DIR", "Take the trials of an experiment: the directories in DIR that have versions.")
 ]
-DryRun = Annotated[bool, flag("Show what would happen, and change nothing.", "--dry-run")]
+DryRun = Annotated[bool, flag("Show what would happen, and change nothing.")]
 LockWait = Annotated[str, option("DURATION", "How long to wait for the lock.")]
 Mode = Annotated[str | None, option("max|min", _MODE_HELP)]
 
@@ -116,10 +114,10 @@ Layout = Annotated[
 ]
 
 _COMMON: dict[str, Any] = {
-    "json": Annotated[bool, flag("Print one JSON document instead of text.", "--json")],
-    "quiet": Annotated[bool, flag("Print no warnings and no progress.", "--quiet", "-q")],
-    "verbose": Annotated[bool, flag("Print more details on stderr.", "--verbose", "-v")],
-    "no_color": Annotated[bool, flag("Print no colours; NO_COLOR does the same.", "--no-color")],
+    "json": Annotated[bool, flag("Print one JSON document instead of text.")],
+    "quiet": Annotated[bool, flag("Print no warnings and no progress.", "-q")],
+    "verbose": Annotated[bool, flag("Print more details on stderr.", "-v")],
+    "no_color": Annotated[bool, flag("Print no colours; NO_COLOR does the same.")],
     "progress": Annotated[
         str, option("auto|bar|lines|none", "Show progress so; auto: a terminal gets a bar, a log lines.")
     ],
@@ -341,7 +339,7 @@ def with_output(function: Callable[..., None]) -> Callable[..., None]:
     parameters.append(inspect.Parameter(_CONTEXT, _KEYWORD_ONLY, annotation=typer.Context))
     parameters = [p.replace(kind=_KEYWORD_ONLY) for p in parameters]
     for parameter in parameters:
-        _name_variable(parameter)
+        _name_option(parameter)
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
@@ -447,15 +445,21 @@ def _choose_format(out: Output) -> None:
         out.json, out.csv, out.jsonl = (name in asked for name in _FORMATS)
 
 
-def _name_variable(parameter: inspect.Parameter) -> None:
-    """Let an environment variable set an option: EDL_CKPT_ and the name of the option's first flag."""
+def _name_option(parameter: inspect.Parameter) -> None:
+    """Name an option: by the parameter unless it declares a long flag, and EDL_CKPT_ with that flag in the environment.
+
+    A flag that typer names itself would have a second one, `--no-...`.
+    """
     metadata = getattr(parameter.annotation, "__metadata__", ())
     command_line_only = any(isinstance(info, CommandLineOnly) for info in metadata)
     for info in metadata:
         if type(info).__name__ == "OptionInfo":
             declared = (info.default, *(info.param_decls or ()))  # within Annotated the first flag is `default`
-            flags = [flag for flag in declared if isinstance(flag, str) and flag.startswith("--")]
-            option = flags[0].partition("/")[0].lstrip("-") if flags else parameter.name.replace("_", "-")
+            flags = [flag for flag in declared if isinstance(flag, str)]
+            if not any(flag.startswith("--") for flag in flags):
+                flags.insert(0, f"--{parameter.name.replace('_', '-')}")
+            info.default, *info.param_decls = flags
+            option = next(flag for flag in flags if flag.startswith("--")).lstrip("-")
             info.envvar = None if command_line_only or option in COMMAND_LINE_ONLY else variable_of(option)
             info.show_envvar = False
 
