@@ -57,12 +57,12 @@ def argument(metavar: str, text: str) -> Any:
 
 
 def option(metavar: str, text: str, *flags: str, least: int | None = None, most: int | None = None) -> Any:
-    """Declare an option with a value: what stands for it, its help, and flags, the long one unless the name gives it."""
+    """Declare an option with a value: what stands for it, its help, and flags; the long one comes of its name."""
     return typer.Option(*flags, metavar=metavar, help=text, min=least, max=most)
 
 
 def flag(text: str, *flags: str) -> Any:
-    """Declare an option without a value: its help, and its flags, the long one unless the name gives it."""
+    """Declare an option without a value: its help, and its flags; the long one comes of its name."""
     return typer.Option(*flags, help=text)
 
 
