@@ -333,4 +333,4 @@ __all__ = [
     "watch_location",
 ]
 __version__: str
-_HOMES: dict[str, tuple[str, ...]]
+_HOMES: dict[str, str]
