@@ -27,7 +27,6 @@ from edl_ckpt.core.converting.changes import Changes, LeftOut, NameMap, with_tab
 from edl_ckpt.core.converting.conversion import Conversion, Writing, plan_conversion
 from edl_ckpt.core.converting.proof import Proved, confirm_source, prove, unchanged
 from edl_ckpt.core.model.seals import Seal
-from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.moving.tasks import WriteResult
 from edl_ckpt.core.proof.trust import Trust, check_trust
@@ -107,16 +106,13 @@ def convert_version(
         run = _Run(plan, job, trust, new, where, wait_seconds)
         proved = None if dry_run else run.write()
         bytes_read = source.bytes_read
-    files = plan.destination.files.items()
-    shards = (
-        proved.shards if proved else tuple(ShardSummary(n, path, size, 0, 0) for n, (path, size) in enumerate(files))
-    )
+    shards = proved.shards if proved else ()
     fingerprint = proved.fingerprint if proved else None
     return ConvertResult(
         ref=f"{where}@{new.number}",
         output=where.url,
         from_ps=version.ps_num or 0,
-        to_ps=len(shards) if system == "safetensors" else plan.destination.ranks,
+        to_ps=len(plan.destination.files) if system == "safetensors" else plan.destination.ranks,
         version=new.number,
         size_bytes=plan.size_bytes,
         bytes_read=bytes_read,

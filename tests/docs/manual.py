@@ -96,6 +96,7 @@ def stale() -> list[str]:
             "docs/reference/*",
             "docs/schemas/*",
             "cli/completion/*.json",
+            "cli/render/*.json",
             "core/*.pyi",
         )
         for path in TOP.glob(pattern)
