@@ -180,6 +180,14 @@ class Gathering:
                 self._source.files[file.path].check_unchanged()
         return part
 
+    def part_unless_misplaced(self, out: PartLike | None) -> Part | None:
+        """Return the part; warn, and return None, when a value of the shards belongs to another one."""
+        try:
+            return self.part(out)
+        except MisplacedError as fault:
+            self._reporter.warn(f"{fault}: all shards are read")
+            return None
+
     def _variables(self) -> dict[str, tuple[ShardIndex, DenseEntry]]:
         """Return the variables of the server, by name in order."""
         found: dict[str, tuple[ShardIndex, DenseEntry]] = {}

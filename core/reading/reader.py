@@ -35,7 +35,7 @@ from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import DenseEntry, Extent, ShardIndex, TableEntry, table_dtype
 from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.reading.blocks import read_elements
-from edl_ckpt.core.reading.gather import Gathering, MisplacedError, Server
+from edl_ckpt.core.reading.gather import Gathering, Server
 from edl_ckpt.core.reading.names import slots_of, whole_name
 from edl_ckpt.core.reading.parts import Part, PartLike
 from edl_ckpt.core.reading.readers import GatheredReader, KeptReader, keep, take_over
@@ -306,11 +306,8 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
             gaps = [range(i, i + 1) for i in missing]
             raise IncompleteError(missing_shards(gaps, self.version.ps_num), path=self.version.path)
         chosen = [shard for shard in self.shards if all_shards or server.may_own(shard.file.ps_id, shard.file.ps_num)]
-        try:
-            return Gathering(self, server, chosen, workers, reporter).part(out)
-        except MisplacedError as fault:
-            reporter.warn(f"{fault}: all shards are read")
-            return Gathering(self, server, self.shards, workers, reporter).part(out)
+        part = Gathering(self, server, chosen, workers, reporter).part_unless_misplaced(out)
+        return part or Gathering(self, server, self.shards, workers, reporter).part(out)
 
     def check_unchanged(self) -> None:
         """Raise LockedError when a shard's file has changed since it was opened."""
@@ -489,12 +486,7 @@ def _from_own_shards(
         return None  # opening all shards raises the right error
     with opened as checkpoint:
         # Some shards speak for all unless they show a reason to look at the others.
-        if any(shard.version != version.version or shard.generation not in _PLACED for shard in checkpoint.shards):
+        others = any(s.version != version.version or s.generation not in _PLACED for s in checkpoint.shards)
+        if others or source_of(version).blocking(checkpoint.version, checkpoint.shards):
             return None
-        if source_of(version).blocking(checkpoint.version, checkpoint.shards):
-            return None
-        try:
-            return Gathering(checkpoint, server, checkpoint.shards, workers, reporter).part(out)
-        except MisplacedError as fault:
-            reporter.warn(f"{fault}: all shards are read")
-            return None
+        return Gathering(checkpoint, server, checkpoint.shards, workers, reporter).part_unless_misplaced(out)

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import cache, partial
-from types import TracebackType
 from typing import Final, Self
 
 from edl_ckpt.core.base.arrays import Array
@@ -169,9 +168,7 @@ class CheckpointSaver:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         try:
             self.close()
         except EdlCkptError as failed:
@@ -228,8 +225,7 @@ class CheckpointSaver:
         """Write a shard and make it visible; return the note on it."""
         hold = partial(self._server.lock, SHARD_PURPOSE, create=True)
         with kind_of(place.store).shard(place, hold, self._reporter) as output:
-            sink = output.create(int(layout.size_bytes[0]))
-            note = write_shard(content, layout, sink, place, self.run, output.written, self._reporter)
+            note = write_shard(content, layout, output, place, self.run, self._reporter)
             note = replace(note, older=self._older_notes(place.store, place.version))
             # The only server is the last one, and seals from what it has in memory.
             return output.publish(note if self.ps_num > 1 else ShardNote(self.run, has_sums=False)), note
@@ -271,9 +267,9 @@ class CheckpointSaver:
         """
         try:
             policy = read_policy(self.location)
-            if not policy.is_empty:
-                return self._prune(policy) if by_policy else ()
-            return self._remove_own(self.keep_checkpoint_max, leftovers=leftovers)
+            if policy.is_empty:
+                return self._remove_own(self.keep_checkpoint_max, leftovers=leftovers)
+            return self._prune(policy) if by_policy else ()
         except EdlCkptError as error:
             if not isinstance(error, LockedError):
                 self._reporter.warn(f"{place.path} is saved, but retention failed: {error}")
