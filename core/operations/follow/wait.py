@@ -137,7 +137,7 @@ def wait_for_version(
             outcome = Outcome.FOUND if found else next((o for o, end in ends.items() if tick >= end), None)
             if outcome is not None:
                 unfinished = () if found else tuple(_unfinished(observer, wanted, listing))
-                version = observer.described(found) if found else None
+                version = observer.snapshots.described(found) if found else None
                 numbers = {v.version: v.state is State.COMPLETE for v in (listing.versions if listing else ())}
                 newest = max(numbers, default=None), max(filter(numbers.get, numbers), default=None)
                 return WaitResult(
@@ -204,7 +204,7 @@ def checkpoints_iterator(
                     if (early := last + min_interval_seconds - clock.tick()) > 0:
                         clock.sleep(early)
                     taken[version.version], last, is_busy = version.shards, clock.tick(), True
-                    yield observer.described(version)
+                    yield observer.snapshots.described(version)
                     since = clock.tick()
                 if is_busy:  # the caller was, so there may be more
                     continue
