@@ -261,7 +261,8 @@ class CheckpointManager:
         present = replace(managed, saved={n: at for n, at in managed.saved.items() if n in there})
         every = None if self.keep_checkpoint_every_n_hours is None else self.keep_checkpoint_every_n_hours * 3600.0
         swept, doomed = sweep_saved(present, self.max_to_keep, every)
-        guarded = self._guarded(versions) if doomed else set()
+        reasons = guard_reasons(versions, NO_EXCEPTIONS, find_unreadable(versions), now=time.time()) if doomed else {}
+        guarded = {version.version for version in versions if version.path in reasons}
         deleted = [n for n in doomed if n not in guarded]
         try:
             if deleted:
@@ -279,11 +280,6 @@ class CheckpointManager:
             return Managed(kept.saved, number, max(kept.last_preserved, last))
 
         self._note(change)
-
-    def _guarded(self, versions: Sequence[Version]) -> set[int]:
-        """Return the versions that no rule may delete."""
-        reasons = guard_reasons(versions, NO_EXCEPTIONS, find_unreadable(versions), now=time.time())
-        return {version.version for version in versions if version.path in reasons}
 
     def _prune(self, numbers: Sequence[int]) -> None:
         """Delete versions by their numbers; RefusedError when one is guarded."""

@@ -45,13 +45,6 @@ class Binding(NamedTuple):
 _OPAQUE = (
     type,
     types.ModuleType,
-    types.FunctionType,
-    types.MethodType,
-    types.BuiltinFunctionType,
-    types.GeneratorType,
-    types.CodeType,
-    types.FrameType,
-    types.TracebackType,
     functools.partial,
     property,
     BaseException,
@@ -93,7 +86,9 @@ def is_node(value: object) -> bool:
     """Say whether an object may lead to values."""
     if isinstance(value, Trackable | dict | list | tuple):
         return True
-    return not isinstance(value, _OPAQUE) and (hasattr(value, "__dict__") or any(_slots_of(type(value))))
+    if isinstance(value, _OPAQUE) or type(value).__module__ == "builtins":  # functions, generators, frames and the like
+        return False
+    return hasattr(value, "__dict__") or any(_slots_of(type(value)))
 
 
 def children_of(node: object) -> Iterator[Child]:
