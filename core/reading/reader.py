@@ -107,16 +107,13 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
-        return describe(
-            "Checkpoint",
-            escaped(self.version.ref),
-            counted(len(self.shards), "shard"),
-            counted(len(self), "variable"),
-            counted(len(self._entries), "table"),
-            size(self.version.size_bytes),
-            self.generation,
-            "closed" if self._closed else "",
-        )
+        shards, *facts = self._facts()
+        content = counted(len(self), "variable"), counted(len(self._entries), "table")
+        return describe("Checkpoint", escaped(self.version.ref), shards, *content, *facts)
+
+    def _facts(self) -> tuple[str, ...]:
+        state = "closed" if self._closed else ""
+        return counted(len(self.shards), "shard"), size(self.version.size_bytes), self.generation, state
 
     def _repr_html_(self) -> str:
         tables = (
@@ -125,15 +122,11 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         )
         found = (self._variables[name][1] for name in self)
         variables = ((v.name, v.dtype.name, shape_words(v.shape), Bytes(v.size_bytes)) for v in found)
-        facts = (
-            *(counted(len(self.shards), "shard"), size(self.version.size_bytes), self.generation),
-            "closed" if self._closed else "",
-        )
         columns = ("table", "rows", "dim", "dtype", "initializer", "size")
         return card(
             "Checkpoint",
             self.version.ref,
-            facts,
+            self._facts(),
             (
                 table(columns, tables, len(self._entries), "table"),
                 table(("variable", "dtype", "shape", "size"), variables, len(self), "variable"),
@@ -222,8 +215,7 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
 
     def forget_ids(self) -> None:
         """Read everything from the storage again."""
-        inner = {k: r.inner if isinstance(r, KeptReader) else r for k, r in self._readers.items()}
-        self._readers = inner
+        self._readers = {k: r.inner if isinstance(r, KeptReader) else r for k, r in self._readers.items()}
 
     def table_name(self, name: str) -> str:
         """Return the whole name of a table that somebody gave a part of; errors as `whole_name`."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import cache, partial
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from edl_ckpt.core.base.arrays import Array
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NoSpaceError, UsageError
@@ -87,14 +87,8 @@ class CheckpointSaver:
         self.run = run
         self._reporter = _Once(reporter)
         self._server = ShardServer(self.location, layout, self.ps_id, self.ps_num, wait_seconds, self._reporter)
-        self._remove_own = partial(
-            remove_own_shard,
-            self.location,
-            self.ps_id,
-            self.ps_num,
-            wait_seconds=wait_seconds,
-            reporter=self._reporter,
-        )
+        self._own = self.location, self.ps_id, self.ps_num
+        self._waiting: dict[str, Any] = {"wait_seconds": wait_seconds, "reporter": self._reporter}
         self._snapshots = SnapshotBuffers()
         self._pending: PendingSave | None = None
         self._last: tuple[ShardPlace, bool] | None = None
@@ -241,7 +235,7 @@ class CheckpointSaver:
         if self.keep_checkpoint_max < 2 or not read_policy(self.location).is_empty:
             raise error
         keep = self.keep_checkpoint_max - 1
-        if self._free_first and (removed := self._remove_own(keep)):
+        if self._free_first and (removed := remove_own_shard(*self._own, keep, **self._waiting)):
             return removed
         doomed = doomed_shards(list_versions(self.location).versions, self.ps_id, self.ps_num, keep)
         oldest = next((version.ref for version, path in doomed if path), None)
@@ -268,7 +262,7 @@ class CheckpointSaver:
         try:
             policy = read_policy(self.location)
             if policy.is_empty:
-                return self._remove_own(self.keep_checkpoint_max, leftovers=leftovers)
+                return remove_own_shard(*self._own, self.keep_checkpoint_max, leftovers=leftovers, **self._waiting)
             return self._prune(policy) if by_policy else ()
         except EdlCkptError as error:
             if not isinstance(error, LockedError):
@@ -278,9 +272,7 @@ class CheckpointSaver:
     def _prune(self, policy: Policy) -> tuple[str, ...]:
         if self.keep_checkpoint_max:
             self._reporter.warn(f"{self.location}: the stored policy replaces keep_checkpoint_max")
-        done = prune(
-            [self.location], policy, guards=IN_A_JOB, wait_seconds=self._server.wait_seconds, reporter=self._reporter
-        )
+        done = prune([self.location], policy, guards=IN_A_JOB, **self._waiting)
         for text in (*done.plan.unknown, *(f"retention failed: {error}" for error in done.errors)):
             self._reporter.warn(f"{self.location}: {text}")
         return done.deleted

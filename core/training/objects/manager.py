@@ -103,11 +103,7 @@ class CheckpointManager:
             raise UsageError("checkpoint_interval needs a step_counter")
         self._location = Location.of(self.directory).pinned()
         self.directory = self._location.url
-        self._settings: dict[str, Any] = {
-            "ps_num": self.ps_num,
-            "layout": self.layout,
-            "wait_seconds": self.wait_seconds,
-        }
+        self._waiting: dict[str, Any] = {"wait_seconds": self.wait_seconds, "reporter": self.reporter}
         self._born = time.time() - 1.0  # as in TensorFlow: before the first save of a manager made right after
 
     def __repr__(self) -> str:
@@ -148,7 +144,8 @@ class CheckpointManager:
         self._make_room(number)
         self._note(lambda managed: _with(managed, number))  # first, or a job that dies now would never delete it
         try:
-            ref = self.checkpoint.save(self._location, number, reporter=self.reporter, **self._settings)
+            settings = {"ps_num": self.ps_num, "layout": self.layout, **self._waiting}
+            ref = self.checkpoint.save(self._location, number, **settings)
         except BaseException:
             with suppress(EdlCkptError):
                 self._note(lambda managed: _without(managed, {number}))
@@ -246,10 +243,7 @@ class CheckpointManager:
 
     def _note(self, change: Callable[[Managed], Managed]) -> None:
         """Change what managers remember, under the lock."""
-        lock = location_lock(
-            self._location, "save", create=True, wait_seconds=self.wait_seconds, reporter=self.reporter
-        )
-        with lock as locked:
+        with location_lock(self._location, "save", create=True, **self._waiting) as locked:
             write_managed(locked.store, change(self._remembered()))
 
     def _delete_old(self, number: int) -> None:
@@ -283,13 +277,7 @@ class CheckpointManager:
 
     def _prune(self, numbers: Sequence[int]) -> None:
         """Delete versions by their numbers; RefusedError when one is guarded."""
-        result = prune(
-            [self._location],
-            Policy((Latest(0),)),
-            guards=Guards(delete=tuple(numbers)),
-            wait_seconds=self.wait_seconds,
-            reporter=self.reporter,
-        )
+        result = prune([self._location], Policy((Latest(0),)), guards=Guards(delete=tuple(numbers)), **self._waiting)
         for error in result.errors:
             self.reporter.warn(str(error))
 
