@@ -13,8 +13,8 @@ from edl_ckpt.cli.browse.stats import BAR, MEASURES
 from edl_ckpt.cli.render import diff as render_diff
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.tables import Bar, Cell, Column
-from edl_ckpt.core.operations.diff import HISTOGRAM_EDGES, diff_versions
-from edl_ckpt.core.operations.diff.results import TableDiff
+from edl_ckpt.core.operations.diff import diff_versions
+from edl_ckpt.core.operations.diff.results import HISTOGRAM_EDGES, TableDiff
 
 if TYPE_CHECKING:
     from edl_ckpt.core.base.job import Reporter
