@@ -11,7 +11,7 @@ import os
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -27,9 +27,9 @@ from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.words import command
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.base.job import Reporter
     from edl_ckpt.core.model.versions import CheckpointRef, Version
     from edl_ckpt.core.operations.verify.findings import ValueSample
+    from edl_ckpt.core.state.lock import Locking
     from edl_ckpt.core.storage.location import Location
 
 
@@ -287,13 +287,6 @@ def split_pairs(
     if not values:
         raise UsageError(f"{pair} is missing", hint=f"expected REF {pair}...")
     return words[0] if has_ref else None, values
-
-
-class Locking(TypedDict):
-    """The arguments of every operation that takes a location's lock."""
-
-    wait_seconds: float
-    reporter: Reporter
 
 
 def locking(out: Output, lock_wait: str) -> Locking:

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypedDict
 
 from edl_ckpt.core.base.errors import UnavailableError, UnsupportedError, UsageError
 from edl_ckpt.core.base.ids import new_id
@@ -43,9 +43,17 @@ _THREAD_BYTES: Final = 32 << 20
 _ENVIRONMENT: Final = "workers take credentials from their own environment, as AWS_PROFILE or AWS_ACCESS_KEY_ID"
 
 
+class JobOptions(TypedDict, total=False):
+    """The arguments of `job_of` that an operation takes from its caller."""
+
+    executor: ExecutorLike | None
+    workers: int | None
+    reporter: Reporter
+
+
 def job_of(
-    executor: ExecutorLike | None,
-    versions: Sequence[Version],
+    executor: ExecutorLike | None = None,
+    versions: Sequence[Version] = (),
     *,
     target: Location | None = None,
     workers: int | None = None,

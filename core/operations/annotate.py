@@ -7,25 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Unpack
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, RefusedError
-from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.words import command
 from edl_ckpt.core.catalog.files import check_in_location
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, list_versions
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.state import annotate
-from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
+from edl_ckpt.core.state.lock import Locking
 from edl_ckpt.core.state.metadata import check_mode
 from edl_ckpt.core.storage import LocationLike, Store
 
 
 @contextmanager
-def _changing(
-    version: VersionLike, purpose: str, wait_seconds: float, reporter: Reporter
-) -> Iterator[tuple[Store, Version]]:
+def _changing(version: VersionLike, purpose: str, **locking: Unpack[Locking]) -> Iterator[tuple[Store, Version]]:
     """Hold the lock of a version's location while its metadata changes; yield its store, and the version.
 
     Raises LockedError when the version was deleted after it was looked up: its metadata would be that of the next
@@ -33,7 +30,7 @@ def _changing(
     """
     version = as_version(version)
     check_in_location(version)
-    with location_lock(version.location, purpose, wait_seconds=wait_seconds, reporter=reporter) as locked:
+    with location_lock(version.location, purpose, **locking) as locked:
         if not set(version.names_outside) & set(locked.store.names("")):
             raise LockedError("another command deleted this version meanwhile", path=version.ref)
         yield locked.store, version
@@ -45,8 +42,7 @@ def set_metrics(
     *,
     steps: Mapping[str, int] | None = None,
     mode: str | None = None,
-    wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = WARNINGS,
+    **locking: Unpack[Locking],
 ) -> None:
     """Record metrics of a version; they replace older values of the same names. NaN is a value too.
 
@@ -54,34 +50,22 @@ def set_metrics(
     declares the better end of these metrics for the location. Raises LockedError when the lock is not free in time.
     """
     modes = {} if mode is None else dict.fromkeys(metrics, check_mode(mode))
-    with _changing(version, "metrics set", wait_seconds, reporter) as changed:
+    with _changing(version, "metrics set", **locking) as changed:
         annotate.write_metrics(*changed, metrics, steps=steps)
         if modes:
             annotate.write_modes(changed[0], modes)
 
 
-def remove_metrics(
-    version: VersionLike,
-    names: Sequence[str],
-    *,
-    wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = WARNINGS,
-) -> None:
+def remove_metrics(version: VersionLike, names: Sequence[str], **locking: Unpack[Locking]) -> None:
     """Remove metrics of a version; NotFoundError when it has none of such a name."""
-    with _changing(version, "metrics remove", wait_seconds, reporter) as changed:
+    with _changing(version, "metrics remove", **locking) as changed:
         annotate.erase_metrics(*changed, names)
 
 
-def set_modes(
-    location: LocationLike,
-    modes: Mapping[str, str],
-    *,
-    wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = WARNINGS,
-) -> None:
+def set_modes(location: LocationLike, modes: Mapping[str, str], **locking: Unpack[Locking]) -> None:
     """Declare for a location the mode of each metric: 'max' when higher is better, 'min' when lower is."""
     checked = {name: check_mode(mode) for name, mode in modes.items()}
-    with location_lock(location, "metrics mode", wait_seconds=wait_seconds, reporter=reporter) as locked:
+    with location_lock(location, "metrics mode", **locking) as locked:
         annotate.write_modes(locked.store, checked)
 
 
@@ -91,8 +75,7 @@ def add_tag(
     *,
     also: bool = False,
     force: bool = False,
-    wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = WARNINGS,
+    **locking: Unpack[Locking],
 ) -> tuple[int | str, ...]:
     """Give a version a tag, which protects it from deletion, and return the versions that lost the tag by that.
 
@@ -108,7 +91,7 @@ def add_tag(
             path=version.ref,
             hint=f"to give it the tag {tag!r} all the same: {again}",
         )
-    with _changing(version, "tag add", wait_seconds, reporter) as (store, _):
+    with _changing(version, "tag add", **locking) as (store, _):
         annotate.write_tag(store, version, tag)
         versions = () if also else list_versions(version.location).versions
         others = {v.key: v for v in versions if tag in v.tags and v.key != version.key}
@@ -125,45 +108,29 @@ def add_tag(
     return tuple(others)
 
 
-def remove_tag(
-    version: VersionLike, tag: str, *, wait_seconds: float = LOCK_WAIT_SECONDS, reporter: Reporter = WARNINGS
-) -> None:
+def remove_tag(version: VersionLike, tag: str, **locking: Unpack[Locking]) -> None:
     """Remove a tag from a version; NotFoundError when the version does not have it."""
-    with _changing(version, "tag remove", wait_seconds, reporter) as (store, changed):
+    with _changing(version, "tag remove", **locking) as (store, changed):
         annotate.erase_tag(store, changed.key, tag)
 
 
-def set_metadata(
-    version: VersionLike,
-    metadata: Mapping[str, Any],
-    *,
-    wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = WARNINGS,
-) -> None:
+def set_metadata(version: VersionLike, metadata: Mapping[str, Any], **locking: Unpack[Locking]) -> None:
     """Record JSON values of a version by keys of your own; they replace older values of the same keys.
 
     All keys and values of a version have at most 64 KiB as JSON. Raises UsageError, and nothing changes, for more, for
     a key that cannot be printed, and for a value that JSON lacks.
     """
-    with _changing(version, "metadata set", wait_seconds, reporter) as changed:
+    with _changing(version, "metadata set", **locking) as changed:
         annotate.write_metadata(*changed, metadata)
 
 
-def remove_metadata(
-    version: VersionLike,
-    keys: Sequence[str],
-    *,
-    wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = WARNINGS,
-) -> None:
+def remove_metadata(version: VersionLike, keys: Sequence[str], **locking: Unpack[Locking]) -> None:
     """Remove values of a version by their keys; NotFoundError, and nothing is removed, when it lacks one of them."""
-    with _changing(version, "metadata remove", wait_seconds, reporter) as changed:
+    with _changing(version, "metadata remove", **locking) as changed:
         annotate.erase_metadata(*changed, keys)
 
 
-def set_note(
-    version: VersionLike, text: str, *, wait_seconds: float = LOCK_WAIT_SECONDS, reporter: Reporter = WARNINGS
-) -> None:
+def set_note(version: VersionLike, text: str, **locking: Unpack[Locking]) -> None:
     """Write a version's note; it replaces an older one, and '' removes it."""
-    with _changing(version, "note", wait_seconds, reporter) as changed:
+    with _changing(version, "note", **locking) as changed:
         annotate.write_note(*changed, text)

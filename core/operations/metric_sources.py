@@ -16,17 +16,16 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import IO, Any, Final
+from typing import IO, Any, Final, Unpack
 
 from edl_ckpt.core.base.errors import EdlCkptError, UnsupportedError, UsageError
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.words import extra_hint, meant
 from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.state.annotate import write_metrics
-from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
+from edl_ckpt.core.state.lock import Locking
 from edl_ckpt.core.state.metadata import check_metric_name
 from edl_ckpt.core.storage import Location, LocationLike
 from edl_ckpt.core.storage.faults import storage_errors
@@ -162,18 +161,13 @@ def match_series(
 
 
 def import_metrics(
-    series: MetricSeries,
-    location: LocationLike,
-    *,
-    nearest: int = 0,
-    wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = WARNINGS,
+    series: MetricSeries, location: LocationLike, *, nearest: int = 0, **locking: Unpack[Locking]
 ) -> ImportPlan:
     """Match a series with the versions of a location as `match_series` does, and record the metrics.
 
     Takes the location's lock itself, before it lists the versions.
     """
-    with location_lock(location, "metrics import", wait_seconds=wait_seconds, reporter=reporter) as locked:
+    with location_lock(location, "metrics import", **locking) as locked:
         plan = match_series(series, location, list_versions(location).versions, nearest=nearest)
         for match in plan.matches:
             COMMIT.more()  # between two versions a signal ends the command

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypedDict
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError
 from edl_ckpt.core.base.job import Reporter
@@ -45,6 +45,13 @@ from edl_ckpt.core.storage.faults import storage_errors
 _NAME: Final = os.path.basename(LOCK_FILE)
 LOCK_WAIT_SECONDS: Final = 10.0
 """How long a command waits for another one before it fails (`--lock-wait`)."""
+
+
+class Locking(TypedDict, total=False):
+    """How an operation takes a location's lock; by default it waits LOCK_WAIT_SECONDS, and warnings are Python's."""
+
+    wait_seconds: float
+    reporter: Reporter
 
 
 def open_lock(store: LocalStore | ObjectStore, purpose: str, reporter: Reporter) -> Lock:

@@ -14,15 +14,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Final, Unpack
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, LockedError, RefusedError
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
+from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.base.words import command, counted, describe, size
 from edl_ckpt.core.catalog.target import check_beside
-from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, job_of
+from edl_ckpt.core.cluster.choice import JobOptions, check_target, job_of
 from edl_ckpt.core.commit.interface import LockedLocation, NewVersion, Resume, SharedTargets, VersionOutput, Written
 from edl_ckpt.core.commit.kinds import kind_of
 from edl_ckpt.core.commit.repair.recovery import location_lock
@@ -89,12 +89,7 @@ class CopyResult:
 
 
 def execute_copy(
-    plan: CopyPlan,
-    *,
-    workers: int | None = None,
-    executor: ExecutorLike | None = None,
-    reporter: Reporter = WARNINGS,
-    wait_seconds: float = LOCK_WAIT_SECONDS,
+    plan: CopyPlan, *, wait_seconds: float = LOCK_WAIT_SECONDS, **options: Unpack[JobOptions]
 ) -> CopyResult:
     """Copy the versions of a plan, each whole or not at all, with their metadata, under the lock of the target.
 
@@ -111,8 +106,9 @@ def execute_copy(
     if len(failed) < len(plan.entries):
         going = [entry for entry, error in obstacles if error is None and not entry.skipped]
         versions = [entry.version for entry in going]
-        job = job_of(executor, versions, target=plan.target, workers=workers, reporter=reporter)
+        job = job_of(versions=versions, target=plan.target, **options)
         size_bytes = sum(entry.version.size_bytes for entry in going if entry.there is None)
+        reporter = job.reporter
         check_target(job.executor, plan.target, size_bytes, reporter=reporter)
         with location_lock(plan.target, "copy", wait_seconds=wait_seconds, reporter=reporter, create=True) as place:
             metadata = MetadataCopies(place.store, reporter=reporter)

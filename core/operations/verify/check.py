@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Unpack
 
 from edl_ckpt.core.base.errors import (
     AuthError,
@@ -29,12 +29,12 @@ from edl_ckpt.core.base.errors import (
     UsageError,
 )
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
+from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.parallel import Beside, awaited, default_workers
 from edl_ckpt.core.base.words import base_name, command, counted, describe
 from edl_ckpt.core.catalog.files import check_in_location, named_file
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, being_replaced, check_listed, list_versions
-from edl_ckpt.core.cluster.choice import ExecutorLike, job_of
+from edl_ckpt.core.cluster.choice import JobOptions, job_of
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.model.seals import Seal, differing_sizes
 from edl_ckpt.core.model.tables import ShardIndex
@@ -63,10 +63,8 @@ def seal_version(
     fingerprint: str,
     *,
     force: bool = False,
-    workers: int | None = None,
-    executor: ExecutorLike | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = WARNINGS,
+    **options: Unpack[JobOptions],
 ) -> None:
     """Record checksums of all bytes of a version that verify found whole; they replace an older seal.
 
@@ -75,8 +73,7 @@ def seal_version(
     that is damaged or does not match. `force` replaces that too, and the new seal records it.
     """
     version = as_version(version)
-    job = job_of(executor, [version], workers=workers, reporter=reporter)
-    write_seal(version, fingerprint, job, force=force, wait_seconds=wait_seconds)
+    write_seal(version, fingerprint, job_of(versions=[version], **options), force=force, wait_seconds=wait_seconds)
 
 
 def write_seal(version: Version, fingerprint: str, job: Job, *, force: bool, wait_seconds: float) -> None:
@@ -201,13 +198,11 @@ def verify_version(
     version: VersionLike,
     *,
     level: str = "default",
-    workers: int | None = None,
-    executor: ExecutorLike | None = None,
-    reporter: Reporter = WARNINGS,
     use_seal: bool = True,
     beside: bool = True,
     sample: ValueSample | None = None,
     loader: tuple[str, int | None] | None = None,
+    **options: Unpack[JobOptions],
 ) -> VerifyResult:
     """Check a version at one of LEVELS and return all findings, errors before warnings.
 
@@ -220,21 +215,14 @@ def verify_version(
     changing, and the errors of storage; a damaged checkpoint raises nothing.
     """
     version = as_version(version)
-    job = verify_job(version, workers=workers, executor=executor, reporter=reporter)
-    return verify_indexed(version, job, Scope(level, use_seal, beside, sample, loader))[0]
+    return verify_indexed(version, verify_job(version, **options), Scope(level, use_seal, beside, sample, loader))[0]
 
 
-def verify_job(
-    version: Version,
-    *,
-    workers: int | None = None,
-    executor: ExecutorLike | None = None,
-    reporter: Reporter = WARNINGS,
-) -> Job:
+def verify_job(version: Version, **options: Unpack[JobOptions]) -> Job:
     """Return the job for the verification of a version; raises as `job_of`."""
-    if workers is None and version.location.is_far and default_workers(remote=True) > 1:
-        workers = _FAR_READERS
-    return job_of(executor, [version], workers=workers, reporter=reporter)
+    if options.get("workers") is None and version.location.is_far and default_workers(remote=True) > 1:
+        options["workers"] = _FAR_READERS
+    return job_of(versions=[version], **options)
 
 
 class Scope(NamedTuple):
@@ -376,11 +364,9 @@ def verify_versions(
     use_seal: bool = True,
     sample: ValueSample | None = None,
     loader: tuple[str, int | None] | None = None,
-    workers: int | None = None,
-    executor: ExecutorLike | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = WARNINGS,
     take: Callable[[VerifyResult | tuple[str, EdlCkptError]], None] = lambda _: None,
+    **options: Unpack[JobOptions],
 ) -> VerifyRun:
     """Verify each version as `verify_version` does, or with `seal` as `verify_and_seal` does.
 
@@ -400,9 +386,7 @@ def verify_versions(
         try:
             version = as_version(wanted)
             beside = version.location not in seen
-            result = verify(
-                version, use_seal=use_seal, beside=beside, workers=workers, executor=executor, reporter=reporter
-            )
+            result = verify(version, use_seal=use_seal, beside=beside, **options)
         except EdlCkptError as error:
             failed.append((wanted.ref if isinstance(wanted, Version) else str(wanted), error))
             take(failed[-1])
@@ -418,10 +402,8 @@ def verify_and_seal(
     *,
     use_seal: bool = True,
     beside: bool = True,
-    workers: int | None = None,
-    executor: ExecutorLike | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = WARNINGS,
+    **options: Unpack[JobOptions],
 ) -> VerifyResult:
     """Verify a version at the level `deep`, and seal it when it is whole and has no seal, or a matching old one.
 
@@ -430,14 +412,14 @@ def verify_and_seal(
     only. Raises the errors of both.
     """
     version = as_version(version)
-    job = verify_job(version, workers=workers, executor=executor, reporter=reporter)
+    job = verify_job(version, **options)
     result, _ = verify_indexed(version, job, Scope("deep", use_seal, beside))
     if result.fingerprint is None:
-        reporter.warn(f"{result.ref}: not sealed, because shards are missing or damaged")
+        job.reporter.warn(f"{result.ref}: not sealed, because shards are missing or damaged")
         return result
     codes = {finding.code for finding in result.findings}
     if _NOT_MATCHING & codes:
-        reporter.warn(f"{result.ref}: not sealed, because its seal is damaged or does not match; see --force")
+        job.reporter.warn(f"{result.ref}: not sealed, because its seal is damaged or does not match; see --force")
         return result
     if not result.sealed or "old-seal" in codes:
         write_seal(version, result.fingerprint, job, force=not use_seal, wait_seconds=wait_seconds)
