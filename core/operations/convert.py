@@ -15,7 +15,7 @@ from edl_ckpt.core.base.errors import RefusedError, UnsupportedError
 from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
 from edl_ckpt.core.base.memory import peak_memory_bytes
 from edl_ckpt.core.base.words import base_name, command, describe, escaped
-from edl_ckpt.core.catalog.files import alone_at
+from edl_ckpt.core.catalog.files import alone_at, open_location
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed
 from edl_ckpt.core.catalog.target import apart, free_target, layouts_at
 from edl_ckpt.core.catalog.uuids import has_no_number
@@ -35,7 +35,7 @@ from edl_ckpt.core.sources.elasticdl.target import DESIGN
 from edl_ckpt.core.sources.steps.names import STEPS, number_of_directory
 from edl_ckpt.core.state.annotate import MetadataCopies
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
-from edl_ckpt.core.storage import LocationLike, open_store
+from edl_ckpt.core.storage import LocationLike
 from edl_ckpt.core.storage.location import Location
 
 
@@ -154,11 +154,11 @@ def _new_version(
         _check_in_place(version, system)
         return NewVersion(version.layout, wanted, "", replaces=version)
     if system == DESIGN.system:
-        own = version.layout if version.is_elasticdl and version.layout.is_numbered else DESIGN
-        target = free_target(where, wanted, layout=layout, empty=own)
+        same = version.layout if version.is_elasticdl and version.layout.is_numbered else DESIGN
+        target = free_target(where, wanted, layout=layout, empty=same)
         return NewVersion(target.layout, wanted, "")
     form = replace(STEPS, system=system)
-    store = open_store(where)
+    store = open_location(where)
     if apart(form, layouts_at(store)):
         raise RefusedError(
             "has versions of ElasticDL: beside others, its scan crashes",
