@@ -242,10 +242,8 @@ class Writing:
         if stored:
             opened.reader(shard, entry.values).read_into(entry.values.start + start, data.data[:stored])
         data[stored:] = 0  # rows that a larger matrix has
-        out, offset = (
-            self._cast(data, entry.dtype, variable.dtype),
-            start // entry.dtype.itemsize * variable.dtype.itemsize,
-        )
+        out = self._cast(data, entry.dtype, variable.dtype)
+        offset = start // entry.dtype.itemsize * variable.dtype.itemsize
         row_bytes = self._row_bytes(variable) // entry.dtype.itemsize * variable.dtype.itemsize
         if row_bytes:
             ids = np.arange(offset // row_bytes, (offset + len(out)) // row_bytes, dtype=np.int64)

@@ -181,32 +181,32 @@ def archive(members: Sequence[ArchiveMember]) -> ZipPlan:
     places: dict[str, int] = {}
     sums: list[tuple[str, int]] = []
     entries: list[bytes] = []
-    offset = 0
+    next_at = 0
     for member in members:
         name, crc = f"archive/{member.name}".encode(), zlib.crc32(member.data or b"")
-        begin = offset + _LOCAL.size + len(name) + 4
+        begin = next_at + _LOCAL.size + len(name) + 4
         pad = -begin % _ALIGN
         head = _LOCAL.pack(b"PK\3\4", _FLAGS, len(name), pad + 4) + name + b"FB" + struct.pack("<H", pad) + b"Z" * pad
         start, wide = begin + pad, member.size >= _WIDE
         after = _AFTER[wide].pack(b"PK\7\x08", crc, member.size, member.size)
         if member.data is None:
             places[member.name] = start
-            literals += [(offset, head), (start + member.size, after)]
+            literals += [(next_at, head), (start + member.size, after)]
             sums.append((member.name, start + member.size + 4))
         else:
-            literals.append((offset, head + member.data + after))
-        entries.append(_entry(name, crc, member, offset))
-        offset = start + member.size + len(after)
-    directory = b"".join(entries)
+            literals.append((next_at, head + member.data + after))
+        entries.append(_entry(name, crc, member, next_at))
+        next_at = start + member.size + len(after)
+    directory, end_at = b"".join(entries), next_at
     for entry, member in zip(entries, members, strict=True):
         if member.data is None:
-            sums.append((member.name, offset + 16))
-        offset += len(entry)
+            sums.append((member.name, end_at + 16))
+        end_at += len(entry)
     count, size = len(members), len(directory)
-    wide_end = (b"PK\6\6", 44, 0x031E, 45, 0, 0, count, count, size, offset)
-    end = (b"PK\6\7", 0, offset, 1, b"PK\5\6", 0, 0, count, count, size, min(offset, _WIDE), 0)
-    literals.append((offset, directory + _END.pack(*wide_end, *end)))
-    return ZipPlan(offset + _END.size, places, literals, sums)
+    wide_end = (b"PK\6\6", 44, 0x031E, 45, 0, 0, count, count, size, next_at)
+    end = (b"PK\6\7", 0, end_at, 1, b"PK\5\6", 0, 0, count, count, size, min(next_at, _WIDE), 0)
+    literals.append((next_at, directory + _END.pack(*wide_end, *end)))
+    return ZipPlan(end_at + _END.size, places, literals, sums)
 
 
 def _entry(name: bytes, crc: int, member: ArchiveMember, header: int) -> bytes:
