@@ -73,6 +73,7 @@ _HOMES: Final = {
     "moving.settings": "ReshardSettings settings_for",
     "operations.save": "Table save_checkpoint",
     "operations.stats": "TensorStats tensor_stats",
+    "operations.strip": "strip_versions",
     "operations.summary": "CheckpointSummary summarize",
     "operations.undo": "undo",
     "operations.unlock": "unlock",

@@ -121,6 +121,7 @@ from edl_ckpt.core.operations.save import Table as Table
 from edl_ckpt.core.operations.save import save_checkpoint as save_checkpoint
 from edl_ckpt.core.operations.stats import TensorStats as TensorStats
 from edl_ckpt.core.operations.stats import tensor_stats as tensor_stats
+from edl_ckpt.core.operations.strip import strip_versions as strip_versions
 from edl_ckpt.core.operations.summary import CheckpointSummary as CheckpointSummary
 from edl_ckpt.core.operations.summary import summarize as summarize
 from edl_ckpt.core.operations.undo import undo as undo
@@ -318,6 +319,7 @@ __all__ = [
     "slice_table",
     "slice_variable",
     "store_policy",
+    "strip_versions",
     "summarize",
     "survey_ids",
     "systems",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +24,7 @@ from edl_ckpt.core.base.errors import (
 from edl_ckpt.core.base.words import abridged, command, counted, size
 
 if TYPE_CHECKING:
+    from edl_ckpt.core.operations.convert import ConvertResult
     from edl_ckpt.core.operations.prune.execute import PruneResult
     from edl_ckpt.core.operations.prune.plan import PrunePlan
     from edl_ckpt.core.storage.location import Location
@@ -58,6 +60,10 @@ def prune_command(
     yes: Annotated[bool, o.flag("Do not ask for confirmation.", "-y")] = False,
     trash: Annotated[bool, o.flag("Move versions to the trash; `undo` restores them.")] = False,
     purge: Annotated[bool, o.flag("Also empty the trash.")] = False,
+    strip_after: Annotated[
+        int | None,
+        o.option("N", "Rewrite all but the newest N whole versions without optimizer state.", least=1),
+    ] = None,
     older_than: Annotated[
         str, o.option("DURATION", "With --purge: only versions that have been in the trash for longer.")
     ] = "0s",
@@ -77,13 +83,17 @@ def prune_command(
 
     Destructive options (--even-newest, --delete, --purge, --drop-tag, --apply, --allow-empty-rule) can only be given on
     the command line. --apply needs those of its plan once more. --quiet hides no warning about a deletion.
+
+    --strip-after leaves out optimizer slots, frequencies and the like of older versions that stay, but for tagged ones,
+    and proves what is written. Training cannot be resumed from them. Without a rule beside it, nothing is deleted.
     """
     from functools import partial
 
     from edl_ckpt.core.operations.prune.execute import execute_prune, prune
     from edl_ckpt.core.operations.prune.guards import Guards
-    from edl_ckpt.core.operations.prune.plan import plan_prune
+    from edl_ckpt.core.operations.prune.plan import PrunePlan, plan_prune
     from edl_ckpt.core.operations.prune.plan_file import read_plan
+    from edl_ckpt.core.operations.strip import strip_versions
 
     places = _places(out, locations, experiment)
     policy = rules.policy(out, places)
@@ -91,20 +101,34 @@ def prune_command(
     guards = Guards(incomplete, even_newest, named, dropped, parse_duration(grace), allow_empty_rule)
     if apply and (locations or experiment or not policy.is_empty or incomplete):
         raise UsageError("--apply takes locations and rules from its plan; do not give others")
+    if strip_after and (apply or plan_out):
+        raise UsageError("--strip-after is no part of a plan in a file; give it with the rules")
+    strips_only = strip_after and policy.is_empty and not (guards.ask_for_deletion or purge)
     age = parse_duration(older_than)
     planned = dry_run or bool(plan_out and not (apply or yes))
     asks = not (yes or planned) and sys.stdin.isatty() and sys.stderr.isatty()
     review = partial(_review, out, max_delete=max_delete, plan_out=plan_out, may_empty=yes or planned or asks)
-    confirm = partial(_confirm, out, trash=trash, listed=listed) if asks else None
+    locking = o.locking(out, lock_wait)
+
+    def strip(plan: PrunePlan, *, dry_run: bool = True) -> Sequence[ConvertResult]:
+        if not strip_after:
+            return ()
+        spared = {entry.path for entry in plan.deletions}
+        return strip_versions(plan.locations, strip_after, spared=spared, dry_run=dry_run, **locking)
+
+    confirm = partial(_confirm, out, strip=strip, trash=trash, listed=listed) if asks else None
     show = partial(_show, out, listed=listed, brief=asks and sys.stdout.isatty())
     planning: dict[str, Any] = {"guards": guards, "purge_older_than_seconds": age if purge else None}
-    acting: dict[str, Any] = {"trash": trash, "confirm": confirm, **o.locking(out, lock_wait)}
-    if not (apply or planned):
+    acting: dict[str, Any] = {"trash": trash, "confirm": confirm, **locking}
+    if not (apply or planned or strips_only):
         with stoppable(out, _FINISH):
             done = prune(places, policy, review=review, **planning, **acting)
-        show(done)
+            stripped = strip(done.plan, dry_run=False)
+        show(done, stripped=stripped)
         return
-    if apply:
+    if strips_only:
+        plan = PrunePlan(tuple(places), (), (), guards)
+    elif apply:
         plan = replace(_with_options(out, read_plan(apply, guards)), purge_older_than_seconds=age if purge else None)
     else:
         plan = plan_prune(places, policy, **planning)
@@ -113,7 +137,8 @@ def prune_command(
         out.say(f"to carry out the plan: {command('prune', '--apply', str(plan_out))}")
     with stoppable(out, _FINISH):
         chosen = plan if planned else execute_prune(plan, **acting)
-    show(chosen)
+        stripped = strip(plan, dry_run=planned)
+    show(chosen, stripped=stripped)
 
 
 def _places(out: Output, locations: list[str] | None, experiment: str | None) -> list[Location]:
@@ -157,18 +182,23 @@ def _review(out: Output, plan: PrunePlan, *, max_delete: int | None, plan_out: s
         write_plan(plan_out, plan)
 
 
-def _confirm(out: Output, plan: PrunePlan, *, trash: bool, listed: str) -> bool:
+def _confirm(
+    out: Output, plan: PrunePlan, *, strip: Callable[[PrunePlan], Sequence[ConvertResult]], trash: bool, listed: str
+) -> bool:
     """Show the plan where the question comes, and ask; there is nothing to ask when it changes nothing."""
     from edl_ckpt.cli.render import prune as render
 
     out.print_human(render.plan_human(plan, listed=listed), stderr=out.is_for_programs or not sys.stdout.isatty())
     purge = plan.purge_older_than_seconds is not None
-    if not plan.deletions and not purge:
+    bare = strip(plan)
+    if not plan.deletions and not purge and not bare:
         return True
     last = ", the last complete one too" if plan.emptied else ""
     versions = f"{counted(len(plan.deletions), 'version')} ({size(plan.deleted_bytes)}){last}"
     steps = [f"move {versions} to the trash" if trash else f"delete {versions}"] if plan.deletions else []
     steps += ["empty the trash"] if purge else []
+    if bare:
+        steps.append(f"strip {counted(len(bare), 'version')} ({size(sum(one.left_out_bytes for one in bare))})")
     question = " and ".join(steps)
     try:
         return agreed(f"{question[0].upper()}{question[1:]}?")
@@ -177,15 +207,17 @@ def _confirm(out: Output, plan: PrunePlan, *, trash: bool, listed: str) -> bool:
         raise SystemExit(130) from None
 
 
-def _show(out: Output, done: PrunePlan | PruneResult, *, brief: bool, listed: str) -> None:
+def _show(
+    out: Output, done: PrunePlan | PruneResult, *, stripped: Sequence[ConvertResult], brief: bool, listed: str
+) -> None:
     """Print a plan, or a result with the files that could not be deleted."""
     from edl_ckpt.cli.render import prune as render
     from edl_ckpt.core.operations.prune.plan import PrunePlan
 
     plan, result = (done, None) if isinstance(done, PrunePlan) else (done.plan, done)
     out.show(
-        lambda: render.document(plan, result),
-        render.human(plan, result, brief=brief, listed=listed),
+        lambda: render.document(plan, result, stripped),
+        render.human(plan, result, stripped, brief=brief, listed=listed),
         lambda: render.rows(plan, listed=listed),
     )
     errors = result.errors if result else ()

@@ -26,8 +26,8 @@ _PANELS: Final[Mapping[str, str]] = {
     "experiment recursive seed last headers no-values format version-ge complete on after",
     KEEP: "keep keep-best keep-experiment-best keep-every keep-within keep-tag max-size policy save-experiment-best "
     "save-trial-best save-trial-latest",
-    DELETE: "incomplete delete even-newest allow-empty-rule drop-tag max-delete purge older-than drop-copies "
-    "drop drop-companions drop-rows",
+    DELETE: "incomplete delete even-newest allow-empty-rule drop-tag max-delete strip-after purge older-than "
+    "drop-copies drop drop-companions drop-rows",
     WRITE: "ps output if-needed layout keep-old dry-run force ignore-seal yes trash plan-out apply map also move seal "
     "order cast rename resize max-shard-size ranks quantize map-template",
     WORK: "no-write loader world-size quick deep sample strict stats tolerance top grace workers max-memory lock-wait "

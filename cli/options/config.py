@@ -43,7 +43,7 @@ COMMAND_LINE_ONLY: Final = frozenset({
     "also", "best", "cast", "dense-rows", "drop", "drop-companions", "drop-rows", "dtype", "fill", "format", "id",
     "ids-file", "limit", "loader", "map", "map-template",
     "max-shard-size", "mix", "order", "partial", "quantize", "remap", "rename", "resize",
-    "sample", "seed", "shard", "since", "slice", "system", "table", "tag", "tolerance",
+    "sample", "seed", "shard", "since", "slice", "strip-after", "system", "table", "tag", "tolerance",
     "variable", "world-size",
 })  # fmt: skip
 """The options that neither the environment nor a file may set, in any command."""

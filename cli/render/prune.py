@@ -14,12 +14,15 @@ from edl_ckpt.core.operations.prune.plan import Action
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from edl_ckpt.core.operations.convert import ConvertResult
     from edl_ckpt.core.operations.prune.execute import PruneResult
     from edl_ckpt.core.operations.prune.plan import PruneEntry, PrunePlan
     from edl_ckpt.core.storage.location import Location
 
 
-def document(plan: PrunePlan, result: PruneResult | None = None) -> dict[str, Any]:
+def document(
+    plan: PrunePlan, result: PruneResult | None = None, stripped: Sequence[ConvertResult] = ()
+) -> dict[str, Any]:
     """Return `edl-ckpt/prune/1`; without a result it is that of a dry run."""
     purged_bytes = result.purge.freed_bytes if result and result.purge else 0
     return {
@@ -31,6 +34,10 @@ def document(plan: PrunePlan, result: PruneResult | None = None) -> dict[str, An
         "trashed": bool(result and result.trashed),
         "policy": list(plan.policy),
         "warnings": list(plan.warnings),
+        "stripped": [
+            picked(one, "ref size_bytes left_out_bytes fingerprint", fingerprint=one.fingerprint or None)
+            for one in stripped
+        ],
         "failed": [{**failure(ref, error), "path": error.path} for ref, error in (result.failed if result else ())],
     }
 
@@ -62,6 +69,7 @@ def plan_human(plan: PrunePlan, *, listed: str = "all") -> Lines:
 def human(
     plan: PrunePlan,
     result: PruneResult | None = None,
+    stripped: Sequence[ConvertResult] = (),
     *,
     brief: bool = False,
     listed: str = "all",
@@ -69,6 +77,10 @@ def human(
     """Yield the plan of each location, and the result; `brief` omits a plan that was already shown."""
     if not brief:
         yield from plan_human(plan, listed=listed)
+    for one in stripped:
+        names = words.abridged((text.escaped(gone.name) for gone in one.dropped), 2)
+        verb = "would be stripped" if one.dry_run else "stripped, and proved,"
+        yield head(one.ref, f"{verb} of {words.size(one.left_out_bytes)}: {names}")
     if result is None:
         yield styled("Nothing was deleted.", "dim")
         return

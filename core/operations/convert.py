@@ -51,6 +51,11 @@ class ConvertResult(WriteResult):
     """Values that became infinite by a cast."""
     dry_run: bool = False
 
+    @property
+    def left_out_bytes(self) -> int:
+        """Return the bytes of all that was left out."""
+        return sum(one.size_bytes for one in self.dropped)
+
     def __repr__(self) -> str:
         return describe("ConvertResult", escaped(self.ref), self.system, f"{self.from_ps} to {self.to_ps} shards")
 

@@ -64,6 +64,7 @@ _KINDS: Final = (
         (
             "added bytes_copied bytes_read bytes_written changed columns complete complete_versions deleted"
             " deleted_bytes deletions dim elements exit_code freed_bytes from_ps groups histogram ids_read inf"
+            " left_out_bytes"
             " interrupted_copies least_bytes memory_bytes missing missing_count nan of_elements offset open_bytes"
             " other_bytes overflowed parameters parts peak_memory_bytes pid ps_id ps_num removed resumed_bytes rows"
             " rows_per_shard sampled seed shape shard shards shards_read size_bytes"
@@ -230,7 +231,8 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
         cluster=CLUSTER,
     ),
     "prune": record(
-        "plan* deleted freed_bytes applied trashed policy* warnings* failed*",
+        "plan* deleted freed_bytes applied trashed policy* warnings* failed* stripped*",
+        stripped=record("ref size_bytes left_out_bytes fingerprint?"),
         plan=record("ref version? action reasons* size_bytes state path"),
         failed=record(f"{FAILURE_KEYS} path?", code=COUNT),
     ),

@@ -13,7 +13,6 @@ KNOWING = ("core/sources/", "core/kernel/")
 NAMES = re.compile(r"variables-|-of-|\.c?h?kpt\b|version[-_]\{|model_v")
 """Spellings of ElasticDL's files and directories."""
 REASONS = {
-    "cli/manual/topics.py": "an example of a name that people choose",
     "cli/options/common.py": "the endings that an export to a file has",
     "core/converting/destinations/bundle.py": "the data files of a bundle, as TensorFlow numbers them",
     "core/operations/export/formats/merged.py": "the endings of an export as one shard",

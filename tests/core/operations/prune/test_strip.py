@@ -1,0 +1,90 @@
+"""Old versions lose their optimizer state, and the newest whole one never does."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from checkpoints import at, files_of
+from edl_ckpt.core import (
+    Fingerprint,
+    add_tag,
+    fingerprint_checkpoint,
+    list_versions,
+    open_checkpoint,
+    strip_versions,
+    verify_version,
+)
+from edl_ckpt.core.base.errors import UsageError
+from foreign import copied
+from program import edl
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Return a location with four steps, of which the first has a tag and the last lacks a file."""
+    step = copied("dcp/torchrec", 2, tmp_path / "run")
+    for number in (1, 3, 4, 5):
+        shutil.copytree(step, step.with_name(f"step_{number}"))
+    (step.parent / "step_5" / "__1_0.distcp").unlink()
+    add_tag(at(step.parent, 1), "serving")
+    return step.parent
+
+
+def sums(run: Path, number: int) -> Fingerprint:
+    """Return the fingerprint of a version."""
+    with open_checkpoint(at(run, number)) as checkpoint:
+        return fingerprint_checkpoint(checkpoint)
+
+
+def companions(run: Path, number: int) -> list[str]:
+    """Return the tables of a version that belong to others."""
+    with open_checkpoint(at(run, number)) as checkpoint:
+        return [name for name, info in checkpoint.infos.items() if info.companion_of]
+
+
+def test_all_but_the_newest_whole_versions_lose_companions(run: Path) -> None:
+    """Tables and variables stay, value by value; a tagged version and the newest whole ones keep everything."""
+    before = {n: sums(run, n) for n in (2, 3)}
+    planned = strip_versions([run], 1, dry_run=True)
+    assert [result.version for result in planned] == [2, 3]
+    assert all(companions(run, number) for number in (1, 2, 3, 4))
+    done = strip_versions([run], 1)
+    assert [(result.version, result.left_out_bytes) for result in done] == [
+        (p.version, p.left_out_bytes) for p in planned
+    ]
+    assert [bool(companions(run, number)) for number in (1, 2, 3, 4)] == [True, False, False, True]
+    for number, old in before.items():
+        new = sums(run, number)
+        assert new.tables.items() <= old.tables.items()
+        assert new.variables == old.variables
+        assert verify_version(at(run, number), level="deep").ok
+    assert strip_versions([run], 1) == ()
+
+
+def test_versions_that_stay_as_they_are(run: Path) -> None:
+    """Nothing is written for versions that are spared, when too few are whole, or by a number that spares none."""
+    before = files_of(run)
+    with pytest.raises(UsageError, match="never stripped"):
+        strip_versions([run], 0)
+    assert strip_versions([run], 4) == ()
+    assert strip_versions([run], 1, spared=[v.path for v in list_versions(run).versions]) == ()
+    assert files_of(run) == before
+
+
+def test_of_the_command(run: Path) -> None:
+    """Without a rule it deletes nothing; with one, what is deleted is not rewritten; a plan in a file has no place."""
+    planned = json.loads(edl("prune", run, "--strip-after", "1", "--dry-run", "--json").stdout)
+    assert [one["ref"] for one in planned["stripped"]] == [f"{run}@2", f"{run}@3"]
+    assert not planned["applied"]
+    refused = edl("prune", run, "--keep", "2", "--strip-after", "1", "--plan-out", run.parent / "plan.json")
+    assert (refused.returncode, "--strip-after" in refused.stderr) == (2, True)
+    done = json.loads(edl("prune", run, "--keep", "2", "--strip-after", "1", "--json").stdout)
+    assert done["deleted"] == 1
+    assert [one["ref"] for one in done["stripped"]] == [f"{run}@3"]
+    assert [v.version for v in list_versions(run).versions] == [1, 3, 4, 5]
+    assert edl("verify", f"{run}@3", "--deep").returncode == 0
+    assert "deleted" in edl("prune", run, "--strip-after", "1").stdout
