@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from edl_ckpt.core.base.errors import (
+    CorruptError,
     EdlCkptError,
     IncompleteError,
     NotFoundError,
@@ -28,6 +29,8 @@ from edl_ckpt.core.storage import LocationLike
 _LISTINGS: Final = 3
 """How often `latest` lists a location whose versions are replaced or deleted while it looks at them."""
 _REASONS: Final = 20
+PASSED_OVER: Final = (CorruptError, IncompleteError, NotFoundError)
+"""Why a version is passed over for an older one: what it contains cannot be read."""
 
 
 def latest(location: LocationLike, *, reporter: Reporter = WARNINGS) -> Version:

@@ -192,7 +192,9 @@ class ObjectCheckpoint(Trackable):
             checkpoint.close()
             raise
         try:
-            restoration.begin(self, self._own.root)
+            match = restoration.values.names.match(self, ())
+            match.nodes.append((self._own.root, ()))
+            restoration.restore_now(match)
         except BaseException:
             restoration.usage.expect_partial = True
             restoration.end()

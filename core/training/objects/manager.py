@@ -15,7 +15,6 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Final
 
 from edl_ckpt.core.base.errors import (
-    CorruptError,
     EdlCkptError,
     IncompleteError,
     LockedError,
@@ -33,15 +32,13 @@ from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.prune.execute import prune
 from edl_ckpt.core.operations.prune.guards import NO_EXCEPTIONS, Guards, find_unreadable, guard_reasons
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
-from edl_ckpt.core.reading.readable import newest_readable
+from edl_ckpt.core.reading.readable import PASSED_OVER, newest_readable
 from edl_ckpt.core.sources.elasticdl.target import check_version
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.managed import Managed, read_managed, write_managed
 from edl_ckpt.core.storage import Location, LocationLike, open_store
 from edl_ckpt.core.training.objects.checkpoint import ObjectCheckpoint, VersionRef
 
-_PASSED_OVER: Final = (CorruptError, IncompleteError, NotFoundError)
-"""Why a version is passed over for an older one: what it contains cannot be read."""
 _LOOKS: Final = 3
 """How often a location is looked at whose versions are replaced meanwhile."""
 _REASONS: Final = 20
@@ -180,7 +177,7 @@ class CheckpointManager:
                 break
             try:
                 self.checkpoint.restore(version)
-            except _PASSED_OVER as error:
+            except PASSED_OVER as error:
                 faults[version.ref] = str(error)
                 ordered = ordered[: ordered.index(version)]
                 continue
@@ -225,21 +222,17 @@ class CheckpointManager:
         versions, managed = self._look()
         old = [version for version in versions if version.version == number]
         if old and number not in managed.saved:
-            raise RefusedError(
-                f"version {number} is there already, and no manager saved it",
-                path=self._location.url,
-                hint="nothing was changed; restore it to go on with it, or give another checkpoint_number",
-            )
+            raise self._taken(number, "no manager saved it", "nothing was changed; restore it to go on with it")
         if old:
             try:
                 self._prune([number])
             except RefusedError as error:
-                raise RefusedError(
-                    f"version {number} is there already, and {error.message}",
-                    path=self._location.url,
-                    hint="go on from it with restore_or_initialize(), or give another checkpoint_number",
-                ) from None
+                raise self._taken(number, error.message, "go on from it with restore_or_initialize()") from None
             self.reporter.warn(f"{old[0].ref}: was there already, and is replaced")
+
+    def _taken(self, number: int, why: str, hint: str) -> RefusedError:
+        hint = f"{hint}, or give another checkpoint_number"
+        return RefusedError(f"version {number} is there already, and {why}", path=self._location.url, hint=hint)
 
     def _note(self, change: Callable[[Managed], Managed]) -> None:
         """Change what managers remember, under the lock."""
