@@ -214,11 +214,6 @@ class ServerContent:
     variables: tuple[DenseContent, ...]
     tables: tuple[TableContent, ...]
 
-    @property
-    def rows(self) -> int:
-        """Return the rows of all tables."""
-        return sum(table.rows for table in self.tables)
-
 
 def check_content(
     dense: Mapping[str, Array], tables: Mapping[str, AnyTable], ps_id: int, ps_num: int, stack: ExitStack

@@ -202,18 +202,10 @@ class CheckpointSaver:
                     freed += self._make_room(error)
         sealing = seal_if_whole(self._server, place, (published.note, note))
         self._last = place, sealing.complete
-        return SavedShard(
-            number,
-            place.path,
-            size_bytes,
-            len(content.variables),
-            content.rows,
-            time.perf_counter() - begin,
-            published.replaced,
-            sealing.complete,
-            sealing.sealed,
-            freed + self._retain(place, leftovers=sealing.complete, by_policy=sealing.by_us),
-        )
+        content_counts = len(content.variables), sum(table.rows for table in content.tables)
+        facts = *content_counts, time.perf_counter() - begin, published.replaced, sealing.complete, sealing.sealed
+        removed = freed + self._retain(place, leftovers=sealing.complete, by_policy=sealing.by_us)
+        return SavedShard(number, place.path, size_bytes, *facts, removed)
 
     def _write(self, place: ShardPlace, content: ServerContent, layout: VersionLayout) -> tuple[SavedPlace, ShardNote]:
         """Write a shard and make it visible; return the note on it."""

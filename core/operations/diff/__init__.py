@@ -53,7 +53,7 @@ def diff_versions(
     read the versions, and have such files; measures may then differ in their last digits. With `rows`, this process
     compares the tables.
     """
-    a, b, options = as_version(a), as_version(b), RowOptions(tolerance, top, rows)
+    a, b, options = as_version(a), as_version(b), RowOptions(tolerance, top, rows, part_bytes)
     job = job_of(executor, [a, b], workers=workers, reporter=reporter)
     with open_checkpoint(a) as one, open_checkpoint(b) as opened:
         two = opened if names is None else paired(one, opened, names)
@@ -71,7 +71,7 @@ def diff_versions(
             found = {each.name: each for diffs in results for each in diffs}
         dense = tuple(found.get(name) or DenseDiff(name, "equal", 0.0, 0.0, 0.0) for name in variables)
         same = {name for name, digest in first.tables.items() if second.tables.get(name) == digest}
-        tables = diff_tables(both, same, options, job, part_bytes=part_bytes)
+        tables = diff_tables(both, same, options, job)
         one.check_unchanged()
         two.check_unchanged()
     equal = all(v.status == "equal" for v in dense) and all(t.status == "equal" for t in tables)
