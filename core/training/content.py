@@ -89,15 +89,11 @@ class TableContent:
     def __init__(self, info: TableInfo, dtype: DType) -> None:
         self.info = info
         self.dtype = dtype
+        self.row_bytes = info.dim * dtype.itemsize
         self.rows = 0
         self.block_bytes: bulk.I64 = np.zeros(0, np.int64)
         self._order = NO_IDS
         self._ps_num = 1
-
-    @property
-    def row_bytes(self) -> int:
-        """Return the bytes of the vector of a row."""
-        return self.info.dim * self.dtype.itemsize
 
     @property
     def counted(self) -> CountedTable:
