@@ -296,8 +296,7 @@ class Gathering:
                     yield from self._dense_reads(reader, *some[0])
         for name, table in tables.items():
             for span in table.spans:
-                vectors = part.tables[name].vectors[span.at : span.at + span.kept]
-                yield from self._row_reads(span, vectors)
+                yield from self._row_reads(span, part.tables[name].vectors[span.at : span.at + span.kept])
 
     def _dense_reads(self, reader: RangeReader, entry: DenseEntry, array: npt.NDArray[Any]) -> Iterator[_Read]:
         flat = array.reshape(-1)
@@ -319,8 +318,7 @@ class Gathering:
         at = 0
         for start, count in zip(cuts, kept, strict=True):
             some = slice(start, min(start + step, span.rows))
-            read = partial(self._read_rows, span, some, vectors[at : at + count])
-            yield (some.stop - start) * size, read
+            yield (some.stop - start) * size, partial(self._read_rows, span, some, vectors[at : at + count])
             at += count
 
     def _read_rows(self, span: _Span, some: slice, place: npt.NDArray[Any]) -> None:

@@ -74,8 +74,7 @@ def choose(index: Index, shape: Sequence[int]) -> tuple[Axis, ...]:
     if given > len(shape):
         raise UsageError(f"too many indices: the array has {len(shape)} dimensions, and {given} were given")
     at = dots[0] if dots else len(parts)
-    whole = (slice(None),) * (len(shape) - given)
-    full = (*parts[:at], *whole, *parts[at + 1 :])
+    full = (*parts[:at], *(slice(None),) * (len(shape) - given), *parts[at + 1 :])
     return tuple(_axis(part, axis, size) for axis, (part, size) in enumerate(zip(full, shape, strict=True)))
 
 

@@ -72,6 +72,8 @@ class TableBatches:
 
 
 AnyTable: TypeAlias = Table | TableBatches | Batch
+Dense: TypeAlias = Mapping[str, Array]
+Tables: TypeAlias = Mapping[str, AnyTable]
 """What `save` takes for a table; (ids, vectors) alone has the initializer 'uniform'."""
 
 
@@ -211,9 +213,7 @@ class ServerContent:
     tables: tuple[TableContent, ...]
 
 
-def check_content(
-    dense: Mapping[str, Array], tables: Mapping[str, AnyTable], ps_id: int, ps_num: int, stack: ExitStack
-) -> ServerContent:
+def check_content(dense: Dense, tables: Tables, ps_id: int, ps_num: int, stack: ExitStack) -> ServerContent:
     """Return what a server saves, checked as every writer checks it; the stack closes temporary files.
 
     Whether an id occurs twice is left to `TableContent.check_unique`, which takes as long as all else. Raises
@@ -272,9 +272,7 @@ class SnapshotBuffers:
         self._used: dict[tuple[str, str], bulk.U8] = {}
         self._tasks: list[tuple[bulk.U8, bulk.U8]] = []
 
-    def take(
-        self, dense: Mapping[str, Array], tables: Mapping[str, AnyTable]
-    ) -> tuple[dict[str, Array], dict[str, AnyTable]]:
+    def take(self, dense: Dense, tables: Tables) -> tuple[dict[str, Array], dict[str, AnyTable]]:
         """Return copies of all arrays; UsageError for tables in batches, and for what is no array."""
         check_names(dense, tables)
         self._used, self._tasks = {}, []
@@ -330,7 +328,7 @@ class ServerPart:
         return describe("ServerPart", "", counted(len(self.dense), "variable"), counted(len(self.tables), "table"))
 
 
-def partition(dense: Mapping[str, Array], tables: Mapping[str, AnyTable], ps_num: int) -> tuple[ServerPart, ...]:
+def partition(dense: Dense, tables: Tables, ps_num: int) -> tuple[ServerPart, ...]:
     """Return the part of each of `ps_num` servers, for those who have the whole model; parts[i] is that of ps_id i.
 
     Variables are the arrays themselves. The rows of a table in memory are copied once, grouped by their server, and the

@@ -63,8 +63,7 @@ def diff_versions(
         variables = sorted({*one.variable_names, *two.variable_names})
         sizes = {v.name: v.size_bytes for each in both for shard in each.shards for v in shard.variables}
         changed = [name for name in variables if first.variables.get(name) != second.variables.get(name)]
-        total = sum(sizes[name] for name in changed)
-        limit = max(job.executor.task_bytes(total), _LEAST_TASK_BYTES)
+        limit = max(job.executor.task_bytes(sum(sizes[name] for name in changed)), _LEAST_TASK_BYTES)
         some = together(((name, sizes[name]) for name in changed), limit, most=_VARIABLES_AT_ONCE)
         work = FunctionWork(BothValue.of(both), partial(_diff_variables, options=options))
         with job.silent().run(work, both, some) as results:

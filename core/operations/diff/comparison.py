@@ -183,8 +183,7 @@ class TableComparison:
 
     def result(self, name: str, what: str) -> TableDiff:
         """Return the counted differences as a result; `what` changed besides the rows."""
-        same = not (self.added or self.removed or self.changed or what)
-        status = "equal" if same else "changed"
+        status = "changed" if self.added or self.removed or self.changed or what else "equal"
         counts = self.added, self.removed, self.changed, self.unchanged
         measures: tuple[float | None, float | None, float | None] = None, None, None
         if self.comparable:

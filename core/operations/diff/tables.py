@@ -135,8 +135,7 @@ def diff_tables(both: BothOpened, same: Collection[str], options: RowOptions, jo
     rows = {name: _row_count(one, name) for name in same}
     found = {n: TableDiff(n, "equal", unchanged=k, max_abs=0.0, l2=0.0, relative=0.0) for n, k in rows.items()}
     common = [name for name in sizes if one.has_table(name) and two.has_table(name)]
-    most = min(SMALL_BYTES, options.part_bytes)
-    small = [name for name in common if sizes[name] <= most]
+    small = [name for name in common if sizes[name] <= min(SMALL_BYTES, options.part_bytes)]
     some = together(((name, sizes[name]) for name in small), SMALL_BYTES, most=_TOGETHER)
     with job.run(FunctionWork(BothValue.of(both), partial(_diff_small, options=options)), both, some) as results:
         found |= {result.name: result for done in results for result in done}

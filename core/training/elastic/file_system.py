@@ -287,8 +287,7 @@ def _fault(version: Version) -> str | None:
             seal = check_trust(version).seal
             if seal is not None:
                 readers = {base_name(shard.file.path): checkpoint.reader(shard) for shard in checkpoint.shards}
-                workers = default_workers(remote=checkpoint.is_far)
-                found = next(check_chunks(seal, readers, workers=workers), None)
+                found = next(check_chunks(seal, readers, workers=default_workers(remote=checkpoint.is_far)), None)
                 return found and f"bytes {found.chunk.start} to {found.chunk.end} differ from its seal"
     except PASSED_OVER as error:
         return str(error)

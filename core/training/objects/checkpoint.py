@@ -213,10 +213,8 @@ def _sorted_out(leaves: Any) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Tab
     tables: dict[str, Table] = {}
     for path, value in leaves.items():
         name = path_name(path)
-        if isinstance(value, Table):
-            tables[name] = value
-        elif isinstance(value, EmbeddingTable):
-            tables[name] = value.to_table()
+        if isinstance(value, Table | EmbeddingTable):
+            tables[name] = Table(value.ids, value.vectors, value.initializer)
         elif is_stateful(value):
             variables |= state_of(value, name)
         else:

@@ -44,8 +44,7 @@ def shape_of(value: Any, name: str) -> Shape | None:
         vectors = as_array(value.vectors, f"the vectors of {name}")
         return Shape(vectors.shape[1:] or (0,), dtype_name(vectors), is_table=True)
     if is_of(value, "torch", "tensorflow", "keras"):  # they say it without a copy
-        dtype = str(getattr(value.dtype, "name", value.dtype)).removeprefix("torch.")
-        return Shape(tuple(value.shape), dtype)
+        return Shape(tuple(value.shape), str(getattr(value.dtype, "name", value.dtype)).removeprefix("torch."))
     array = as_array(value, name)
     return Shape(array.shape, dtype_name(array))
 

@@ -121,10 +121,6 @@ class EmbeddingTable:
         self.initializer = table.initializer
         return self
 
-    def to_table(self) -> Table:
-        """Return the rows as they are now."""
-        return Table(self.ids, self.vectors, self.initializer)
-
     def __len__(self) -> int:
         return len(self.ids)
 
