@@ -14,25 +14,16 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Final
 
-from edl_ckpt.core.base.errors import (
-    EdlCkptError,
-    IncompleteError,
-    LockedError,
-    NotFoundError,
-    RefusedError,
-    ReplacedError,
-    UsageError,
-)
+from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError, RefusedError, ReplacedError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.numbers import whole_number
-from edl_ckpt.core.base.words import abridged
 from edl_ckpt.core.catalog.listing import GRACE_SECONDS, list_versions
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.prune.execute import prune
 from edl_ckpt.core.operations.prune.guards import NO_EXCEPTIONS, Guards, find_unreadable, guard_reasons
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
-from edl_ckpt.core.reading.readable import PASSED_OVER, newest_readable
+from edl_ckpt.core.reading.readable import PASSED_OVER, newest_readable, none_readable
 from edl_ckpt.core.sources.elasticdl.target import check_version
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.managed import Managed, read_managed, write_managed
@@ -41,7 +32,6 @@ from edl_ckpt.core.training.objects.checkpoint import ObjectCheckpoint, VersionR
 
 _LOOKS: Final = 3
 """How often a location is looked at whose versions are replaced meanwhile."""
-_REASONS: Final = 20
 
 
 def sweep_saved(managed: Managed, max_to_keep: int | None, every_seconds: float | None) -> tuple[Managed, list[int]]:
@@ -187,8 +177,7 @@ class CheckpointManager:
                 self.last_checkpoint_step = whole_number("the step counter", self.step_counter)
             return VersionRef.of(self._location, version.version)
         if faults:
-            reasons = abridged((f"{ref}: {fault}" for ref, fault in faults.items()), _REASONS)
-            raise IncompleteError(f"no version can be read: {reasons}", path=self._location.url)
+            raise none_readable((f"{ref}: {fault}" for ref, fault in faults.items()), self._location.url)
         if self.init_fn is not None:
             self.init_fn()
         return None
