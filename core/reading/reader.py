@@ -123,15 +123,9 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         found = (self._variables[name][1] for name in self)
         variables = ((v.name, v.dtype.name, shape_words(v.shape), Bytes(v.size_bytes)) for v in found)
         columns = ("table", "rows", "dim", "dtype", "initializer", "size")
-        return card(
-            "Checkpoint",
-            self.version.ref,
-            self._facts(),
-            (
-                table(columns, tables, len(self._entries), "table"),
-                table(("variable", "dtype", "shape", "size"), variables, len(self), "variable"),
-            ),
-        )
+        shown = [table(columns, tables, len(self._entries), "table")]
+        shown.append(table(("variable", "dtype", "shape", "size"), variables, len(self), "variable"))
+        return card("Checkpoint", self.version.ref, self._facts(), shown)
 
     @property
     def closed(self) -> bool:

@@ -185,19 +185,17 @@ class ObjectCheckpoint(Trackable):
         counter = self.save_counter
         if ref is None:
             return NothingRestored()
-        checkpoint = open_ref(ref)
+        checkpoint, restoration = open_ref(ref), None
         try:
             restoration = Restoration(checkpoint, skip_mismatch=skip_mismatch)
-        except BaseException:
-            checkpoint.close()
-            raise
-        try:
             match = restoration.values.names.match(self, ())
             match.nodes.append((self._own.root, ()))
             restoration.restore_now(match)
         except BaseException:
-            restoration.usage.expect_partial = True
-            restoration.end()
+            if restoration is not None:
+                restoration.usage.expect_partial = True
+                restoration.end()
+            checkpoint.close()
             raise
         if (SAVE_COUNTER,) not in restoration.values.names.paths:
             counter.assign(checkpoint.version.version)
