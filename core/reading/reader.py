@@ -76,13 +76,12 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         """Every table's info by name: the first shard's, where they differ."""
         self._placements: dict[str, Placement] = {}
         self._entries: dict[str, list[tuple[ShardIndex, TableEntry]]] = {name: [] for name in self.infos}
+        self._variables: dict[str, tuple[ShardIndex, DenseEntry]] = {}
         for shard in self.shards:
             for entry in shard.tables:
                 self._entries.setdefault(entry.name, []).append((shard, entry))
                 if entry.placement is not None:
                     self._placements[entry.name] = entry.placement
-        self._variables: dict[str, tuple[ShardIndex, DenseEntry]] = {}
-        for shard in self.shards:
             for variable in shard.variables:
                 self._variables.setdefault(variable.name, (shard, variable))
 
