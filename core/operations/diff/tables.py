@@ -161,8 +161,7 @@ def _compare_rows(
 ) -> dict[str, TableComparison | None]:
     """Return the changes of the rows of large tables; None for a table where rows of some task are misplaced."""
     totals: dict[str, TableComparison | None] = {task.table: TableComparison(options) for task in tasks}
-    diff = partial(_diff_rows, options=options, workers=job.executor.task_threads)
-    work = FunctionWork(BothValue.of(both), diff)
+    work = FunctionWork(BothValue.of(both), partial(_diff_rows, options=options, workers=job.executor.task_threads))
     with job.run(work, both, tasks, in_turn=True) as results:
         for task, part in zip(tasks, results, strict=True):
             total = totals[task.table]

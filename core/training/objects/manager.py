@@ -131,8 +131,7 @@ class CheckpointManager:
         self._make_room(number)
         self._note(lambda managed: _with(managed, number))  # first, or a job that dies now would never delete it
         try:
-            settings = {"ps_num": self.ps_num, "layout": self.layout, **self._waiting}
-            ref = self.checkpoint.save(self._location, number, **settings)
+            ref = self.checkpoint.save(self._location, number, ps_num=self.ps_num, layout=self.layout, **self._waiting)
         except BaseException:
             with suppress(EdlCkptError):
                 self._note(lambda managed: _without(managed, {number}))
@@ -199,10 +198,8 @@ class CheckpointManager:
         if managed is None:
             return Managed({}, None, self._born)
         if now < managed.last_preserved:  # the clock went back: later versions are to be preserved, too
-            behind = managed.last_preserved - now
-            self.reporter.warn(
-                f"{self._location}: the clock is {behind:.0f} s behind the last version that was preserved"
-            )
+            behind = f"{managed.last_preserved - now:.0f} s behind the last version that was preserved"
+            self.reporter.warn(f"{self._location}: the clock is {behind}")
             managed = replace(managed, last_preserved=now)
         return replace(managed, saved={n: min(moment, now) for n, moment in managed.saved.items()})
 
