@@ -17,7 +17,7 @@ from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.tables import Cell, Column
 from edl_ckpt.core.base import words
 from edl_ckpt.core.operations.lookup import Lookup, sample_rows
-from edl_ckpt.core.reading.pages import TablePages, page_elements
+from edl_ckpt.core.reading.pages import TablePages
 
 if TYPE_CHECKING:
     from edl_ckpt.cli.browse.source import OpenVersion
@@ -313,7 +313,7 @@ class VariablePage(LinesPage):
         """Read the elements of some lines."""
         first, end = self.element(wanted.start), self.element(wanted.stop - 1) + self.per_line
         with self._source.reading() as checkpoint:
-            return first, page_elements(checkpoint, self._variable.name, first, end - first)
+            return first, checkpoint.elements(self._variable.name, first, end - first)
 
     @property
     def most_rows(self) -> int:

@@ -64,9 +64,8 @@ def connected(address: str, reporter: Reporter) -> Iterator[Any]:
             raise UnavailableError(f"no scheduler answers ({first_line})", path=address, hint=hint) from None
         where = urlsplit(str(client.scheduler.address))
         if where.scheme == "tcp" and not is_this_machine(where.hostname or ""):
-            reporter.warn(
-                f"the scheduler at {where.hostname} has no TLS: whoever reaches it can run programs on its workers"
-            )
+            danger = "whoever reaches it can run programs on its workers"
+            reporter.warn(f"the scheduler at {where.hostname} has no TLS: {danger}")
         yield client
 
 

@@ -308,19 +308,12 @@ class ClusterExecutor:
 
     def listed(self) -> tuple[ClusterWorker, ...]:
         """Return the workers that were asked, by their names."""
-        return tuple(
-            sorted(
-                ClusterWorker(
-                    str(info.get("name", address)),
-                    address,
-                    int(info["nthreads"]),
-                    int(info["memory_limit"]) or None,
-                    self.versions[address],
-                )
-                for address, info in self.workers().items()
-                if address in self.versions
-            )
-        )
+        found: list[ClusterWorker] = []
+        for address, info in self.workers().items():
+            if address in self.versions:
+                name, memory_bytes = str(info.get("name", address)), int(info["memory_limit"]) or None
+                found.append(ClusterWorker(name, address, int(info["nthreads"]), memory_bytes, self.versions[address]))
+        return tuple(sorted(found))
 
     def log_slowest(self) -> None:
         """Log how many tasks there were, and the slowest of them."""
@@ -335,8 +328,7 @@ class Silence:
 
     def __init__(self) -> None:
         self._since: float | None = None
-        self._why = ""
-        self._done = 0
+        self._before = ("", 0)
         self._has_warned = False
 
     def look(self, executor: ClusterExecutor, done: int) -> None:
@@ -347,12 +339,10 @@ class Silence:
         workers = executor.workers()
         paused = [executor.name_of(address) for address, info in workers.items() if info["status"] == "paused"]
         is_at_work = any(info["metrics"].get("task_counts", {}).get("executing") for info in workers.values())
-        why = "" if workers else "no worker"
-        if paused and not is_at_work:
-            why = "paused"
-        if not why or (why, done) != (self._why, self._done):
+        why = "paused" if paused and not is_at_work else "" if workers else "no worker"
+        if not why or (why, done) != self._before:
             self._since = None
-        self._why, self._done = why, done
+        self._before = why, done
         if not why:
             return
         now = time.monotonic()

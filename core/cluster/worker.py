@@ -190,10 +190,8 @@ _OPENINGS: Final = _Openings()
 def do_task(data: bytes, published: Published) -> Done:
     """Do one task of a work; raises the errors of the task."""
     if published.version != VERSION:  # it came after the others were asked
-        raise UnsupportedError(
-            f"{_my_name()}, which came during the work, has edl-ckpt {VERSION}, and the command {published.version}",
-            hint="install one version everywhere",
-        )
+        fault = f"has edl-ckpt {VERSION}, and the command {published.version}"
+        raise _latecomer(fault, "install one version everywhere")
     _catch_up(pickle.loads(published.shown))  # noqa: S301 - see below
     begin = time.perf_counter()
     done: list[int] = []  # several threads append to it
@@ -240,19 +238,17 @@ def _catch_up(shown: Sequence[SharedFile]) -> None:
         found = see(location, path)
         if found != sight:
             why = found.fault or "it is not the file that the command sees"
-            raise UnsupportedError(
-                f"{_my_name()}, which came during the work, cannot read {path} ({why})",
-                path=location.url,
-                hint="stop it, or give it what the other workers have: the same mounts, the same environment",
-            )
+            hint = "stop it, or give it what the other workers have: the same mounts, the same environment"
+            raise _latecomer(f"cannot read {path} ({why})", hint, location.url)
 
 
-def _my_name() -> str:
-    """Return how people know this worker."""
+def _latecomer(fault: str, hint: str, path: str | None = None) -> UnsupportedError:
+    """Return the error of a worker that came after the others were asked, and is not as they are."""
     from distributed import get_worker
 
     me = get_worker()
-    return f"worker {me.name}" if me.name == me.contact_address else f"worker {me.name} at {me.contact_address}"
+    name = f"worker {me.name}" if me.name == me.contact_address else f"worker {me.name} at {me.contact_address}"
+    return UnsupportedError(f"{name}, which came during the work, {fault}", path=path, hint=hint)
 
 
 class Reached(NamedTuple):

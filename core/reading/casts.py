@@ -39,9 +39,8 @@ def cast_floats(values: npt.NDArray[np.generic], dtype: str) -> tuple[bulk.U8, i
         finite = np.isfinite(values.astype(np.float64))
         if dtype != "bfloat16":
             out = values.astype(np.dtype(dtype).newbyteorder("<"))
-            return np.ascontiguousarray(out).reshape(-1).view(np.uint8), int(
-                np.count_nonzero(finite & ~np.isfinite(out))
-            )
+            overflowed = int(np.count_nonzero(finite & ~np.isfinite(out)))
+            return np.ascontiguousarray(out).reshape(-1).view(np.uint8), overflowed
         single = np.ascontiguousarray(values.astype(np.float32))
         bits = single.view(np.uint32)
         rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16

@@ -142,9 +142,8 @@ class Gathering:
         self._remote = source.is_far
         if workers is not None and workers < 1:
             raise UsageError(f"workers must be at least 1, got {workers}")
-        self._workers = workers or min(
-            default_workers(remote=self._remote), REMOTE_WORKERS if self._remote else _THREADS
-        )
+        most = REMOTE_WORKERS if self._remote else _THREADS
+        self._workers = workers or min(default_workers(remote=self._remote), most)
         self._source = source
         self._server = server
         self._shards = {shard.file.ps_id: shard for shard in shards}
@@ -232,12 +231,10 @@ class Gathering:
         dim = typed.dim if typed else info.dim if info else 0
         dtype = (typed.dtype if typed else None) or self._source.written_dtype(name)
         # As many as can be expected; all of them where each shard that is read has rows of this server only.
-        expected = sum(
-            entry.rows * math.gcd(shard.file.ps_num, self._server.ps_num) // self._server.ps_num
-            for shard, entry in entries
-        )
+        ps_num = self._server.ps_num
+        expected = sum(entry.rows * math.gcd(shard.file.ps_num, ps_num) // ps_num for shard, entry in entries)
         expected = min(expected, sum(run.end - run.start for _, entry in entries for run in entry.ids))
-        if any(shard.file.ps_num % self._server.ps_num for shard, _ in entries):
+        if any(shard.file.ps_num % ps_num for shard, _ in entries):
             expected += expected // 32
         check_memory(8 * expected, f"the ids of table {name!r}", self._source.version.ref)
         return _Table(name, dtype, dim, np.empty(expected, np.int64))
@@ -296,8 +293,7 @@ class Gathering:
                     yield from self._dense_reads(reader, *some[0])
         for name, table in tables.items():
             for span in table.spans:
-                vectors = part.tables[name].vectors[span.at : span.at + span.kept]
-                yield from self._row_reads(span, vectors)
+                yield from self._row_reads(span, part.tables[name].vectors[span.at : span.at + span.kept])
 
     def _dense_reads(self, reader: RangeReader, entry: DenseEntry, array: npt.NDArray[Any]) -> Iterator[_Read]:
         flat = array.reshape(-1)
@@ -319,8 +315,7 @@ class Gathering:
         at = 0
         for start, count in zip(cuts, kept, strict=True):
             some = slice(start, min(start + step, span.rows))
-            read = partial(self._read_rows, span, some, vectors[at : at + count])
-            yield (some.stop - start) * size, read
+            yield (some.stop - start) * size, partial(self._read_rows, span, some, vectors[at : at + count])
             at += count
 
     def _read_rows(self, span: _Span, some: slice, place: npt.NDArray[Any]) -> None:

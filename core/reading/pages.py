@@ -21,15 +21,7 @@ from edl_ckpt.core.base.words import counted, describe, escaped
 from edl_ckpt.core.kernel.bulk import I64
 from edl_ckpt.core.kernel.placement import owners
 from edl_ckpt.core.model.tables import ShardIndex, TableEntry
-from edl_ckpt.core.reading.blocks import (
-    ID_BLOCK_BYTES,
-    IdPiece,
-    check_row_count,
-    cuts,
-    read_elements,
-    read_piece,
-    read_vectors,
-)
+from edl_ckpt.core.reading.blocks import ID_BLOCK_BYTES, IdPiece, check_row_count, cuts, read_piece, read_vectors
 
 if TYPE_CHECKING:
     from edl_ckpt.core.reading.reader import Checkpoint
@@ -168,12 +160,3 @@ class _Part:
             self._places.append(_Place(place.row + len(ids), next_run, begin))
         self._last = place, ids
         return ids
-
-
-def page_elements(checkpoint: Checkpoint, name: str, first: int, count: int) -> npt.NDArray[np.generic]:
-    """Return elements [first, first + count) of a dense variable in C order as [n], fewer at the end.
-
-    No others are read. Raises NameNotFoundError, which is a KeyError, for an unknown name.
-    """
-    shard, entry = checkpoint.find_variable(name)
-    return read_elements(checkpoint, shard, entry, first, max(0, min(count, entry.elements - first)))

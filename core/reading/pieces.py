@@ -243,8 +243,7 @@ def count_rows(
 ) -> list[IdsAt]:
     """Return all ids of a checkpoint, but those in small parts, with their rows counted; raises as `number_rows`."""
     listed = list(places)
-    total = sum(place.end - place.start for place in listed)
-    tasks = in_tasks(listed, job.executor.task_bytes(total))
+    tasks = in_tasks(listed, job.executor.task_bytes(sum(place.end - place.start for place in listed)))
     work = FunctionWork(CheckpointValue.of(checkpoint), partial(_count_ids, piece_bytes=piece_bytes))
     with job.silent().run(work, checkpoint, tasks) as counts:
         return number_rows(checkpoint, listed, chain.from_iterable(counts), above=above)
@@ -315,12 +314,8 @@ def is_small(entry: TableEntry, times: int = 1) -> bool:
     if len(entry.ids) != 1 or not 0 < entry.rows <= entry.ids[0].end - entry.ids[0].start:
         return False
     run = entry.ids[0]
-    return (
-        run.encoding is _VARINT
-        and run.file == entry.values.file == 0
-        and entry.values.end <= run.start
-        and run.end - entry.offset <= SMALL_BYTES * times
-    )
+    is_after = run.file == entry.values.file == 0 and entry.values.end <= run.start
+    return is_after and run.encoding is _VARINT and run.end - entry.offset <= SMALL_BYTES * times
 
 
 def bundles(checkpoint: Checkpoint, bundle_bytes: int = PIECE_BYTES, *, times: int = 1) -> Iterator[Bundle]:

@@ -6,10 +6,11 @@ headers tell: such a shard is shorter than they say, grows while it is read, or 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from edl_ckpt.core.base.errors import (
+    CorruptError,
     EdlCkptError,
     IncompleteError,
     NotFoundError,
@@ -28,6 +29,8 @@ from edl_ckpt.core.storage import LocationLike
 _LISTINGS: Final = 3
 """How often `latest` lists a location whose versions are replaced or deleted while it looks at them."""
 _REASONS: Final = 20
+PASSED_OVER: Final = (CorruptError, IncompleteError, NotFoundError)
+"""Why a version is passed over for an older one: what it contains cannot be read."""
 
 
 def latest(location: LocationLike, *, reporter: Reporter = WARNINGS) -> Version:
@@ -47,12 +50,16 @@ def latest(location: LocationLike, *, reporter: Reporter = WARNINGS) -> Version:
     if not versions:
         raise NotFoundError("no checkpoint here", path=str(location), hint="is this a checkpoint_dir?")
     if newest is None:
-        reasons = abridged((f"version {v.version}: {faults[v.path]}" for v in reversed(versions)), _REASONS)
-        raise IncompleteError(f"no version can be read: {reasons}", path=str(location))
+        raise none_readable((f"version {v.version}: {faults[v.path]}" for v in reversed(versions)), str(location))
     for version in reversed(versions):
         if version.path in faults:
             reporter.warn(f"{version.ref} is passed over for version {newest.version}: {faults[version.path]}")
     return newest
+
+
+def none_readable(faults: Iterable[str], location: str) -> IncompleteError:
+    """Return the error of a location where no version can be read; `faults` says why of each."""
+    return IncompleteError(f"no version can be read: {abridged(faults, _REASONS)}", path=location)
 
 
 def newest_readable(

@@ -76,13 +76,12 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         """Every table's info by name: the first shard's, where they differ."""
         self._placements: dict[str, Placement] = {}
         self._entries: dict[str, list[tuple[ShardIndex, TableEntry]]] = {name: [] for name in self.infos}
+        self._variables: dict[str, tuple[ShardIndex, DenseEntry]] = {}
         for shard in self.shards:
             for entry in shard.tables:
                 self._entries.setdefault(entry.name, []).append((shard, entry))
                 if entry.placement is not None:
                     self._placements[entry.name] = entry.placement
-        self._variables: dict[str, tuple[ShardIndex, DenseEntry]] = {}
-        for shard in self.shards:
             for variable in shard.variables:
                 self._variables.setdefault(variable.name, (shard, variable))
 
@@ -123,15 +122,9 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         found = (self._variables[name][1] for name in self)
         variables = ((v.name, v.dtype.name, shape_words(v.shape), Bytes(v.size_bytes)) for v in found)
         columns = ("table", "rows", "dim", "dtype", "initializer", "size")
-        return card(
-            "Checkpoint",
-            self.version.ref,
-            self._facts(),
-            (
-                table(columns, tables, len(self._entries), "table"),
-                table(("variable", "dtype", "shape", "size"), variables, len(self), "variable"),
-            ),
-        )
+        shown = [table(columns, tables, len(self._entries), "table")]
+        shown.append(table(("variable", "dtype", "shape", "size"), variables, len(self), "variable"))
+        return card("Checkpoint", self.version.ref, self._facts(), shown)
 
     @property
     def closed(self) -> bool:
@@ -269,6 +262,14 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         check_memory(entry.size_bytes, f"variable {entry.name!r}", self.version.ref)
         return read_elements(self, shard, entry, 0, entry.elements, bits=bits).reshape(entry.shape)
 
+    def elements(self, name: str, first: int, count: int) -> npt.NDArray[np.generic]:
+        """Return elements [first, first + count) of a dense variable, flat in C order, as far as there are any.
+
+        Only these are read. bfloat16 becomes float32. Raises NameNotFoundError and the errors of reading.
+        """
+        shard, entry = self.find_variable(name)
+        return read_elements(self, shard, entry, first, max(0, min(count, entry.elements - first)))
+
     def table(self, name: str, *, batch_rows: int = 65_536) -> TableView:
         """Return a table: iterate over it to read it in batches of at most `batch_rows` rows, or take `to_numpy()`.
 
@@ -378,8 +379,7 @@ def check_not_replaced(version: Version) -> None:
     """
     if not version.layout.is_numbered:
         return  # a file, which no command of ours replaces in place
-    present = catalog.list_versions(version.location).versions
-    now = next((v for v in present if v.path == version.path), None)
+    now = next((v for v in catalog.list_versions(version.location).versions if v.path == version.path), None)
     has_times = not version.location.is_far
     listed, found = (
         {(s.path, s.size_bytes, s.modified if has_times else 0.0) for s in v.files} for v in (version, now or version)

@@ -82,8 +82,7 @@ def sample_table(
     sizes = dict.fromkeys(range(ps_num), 0)
     for shard, entry in entries:
         sizes[shard.file.ps_id] += sum(run.end - run.start for run in entry.ids)
-    ends = np.cumsum([sizes[ps_id] for ps_id in range(ps_num)])
-    looked = int(np.searchsorted(ends, id_bytes, "right"))
+    looked = int(np.searchsorted(np.cumsum([sizes[ps_id] for ps_id in range(ps_num)]), id_bytes, "right"))
     if not looked:
         return None
     row_bytes = max((entry.row_bytes for _, entry in entries), default=0)

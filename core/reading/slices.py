@@ -74,8 +74,7 @@ def choose(index: Index, shape: Sequence[int]) -> tuple[Axis, ...]:
     if given > len(shape):
         raise UsageError(f"too many indices: the array has {len(shape)} dimensions, and {given} were given")
     at = dots[0] if dots else len(parts)
-    whole = (slice(None),) * (len(shape) - given)
-    full = (*parts[:at], *whole, *parts[at + 1 :])
+    full = (*parts[:at], *(slice(None),) * (len(shape) - given), *parts[at + 1 :])
     return tuple(_axis(part, axis, size) for axis, (part, size) in enumerate(zip(full, shape, strict=True)))
 
 
@@ -103,12 +102,6 @@ def memory_bytes(axes: Sequence[Axis], itemsize: int) -> int:
     return math.prod(chosen) * itemsize + 32 * math.prod(chosen[: _inner(axes)])
 
 
-def read_chosen(reader: RangeReader, offset: int, itemsize: int, axes: Sequence[Axis]) -> bulk.U8:
-    """Return the bytes of the chosen elements of an array at an offset, in C order, uint8 [n * itemsize]."""
-    starts, run_bytes = _runs(axes, itemsize)
-    return read_runs(reader, offset + starts, run_bytes).reshape(-1)
-
-
 def _inner(axes: Sequence[Axis]) -> int:
     """Return the first of the axes along which the chosen elements lie behind each other.
 
@@ -120,13 +113,13 @@ def _inner(axes: Sequence[Axis]) -> int:
     return inner - 1 if inner and axes[inner - 1].chosen.step == 1 else inner
 
 
-def _runs(axes: Sequence[Axis], itemsize: int) -> tuple[bulk.I64, int]:
-    """Return where each run of chosen bytes begins, int64 [n], in C order, and how long all of them are."""
+def read_chosen(reader: RangeReader, offset: int, itemsize: int, axes: Sequence[Axis]) -> bulk.U8:
+    """Return the bytes of the chosen elements of an array at an offset, in C order, uint8 [n * itemsize]."""
     inner = _inner(axes)
     chosen = [len(axis.chosen) for axis in axes]
     sizes = [axis.size for axis in axes]
     run = math.prod(chosen[inner:]) * itemsize
-    starts = np.zeros(1, np.int64)
+    starts = np.full(1, offset, np.int64)  # of each run of chosen bytes, in C order
     for at, axis in enumerate(axes):
         stride = math.prod(sizes[at + 1 :]) * itemsize
         if at < inner:
@@ -134,4 +127,4 @@ def _runs(axes: Sequence[Axis], itemsize: int) -> tuple[bulk.I64, int]:
             starts = (starts[:, None] + own).reshape(-1)
         elif axis.chosen:
             starts += axis.chosen.start * stride
-    return starts, run
+    return read_runs(reader, starts, run).reshape(-1)

@@ -339,26 +339,24 @@ def no_vectors(checkpoint: Checkpoint, table: str, count: int, *, bits: bool = F
 
 def _search(checkpoint: Checkpoint, shard: ShardIndex, entry: TableEntry, ordered: I64) -> tuple[I64, I64]:
     """Search a shard for ascending ids; return the number of the id, and the row, of each hit: int64 [n]."""
-    numbers, rows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    nothing = np.empty(0, np.int64), np.empty(0, np.int64)
+    numbers, rows = zip(nothing, *_hits(checkpoint, shard, entry, ordered), strict=True)
+    return np.concatenate(numbers), np.concatenate(rows)
+
+
+def _hits(checkpoint: Checkpoint, shard: ShardIndex, entry: TableEntry, ordered: I64) -> Iterator[tuple[I64, I64]]:
+    """Yield the hits of each block of ids; where ids are row numbers, those of each run, without a search."""
     if not any(run.is_stored for run in entry.ids):
-        return _search_row_numbers(entry, ordered)
+        before = 0
+        for run in entry.ids:
+            count = run.size_bytes // run.encoding.itemsize
+            hits = np.flatnonzero((ordered >= run.first) & (ordered < run.first + count))
+            yield hits, ordered[hits] - run.first + before
+            before += count
+        return
     for first, ids in id_blocks(checkpoint, shard, entry):
         if len(ordered) <= _FEW_IDS:  # comparing with each takes less than a search
             hits = np.flatnonzero(np.isin(ids, ordered))
         else:
             hits = np.flatnonzero(ordered[np.minimum(np.searchsorted(ordered, ids), len(ordered) - 1)] == ids)
-        numbers.append(np.searchsorted(ordered, ids[hits]))
-        rows.append(hits + first)
-    return np.concatenate(numbers), np.concatenate(rows)
-
-
-def _search_row_numbers(entry: TableEntry, ordered: I64) -> tuple[I64, I64]:
-    """Return the same where ids are row numbers, which need no search."""
-    numbers, rows, before = [np.empty(0, np.int64)], [np.empty(0, np.int64)], 0
-    for run in entry.ids:
-        count = run.size_bytes // run.encoding.itemsize
-        hits = np.flatnonzero((ordered >= run.first) & (ordered < run.first + count))
-        numbers.append(hits)
-        rows.append(ordered[hits] - run.first + before)
-        before += count
-    return np.concatenate(numbers), np.concatenate(rows)
+        yield np.searchsorted(ordered, ids[hits]), hits + first

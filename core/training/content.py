@@ -49,7 +49,6 @@ _GROWTH: Final = 8
 _PIECE_BYTES: Final = 16 << 20
 _WORKERS: Final = 2
 """Threads that copy: more are not faster, because the memory is not."""
-_HINT: Final = "partition(dense, tables, ps_num) gives each server what it must save"
 
 Batch: TypeAlias = tuple[Array, Array]
 """Rows of a table: int64 [n] ids and their [n, dim] vectors."""
@@ -72,6 +71,8 @@ class TableBatches:
 
 
 AnyTable: TypeAlias = Table | TableBatches | Batch
+Dense: TypeAlias = Mapping[str, Array]
+Tables: TypeAlias = Mapping[str, AnyTable]
 """What `save` takes for a table; (ids, vectors) alone has the initializer 'uniform'."""
 
 
@@ -89,15 +90,11 @@ class TableContent:
     def __init__(self, info: TableInfo, dtype: DType) -> None:
         self.info = info
         self.dtype = dtype
+        self.row_bytes = info.dim * dtype.itemsize
         self.rows = 0
         self.block_bytes: bulk.I64 = np.zeros(0, np.int64)
         self._order = NO_IDS
         self._ps_num = 1
-
-    @property
-    def row_bytes(self) -> int:
-        """Return the bytes of the vector of a row."""
-        return self.info.dim * self.dtype.itemsize
 
     @property
     def counted(self) -> CountedTable:
@@ -120,8 +117,8 @@ class TableContent:
             sizes.append(int(bulk.varint_lengths(ids).sum(dtype=np.int64)))
             wrong = ids[row_owners(ids, ps_num) != ps_id] if ps_num > 1 else ids[:0]
             if len(wrong):
-                owner = f"belongs to server {row_owners(wrong[:1], ps_num)[0]} of {ps_num}, not {ps_id}"
-                raise UsageError(f"table {self.info.name!r}: id {wrong[0]} {owner}", hint=_HINT)
+                (owner,) = row_owners(wrong[:1], ps_num).tolist()
+                raise _misplaced(f"table {self.info.name!r}: id {wrong[0]}", owner, ps_id, ps_num)
             self._order = self._order.followed_by(order_of(ids))
         self.block_bytes = np.array(sizes, np.int64)
         self._ps_num = ps_num
@@ -193,18 +190,16 @@ class StreamedTable(TableContent):
                 yield self.ids(start, start + count), np.frombuffer(data, np.uint8).reshape(count, self.row_bytes)
             return
         assert callable(self._batches)  # noqa: S101 - else there is a file of values
-        done = 0
+        text = f"table {self.info.name!r}: its batches had other ids when they were taken the second time"
+        done, changed = 0, UsageError(text)
         for ids, values in self._checked(self._batches()):
             expected = self.ids(done, min(done + len(ids), self.rows))
             done += len(ids)
             if not np.array_equal(ids, expected):
-                raise self._changed()
+                raise changed
             yield ids, values
         if done != self.rows:
-            raise self._changed()
-
-    def _changed(self) -> UsageError:
-        return UsageError(f"table {self.info.name!r}: its batches had other ids when they were taken the second time")
+            raise changed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -214,15 +209,8 @@ class ServerContent:
     variables: tuple[DenseContent, ...]
     tables: tuple[TableContent, ...]
 
-    @property
-    def rows(self) -> int:
-        """Return the rows of all tables."""
-        return sum(table.rows for table in self.tables)
 
-
-def check_content(
-    dense: Mapping[str, Array], tables: Mapping[str, AnyTable], ps_id: int, ps_num: int, stack: ExitStack
-) -> ServerContent:
+def check_content(dense: Dense, tables: Tables, ps_id: int, ps_num: int, stack: ExitStack) -> ServerContent:
     """Return what a server saves, checked as every writer checks it; the stack closes temporary files.
 
     Whether an id occurs twice is left to `TableContent.check_unique`, which takes as long as all else. Raises
@@ -236,9 +224,7 @@ def check_content(
     for variable in variables:
         owner = variable_owner(variable.placed.name, ps_num)
         if owner != ps_id:
-            raise UsageError(
-                f"variable {variable.placed.name!r} belongs to server {owner} of {ps_num}, not {ps_id}", hint=_HINT
-            )
+            raise _misplaced(f"variable {variable.placed.name!r}", owner, ps_id, ps_num)
     contents = [
         StreamedTable(name, table, stack) if isinstance(table, TableBatches) else MemoryTable(name, table)
         for name, table in known.items()
@@ -249,6 +235,11 @@ def check_content(
         tuple(sorted(variables, key=lambda each: each.placed.name.encode())),
         tuple(sorted(contents, key=lambda each: each.info.name.encode())),
     )
+
+
+def _misplaced(what: str, owner: int, ps_id: int, ps_num: int) -> UsageError:
+    hint = "partition(dense, tables, ps_num) gives each server what it must save"
+    return UsageError(f"{what} belongs to server {owner} of {ps_num}, not {ps_id}", hint=hint)
 
 
 def known_table(name: str, table: object) -> Table | TableBatches:
@@ -281,9 +272,7 @@ class SnapshotBuffers:
         self._used: dict[tuple[str, str], bulk.U8] = {}
         self._tasks: list[tuple[bulk.U8, bulk.U8]] = []
 
-    def take(
-        self, dense: Mapping[str, Array], tables: Mapping[str, AnyTable]
-    ) -> tuple[dict[str, Array], dict[str, AnyTable]]:
+    def take(self, dense: Dense, tables: Tables) -> tuple[dict[str, Array], dict[str, AnyTable]]:
         """Return copies of all arrays; UsageError for tables in batches, and for what is no array."""
         check_names(dense, tables)
         self._used, self._tasks = {}, []
@@ -339,7 +328,7 @@ class ServerPart:
         return describe("ServerPart", "", counted(len(self.dense), "variable"), counted(len(self.tables), "table"))
 
 
-def partition(dense: Mapping[str, Array], tables: Mapping[str, AnyTable], ps_num: int) -> tuple[ServerPart, ...]:
+def partition(dense: Dense, tables: Tables, ps_num: int) -> tuple[ServerPart, ...]:
     """Return the part of each of `ps_num` servers, for those who have the whole model; parts[i] is that of ps_id i.
 
     Variables are the arrays themselves. The rows of a table in memory are copied once, grouped by their server, and the

@@ -8,13 +8,11 @@ AllReduce has one shard, which any one worker saves (`ps_num=1`).
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any, Final, Self
 
-from edl_ckpt.core.base.arrays import Array
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NoSpaceError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.numbers import whole_number
@@ -30,7 +28,7 @@ from edl_ckpt.core.sources.elasticdl.target import VersionLayout, check_ps_num, 
 from edl_ckpt.core.state.shard_note import ShardNote
 from edl_ckpt.core.storage import Location, LocationLike, Store, open_store
 from edl_ckpt.core.training.background import PendingSave, SavedShard
-from edl_ckpt.core.training.content import AnyTable, ServerContent, SnapshotBuffers, check_content
+from edl_ckpt.core.training.content import Dense, ServerContent, SnapshotBuffers, Tables, check_content
 from edl_ckpt.core.training.server import ShardServer, seal_if_whole
 from edl_ckpt.core.training.shard_writer import lay_out, write_shard
 
@@ -109,7 +107,7 @@ class CheckpointSaver:
         """
         return self.checkpoint_steps > 0 and whole_number("version", version) % self.checkpoint_steps == 0
 
-    def save(self, version: int, dense: Mapping[str, Array], tables: Mapping[str, AnyTable]) -> SavedShard:
+    def save(self, version: int, dense: Dense, tables: Tables) -> SavedShard:
         """Save this server's shard of a version, and return when it is visible and safe on the storage.
 
         `dense` and `tables` are what this server owns; `partition` cuts a whole model. Tables are `Table`, (ids,
@@ -128,9 +126,7 @@ class CheckpointSaver:
         saved = self._save(_version(version), dense, tables)
         return replace(saved, blocked_seconds=time.perf_counter() - begin)
 
-    def save_async(
-        self, version: int, dense: Mapping[str, Array], tables: Mapping[str, AnyTable], *, copy: bool = True
-    ) -> PendingSave:
+    def save_async(self, version: int, dense: Dense, tables: Tables, *, copy: bool = True) -> PendingSave:
         """Take a snapshot and save it in the background, as `save` does; return as soon as the snapshot is taken.
 
         At most one save is under way: this waits for the one before it. The snapshot is a copy, in memory that the next
@@ -185,7 +181,7 @@ class CheckpointSaver:
         if pending.unseen_error is not None:
             pending.result()
 
-    def _save(self, number: int, dense: Mapping[str, Array], tables: Mapping[str, AnyTable]) -> SavedShard:
+    def _save(self, number: int, dense: Dense, tables: Tables) -> SavedShard:
         begin = time.perf_counter()
         with ExitStack() as stack:
             content = check_content(dense, tables, self.ps_id, self.ps_num, stack)
@@ -202,18 +198,10 @@ class CheckpointSaver:
                     freed += self._make_room(error)
         sealing = seal_if_whole(self._server, place, (published.note, note))
         self._last = place, sealing.complete
-        return SavedShard(
-            number,
-            place.path,
-            size_bytes,
-            len(content.variables),
-            content.rows,
-            time.perf_counter() - begin,
-            published.replaced,
-            sealing.complete,
-            sealing.sealed,
-            freed + self._retain(place, leftovers=sealing.complete, by_policy=sealing.by_us),
-        )
+        content_counts = len(content.variables), sum(table.rows for table in content.tables)
+        facts = *content_counts, time.perf_counter() - begin, published.replaced, sealing.complete, sealing.sealed
+        removed = freed + self._retain(place, leftovers=sealing.complete, by_policy=sealing.by_us)
+        return SavedShard(number, place.path, size_bytes, *facts, removed)
 
     def _write(self, place: ShardPlace, content: ServerContent, layout: VersionLayout) -> tuple[SavedPlace, ShardNote]:
         """Write a shard and make it visible; return the note on it."""

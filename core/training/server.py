@@ -155,6 +155,5 @@ def _seal_all(place: ShardPlace, own: tuple[NoteName, ShardNote]) -> Sealing:
 
 
 def _write_seal(store: Store, version: Version, own: tuple[NoteName, ShardNote] | None = None) -> None:
-    seal = seal_from_notes(store, version, own=own)
-    write_proved(store, seal_file(version.version), seal_bytes(seal))
+    write_proved(store, seal_file(version.version), seal_bytes(seal_from_notes(store, version, own=own)))
     remove_notes(store, version.version)

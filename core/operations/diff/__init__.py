@@ -53,7 +53,7 @@ def diff_versions(
     read the versions, and have such files; measures may then differ in their last digits. With `rows`, this process
     compares the tables.
     """
-    a, b, options = as_version(a), as_version(b), RowOptions(tolerance, top, rows)
+    a, b, options = as_version(a), as_version(b), RowOptions(tolerance, top, rows, part_bytes)
     job = job_of(executor, [a, b], workers=workers, reporter=reporter)
     with open_checkpoint(a) as one, open_checkpoint(b) as opened:
         two = opened if names is None else paired(one, opened, names)
@@ -63,15 +63,14 @@ def diff_versions(
         variables = sorted({*one.variable_names, *two.variable_names})
         sizes = {v.name: v.size_bytes for each in both for shard in each.shards for v in shard.variables}
         changed = [name for name in variables if first.variables.get(name) != second.variables.get(name)]
-        total = sum(sizes[name] for name in changed)
-        limit = max(job.executor.task_bytes(total), _LEAST_TASK_BYTES)
+        limit = max(job.executor.task_bytes(sum(sizes[name] for name in changed)), _LEAST_TASK_BYTES)
         some = together(((name, sizes[name]) for name in changed), limit, most=_VARIABLES_AT_ONCE)
         work = FunctionWork(BothValue.of(both), partial(_diff_variables, options=options))
         with job.silent().run(work, both, some) as results:
             found = {each.name: each for diffs in results for each in diffs}
         dense = tuple(found.get(name) or DenseDiff(name, "equal", 0.0, 0.0, 0.0) for name in variables)
         same = {name for name, digest in first.tables.items() if second.tables.get(name) == digest}
-        tables = diff_tables(both, same, options, job, part_bytes=part_bytes)
+        tables = diff_tables(both, same, options, job)
         one.check_unchanged()
         two.check_unchanged()
     equal = all(v.status == "equal" for v in dense) and all(t.status == "equal" for t in tables)

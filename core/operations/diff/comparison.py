@@ -104,6 +104,7 @@ class RowOptions:
     tolerance: float
     top: int
     rows: bool
+    part_bytes: int
 
 
 @dataclass(slots=True)
@@ -182,22 +183,13 @@ class TableComparison:
 
     def result(self, name: str, what: str) -> TableDiff:
         """Return the counted differences as a result; `what` changed besides the rows."""
-        same = not (self.added or self.removed or self.changed or what)
-        return TableDiff(
-            name,
-            "equal" if same else "changed",
-            self.added,
-            self.removed,
-            self.changed,
-            self.unchanged,
-            self.sums.max_abs if self.comparable else None,
-            self.sums.l2 if self.comparable else None,
-            self.sums.relative if self.comparable else None,
-            tuple(self.top),
-            tuple(self.histogram.tolist()),
-            what,
-            tuple(sorted(self.rows, key=lambda row: row[0])),
-        )
+        status = "changed" if self.added or self.removed or self.changed or what else "equal"
+        counts = self.added, self.removed, self.changed, self.unchanged
+        measures: tuple[float | None, float | None, float | None] = None, None, None
+        if self.comparable:
+            measures = self.sums.max_abs, self.sums.l2, self.sums.relative
+        rows = tuple(sorted(self.rows, key=lambda row: row[0]))
+        return TableDiff(name, status, *counts, *measures, tuple(self.top), tuple(self.histogram.tolist()), what, rows)
 
 
 Places = npt.NDArray[np.intp] | slice

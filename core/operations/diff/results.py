@@ -78,31 +78,22 @@ class DiffResult:
     fingerprint_b: str
 
     def __repr__(self) -> str:
-        return describe(
-            "DiffResult",
-            f"{escaped(self.a)} and {escaped(self.b)}",
-            "equal" if self.equal else "different",
-            counted(len(self.variables), "variable"),
-            counted(len(self.tables), "table"),
-        )
+        content = counted(len(self.variables), "variable"), counted(len(self.tables), "table")
+        return describe("DiffResult", f"{escaped(self.a)} and {escaped(self.b)}", self._state, *content)
+
+    @property
+    def _state(self) -> str:
+        return "equal" if self.equal else "different"
 
     def _repr_html_(self) -> str:
         """Return what differs first."""
         tables = sorted(self.tables, key=lambda t: t.status == "equal")
         variables = sorted(self.variables, key=lambda v: v.status == "equal")
         counts = ("added", "removed", "changed", "unchanged")
-        shown = (
-            table(
-                ("table", "status", *counts, "largest", "relative", "other changes"),
-                ((t.name, t.status, *(getattr(t, c) for c in counts), t.max_abs, t.relative, t.what) for t in tables),
-                len(tables),
-                "table",
-            ),
-            table(
-                ("variable", "status", "largest", "relative", "cosine", "other changes"),
-                ((v.name, v.status, v.max_abs, v.relative, v.cosine, v.what) for v in variables),
-                len(variables),
-                "variable",
-            ),
-        )
-        return card("DiffResult", f"{self.a} and {self.b}", ("equal" if self.equal else "different",), shown)
+        columns = ("table", "status", *counts, "largest", "relative", "other changes")
+        rows = ((t.name, t.status, *(getattr(t, c) for c in counts), t.max_abs, t.relative, t.what) for t in tables)
+        dense_columns = ("variable", "status", "largest", "relative", "cosine", "other changes")
+        dense_rows = ((v.name, v.status, v.max_abs, v.relative, v.cosine, v.what) for v in variables)
+        shown = [table(columns, rows, len(tables), "table")]
+        shown.append(table(dense_columns, dense_rows, len(variables), "variable"))
+        return card("DiffResult", f"{self.a} and {self.b}", (self._state,), shown)

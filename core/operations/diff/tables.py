@@ -98,7 +98,7 @@ class _Rows(NamedTuple):
 
 
 def _diff_rows(
-    both: BothOpened, task: _Rows, advance: Advance, *, options: RowOptions, part_bytes: int, workers: int
+    both: BothOpened, task: _Rows, advance: Advance, *, options: RowOptions, workers: int
 ) -> TableComparison | None:
     """Return the changes of rows; None where rows are misplaced, for then their counterparts may be in other shards."""
     some = [_shards_of(checkpoint, *task) for checkpoint in both]
@@ -106,7 +106,7 @@ def _diff_rows(
         return None
     job = Job.here(workers, reporter=Counted(advance))
     first, second = (_Side(checkpoint, task.table, job) for checkpoint in some)
-    return _compare_large(first, second, options, part_bytes)
+    return _compare_large(first, second, options)
 
 
 def _shards_of(checkpoint: Checkpoint, name: str, remainder: int = 0, modulus: int = 1) -> Checkpoint:
@@ -124,9 +124,7 @@ def _is_placed(checkpoint: Checkpoint) -> bool:
     return not any(len(misplaced(Placement.MOD, ids, file.ps_num, file.ps_id)) for file, ids in pieces)
 
 
-def diff_tables(
-    both: BothOpened, same: Collection[str], options: RowOptions, job: Job, *, part_bytes: int
-) -> tuple[TableDiff, ...]:
+def diff_tables(both: BothOpened, same: Collection[str], options: RowOptions, job: Job) -> tuple[TableDiff, ...]:
     """Return the changes of all tables, by name; those that are the `same` are not read."""
     one, two = both
     names = sorted({*one.table_names, *two.table_names})
@@ -137,8 +135,7 @@ def diff_tables(
     rows = {name: _row_count(one, name) for name in same}
     found = {n: TableDiff(n, "equal", unchanged=k, max_abs=0.0, l2=0.0, relative=0.0) for n, k in rows.items()}
     common = [name for name in sizes if one.has_table(name) and two.has_table(name)]
-    most = min(SMALL_BYTES, part_bytes)
-    small = [name for name in common if sizes[name] <= most]
+    small = [name for name in common if sizes[name] <= min(SMALL_BYTES, options.part_bytes)]
     some = together(((name, sizes[name]) for name in small), SMALL_BYTES, most=_TOGETHER)
     with job.run(FunctionWork(BothValue.of(both), partial(_diff_small, options=options)), both, some) as results:
         found |= {result.name: result for done in results for result in done}
@@ -146,28 +143,25 @@ def diff_tables(
     modulus = math.gcd(one.version.ps_num or 1, two.version.ps_num or 1) if job.executor.is_cluster else 1
     tasks = [_Rows(name, remainder, modulus) for name in large for remainder in range(modulus)]
     largest = max((sizes[name] // modulus for name in large), default=0)
-    job.executor.check_temporary(largest if largest > part_bytes else 0, len(tasks))
-    totals = _compare_rows(both, tasks, options, job, part_bytes)
+    job.executor.check_temporary(largest if largest > options.part_bytes else 0, len(tasks))
+    totals = _compare_rows(both, tasks, options, job)
     misplaced = [_Rows(name) for name, total in totals.items() if total is None]
-    totals |= _compare_rows(both, misplaced, options, Job.here(job.workers, reporter=job.reporter), part_bytes)
+    totals |= _compare_rows(both, misplaced, options, Job.here(job.workers, reporter=job.reporter))
     found |= {name: total.result(name, _table_changes(*both, name)) for name, total in totals.items() if total}
     for name in sizes.keys() - found.keys():
         first, second = (_Side(_shards_of(checkpoint, name), name, job) for checkpoint in both)
-        total = _compare_large(first, second, options, part_bytes)
+        total = _compare_large(first, second, options)
         status = "removed" if one.has_table(name) else "added"
         found[name] = TableDiff(name, status, total.added, total.removed, rows=tuple(total.rows))
     return tuple(found[name] for name in names)
 
 
 def _compare_rows(
-    both: BothOpened, tasks: Sequence[_Rows], options: RowOptions, job: Job, part_bytes: int
+    both: BothOpened, tasks: Sequence[_Rows], options: RowOptions, job: Job
 ) -> dict[str, TableComparison | None]:
     """Return the changes of the rows of large tables; None for a table where rows of some task are misplaced."""
     totals: dict[str, TableComparison | None] = {task.table: TableComparison(options) for task in tasks}
-    workers = job.executor.task_threads
-    work = FunctionWork(
-        BothValue.of(both), partial(_diff_rows, options=options, part_bytes=part_bytes, workers=workers)
-    )
+    work = FunctionWork(BothValue.of(both), partial(_diff_rows, options=options, workers=job.executor.task_threads))
     with job.run(work, both, tasks, in_turn=True) as results:
         for task, part in zip(tasks, results, strict=True):
             total = totals[task.table]
@@ -245,7 +239,7 @@ class _Among:
         return found
 
 
-def _compare_large(first: _Side, second: _Side, options: RowOptions, part_bytes: int) -> TableComparison:
+def _compare_large(first: _Side, second: _Side, options: RowOptions) -> TableComparison:
     total = TableComparison(options)
     if not first.rows or not second.rows:
         total.removed, total.added = first.rows, second.rows
@@ -255,7 +249,7 @@ def _compare_large(first: _Side, second: _Side, options: RowOptions, part_bytes:
         return total
     among = _counterparts(first, second, options), _counterparts(second, first, options)
     sizes = [_table_bytes(side.checkpoint, side.name) + 8 * side.rows for side in (first, second)]
-    parts = parts_needed(min(sizes) if any(among) else max(sizes), part_bytes)
+    parts = parts_needed(min(sizes) if any(among) else max(sizes), options.part_bytes)
     with first.cut(parts, among[0]) as left, second.cut(parts, among[1]) as right:
         total.removed += first.rows - left.rows
         total.added += second.rows - right.rows

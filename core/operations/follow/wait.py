@@ -211,11 +211,6 @@ def _pending(
     listing: Listing | None, taken: Mapping[int, tuple[ShardFile, ...]], after: int | None, *, replaced: bool
 ) -> list[Version]:
     """Return the complete versions of a listing that were not yielded, by number."""
-    return [
-        version
-        for version in (listing.versions if listing else ())
-        if version.state is State.COMPLETE
-        and not version.replaced_by
-        and (after is None or version.version > after)
-        and (version.version not in taken or (replaced and taken[version.version] != version.shards))
-    ]
+    wanted = [v for v in (listing.versions if listing else ()) if v.state is State.COMPLETE and not v.replaced_by]
+    later = [v for v in wanted if after is None or v.version > after]
+    return [v for v in later if v.version not in taken or (replaced and taken[v.version] != v.shards)]

@@ -140,10 +140,6 @@ class LocationReport:
         return tuple((opened.version.ref, finding) for opened in self.opened for finding in opened.findings)
 
     def __repr__(self) -> str:
-        return describe(
-            "LocationReport",
-            escaped(self.location.url),
-            counted(self.total_versions, "version"),
-            size(self.size_bytes),
-            counted(len(self.findings), "finding") if self.findings else "",
-        )
+        versions = counted(self.total_versions, "version")
+        findings = counted(len(self.findings), "finding") if self.findings else ""
+        return describe("LocationReport", escaped(self.location.url), versions, size(self.size_bytes), findings)

@@ -15,14 +15,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from typing import BinaryIO, Final, cast
 
-from edl_ckpt.core.base.errors import (
-    CorruptError,
-    EdlCkptError,
-    IncompleteError,
-    NotFoundError,
-    RefusedError,
-    UsageError,
-)
+from edl_ckpt.core.base.errors import EdlCkptError, IncompleteError, NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.parallel import default_workers
@@ -40,8 +33,8 @@ from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.operations.verify.check import verify_version
 from edl_ckpt.core.proof.sealing import check_chunks
 from edl_ckpt.core.proof.trust import check_trust
-from edl_ckpt.core.reading.reader import Checkpoint as Reader
-from edl_ckpt.core.reading.reader import open_checkpoint
+from edl_ckpt.core.reading.readable import PASSED_OVER
+from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.sources.elasticdl.target import check_texts
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import Location, LocationLike
@@ -247,7 +240,7 @@ class FileSystemCheckpoint(ElasticCheckpoint):
 class _VariableStream(RangeStream):
     """The bytes of a dense variable as a stream; it owns the open checkpoint."""
 
-    def __init__(self, checkpoint: Reader, key: str) -> None:
+    def __init__(self, checkpoint: Checkpoint, key: str) -> None:
         name = f"{VARIABLE_PREFIX}{key}"
         if name not in checkpoint:
             hint = meant(key, _keys_of(checkpoint), "streams")
@@ -266,7 +259,7 @@ class _VariableStream(RangeStream):
                 super().close()
 
 
-def _keys_of(checkpoint: Reader) -> set[str]:
+def _keys_of(checkpoint: Checkpoint) -> set[str]:
     names = checkpoint.variable_names
     return {name.removeprefix(VARIABLE_PREFIX) for name in names if name.startswith(VARIABLE_PREFIX)}
 
@@ -276,7 +269,7 @@ def _keys(version: Version) -> set[str]:
     try:
         with open_checkpoint(version) as checkpoint:
             return _keys_of(checkpoint)
-    except (CorruptError, IncompleteError, NotFoundError):
+    except PASSED_OVER:
         return set()
 
 
@@ -294,10 +287,9 @@ def _fault(version: Version) -> str | None:
             seal = check_trust(version).seal
             if seal is not None:
                 readers = {base_name(shard.file.path): checkpoint.reader(shard) for shard in checkpoint.shards}
-                workers = default_workers(remote=checkpoint.is_far)
-                found = next(check_chunks(seal, readers, workers=workers), None)
+                found = next(check_chunks(seal, readers, workers=default_workers(remote=checkpoint.is_far)), None)
                 return found and f"bytes {found.chunk.start} to {found.chunk.end} differ from its seal"
-    except (CorruptError, IncompleteError, NotFoundError) as error:
+    except PASSED_OVER as error:
         return str(error)
     result = verify_version(version, level="deep", beside=False)  # a copy by other tools has no seal
     return next((finding.message for finding in result.findings if finding.severity == "error"), None)

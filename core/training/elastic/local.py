@@ -250,11 +250,6 @@ class LocalCoordinator(Coordinator):
             self._listener.close()
             self._listener = None
 
-    def _forget(self) -> None:
-        """Close what a forked child has got copies of: they would keep a killed parent alive for the others."""
-        self._close_sockets()
-        self._registry.forget()
-
     def _check_time(self, deadline: float) -> None:
         if time.monotonic() > deadline:
             raise UnavailableError(
@@ -376,8 +371,10 @@ _OPEN: Final[weakref.WeakSet[LocalCoordinator]] = weakref.WeakSet()
 
 
 def _forget_all() -> None:
+    """Close what a forked child has got copies of: they would keep a killed parent alive for the others."""
     for each in list(_OPEN):
-        each._forget()  # noqa: SLF001 - of this module
+        each._close_sockets()  # noqa: SLF001 - of this module
+        each._registry.forget()  # noqa: SLF001
 
 
 os.register_at_fork(after_in_child=_forget_all)

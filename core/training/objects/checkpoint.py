@@ -185,17 +185,17 @@ class ObjectCheckpoint(Trackable):
         counter = self.save_counter
         if ref is None:
             return NothingRestored()
-        checkpoint = open_ref(ref)
+        checkpoint, restoration = open_ref(ref), None
         try:
             restoration = Restoration(checkpoint, skip_mismatch=skip_mismatch)
+            match = restoration.values.names.match(self, ())
+            match.nodes.append((self._own.root, ()))
+            restoration.restore_now(match)
         except BaseException:
+            if restoration is not None:
+                restoration.usage.expect_partial = True
+                restoration.end()
             checkpoint.close()
-            raise
-        try:
-            restoration.begin(self, self._own.root)
-        except BaseException:
-            restoration.usage.expect_partial = True
-            restoration.end()
             raise
         if (SAVE_COUNTER,) not in restoration.values.names.paths:
             counter.assign(checkpoint.version.version)
@@ -211,10 +211,8 @@ def _sorted_out(leaves: Any) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Tab
     tables: dict[str, Table] = {}
     for path, value in leaves.items():
         name = path_name(path)
-        if isinstance(value, Table):
-            tables[name] = value
-        elif isinstance(value, EmbeddingTable):
-            tables[name] = value.to_table()
+        if isinstance(value, Table | EmbeddingTable):
+            tables[name] = Table(value.ids, value.vectors, value.initializer)
         elif is_stateful(value):
             variables |= state_of(value, name)
         else:

@@ -8,7 +8,6 @@ start from any of the names. TensorFlow saves the same in `_CHECKPOINTABLE_OBJEC
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -95,18 +94,15 @@ class SavedPaths:
 
     def match(self, node: object, path: Path) -> Match:
         """Return what a node and all below it share with the checkpoint, when the node is at a path of that."""
-        found = Match()
+        found = Match(nodes=[(node, path)])
         seen = {(id(node), path)}
-        queue = deque([(node, path)])
-        while queue:
-            node, path = queue.popleft()
-            found.nodes.append((node, path))
+        for node, path in found.nodes:  # noqa: PLR1704 - the list grows meanwhile
             for child in children_of(node):
                 if isinstance(child.name, str):
                     below = self.look(child, path, found)
                     if below is not None and (id(child.value), below) not in seen:
                         seen.add((id(child.value), below))
-                        queue.append((child.value, below))
+                        found.nodes.append((child.value, below))
         return found
 
     def look(self, child: Child, path: Path, found: Match) -> Path | None:
@@ -136,15 +132,11 @@ def leaves_of(root: object) -> Iterator[tuple[Path, Any]]:
 def _edges_below(root: object) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...], Any]]:
     """Yield each edge below a root, breadth first, with the first edge that led to its object, and the object."""
     firsts: dict[int, tuple[Any, ...]] = {id(root): ()}
-    alive: list[object] = [root]  # no identity is used twice
-    queue = deque[tuple[tuple[Any, ...], object]]([((), root)])
-    while queue:
-        path, node = queue.popleft()
-        for child in children_of(node):
+    reached: list[tuple[tuple[Any, ...], object]] = [((), root)]  # it grows, and no identity is used twice
+    for path, node in reached:
+        for child in () if path and is_leaf(node) else children_of(node):
             edge = (*path, child.name)
             first = firsts.setdefault(id(child.value), edge)
             yield edge, first, child.value
             if first is edge:
-                alive.append(child.value)
-                if not is_leaf(child.value):
-                    queue.append((edge, child.value))
+                reached.append((edge, child.value))

@@ -14,37 +14,24 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Final
 
-from edl_ckpt.core.base.errors import (
-    CorruptError,
-    EdlCkptError,
-    IncompleteError,
-    LockedError,
-    NotFoundError,
-    RefusedError,
-    ReplacedError,
-    UsageError,
-)
+from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError, RefusedError, ReplacedError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.numbers import whole_number
-from edl_ckpt.core.base.words import abridged
 from edl_ckpt.core.catalog.listing import GRACE_SECONDS, list_versions
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.prune.execute import prune
 from edl_ckpt.core.operations.prune.guards import NO_EXCEPTIONS, Guards, find_unreadable, guard_reasons
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
-from edl_ckpt.core.reading.readable import newest_readable
+from edl_ckpt.core.reading.readable import PASSED_OVER, newest_readable, none_readable
 from edl_ckpt.core.sources.elasticdl.target import check_version
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.managed import Managed, read_managed, write_managed
 from edl_ckpt.core.storage import Location, LocationLike, open_store
 from edl_ckpt.core.training.objects.checkpoint import ObjectCheckpoint, VersionRef
 
-_PASSED_OVER: Final = (CorruptError, IncompleteError, NotFoundError)
-"""Why a version is passed over for an older one: what it contains cannot be read."""
 _LOOKS: Final = 3
 """How often a location is looked at whose versions are replaced meanwhile."""
-_REASONS: Final = 20
 
 
 def sweep_saved(managed: Managed, max_to_keep: int | None, every_seconds: float | None) -> tuple[Managed, list[int]]:
@@ -144,8 +131,7 @@ class CheckpointManager:
         self._make_room(number)
         self._note(lambda managed: _with(managed, number))  # first, or a job that dies now would never delete it
         try:
-            settings = {"ps_num": self.ps_num, "layout": self.layout, **self._waiting}
-            ref = self.checkpoint.save(self._location, number, **settings)
+            ref = self.checkpoint.save(self._location, number, ps_num=self.ps_num, layout=self.layout, **self._waiting)
         except BaseException:
             with suppress(EdlCkptError):
                 self._note(lambda managed: _without(managed, {number}))
@@ -180,7 +166,7 @@ class CheckpointManager:
                 break
             try:
                 self.checkpoint.restore(version)
-            except _PASSED_OVER as error:
+            except PASSED_OVER as error:
                 faults[version.ref] = str(error)
                 ordered = ordered[: ordered.index(version)]
                 continue
@@ -190,8 +176,7 @@ class CheckpointManager:
                 self.last_checkpoint_step = whole_number("the step counter", self.step_counter)
             return VersionRef.of(self._location, version.version)
         if faults:
-            reasons = abridged((f"{ref}: {fault}" for ref, fault in faults.items()), _REASONS)
-            raise IncompleteError(f"no version can be read: {reasons}", path=self._location.url)
+            raise none_readable((f"{ref}: {fault}" for ref, fault in faults.items()), self._location.url)
         if self.init_fn is not None:
             self.init_fn()
         return None
@@ -213,10 +198,8 @@ class CheckpointManager:
         if managed is None:
             return Managed({}, None, self._born)
         if now < managed.last_preserved:  # the clock went back: later versions are to be preserved, too
-            behind = managed.last_preserved - now
-            self.reporter.warn(
-                f"{self._location}: the clock is {behind:.0f} s behind the last version that was preserved"
-            )
+            behind = f"{managed.last_preserved - now:.0f} s behind the last version that was preserved"
+            self.reporter.warn(f"{self._location}: the clock is {behind}")
             managed = replace(managed, last_preserved=now)
         return replace(managed, saved={n: min(moment, now) for n, moment in managed.saved.items()})
 
@@ -225,21 +208,17 @@ class CheckpointManager:
         versions, managed = self._look()
         old = [version for version in versions if version.version == number]
         if old and number not in managed.saved:
-            raise RefusedError(
-                f"version {number} is there already, and no manager saved it",
-                path=self._location.url,
-                hint="nothing was changed; restore it to go on with it, or give another checkpoint_number",
-            )
+            raise self._taken(number, "no manager saved it", "nothing was changed; restore it to go on with it")
         if old:
             try:
                 self._prune([number])
             except RefusedError as error:
-                raise RefusedError(
-                    f"version {number} is there already, and {error.message}",
-                    path=self._location.url,
-                    hint="go on from it with restore_or_initialize(), or give another checkpoint_number",
-                ) from None
+                raise self._taken(number, error.message, "go on from it with restore_or_initialize()") from None
             self.reporter.warn(f"{old[0].ref}: was there already, and is replaced")
+
+    def _taken(self, number: int, why: str, hint: str) -> RefusedError:
+        hint = f"{hint}, or give another checkpoint_number"
+        return RefusedError(f"version {number} is there already, and {why}", path=self._location.url, hint=hint)
 
     def _note(self, change: Callable[[Managed], Managed]) -> None:
         """Change what managers remember, under the lock."""

@@ -89,12 +89,6 @@ class Restoration:
         """Say whether nothing waits any more."""
         return not self.end.alive
 
-    def begin(self, *roots: object) -> None:
-        """Restore all that is there below the first root, and wait for additions to it and to the others."""
-        match = self.values.names.match(roots[0], ())
-        match.nodes += [(root, ()) for root in roots[1:]]
-        self.restore_now(match)
-
     def restore_now(self, match: Match) -> None:
         """Restore what an earlier match has not, and wait for additions to its nodes."""
         self._restore([pair for pair in match.pairs if pair.edge not in self._done])
@@ -159,12 +153,8 @@ class Restoration:
             else:
                 found[pair.edge] = f"{path_name(pair.edge)}: {here} in the program, {there} in the checkpoint"
         if found and not self._skip_mismatch:
-            raise MismatchError(
-                f"{counted(len(found), 'value')} cannot be restored; nothing was changed"
-                + "".join(f"\n  {text}" for text in found.values()),
-                path=self.ref,
-                hint="skip_mismatch=True restores the others",
-            )
+            what = f"{counted(len(found), 'value')} cannot be restored; nothing was changed"
+            raise _mismatch(what, found.values(), self.ref, "skip_mismatch=True restores the others")
         self.mismatches |= found
         return good
 
@@ -246,11 +236,12 @@ class LoadStatus:
 
     def _raise(self, problems: Sequence[str]) -> None:
         if problems:
-            raise MismatchError(
-                f"the checkpoint and the program differ in {counted(len(problems), 'value')}"
-                + "".join(f"\n  {text}" for text in problems),
-                path=self._restoration.ref,
-            )
+            what = f"the checkpoint and the program differ in {counted(len(problems), 'value')}"
+            raise _mismatch(what, problems, self._restoration.ref)
+
+
+def _mismatch(what: str, problems: Iterable[str], ref: str, hint: str | None = None) -> MismatchError:
+    return MismatchError("\n  ".join([what, *problems]), path=ref, hint=hint)
 
 
 class NothingRestored(LoadStatus):

@@ -124,8 +124,8 @@ def attributes_of(node: Any) -> Iterator[Child]:
     """Yield the attributes of an object as edges, those in `__slots__` too."""
     names = [*getattr(node, "__dict__", ()), *(name for name in _slots_of(type(node)) if hasattr(node, name))]
     for name in dict.fromkeys(names):
-        put = functools.partial(object.__setattr__, node, name)  # without the notice of `Trackable`
-        yield Child(name, getattr(node, name), put)
+        # without the notice of `Trackable`
+        yield Child(name, getattr(node, name), functools.partial(object.__setattr__, node, name))
 
 
 def _slots_of(kind: type) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,8 +44,7 @@ def shape_of(value: Any, name: str) -> Shape | None:
         vectors = as_array(value.vectors, f"the vectors of {name}")
         return Shape(vectors.shape[1:] or (0,), dtype_name(vectors), is_table=True)
     if is_of(value, "torch", "tensorflow", "keras"):  # they say it without a copy
-        dtype = str(getattr(value.dtype, "name", value.dtype)).removeprefix("torch.")
-        return Shape(tuple(value.shape), dtype)
+        return Shape(tuple(value.shape), str(getattr(value.dtype, "name", value.dtype)).removeprefix("torch."))
     array = as_array(value, name)
     return Shape(array.shape, dtype_name(array))
 
@@ -61,18 +60,12 @@ class SavedValues:
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
-        self._dense: dict[Path, str] = {}
-        self._tables: dict[Path, str] = {}
         aliases: Mapping[Path, Path] = {}
         dense = set(checkpoint.variable_names)
         if ALIASES in dense:
             dense.remove(ALIASES)
             aliases = parse_aliases(checkpoint.variable(ALIASES), checkpoint.version.ref)
-        # Names that we would write come first: of those of others, two names may be read as one path.
-        for name in sorted(sorted(dense), key=_is_foreign):
-            self._dense.setdefault(parse_name(name), name)
-        for name in sorted(checkpoint.table_names, key=_is_foreign):
-            self._tables.setdefault(parse_name(name), name)
+        self._dense, self._tables = _by_path(dense), _by_path(checkpoint.table_names)
         self.names = SavedPaths(frozenset(self._dense) | frozenset(self._tables), aliases)
         self.shapes = {path: self._shape(path) for path in self.names.paths}
 
@@ -118,8 +111,10 @@ class SavedValues:
         return Table(ids, vectors, view.initializer or "uniform")
 
 
-def _is_foreign(name: str) -> bool:
-    return path_name(parse_name(name)) != name
+def _by_path(names: Iterable[str]) -> dict[Path, str]:
+    """Return names by what they are read as: of several, the one that we would write, else the first."""
+    ours_last = sorted(sorted(names, reverse=True), key=lambda name: path_name(parse_name(name)) == name)
+    return {parse_name(name): name for name in ours_last}
 
 
 def _memory_of(value: object) -> npt.NDArray[Any] | None:

@@ -20,6 +20,11 @@ from edl_ckpt.core.operations.save import Table
 _SHOWN: Final = 10
 
 
+def _of_the_array(name: str) -> Any:
+    """Return the method of a variable that is that of its array."""
+    return lambda variable, *args: getattr(variable._array, name)(*args)  # noqa: SLF001 - of this module
+
+
 class Variable(NDArrayOperatorsMixin):
     """A number or an array that can be changed in place, as `tf.Variable`; numpy's functions and operators take it.
 
@@ -84,26 +89,9 @@ class Variable(NDArrayOperatorsMixin):
         result = getattr(ufunc, method)(*map(_array_of, inputs), **options)
         return out[0] if len(out) == 1 else result
 
-    def __getitem__(self, key: Any) -> Any:
-        return self._array[key]
-
-    def __setitem__(self, key: Any, value: object) -> None:
-        self._array[key] = value
-
-    def __len__(self) -> int:
-        return len(self._array)
-
-    def __bool__(self) -> bool:
-        return bool(self._array)
-
-    def __int__(self) -> int:
-        return int(self._array)
-
-    def __index__(self) -> int:
-        return self._array.__index__()
-
-    def __float__(self) -> float:
-        return float(self._array)
+    __getitem__, __setitem__, __len__, __bool__, __int__, __index__, __float__ = (
+        _of_the_array(f"__{name}__") for name in ("getitem", "setitem", "len", "bool", "int", "index", "float")
+    )
 
     def __repr__(self) -> str:
         value = self._array.tolist() if self._array.size <= _SHOWN else "..."
@@ -132,10 +120,6 @@ class EmbeddingTable:
         self.ids, self.vectors = as_array(table.ids, "the ids"), as_array(table.vectors, "the vectors")
         self.initializer = table.initializer
         return self
-
-    def to_table(self) -> Table:
-        """Return the rows as they are now."""
-        return Table(self.ids, self.vectors, self.initializer)
 
     def __len__(self) -> int:
         return len(self.ids)

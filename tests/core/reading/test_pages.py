@@ -13,7 +13,7 @@ from builders import message, table_shard
 from checkpoints import save_mixed, save_varied, stored_rows
 from edl_ckpt.core import CorruptError, Progress, Table, open_checkpoint, save_checkpoint
 from edl_ckpt.core.base.errors import NameNotFoundError
-from edl_ckpt.core.reading.pages import TablePages, page_elements
+from edl_ckpt.core.reading.pages import TablePages
 from places import GOLDEN
 
 PLACES = [path for kind in ("current", "legacy") for path in sorted((GOLDEN / kind).iterdir()) if path.is_dir()]
@@ -128,10 +128,10 @@ def test_elements_of_a_variable(tmp_path: Path) -> None:
             flat: Any = checkpoint[name].reshape(-1)
             before = checkpoint.bytes_read
             for first, count in ((0, 2), (1, 99), (len(flat), 5), (0, 0)):
-                assert page_elements(checkpoint, name, first, count).tolist() == flat[first : first + count].tolist()
+                assert checkpoint.elements(name, first, count).tolist() == flat[first : first + count].tolist()
             assert checkpoint.bytes_read - before <= 8 * (2 + len(flat))
         with pytest.raises(NameNotFoundError):
-            page_elements(checkpoint, "nothing", 0, 1)
+            checkpoint.elements("nothing", 0, 1)
         with pytest.raises(KeyError):
             TablePages(checkpoint, "nothing")
 
