@@ -239,7 +239,7 @@ def _metadata_digests(store: ObjectStore, numbers: Iterable[int], known: Known) 
     files = {number: base_name(version_file(number)) for number in numbers}
     found = {n: known.digest(file, marks[file]) if file in marks else content_digest(b"") for n, file in files.items()}
     unknown = [number for number, digest in found.items() if digest is None]
-    workers = REMOTE_WORKERS if store.properties.round_trips else 1
+    workers = store.properties.at_a_time(REMOTE_WORKERS)
     read = run_parallel(lambda number: _metadata_digest(store, number), unknown, workers)
     return {n: digest for n, digest in found.items() if digest is not None} | dict(zip(unknown, read, strict=True))
 
@@ -264,7 +264,7 @@ def settle_deletions(store: ObjectStore, stage: str, journals: Sequence[Journal]
 
 def _settle_some(store: ObjectStore, journals: Sequence[Journal], begun: float) -> list[str]:
     """Finish the deletion of versions that are as they were when it began; `begun` is the age of the journal."""
-    workers = REMOTE_WORKERS if store.properties.round_trips else 1
+    workers = store.properties.at_a_time(REMOTE_WORKERS)
     present = list(run_parallel(lambda journal: _doomed_files(store, journal, begun), journals, workers))
     going = [(each, names) for each, names in zip(journals, present, strict=True) if names is not None]
     files = [[each.path(name) for name in each.deletes if name in names] for each, names in going]
