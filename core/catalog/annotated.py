@@ -61,9 +61,7 @@ def with_metadata(
     `unknown` is why no metadata can be read. Without `seals` none is read.
     """
     described = [annotated(version, metadata, unknown) for version in versions]
-    if not seals:
-        return tuple(described)
-    sealed = _sealed(store, [v for v in described if v.key in metadata.sealed and not v.fault], metadata)
+    sealed = _sealed(store, [v for v in described if seals and v.key in metadata.sealed and not v.fault], metadata)
     return tuple(sealed.get(v.path, v) for v in described)
 
 

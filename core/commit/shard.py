@@ -93,9 +93,8 @@ class ShardPlace:
     def check_alone(self) -> None:
         """Raise RefusedError when the shard could not stand with what is there by now."""
         self.check_number(list(self.store.names("")))
-        others = self.other_shards()
-        if others:
-            raise self.refuse_directory(others[0])
+        for other in self.other_shards():
+            raise self.refuse_directory(other)
 
 
 @dataclass(frozen=True, slots=True)

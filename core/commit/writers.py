@@ -285,9 +285,6 @@ class SentFiles(Sinks):
         self.sent: list[TargetPart] = []
         """The parts, once they are sent."""
 
-    def __repr__(self) -> str:
-        return f"<SentFiles of {len(self._writers)} targets>"
-
     def __len__(self) -> int:
         return max(self._writers, default=-1) + 1
 

@@ -110,18 +110,15 @@ class LocalLock:
 
     def take(self) -> bool:
         """Take the lock if it is free; False when another process holds it."""
-        fd = self._open()
-        if fd is None:
-            return False
-        is_ours = False
-        try:
-            is_ours = self._lock(fd)
-        finally:
-            if not is_ours:
-                os.close(fd)
-        if not is_ours:
-            return False
-        self._fd = fd
+        with ExitStack() as opened:
+            fd = self._open()
+            if fd is None:
+                return False
+            opened.callback(os.close, fd)
+            if not self._lock(fd):
+                return False
+            opened.pop_all()
+            self._fd = fd
         try:
             self._signature = Signature(fd, self.path, self._purpose)
         except BaseException:  # a signal may end us right here

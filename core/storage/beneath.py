@@ -12,6 +12,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from typing import Final, Self
 
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError, UsageError
@@ -42,14 +43,12 @@ class ForeignError(RefusedError):
     """A name that we need stands for something that is not ours: a link, a pipe, a device, a directory, a file."""
 
 
+@dataclass(slots=True, eq=False)
 class Directory:
     """An open directory; a context manager, which closes it. `path` is for messages only."""
 
-    __slots__ = ("fd", "path")
-
-    def __init__(self, fd: int, path: str) -> None:
-        self.fd = fd
-        self.path = path
+    fd: int
+    path: str
 
     @staticmethod
     def open(path: str) -> Directory:

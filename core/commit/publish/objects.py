@@ -119,12 +119,10 @@ class RemoteOutput(VersionOutput):
         """Return the journal of an interrupted run of the same work; what another work left is dropped."""
         if self._new.resumes is None:
             return None
-        data = self._store.read_small(f"{self._stage}/{JOURNAL}")
+        data = self._store.read_small(f"{self._stage}/{JOURNAL}") or b""
         try:
-            journal = None if data is None else parse_journal(data, self._store.path(f"{self._stage}/{JOURNAL}"))
-        except ValueError:  # it says nothing that can be relied on
-            return None
-        if journal is None:
+            journal = parse_journal(data, self._store.path(f"{self._stage}/{JOURNAL}"))
+        except ValueError:  # there is none, or it says nothing that can be relied on
             return None
         if not self._place.is_exclusive:
             found = self._store.stat(f"{self._stage}/{JOURNAL}")
@@ -234,10 +232,8 @@ class RemoteOutput(VersionOutput):
         sizes = list(self._journal.sizes.values())
         version = self._new.written(self._store.location, directory, sizes)
         # Objects completed by an earlier run have not been verified in this one.
-        is_ours = len(self._objects) == len(sizes)
-        return Written(
-            version, staged=False, verified=is_ours and all(item.verified for item in self._objects.values())
-        )
+        verified = len(self._objects) == len(sizes) and all(item.verified for item in self._objects.values())
+        return Written(version, staged=False, verified=verified)
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self._memory.close()
