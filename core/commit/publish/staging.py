@@ -63,14 +63,7 @@ class Staging:
         """Make the directory, or open one that may be there; it has our name, and until it has an owner it is empty."""
         if self._may_exist:
             return self.root.enter(f"{STAGE_DIR}/{self.id}", make=True)
-        for attempt in range(_ATTEMPTS):
-            with self.root.enter(STAGE_DIR, make=True) as stages:
-                try:
-                    return stages.make(self.id)
-                except NotFoundError:  # another process removed the directory while it was empty
-                    if attempt == _ATTEMPTS - 1:
-                        raise
-        raise AssertionError  # the loop always ends by a return or a raise
+        return self.root.inside(STAGE_DIR, lambda stages: stages.make(self.id))
 
     def __exit__(self, *_: object) -> None:
         self._remove()
