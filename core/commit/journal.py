@@ -112,13 +112,10 @@ def _journal(document: Mapping[str, Any]) -> Journal:
         raise ValueError(f"damaged journal: {journal.directory!r} is not a directory of version {journal.version}")
     named = (*journal.sizes, *journal.finished, *journal.uploads, *journal.write_ids, *journal.old, *journal.markers)
     named = (*named, *journal.deletes, *journal.marks, *filter(None, [journal.trash]))
-    if not all(is_inside(name) and (not journal.loose or _is_loose(journal.directory, name)) for name in named):
+    prefix = f"{journal.directory}." if journal.loose else ""
+    if not all(is_inside(name) and name.startswith(prefix) and not (prefix and "/" in name) for name in named):
         raise ValueError("damaged journal: it names a file outside of the version")
     return journal
-
-
-def _is_loose(directory: str, name: str) -> bool:
-    return name.startswith(f"{directory}.") and "/" not in name
 
 
 def deletions_bytes(owner: Mapping[str, Any], deletions: Iterable[Journal]) -> bytes:

@@ -334,7 +334,12 @@ def settle_remote(store: ObjectStore, stage: str, journal: Journal) -> str:
     is_sealed_last = journal.seal is not None and not journal.old
     visible = is_sealed_last or _all_visible(store, journal)
     if journal.seal is not None and visible:
-        done = _finish(store, journal)
+        if journal.old:
+            prove_lock(store.location)
+            store.remove_many(list(map(journal.path, journal.old)))
+        seal = json.dumps(journal.seal, ensure_ascii=False) + "\n"
+        write_proved(store, seal_file(journal.version), seal.encode("utf-8", "surrogatepass"))
+        done = f"finished the replacement of version {journal.version}; the new version is in place"
     elif not journal.old and visible:
         done = f"version {journal.version} is complete but not sealed; to seal it: edl-ckpt verify --seal"
     else:
@@ -343,15 +348,6 @@ def settle_remote(store: ObjectStore, stage: str, journal: Journal) -> str:
     store.remove_many(list(map(journal.path, journal.markers)))
     store.remove(f"{stage}/{JOURNAL}")
     return done
-
-
-def _finish(store: ObjectStore, journal: Journal) -> str:
-    if journal.old:
-        prove_lock(store.location)
-        store.remove_many(list(map(journal.path, journal.old)))
-    seal = json.dumps(journal.seal, ensure_ascii=False) + "\n"
-    write_proved(store, seal_file(journal.version), seal.encode("utf-8", "surrogatepass"))
-    return f"finished the replacement of version {journal.version}; the new version is in place"
 
 
 def _undo(store: ObjectStore, journal: Journal) -> str:
