@@ -389,8 +389,5 @@ def _drop_each(top: Directory, name: str) -> None:
 
 def _left_of(root: Directory, name: str) -> set[str]:
     """Return what is left in a directory of the trash that was removed."""
-    left: set[str] = set()
-    for entry in (name, _doomed(name)):
-        with root.find(f"{TRASH_DIR}/{entry}") as inside:
-            left.update(inside.names())
-    return left
+    with root.find(f"{TRASH_DIR}/{name}") as kept, root.find(f"{TRASH_DIR}/{_doomed(name)}") as doomed:
+        return {*kept.names(), *doomed.names()}
