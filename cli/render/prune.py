@@ -24,6 +24,7 @@ def document(
     plan: PrunePlan, result: PruneResult | None = None, stripped: Sequence[ConvertResult] = ()
 ) -> dict[str, Any]:
     """Return `edl-ckpt/prune/1`; without a result it is that of a dry run."""
+    keys = "ref size_bytes left_out_bytes fingerprint"
     purged_bytes = result.purge.freed_bytes if result and result.purge else 0
     return {
         "schema": "edl-ckpt/prune/1",
@@ -34,10 +35,7 @@ def document(
         "trashed": bool(result and result.trashed),
         "policy": list(plan.policy),
         "warnings": list(plan.warnings),
-        "stripped": [
-            picked(one, "ref size_bytes left_out_bytes fingerprint", fingerprint=one.fingerprint or None)
-            for one in stripped
-        ],
+        "stripped": [picked(one, keys, fingerprint=one.fingerprint or None) for one in stripped],
         "failed": [{**failure(ref, error), "path": error.path} for ref, error in (result.failed if result else ())],
     }
 

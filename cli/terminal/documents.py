@@ -113,7 +113,7 @@ def _expressible(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_expressible(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
-        from edl_ckpt.core.state.metadata import json_number
+        from edl_ckpt.core.state.document import json_number
 
         return json_number(value)
     return value

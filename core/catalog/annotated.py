@@ -61,9 +61,7 @@ def with_metadata(
     `unknown` is why no metadata can be read. Without `seals` none is read.
     """
     described = [annotated(version, metadata, unknown) for version in versions]
-    if not seals:
-        return tuple(described)
-    sealed = _sealed(store, [v for v in described if v.key in metadata.sealed and not v.fault], metadata)
+    sealed = _sealed(store, [v for v in described if seals and v.key in metadata.sealed and not v.fault], metadata)
     return tuple(sealed.get(v.path, v) for v in described)
 
 
@@ -110,9 +108,8 @@ def _sealed(store: Store, versions: Sequence[Version], metadata: LocationMetadat
         fault = next(iter(differing_sizes(seal, version)), "")
         return replace(version, fingerprint="" if fault else seal.fingerprint, seal_fault=fault)
 
-    workers = SMALL_READS if store.properties.round_trips else 1
     unknown = [version for version in versions if version.path not in sealed]
-    return sealed | {version.path: version for version in run_parallel(read, unknown, workers)}
+    return sealed | {v.path: v for v in run_parallel(read, unknown, store.properties.at_a_time(SMALL_READS))}
 
 
 def one_of_many(store: MarkedStore, choose: Choose, fresh_after: float, *, by_metadata: bool) -> Version | None:

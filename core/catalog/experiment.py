@@ -93,13 +93,12 @@ def list_experiment(
     """
     store = open_location(location)
     where = store.location
-    names = _trial_names(store)
-    workers = _REMOTE_TRIALS if store.properties.round_trips else 1
 
     def look(name: str) -> Trial | None:
         return _trial(where, name, grace_seconds, now)
 
-    found = [trial for trial in run_parallel(look, names, workers) if trial is not None]
+    listed = run_parallel(look, _trial_names(store), store.properties.at_a_time(_REMOTE_TRIALS))
+    found = [trial for trial in listed if trial is not None]
     known = {name for trial in found for version in trial.listing.versions for name in version.metrics}
     if metric is not None and found and metric not in known:
         hint = meant(metric, known, "metrics") if known else "record some: edl-ckpt metrics set"

@@ -37,6 +37,8 @@ from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStor
 from edl_ckpt.core.storage.interface import Entry, Store, lists_marks
 from edl_ckpt.core.storage.location import as_url
 
+_BEGUN: Final = "{}: a command is publishing or deleting a version, or was killed while it did; if none is running: {}"
+"""A listing finishes nothing. An interrupted copy waits to be resumed, which is no fault."""
 GRACE_SECONDS: Final = 600.0
 """An incomplete version that changed within this time counts as still being written (`--grace`)."""
 
@@ -110,7 +112,7 @@ def _list_once(
         *_unreadable(versions, entries),
         *unnumbered,
         *metadata.problems,
-        *_half_done(where, state),
+        *([_BEGUN.format(where, command("recover", str(where)))] if has_journal(state) else ()),
         *(f"{v.ref}: {v.mixture}" for v in versions if v.mixture),
     )
     listing = Listing(
@@ -131,18 +133,6 @@ def _unreadable(versions: Iterable[Version], entries: Iterable[Entry]) -> Iterat
     for entry in entries:
         if entry.fault and entry.relative in {STATE_DIR, META_DIR, STAGE_DIR}:
             yield f"{entry.path}: cannot be read now: {entry.fault.message}"
-
-
-def _half_done(location: Location, state: Sequence[Entry]) -> Iterator[str]:
-    """Yield a warning when a killed command left a commit unfinished; a listing finishes nothing.
-
-    An interrupted copy waits to be resumed, which is no fault.
-    """
-    if has_journal(state):
-        yield (
-            f"{location}: a command is publishing or deleting a version, or was killed while it did;"
-            f" if none is running: {command('recover', str(location))}"
-        )
 
 
 def _interrupted_copies(store: Store, state: Sequence[Entry]) -> Iterator[int]:

@@ -80,14 +80,9 @@ def _in_processes(store: Store, wanted: list[tuple[Entry, Digest]]) -> list[Any]
     workers = min(os.cpu_count() or 1, 4)
     # Not fork: a client of S3 in this process would share its connections.
     with ProcessPoolExecutor(workers - 1, multiprocessing.get_context("forkserver")) as pool:
-        share = len(wanted) // workers
-        rest = [pool.submit(_digest_all, store, wanted[k * share : (k + 1) * share]) for k in range(workers - 1)]
-        last = _digest_all(store, wanted[(workers - 1) * share :])
-        return [made for part in rest for made in part.result()] + last
-
-
-def _digest_all(store: Store, wanted: list[tuple[Entry, Digest]]) -> list[Any]:
-    return [_digest(store, pair) for pair in wanted]
+        share = -(-len(wanted) // workers)
+        rest = pool.map(partial(_digest, store), wanted[share:], chunksize=share)
+        return [*[_digest(store, pair) for pair in wanted[:share]], *rest]
 
 
 def _digest(store: Store, pair: tuple[Entry, Digest]) -> Any:

@@ -152,7 +152,7 @@ def _marks(store: Store, version: Version) -> dict[int, str]:
             raise NotFoundError("is gone", path=shard.path)
         return found.mark
 
-    marks = run_parallel(mark, version.shards, REMOTE_WORKERS if store.properties.round_trips else 1)
+    marks = run_parallel(mark, version.shards, store.properties.at_a_time(REMOTE_WORKERS))
     return {shard.ps_id: mark for shard, mark in zip(version.shards, marks, strict=True)}
 
 

@@ -35,6 +35,8 @@ _SURE_SECONDS: Final = 2.0
 """Two writes of a file in so short a time may have the same time and size, so it is read once more after that."""
 _OLD_SECONDS: Final = 60.0
 """A file that is older than this was not written just now, whatever the clocks of two machines say."""
+_DESCRIBED: Final = ("metrics", "tags", "note", "metadata", "fingerprint", "seal_fault")
+"""What a version has from its metadata and its seal."""
 _FULL_EVERY: Final = 6
 """Each so many-th look goes into settled directories too: a shard that is written in place changes no directory."""
 
@@ -158,12 +160,4 @@ class Snapshots:
 
 def _as_before(version: Version, before: Version) -> Version:
     """Return a version with the metadata of the last look."""
-    return replace(
-        version,
-        metrics=before.metrics,
-        tags=before.tags,
-        note=before.note,
-        metadata=before.metadata,
-        fingerprint=before.fingerprint,
-        seal_fault=before.seal_fault,
-    )
+    return replace(version, **{name: getattr(before, name) for name in _DESCRIBED})

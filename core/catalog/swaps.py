@@ -121,7 +121,9 @@ def staged_paths(store: LocalStore | ObjectStore) -> Iterator[str]:
 def replacements_at_work(store: LocalStore | ObjectStore) -> Iterator[tuple[str, tuple[int, str]]]:
     """Yield the directories of versions that a living process is replacing, with number and process."""
     journals = [(stage, document) for stage in _stages(store) if (document := _read(store, f"{stage}/{JOURNAL}"))]
-    holder = _lock_holder(store) if journals and not store.properties.rename else {}
+    remote = bool(journals) and not store.properties.rename  # there the holder of the lock writes all of them
+    holders = open_lock(store, "list", SILENT).holders() if remote else ()
+    holder = next((h.owner for h in holders if h.is_alive and not is_me(h.owner)), {})
     for stage, document in journals:
         owner = _process_in(store, stage) if store.properties.rename else holder
         rows = document.get("deletions")  # of many versions together, or it is of one
@@ -150,12 +152,6 @@ def _process_in(store: Store, stage: str) -> Mapping[str, Any]:
     with suppress(OSError):
         silent = time.time() - os.stat(store.path(f"{stage}/{OWNER_FILE}")).st_mtime
     return {} if is_dead(owner, silent) or is_abandoned(store.path(""), stage) else owner
-
-
-def _lock_holder(store: LocalStore | ObjectStore) -> Mapping[str, Any]:
-    """Return the living process that holds the lock, and so writes all on storage without rename; {} for this one."""
-    holders = open_lock(store, "list", SILENT).holders()
-    return next((h.owner for h in holders if h.is_alive and not is_me(h.owner)), {})
 
 
 def _read(store: Store, relative: str) -> dict[str, Any]:

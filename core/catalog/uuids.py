@@ -52,8 +52,7 @@ def read_uuid_metadata(
         file = files.get(version.uuid)
         return ("", version) if file is None else _described(store, version, file)
 
-    workers = REMOTE_WORKERS if store.properties.round_trips else 1
-    found = list(run_parallel(read, wanted, workers))
+    found = list(run_parallel(read, wanted, store.properties.at_a_time(REMOTE_WORKERS)))
     described = {version.path: version for _, version in found}
     numbered = sorted((described.get(version.path, version) for version in versions), key=_order)
     return [warning for warning, _ in found if warning], tuple(numbered)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -120,13 +120,14 @@ SharedTargets: TypeAlias = StagedTargets | SharedUploads
 """Shards that other processes write: files at any offset, uploads part by part."""
 
 
-class VersionOutput(AbstractContextManager["VersionOutput", None]):
+class VersionOutput(ExitStack[None]):
     """A version being written; a context manager that leaves nothing of what was not published.
 
     The exception is a resumable output: it keeps the finished shards when its run is interrupted.
     """
 
     def __init__(self, place: LockedLocation, new: NewVersion) -> None:
+        super().__init__()
         self._place = place
         self._new = new
         self._name = new.name
@@ -163,7 +164,7 @@ class VersionOutput(AbstractContextManager["VersionOutput", None]):
         raise NotImplementedError
 
 
-class FinishedSink:
+class FinishedSink(Sink):
     """Stands for a shard that an interrupted run had finished."""
 
     def __init__(self, path: str) -> None:
@@ -172,11 +173,6 @@ class FinishedSink:
     def write(self, offset: int, data: memoryview | bytes) -> None:
         """Raise EdlCkptError: the bytes are there already."""
         raise EdlCkptError(f"{len(data)} bytes for a shard that is finished", path=self.path, offset=offset)
-
-    def write_between(self, between: Iterable[tuple[int, bytes]]) -> None:
-        """Raise EdlCkptError: the bytes are there already."""
-        for offset, data in between:
-            self.write(offset, data)
 
 
 def written_version(location: Location, directory: str, layout: Layout, number: int, sizes: Sequence[int]) -> Version:

@@ -9,7 +9,7 @@ a local commit needs no uploads, and a remote one no inode.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
@@ -24,6 +24,18 @@ JOURNAL_SCHEMA: Final = "edl-ckpt/journal/1"
 DELETIONS_SCHEMA: Final = "edl-ckpt/deletions/1"
 _KEYS: Final = {"sizes": "new"}
 """The fields that have another name in the file."""
+_READ: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "int": int,
+    "str": str,
+    "bool": bool,
+    "tuple[str, ...]": lambda names: tuple(map(str, names)),
+    "Mapping[str, Any]": dict,
+    "Mapping[str, Any] | None": lambda value: None if value is None else dict(value),
+    "Mapping[str, int]": lambda sizes: {str(name): int(size) for name, size in sizes.items()},
+    "Mapping[str, str]": lambda texts: {str(name): str(text) for name, text in texts.items()},
+    "Mapping[str, Note]": lambda notes: {str(name): list(map(str, note)) for name, note in notes.items()},
+}
+"""What reads a field of each type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,28 +102,9 @@ def parse_journal(data: bytes, path: str = JOURNAL) -> Journal:
 
 def _journal(document: Mapping[str, Any]) -> Journal:
     try:
-        seal = document.get("seal")
-        journal = Journal(
-            version=int(document["version"]),
-            directory=str(document["directory"] if "directory" in document else document["target"]),
-            owner=dict(document.get("owner", {})),
-            sizes={str(name): int(size) for name, size in document.get("new", {}).items()},
-            source=str(document.get("source", "")),
-            finished={str(name): [str(s) for s in note] for name, note in document.get("finished", {}).items()},
-            uploads={str(name): str(text) for name, text in document.get("uploads", {}).items()},
-            write_ids={str(name): str(text) for name, text in document.get("write_ids", {}).items()},
-            replaces=bool(document.get("replaces", True)),
-            old=tuple(str(name) for name in document.get("old", document.get("old_names", ()))),
-            markers=tuple(str(name) for name in document.get("markers", ())),
-            seal=None if seal is None else dict(seal),
-            deletes=tuple(str(name) for name in document.get("deletes", ())),
-            metadata=str(document.get("metadata", "")),
-            loose=bool(document.get("loose", False)),
-            marks={str(name): str(mark) for name, mark in document.get("marks", {}).items()},
-            inode=int(document.get("inode", 0)),
-            keep_old=bool(document.get("keep_old", False)),
-            trash=str(document.get("trash", "")),
-        )
+        known = {"directory": document.get("target"), "old": document.get("old_names", ()), **document}
+        keys = ((field, _KEYS.get(field.name, field.name)) for field in fields(Journal))
+        journal = Journal(**{f.name: _READ[str(f.type)](known[key]) for f, key in keys if key in known})
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"damaged journal: {type(error).__name__} {error}") from None
     number = number_named(f"{journal.directory}.index") if journal.loose else directory_named(journal.directory)
@@ -119,13 +112,10 @@ def _journal(document: Mapping[str, Any]) -> Journal:
         raise ValueError(f"damaged journal: {journal.directory!r} is not a directory of version {journal.version}")
     named = (*journal.sizes, *journal.finished, *journal.uploads, *journal.write_ids, *journal.old, *journal.markers)
     named = (*named, *journal.deletes, *journal.marks, *filter(None, [journal.trash]))
-    if not all(is_inside(name) and (not journal.loose or _is_loose(journal.directory, name)) for name in named):
+    prefix = f"{journal.directory}." if journal.loose else ""
+    if not all(is_inside(name) and name.startswith(prefix) and not (prefix and "/" in name) for name in named):
         raise ValueError("damaged journal: it names a file outside of the version")
     return journal
-
-
-def _is_loose(directory: str, name: str) -> bool:
-    return name.startswith(f"{directory}.") and "/" not in name
 
 
 def deletions_bytes(owner: Mapping[str, Any], deletions: Iterable[Journal]) -> bytes:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError
 from edl_ckpt.core.base.job import Reporter
@@ -93,9 +93,8 @@ class ShardPlace:
     def check_alone(self) -> None:
         """Raise RefusedError when the shard could not stand with what is there by now."""
         self.check_number(list(self.store.names("")))
-        others = self.other_shards()
-        if others:
-            raise self.refuse_directory(others[0])
+        for other in self.other_shards():
+            raise self.refuse_directory(other)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +109,14 @@ Hold = Callable[[], AbstractContextManager[object]]
 """Takes the lock of the location while a shard is replaced."""
 
 
-class ShardOutput(AbstractContextManager["ShardOutput", None]):
+class ShardOutput(ExitStack[None]):
     """A shard being written; a context manager that leaves nothing of a shard that was not published.
 
     The note on the shard is there before the shard. The seal goes before a shard is replaced.
     """
 
     def __init__(self, place: ShardPlace, hold: Hold, reporter: Reporter) -> None:
+        super().__init__()
         self._place = place
         self._hold = hold
         self._reporter = reporter
@@ -210,18 +210,13 @@ class DiskShard(ShardOutput):
 
     def __init__(self, store: LocalStore, place: ShardPlace, hold: Hold, reporter: Reporter) -> None:
         super().__init__(place, hold, reporter)
-        self._root = store.root
-        self._stack = ExitStack()
         self._staging = Staging(store.root, SHARD_PURPOSE)
 
     def __enter__(self) -> Self:
-        self._stack.enter_context(made_directory(self._root))
-        self._stack.enter_context(self._staging)
-        self._stack.callback(self._drop_note)
+        self.enter_context(made_directory(self._staging.checkpoint_dir))  # type: ignore[arg-type]  # swallows nothing
+        self.enter_context(self._staging)
+        self.callback(self._drop_note)
         return self
-
-    def __exit__(self, *details: Any) -> None:  # noqa: PYI036 - they go on to another one
-        self._stack.__exit__(*details)
 
     def create(self, size_bytes: int) -> Sink:
         """Begin the shard in the staging directory, in a directory with the name of the version."""
@@ -229,8 +224,8 @@ class DiskShard(ShardOutput):
         self._staging.check_space(size_bytes)
         with self._staging.place.enter(self._place.directory, make=True) as inside:
             self._file = inside.create(self._place.name, size_bytes)
-        self._stack.callback(self._file.close)
-        self._flusher = self._stack.enter_context(Flusher([self._file]))
+        self.callback(self._file.close)
+        self._flusher = self.enter_context(Flusher([self._file]))
         return self._file
 
     def written(self) -> None:
@@ -300,25 +295,26 @@ class DiskShard(ShardOutput):
 class ObjectShard(ShardOutput):
     """A shard that is one object: its bytes are uploaded, and it is visible, whole, once it is completed."""
 
+    _object: ObjectWriter
+
     def __init__(self, store: ObjectStore, place: ShardPlace, hold: Hold, reporter: Reporter) -> None:
         super().__init__(place, hold, reporter)
         self._store = store
-        self._object: ObjectWriter | None = None
-
-    def __exit__(self, *_: object) -> None:
-        if self._object is not None and not self._object.completed:
-            with suppress(EdlCkptError):
-                self._object.abort()
-        self._drop_note()
+        self.callback(self._drop_note)
 
     def create(self, size_bytes: int) -> Sink:
         """Begin the upload."""
         self._object = self._store.new_object(self._place.relative, size_bytes)
+        self.callback(self._abort)
         self._object.begin()
         return self._object
 
+    def _abort(self) -> None:
+        with suppress(EdlCkptError):
+            if not self._object.completed:
+                self._object.abort()
+
     def _finish(self) -> str:
-        assert self._object is not None  # noqa: S101 - made by `create`
         self._object.finish()
         return ObjectStat(self._object.size_bytes, "", 0.0, self._object.write_id or None).mark
 
@@ -327,7 +323,6 @@ class ObjectShard(ShardOutput):
         return "" if found is None else found.mark
 
     def _publish_new(self) -> bool:
-        assert self._object is not None  # noqa: S101 - as above
         self._place.check_alone()
         try:
             self._object.complete()
@@ -336,5 +331,4 @@ class ObjectShard(ShardOutput):
         return True
 
     def _replace(self) -> None:
-        assert self._object is not None  # noqa: S101 - as above
         self._object.complete(replace=True)

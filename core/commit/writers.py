@@ -267,9 +267,10 @@ class SharedUploads:
         store = open_store(self.location)
         if not has_parts(store):
             raise UnsupportedError("this storage takes no parts of objects", path=self.location.url)
-        files = SentFiles({extent.target: self._writer(store, extent, memory) for extent in extents})
+        writers = {extent.target: self._writer(store, extent, memory) for extent in extents}
+        files = SentFiles(writers)
         yield files
-        files.finish()
+        files.sent = [TargetPart(target, part) for target, writer in writers.items() for part in writer.sent()]
 
     def _writer(self, store: PartsStore, extent: Extent, memory: PartMemory) -> PartsWriter:
         relative, _, upload_id = self.uploads[extent.target]
@@ -284,19 +285,11 @@ class SentFiles(Sinks):
         self.sent: list[TargetPart] = []
         """The parts, once they are sent."""
 
-    def __repr__(self) -> str:
-        return f"<SentFiles of {len(self._writers)} targets>"
-
     def __len__(self) -> int:
         return max(self._writers, default=-1) + 1
 
     def __getitem__(self, index: int) -> Sink:
         return self._writers.get(index, _DROPPED)
-
-    def finish(self) -> None:
-        """Send what is left."""
-        for target, writer in self._writers.items():
-            self.sent += (TargetPart(target, part) for part in writer.sent())
 
 
 class _Dropped:

@@ -17,7 +17,7 @@ from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.words import base_name, meant
 from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.state.document import MAX_BYTES, check_value
+from edl_ckpt.core.state.document import MAX_BYTES, check_value, json_number
 from edl_ckpt.core.state.holder import prove_lock, write_proved
 from edl_ckpt.core.state.metadata import (
     LOCATION_SCHEMA,
@@ -31,7 +31,6 @@ from edl_ckpt.core.state.metadata import (
     check_metric_value,
     check_tag,
     is_unread,
-    json_number,
     parse_location,
     parse_version,
     read_document,

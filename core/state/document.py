@@ -132,10 +132,16 @@ def _no_constant(_: str) -> NoReturn:
     raise ValueError("a number is not finite")
 
 
-def _named(text: str) -> float | str:
-    value = float(text)
+def json_number(value: float) -> float | str:
+    """Return a number for JSON, where NaN and infinities are strings, as in protobuf's JSON.
+
+    >>> json_number(float("nan")), json_number(0.5)
+    ('NaN', 0.5)
+    """
+    if math.isnan(value):
+        return "NaN"
     return value if math.isfinite(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-_FOREIGN: Final = json.JSONDecoder(parse_float=_named, parse_constant=str)
+_FOREIGN: Final = json.JSONDecoder(parse_float=lambda text: json_number(float(text)), parse_constant=str)
 _DECODER: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)

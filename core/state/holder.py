@@ -17,8 +17,9 @@ from typing import Any
 
 from edl_ckpt.core.base.errors import LockedError
 from edl_ckpt.core.base.interruption import COMMIT
+from edl_ckpt.core.base.words import base_name
 from edl_ckpt.core.state.owner import format_owner
-from edl_ckpt.core.state.paths import kept_file
+from edl_ckpt.core.state.paths import KEPT_DIR
 from edl_ckpt.core.storage.interface import Store, lists_marks
 from edl_ckpt.core.storage.location import Location
 
@@ -50,7 +51,7 @@ class Holder:
 def provable(location: Location, proof: Callable[[], bool]) -> Iterator[None]:
     """Let `prove_lock` find the proof of a lock that this thread holds while the block runs."""
     before = _proofs.get({})
-    _proofs.set({**before, _key(location): proof})
+    _proofs.set({**before, location.url.rstrip("/"): proof})
     try:
         yield
     finally:
@@ -63,7 +64,7 @@ def prove_lock(location: Location) -> bool:
     Every step that changes a location and cannot be undone calls this first. Nothing happens without a lock. Returns
     True while a request may still arrive from a process that lost the lock.
     """
-    proof = _proofs.get({}).get(_key(location))
+    proof = _proofs.get({}).get(location.url.rstrip("/"))
     return proof is not None and proof()
 
 
@@ -74,17 +75,13 @@ def write_proved(store: Store, relative: str, data: bytes) -> None:
     """
     seen = store.stat(relative) if lists_marks(store) else None
     if prove_lock(store.location):
-        store.write_small(kept_file(relative), data)
+        store.write_small(f"{KEPT_DIR}/{base_name(relative)}", data)
     with COMMIT:
         if lists_marks(store):
             store.write_over(relative, data, seen)
         else:
             store.write_small(relative, data)
         prove_lock(store.location)
-
-
-def _key(location: Location) -> str:
-    return location.url.rstrip("/")
 
 
 def lost_lock(place: str, owner: Mapping[str, Any]) -> LostLockError:

@@ -9,13 +9,12 @@ still holds the lock before each step that cannot be undone.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final, TypeAlias, TypedDict
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError
@@ -25,7 +24,6 @@ from edl_ckpt.core.base.words import command
 from edl_ckpt.core.state.aside import set_aside
 from edl_ckpt.core.state.holder import Holder, LostLockError, lost_lock, provable
 from edl_ckpt.core.state.owner import (
-    NO_LOCKS,
     STALE_SECONDS,
     Signature,
     format_owner,
@@ -33,6 +31,7 @@ from edl_ckpt.core.state.owner import (
     is_dead,
     is_here,
     is_me,
+    lock_file,
     processes_at,
     read_owner,
 )
@@ -118,18 +117,15 @@ class LocalLock:
 
     def take(self) -> bool:
         """Take the lock if it is free; False when another process holds it."""
-        fd = self._open()
-        if fd is None:
-            return False
-        is_ours = False
-        try:
-            is_ours = self._lock(fd)
-        finally:
-            if not is_ours:
-                os.close(fd)
-        if not is_ours:
-            return False
-        self._fd = fd
+        with ExitStack() as opened:
+            fd = self._open()
+            if fd is None:
+                return False
+            opened.callback(os.close, fd)
+            if not self._lock(fd):
+                return False
+            opened.pop_all()
+            self._fd = fd
         try:
             self._signature = Signature(fd, self.path, self._purpose)
         except BaseException:  # a signal may end us right here
@@ -168,25 +164,18 @@ class LocalLock:
 
     def _lock(self, fd: int) -> bool:
         with storage_errors(self._root):
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                if error.errno in {errno.EWOULDBLOCK, errno.EACCES}:
-                    return False
-                if error.errno not in NO_LOCKS:
-                    raise
+            is_locked = lock_file(fd)
+            if is_locked is None:
                 self._warn(f"{self._root}: this file system has no locks; {ADVICE}")
-                return self._is_ours(fd) and self._may_take_over(fd, is_locked=False)
-            return self._is_ours(fd) and self._may_take_over(fd)
+            return is_locked is not False and self._is_ours(fd) and self._may_take_over(fd, is_locked=bool(is_locked))
 
     def _is_ours(self, fd: int) -> bool:
         """Say whether the locked file still has its name: a lock holder removes it at its end."""
         with Directory.beneath(self._root, STATE_DIR) as state:
             named = state.stat(_NAME)
-        opened = os.fstat(fd)
-        return named is not None and (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)
+        return named is not None and os.path.samestat(named, os.fstat(fd))
 
-    def _may_take_over(self, fd: int, *, is_locked: bool = True) -> bool:
+    def _may_take_over(self, fd: int, *, is_locked: bool) -> bool:
         """Say whether the file names no lock holder, or one whose lock is stale; `is_locked` by the kernel, by us."""
         owner = self.read()
         if not owner:
@@ -233,49 +222,40 @@ class LocalLock:
                     state.unlink(_NAME)
             root.rmdir(STATE_DIR)  # if it is empty
 
-    def _open_existing(self) -> int | None:
+    @contextmanager
+    def _existing(self) -> Iterator[int | None]:
         """Open the lock's file, None when there is none; ForeignError when something else has its name."""
-        with suppress(FileNotFoundError), Directory.beneath(self._root, STATE_DIR) as state:
-            return state.open_file(_NAME, os.O_RDWR)
-        return None
+        fd = None
+        with storage_errors(self.path), ExitStack() as opened:
+            with suppress(FileNotFoundError), Directory.beneath(self._root, STATE_DIR) as state:
+                fd = state.open_file(_NAME, os.O_RDWR)
+                opened.callback(os.close, fd)
+            yield fd
 
     def holders(self) -> list[Holder]:
         """Return the process that the lock's file names, dead or alive; [] without a file."""
-        with storage_errors(self.path):
-            fd = self._open_existing()
+        with self._existing() as fd:
             if fd is None:
                 return []
-            try:
-                silent = max(0.0, time.time() - os.fstat(fd).st_mtime)  # another host's clock may be ahead
-                owner, is_alive = self.read(), self._is_at_work(fd, silent)
-                return [Holder(owner, is_alive, silent, kept_by=() if is_alive else processes_at(self.path))]
-            finally:
-                os.close(fd)
+            silent = max(0.0, time.time() - os.fstat(fd).st_mtime)  # another host's clock may be ahead
+            owner, is_alive = self.read(), self._is_at_work(fd, silent)
+            return [Holder(owner, is_alive, silent, kept_by=() if is_alive else processes_at(self.path))]
 
     def _is_at_work(self, fd: int, silent_seconds: float) -> bool:
         """Say whether the holder of the lock is alive, as far as that is known here; else the file is locked by us."""
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_locked = True
-        except OSError as error:
-            if error.errno not in NO_LOCKS:  # a process that the holder forked may have kept its lock
-                return not has_ended(self.read())
-            is_locked = False
-        return _is_alive(self.read(), silent_seconds, is_locked=is_locked, limit=MISSED_SECONDS)
+        is_locked, owner = lock_file(fd), self.read()
+        if is_locked is False:  # a process that the holder forked may have kept its lock
+            return not has_ended(owner)
+        return _is_alive(owner, silent_seconds, is_locked=bool(is_locked), limit=MISSED_SECONDS)
 
     def remove(self, holder: Holder) -> bool:
         """Remove the file of a dead holder; False when another process holds the lock now."""
-        with storage_errors(self.path):
-            fd = self._open_existing()
-            if fd is None:
-                return True
-            try:
+        with self._existing() as fd:
+            if fd is not None:
                 silent = time.time() - os.fstat(fd).st_mtime
                 if self._is_at_work(fd, silent) or not self._is_ours(fd) or self.read() != holder.owner:
                     return False
                 self._unlink()  # while it is locked, as in `release`
-            finally:
-                os.close(fd)
         return True
 
 

@@ -157,8 +157,8 @@ def _read_documents(
 
     found = {name: known.document(name, marks.get(name, "")) for name in names}
     unknown = [name for name in names if found[name] is None]
-    workers = SMALL_READS if store.properties.round_trips else 1
-    return found | dict(zip(unknown, run_parallel(read, unknown, workers), strict=True))
+    documents = run_parallel(read, unknown, store.properties.at_a_time(SMALL_READS))
+    return found | dict(zip(unknown, documents, strict=True))
 
 
 class Drafts:
@@ -189,14 +189,9 @@ def read_document(store: Store | Drafts, relative: str) -> dict[str, Any] | None
     data = store.read_small(relative)
     if data is None:
         return None
-    limit = MAX_SUMS_BYTES if _is_sums(relative) else MAX_BYTES
-    return parse_document(data, f"{store.location}/{relative}", limit=limit)
-
-
-def _is_sums(relative: str) -> bool:
-    """Say whether a file lists checksums: a seal or a journal."""
     name = relative.rpartition("/")[2]
-    return name == JOURNAL or sealed_version(name) is not None
+    lists_checksums = name == JOURNAL or sealed_version(name) is not None
+    return parse_document(data, f"{store.location}/{relative}", limit=MAX_SUMS_BYTES if lists_checksums else MAX_BYTES)
 
 
 def parse_version(document: Mapping[str, Any]) -> VersionMetadata:
@@ -234,7 +229,7 @@ def parse_location(document: Mapping[str, Any]) -> tuple[Mapping[str, str], Mapp
 
 
 def number(value: Any, name: str) -> float:
-    """Return a metric's value from JSON, where NaN and infinities are strings, as in protobuf's JSON.
+    """Return a metric's value from JSON, where NaN and infinities are strings; `json_number` is the inverse.
 
     >>> number("NaN", "auc"), number(1, "auc")
     (nan, 1.0)
@@ -247,17 +242,6 @@ def number(value: Any, name: str) -> float:
         return float(value)
     except OverflowError:
         raise UsageError(f"damaged: metric {name!r} is too large a number") from None
-
-
-def json_number(value: float) -> float | str:
-    """Return a metric's value for JSON; `number` is the inverse.
-
-    >>> json_number(float("nan")), json_number(0.5)
-    ('NaN', 0.5)
-    """
-    if math.isnan(value):
-        return "NaN"
-    return value if math.isfinite(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def check_metric_name(name: object) -> str:

@@ -34,7 +34,7 @@ OWNER_FILE: Final = "owner.json"
 _OWNER_BYTES: Final = 1 << 16
 STALE_SECONDS: Final = 600.0
 """An owner on another host counts as dead when it has not touched its file for this long."""
-NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+_NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 """The errors by which a file system without locks can be recognised."""
 _TOUCH_SECONDS: Final = 60.0
 _SIGNING_SECONDS: Final = 1.0
@@ -190,13 +190,24 @@ def if_abandoned(directory: Directory) -> Iterator[bool]:
             fd = directory.open_file(OWNER_FILE, os.O_RDWR)
             dead = _is_abandoned_file(fd, directory)
         except FileNotFoundError:  # killed before it made the file, or about to make it
-            dead = is_dead(owner_in(_name(directory)), time.time() - os.fstat(directory.fd).st_mtime)
+            dead = is_dead(owner_in(os.path.basename(directory.path)), time.time() - os.fstat(directory.fd).st_mtime)
         except (OSError, EdlCkptError):
             dead = False
         yield dead
     finally:
         if fd >= 0:
             os.close(fd)
+
+
+def lock_file(fd: int) -> bool | None:
+    """Take the kernel's lock on an open file; False when another process has it, None where there are no locks."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in {errno.EWOULDBLOCK, errno.EACCES, *_NO_LOCKS}:
+            raise
+        return None if error.errno in _NO_LOCKS else False
+    return True
 
 
 def is_abandoned(root: str, relative: str) -> bool:
@@ -206,21 +217,16 @@ def is_abandoned(root: str, relative: str) -> bool:
     return False
 
 
-def _name(directory: Directory) -> str:
-    return os.path.basename(directory.path)
-
-
 def _is_abandoned_file(fd: int, directory: Directory) -> bool:
     """Say whether the owner of an open owner's file is dead; if it is, the file is locked by this process now."""
     silent = time.time() - os.fstat(fd).st_mtime
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno in NO_LOCKS and is_dead(read_owner(directory), silent)
+    is_locked = lock_file(fd)
+    if not is_locked:
+        return is_locked is None and is_dead(read_owner(directory), silent)
     owner = read_owner(directory)
     silent = time.time() - os.fstat(fd).st_mtime
     if not owner:  # the process that makes the file locks and signs it a moment later
-        return silent > _SIGNING_SECONDS or is_dead(owner_in(_name(directory)), silent)
+        return silent > _SIGNING_SECONDS or is_dead(owner_in(os.path.basename(directory.path)), silent)
     # A process of this kernel has ended, or we could not lock its file; the lock of another host may not reach us.
     return is_here(owner) or is_dead(owner, silent)
 
@@ -228,8 +234,6 @@ def _is_abandoned_file(fd: int, directory: Directory) -> bool:
 def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
     return True

@@ -54,15 +54,6 @@ def seal_file(version: int) -> str:
     return f"{META_DIR}/{version}.seal.json"
 
 
-def kept_file(relative: str) -> str:
-    """Return the path of the copy of a file of META_DIR.
-
-    >>> kept_file(".edl-ckpt-0/meta-0/100.json")
-    '.edl-ckpt-0/stage-0/kept-0/100.json'
-    """
-    return f"{KEPT_DIR}/{os.path.basename(relative)}"
-
-
 def notes_dir(version: int) -> str:
     """Return the directory of the notes on a version's shards, below its location.
 

@@ -79,10 +79,6 @@ class _Claims:
         return any(name.startswith(f"{claim}.{_DOUBT}.") for name in self.doubts)
 
 
-def _claim_of(name: str) -> str:
-    return name.partition(".")[0]
-
-
 def _parse(ages: Mapping[str, float]) -> _Claims:
     """Return what a listing of names and ages says."""
     silent = {name: age for name, age in ages.items() if "." not in name}
@@ -113,15 +109,11 @@ class RemoteLock:
         """True while our claim may be on the storage."""
         self._is_signed = False
         """True when our sign of life may be on the storage."""
-        self._held = False
+        self.is_exclusive = False
+        """True when this process holds the lock; False where there was a warning instead."""
         self._blocker = ""
         self._done = threading.Event()
         self._touching = threading.Lock()
-
-    @property
-    def is_exclusive(self) -> bool:
-        """Return True when this process holds the lock; False where there was a warning instead."""
-        return self._held
 
     def take(self) -> bool:
         """Take the lock if it is free; False when another process holds it."""
@@ -137,8 +129,8 @@ class RemoteLock:
             claims = self._look()
             others = claims.others(self._claim)
             if not others and self._claim in claims.silent:
-                self._held = True
-                self._sweep(name for name in claims.names if _claim_of(name) not in claims.silent)
+                self.is_exclusive = True
+                self._sweep(name for name in claims.names if name.partition(".")[0] not in claims.silent)
                 with WHOLE:
                     threading.Thread(target=self._touch, name="edl-ckpt-lock", daemon=True).start()
                 return True
@@ -203,7 +195,8 @@ class RemoteLock:
                 if not self._has_ended(claim):
                     self._store.write_small(self._path(f"{claim}.{_LOST}"), b"{}")
                 self._store.remove(self._path(claim))
-            self._sweep([name for name in now.names if _claim_of(name) == claim and name not in {claim, doubt}])
+            own = {claim, doubt}
+            self._sweep(name for name in now.names if name.partition(".")[0] == claim and name not in own)
         finally:  # after the claim: while both are there, its holder does not go on
             self._store.remove(self._path(doubt))
         return True
@@ -244,7 +237,7 @@ class RemoteLock:
 
         Returns True while a request may still arrive from a process that lost the lock.
         """
-        if not self._held:
+        if not self.is_exclusive:
             return False
         if self._pid != os.getpid():  # this process was forked: the lock is its parent's
             raise lost_lock(self._location.url, self._read_owner(self._claim))
@@ -260,7 +253,7 @@ class RemoteLock:
         """Give the lock back; nothing happens when this process has no claim."""
         with WHOLE:
             self._done.set()
-        self._held = False
+        self.is_exclusive = False
         if self._written and self._pid == os.getpid():
             with suppress(EdlCkptError):
                 self._withdraw()
@@ -283,12 +276,9 @@ class RemoteLock:
 
     def holders(self) -> list[Holder]:
         """Return the processes that have a claim now."""
-        found: list[Holder] = []
         claims = self._look()
-        for claim in claims.others(self._claim):
-            silent = claims.silent[claim]
-            found.append(Holder(self._read_owner(claim), not self._may_be_unlocked(claim, silent), silent, claim))
-        return found
+        others = ((claim, claims.silent[claim]) for claim in claims.others(self._claim))
+        return [Holder(self._read_owner(c), not self._may_be_unlocked(c, silent), silent, c) for c, silent in others]
 
     def _may_be_unlocked(self, claim: str, silent_seconds: float) -> bool:
         """Say whether a person may remove a claim: its holder is dead, or missed its signs of life and is elsewhere."""

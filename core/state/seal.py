@@ -43,16 +43,13 @@ def read_seal(store: Store, version: int, *, with_chunks: bool = True) -> Seal |
         if data is None and store.properties.rename and os.path.lexists(store.path(seal_file(version))):
             _damaged("not a regular file")
         seal = None if data is None else parse_seal_bytes(data, with_chunks=with_chunks)
-    except CorruptError as error:
-        raise CorruptError(error.message, code=error.code, path=path) from None
-    except UnsupportedError as error:
-        raise UnsupportedError(error.message, path=path, hint=error.hint) from None
+        if seal is not None and seal.version != version:
+            _damaged(f"it is the seal of version {seal.version}")
+    except (CorruptError, UnsupportedError) as error:
+        error.path = path
+        raise
     except (UsageError, RefusedError) as error:  # a pipe, say
         raise CorruptError(f"damaged seal: {error.message}", code="checksum-mismatch", path=path) from None
-    if seal is not None and seal.version != version:
-        raise CorruptError(
-            f"damaged seal: it is the seal of version {seal.version}", code="checksum-mismatch", path=path
-        )
     return seal
 
 

@@ -12,7 +12,8 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Final, Self
+from dataclasses import dataclass
+from typing import Final, Self, TypeVar
 
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.base.ids import new_id
@@ -22,7 +23,7 @@ from edl_ckpt.core.storage.files import NEW, PreallocatedFile, exchange_names, r
 _TOP: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _DIRECTORY: Final = _TOP | os.O_NOFOLLOW
 _FILE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_ATTEMPTS: Final = 20
+_ATTEMPTS: Final = 50
 _MAX_DEPTH: Final = 64
 """A tree that is deeper is flattened while it is removed: each level takes an open file."""
 _KINDS: Final = {
@@ -34,6 +35,7 @@ _KINDS: Final = {
     stat.S_IFSOCK: "a socket",
 }
 
+Result = TypeVar("Result")
 Note = Callable[[EdlCkptError], None]
 """Takes the error of a file that cannot be removed."""
 
@@ -42,14 +44,12 @@ class ForeignError(RefusedError):
     """A name that we need stands for something that is not ours: a link, a pipe, a device, a directory, a file."""
 
 
+@dataclass(slots=True, eq=False)
 class Directory:
     """An open directory; a context manager, which closes it. `path` is for messages only."""
 
-    __slots__ = ("fd", "path")
-
-    def __init__(self, fd: int, path: str) -> None:
-        self.fd = fd
-        self.path = path
+    fd: int
+    path: str
 
     @staticmethod
     def open(path: str) -> Directory:
@@ -79,8 +79,7 @@ class Directory:
     def close(self) -> None:
         """Close the directory; nothing happens when it is closed."""
         fd, self.fd = self.fd, -1
-        if fd >= 0:
-            close_read(fd)
+        close_read(fd)
 
     def __enter__(self) -> Self:
         return self
@@ -99,13 +98,21 @@ class Directory:
 
         Raises NotFoundError when there is none, ForeignError when a component is anything but a directory.
         """
-        for attempt in range(_ATTEMPTS):
-            try:
+        for _ in range(_ATTEMPTS if make else 0):
+            with suppress(NotFoundError):  # another process removed one of them while it was empty
                 return self._walk(relative.split("/"), make=make)
-            except NotFoundError:  # another process removed one of them while it was empty
-                if not make or attempt == _ATTEMPTS - 1:
-                    raise
-        raise AssertionError  # the loop always ends by a return or a raise
+        return self._walk(relative.split("/"), make=make)
+
+    def inside(self, relative: str, work: Callable[[Directory], Result]) -> Result:
+        """Do something in a directory below this one, which is made where it is missing; errors as `enter`.
+
+        It is done again when another process removed the directory meanwhile, while it was empty.
+        """
+        for _ in range(_ATTEMPTS):
+            with self.enter(relative, make=True) as directory, suppress(NotFoundError):
+                return work(directory)
+        with self.enter(relative, make=True) as directory:
+            return work(directory)
 
     def find(self, relative: str) -> Directory:
         """Return `enter`; a directory without names when there is no such one."""
@@ -329,7 +336,7 @@ class _Nowhere(Directory):
 
 
 def close_read(fd: int) -> None:
-    """Close what was only read; an error in that loses nothing."""
+    """Close what was only read, perhaps once more (-1); an error in that loses nothing."""
     with suppress(OSError):
         os.close(fd)
 

@@ -103,11 +103,10 @@ class PreallocatedFile(OnDisk, Sink):
         at = 0
         with storage_errors(self.path):
             while at < other.size_bytes:
-                try:
+                count = -1
+                with lacking({errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}):
                     count = os.copy_file_range(other._fd, self._fd, other.size_bytes - at, at, at)
-                except OSError as error:
-                    if error.errno not in {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}:
-                        raise
+                if count < 0:
                     data = bytearray(min(_COPY_BYTES, other.size_bytes - at))
                     other.read_into(at, memoryview(data))
                     self.write(at, memoryview(data))

@@ -48,6 +48,10 @@ class Properties:
     part_bytes: int = 0
     """Memory that each open part of an object takes; 0 where files are written in place or through the local disk."""
 
+    def at_a_time(self, requests: int) -> int:
+        """Return how many small things are asked for at a time: so many where each is a request, else one."""
+        return requests if self.round_trips else 1
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:

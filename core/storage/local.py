@@ -12,7 +12,7 @@ from typing import IO, Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.storage.beneath import Directory, ForeignError, kind_of
+from edl_ckpt.core.storage.beneath import Directory, ForeignError, close_read, kind_of
 from edl_ckpt.core.storage.faults import Fault, storage_errors
 from edl_ckpt.core.storage.interface import SMALL_BYTES, Entry, Inside, ObjectStat, OnDisk, Properties, RangeReader
 from edl_ckpt.core.storage.location import Fact, Location
@@ -68,10 +68,8 @@ class LocalReader(RangeReader, OnDisk):
 
     def close(self) -> None:
         """Close the file."""
-        if self._fd >= 0:
-            fd, self._fd = self._fd, -1
-            with suppress(OSError):  # nothing was written, so nothing is lost
-                os.close(fd)
+        fd, self._fd = self._fd, -1
+        close_read(fd)
 
     def check_unchanged(self) -> None:
         """Raise LockedError when the file's size or time is not what it was when it was opened."""
@@ -166,18 +164,17 @@ class LocalStore:
                 listed.append(entry)
         return listed
 
-    def _list_inside(self, entry: Entry, inside: Inside) -> list[Entry]:
+    def _list_inside(self, entry: Entry, inside: Inside, attempts: int = _ATTEMPTS) -> list[Entry]:
         """Return a directory and its entries, nothing when it is gone, or its fault when it cannot be listed."""
-        for attempt in range(_ATTEMPTS):
-            try:
-                return [entry, *self._list(entry.relative, inside)]
-            except EdlCkptError as error:
-                if is_gone(entry.path):  # another process deleted it between the two listings
-                    return []
-                # Another process may just be exchanging it for another one.
-                if not isinstance(error, NotFoundError | LockedError) or attempt == _ATTEMPTS - 1:
-                    return [replace(entry, fault=Fault.of(error, entry.path))]
-        raise AssertionError  # the loop always returns
+        try:
+            return [entry, *self._list(entry.relative, inside)]
+        except EdlCkptError as error:
+            if is_gone(entry.path):  # another process deleted it between the two listings
+                return []
+            # Another process may just be exchanging it for another one.
+            if attempts > 1 and isinstance(error, NotFoundError | LockedError):
+                return self._list_inside(entry, inside, attempts - 1)
+            return [replace(entry, fault=Fault.of(error, entry.path))]
 
     def _scan(self, relative: str) -> list[Entry]:
         path = self.path(relative) if relative else self.root
@@ -275,18 +272,14 @@ class LocalStore:
     def write_small(self, relative: str, data: bytes) -> None:
         """Write a small file of our state: staged beside its place, flushed, then renamed."""
         folder, name = os.path.split(relative)
+
+        def write(directory: Directory) -> None:
+            directory.replace(name, data, flush=False)
+            COMMIT.reached()
+            directory.flush()
+
         with Directory.open(self.root) as root:
-            for attempt in range(_ATTEMPTS):
-                with root.enter(folder, make=True) as directory:
-                    try:
-                        directory.replace(name, data, flush=False)
-                    except NotFoundError:  # another process removed the directory while it was empty
-                        if attempt == _ATTEMPTS - 1:
-                            raise
-                    else:
-                        COMMIT.reached()
-                        directory.flush()
-                        return
+            root.inside(folder, write)
 
     def remove(self, relative: str) -> None:
         """Remove a file of our state, and the directories above it that are then empty; a missing one is no error."""

@@ -197,10 +197,15 @@ class Fact:
     why: str = ""
 
 
+def judged(name: str, value: str, why: str, *, weak: bool, verdict: Verdict = Verdict.WEAKER) -> Fact:
+    """Return a fact with a verdict, and what follows from it, where it is weak; without both where it is fine."""
+    return Fact(name, value, verdict, why) if weak else Fact(name, value)
+
+
 def yes(name: str, why: str, *, able: bool, verdict: Verdict = Verdict.WEAKER) -> Fact:
     """Return the fact of something that a storage can or cannot do; `why` is what follows where it cannot.
 
     >>> yes("rename", "no trash", able=True), yes("rename", "no trash", able=False).why
     (Fact(name='rename', value='yes', verdict=<Verdict.FINE: 'fine'>, why=''), 'no trash')
     """
-    return Fact(name, "yes") if able else Fact(name, "no", verdict, why)
+    return judged(name, "yes" if able else "no", why, weak=not able, verdict=verdict)

@@ -14,7 +14,7 @@ from typing import Final
 
 from edl_ckpt.core.base.words import extra_hint, size
 from edl_ckpt.core.storage.faults import storage_errors
-from edl_ckpt.core.storage.location import Fact, Verdict
+from edl_ckpt.core.storage.location import Fact, Verdict, judged
 
 _MOUNTS: Final = "/proc/self/mountinfo"
 _OCTAL: Final = re.compile(r"\\([0-7]{3})")
@@ -104,9 +104,8 @@ def _room(status: os.statvfs_result) -> Fact:
     shown = f"{size(free)} of {size(status.f_blocks * status.f_frsize)}"
     if free == 0:
         return Fact("free space", shown, Verdict.BROKEN, "nothing can be written")
-    little = free < _LITTLE_BYTES
     why = "reshard and import need room for a whole version beside the old one"
-    return Fact("free space", shown, Verdict.WEAKER if little else Verdict.FINE, why if little else "")
+    return judged("free space", shown, why, weak=free < _LITTLE_BYTES)
 
 
 def _changes(path: str) -> Fact:

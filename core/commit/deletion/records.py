@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -176,14 +176,10 @@ def is_record(name: str) -> bool:
 
 def has_content(inside: Directory) -> bool:
     """Say whether a deletion has a version, or metadata of one."""
-    for name in inside.names():
-        if name == META and inside.is_directory(name):
-            with inside.enter(name) as meta:
-                if meta.names():
-                    return True
-        elif not is_record(name):
-            return True
-    return False
+    if not all(map(is_record, inside.names())):
+        return True
+    with inside.find(META) if inside.is_directory(META) else nullcontext() as meta:
+        return meta is not None and bool(meta.names())
 
 
 def read_record(inside: Directory) -> tuple[dict[str, Any], EdlCkptError | None]:

@@ -36,21 +36,16 @@ Check: TypeAlias = Callable[[TrashEntry], None]
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The result of a deletion: the versions that are gone, those that could not be deleted, and what they left."""
+    """The result of a deletion: the versions that are gone, those that could not be deleted, and what they left.
 
-    deleted: tuple[Version, ...]
+    That of emptying the trash names no versions.
+    """
+
+    deleted: tuple[Version, ...] = ()
     failed: tuple[tuple[Version, EdlCkptError], ...] = ()
     problems: tuple[EdlCkptError, ...] = ()
     """Why files of deleted versions could not be removed."""
     freed_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Purge:
-    """The result of emptying the trash: the bytes that this freed, and the files that could not be removed."""
-
-    freed_bytes: int
-    problems: tuple[EdlCkptError, ...] = ()
 
 
 def safe_order(version: Version) -> tuple[list[str], list[str]]:
@@ -98,14 +93,30 @@ class NoTrash:
         look: Before = lambda _: None,
         known: Known | None = None,
     ) -> Removal:
-        """Delete versions; the lock is proved once for many. Metadata in `known` is not read again.
+        """Delete versions, a shard of each ps_num first; metadata in `known` is not read again.
+
+        Many versions go together, since each request takes long, and the lock is proved once for them. A journal names
+        the versions that are being deleted. If this process is stopped on the way, the next one that takes the lock
+        finishes the deletion: a version that may lose its files at any moment is never kept, tagged or listed.
 
         `look` is called right before each version is deleted, and raises an error when it must stay. Raises
         UnsupportedError for `keep`, before anything changes.
         """
         if keep and versions:
             raise no_trash(self._store.location)
-        return _remove_in_order(self._store, versions, look, known or Known())
+        done: list[_Doomed] = []
+        for start in range(0, len(versions), _TOGETHER):
+            COMMIT.more()
+            together = versions[start : start + _TOGETHER]
+            for version in together:
+                look(version)
+            batch = [_doom(self._store, version) for version in together]
+            _remove_batch(self._store, batch, known or Known())
+            done += batch
+        pairs = list(zip(versions, done, strict=True))
+        deleted = tuple(version for version, doomed in pairs if doomed.error is None)
+        failed = tuple((version, doomed.error) for version, doomed in pairs if doomed.error is not None)
+        return Removal(deleted, failed, (), sum(v.size_bytes for v in deleted))
 
     def remove_shard(self, version: Version, path: str | None) -> list[str]:
         """Remove a shard, and its directory where there are directories; return the paths that were removed."""
@@ -120,9 +131,9 @@ class NoTrash:
         """Raise UnsupportedError: nothing is kept."""
         raise no_trash(self._store.location)
 
-    def empty(self, *, now: float, older_than_seconds: float = 0.0) -> Purge:  # noqa: ARG002
+    def empty(self, *, now: float, older_than_seconds: float = 0.0) -> Removal:  # noqa: ARG002
         """Remove nothing: there is no trash."""
-        return Purge(0)
+        return Removal()
 
     def sweep(self) -> tuple[EdlCkptError, ...]:
         """Do nothing: a deletion that was killed has a journal (`settle_deletions`)."""
@@ -139,27 +150,6 @@ class NoTrash:
 def no_trash(location: Location) -> UnsupportedError:
     """Return the error for storage that can put nothing back."""
     return UnsupportedError("this storage has no rename, and so no trash", path=location.url)
-
-
-def _remove_in_order(store: ObjectStore, versions: Sequence[Version], before: Before, known: Known) -> Removal:
-    """Delete files; a shard of each ps_num goes first. Many versions go together, since each request takes long.
-
-    A journal names the versions that are being deleted. If this process is stopped on the way, the next one that takes
-    the lock finishes the deletion: a version that may lose its files at any moment is never kept, tagged or listed.
-    """
-    done: list[_Doomed] = []
-    for start in range(0, len(versions), _TOGETHER):
-        COMMIT.more()
-        together = versions[start : start + _TOGETHER]
-        for version in together:
-            before(version)
-        batch = [_doom(store, version) for version in together]
-        _remove_batch(store, batch, known)
-        done += batch
-    pairs = list(zip(versions, done, strict=True))
-    deleted = tuple(version for version, doomed in pairs if doomed.error is None)
-    failed = tuple((version, doomed.error) for version, doomed in pairs if doomed.error is not None)
-    return Removal(deleted, failed, (), sum(v.size_bytes for v in deleted))
 
 
 def _doom(store: ObjectStore, version: Version) -> _Doomed:
@@ -239,7 +229,7 @@ def _metadata_digests(store: ObjectStore, numbers: Iterable[int], known: Known) 
     files = {number: base_name(version_file(number)) for number in numbers}
     found = {n: known.digest(file, marks[file]) if file in marks else content_digest(b"") for n, file in files.items()}
     unknown = [number for number, digest in found.items() if digest is None]
-    workers = REMOTE_WORKERS if store.properties.round_trips else 1
+    workers = store.properties.at_a_time(REMOTE_WORKERS)
     read = run_parallel(lambda number: _metadata_digest(store, number), unknown, workers)
     return {n: digest for n, digest in found.items() if digest is not None} | dict(zip(unknown, read, strict=True))
 
@@ -264,7 +254,7 @@ def settle_deletions(store: ObjectStore, stage: str, journals: Sequence[Journal]
 
 def _settle_some(store: ObjectStore, journals: Sequence[Journal], begun: float) -> list[str]:
     """Finish the deletion of versions that are as they were when it began; `begun` is the age of the journal."""
-    workers = REMOTE_WORKERS if store.properties.round_trips else 1
+    workers = store.properties.at_a_time(REMOTE_WORKERS)
     present = list(run_parallel(lambda journal: _doomed_files(store, journal, begun), journals, workers))
     going = [(each, names) for each, names in zip(journals, present, strict=True) if names is not None]
     files = [[each.path(name) for name in each.deletes if name in names] for each, names in going]

@@ -31,7 +31,7 @@ from edl_ckpt.core.commit.deletion.records import (
     recorded_metadata,
     write_record,
 )
-from edl_ckpt.core.commit.deletion.removal import Before, Check, Purge, Removal, safe_order
+from edl_ckpt.core.commit.deletion.removal import Before, Check, Removal, safe_order
 from edl_ckpt.core.commit.loose import (
     Marks,
     finish_moves,
@@ -77,7 +77,7 @@ class Trash:
         gone already is no error; the result does not name it.
         """
         if not versions:
-            return Removal(())
+            return Removal()
 
         def before(version: Version) -> None:
             look(version)
@@ -152,7 +152,7 @@ class Trash:
             reporter.warn(str(problem))
         return entry.recorded
 
-    def empty(self, *, now: float, older_than_seconds: float = 0.0) -> Purge:
+    def empty(self, *, now: float, older_than_seconds: float = 0.0) -> Removal:
         """Remove versions that have been in the trash for so long; this includes old shards of `reshard --keep-old`."""
         freed = 0
         problems: list[EdlCkptError] = []
@@ -164,7 +164,7 @@ class Trash:
                     failed = _drop(root, os.path.basename(entry.path))
                 problems += failed
                 freed += 0 if failed else entry.size_bytes
-        return Purge(freed, (*problems, *self.sweep()))
+        return Removal(problems=(*problems, *self.sweep()), freed_bytes=freed)
 
     def sweep(self) -> tuple[EdlCkptError, ...]:
         """Finish deletions that were killed, except those that stay in the trash; return what failed."""
@@ -389,8 +389,5 @@ def _drop_each(top: Directory, name: str) -> None:
 
 def _left_of(root: Directory, name: str) -> set[str]:
     """Return what is left in a directory of the trash that was removed."""
-    left: set[str] = set()
-    for entry in (name, _doomed(name)):
-        with root.find(f"{TRASH_DIR}/{entry}") as inside:
-            left.update(inside.names())
-    return left
+    with root.find(f"{TRASH_DIR}/{name}") as kept, root.find(f"{TRASH_DIR}/{_doomed(name)}") as doomed:
+        return {*kept.names(), *doomed.names()}

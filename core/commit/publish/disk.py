@@ -13,10 +13,10 @@ import os
 import stat
 import uuid
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, RefusedError, UnsupportedError
 from edl_ckpt.core.base.ids import kernel_id
@@ -102,7 +102,6 @@ class LocalOutput(VersionOutput):
         stage = os.path.basename(resumable_stage(new.number)) if new.resumes else ""
         self._staging = Staging(store.root, new.purpose, name=stage)
         self._directory = os.path.join(self._staging.path, self._name)
-        self._stack = ExitStack()
         self._files: dict[int, PreallocatedFile] = {}
         self._sizes: Sequence[int] = ()
         self._names: Sequence[str] = ()
@@ -114,13 +113,10 @@ class LocalOutput(VersionOutput):
         """The records of each shard that is shared apart, or of all shards."""
 
     def __enter__(self) -> Self:
-        staging = self._stack.enter_context(self._staging)
+        staging = self.enter_context(self._staging)
         self._root, self._stage = staging.root, staging.place
-        self._stack.push(self._leave)
+        self.push(self._leave)
         return self
-
-    def __exit__(self, *details: Any) -> None:  # noqa: PYI036 - they go on to another one
-        self._stack.__exit__(*details)
 
     def _leave(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         """Finish or roll back a commit that ended half-way; decide whether a later run can resume."""
@@ -144,19 +140,19 @@ class LocalOutput(VersionOutput):
         if not self.resumed:
             self._staging.clear()
             self._staging.inherit_access()
-        inside = self._stack.enter_context(self._stage.enter(self._name, make=True))
+        inside = self.enter_context(self._stage.enter(self._name, make=True))
         self._staging.check_space(sum(size for i, size in enumerate(sizes) if i not in self.resumed))
         for i, name in enumerate(names):
             if i not in self.resumed:
                 with inside.above(name, make=True) as (folder, last):
                     folder.remove(last)
                     self._files[i] = file = folder.create(last, sizes[i])
-                self._stack.callback(file.close)
+                self.callback(file.close)
                 if self._access is not None:  # before there is anything to read in it
                     self._access.give_file(i, file)
         if self._new.resumes is None:
             # Not beside `finish`: of two flushes of one file, the kernel tells only the first that the disk failed.
-            self._flusher = self._stack.enter_context(Flusher(list(self._files.values())))
+            self._flusher = self.enter_context(Flusher(list(self._files.values())))
         return [self._files[i] if i in self._files else FinishedSink(inside.join(name)) for i, name in enumerate(names)]
 
     def _check_target(self) -> None:
@@ -309,7 +305,9 @@ def _settle_after(root: Directory, stage: Directory, journal: Journal, location:
     except (EdlCkptError, ValueError):
         finish = f"`{command('recover', str(location))}` finishes"
     with suppress(EdlCkptError):
-        now = _is_in_place(root, journal)
+        found = root.stat(journal.directory)
+        is_new = found is not None and found.st_ino == journal.inode
+        now = is_there(root, journal.marks) if journal.loose else is_new
     if now:
         if not finish and isinstance(error.__cause__, OSError) and error.__cause__.errno in _LACKS:
             return
@@ -341,32 +339,23 @@ def put_replaced_back(store: LocalStore, name: str, number: int, deletion: str) 
                 _settle_after(root, stage, journal, store.location, error)
 
 
-def _is_in_place(root: Directory, journal: Journal) -> bool:
-    if journal.loose:
-        return is_there(root, journal.marks)
-    present = root.stat(journal.directory)
-    return present is not None and present.st_ino == journal.inode
-
-
 def put_in_place(root: Directory, stage: Directory, journal: Journal) -> None:
     """Put a staged directory into a free place, or into that of a version, as its journal, which is written, says."""
     name = journal.directory
     _take_seal(root, META_DIR, journal.version, stage, _OLD_SEAL)
-    if not journal.replaces:
-        if journal.loose:
-            move_back(stage, root, name, list(journal.marks))
-        else:
-            stage.rename_new(name, root, name)
-        settle_stage(root, stage)
-        return
-    try:
-        exchanged = stage.exchange(name, root, name)
-    except UnsupportedError as error:  # a lower layer of overlayfs
-        error.hint = "nothing was changed; write the result elsewhere: --output LOCATION"
-        raise
-    if not exchanged:
-        root.rename(name, stage, _old_name(name))
-        stage.rename(name, root, name)
+    if journal.replaces:
+        try:
+            exchanged = stage.exchange(name, root, name)
+        except UnsupportedError as error:  # a lower layer of overlayfs
+            error.hint = "nothing was changed; write the result elsewhere: --output LOCATION"
+            raise
+        if not exchanged:
+            root.rename(name, stage, _old_name(name))
+            stage.rename(name, root, name)
+    elif journal.loose:
+        move_back(stage, root, name, list(journal.marks))
+    else:
+        stage.rename_new(name, root, name)
     settle_stage(root, stage)
 
 

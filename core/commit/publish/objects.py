@@ -119,12 +119,10 @@ class RemoteOutput(VersionOutput):
         """Return the journal of an interrupted run of the same work; what another work left is dropped."""
         if self._new.resumes is None:
             return None
-        data = self._store.read_small(f"{self._stage}/{JOURNAL}")
+        data = self._store.read_small(f"{self._stage}/{JOURNAL}") or b""
         try:
-            journal = None if data is None else parse_journal(data, self._store.path(f"{self._stage}/{JOURNAL}"))
-        except ValueError:  # it says nothing that can be relied on
-            return None
-        if journal is None:
+            journal = parse_journal(data, self._store.path(f"{self._stage}/{JOURNAL}"))
+        except ValueError:  # there is none, or it says nothing that can be relied on
             return None
         if not self._place.is_exclusive:
             found = self._store.stat(f"{self._stage}/{JOURNAL}")
@@ -234,10 +232,8 @@ class RemoteOutput(VersionOutput):
         sizes = list(self._journal.sizes.values())
         version = self._new.written(self._store.location, directory, sizes)
         # Objects completed by an earlier run have not been verified in this one.
-        is_ours = len(self._objects) == len(sizes)
-        return Written(
-            version, staged=False, verified=is_ours and all(item.verified for item in self._objects.values())
-        )
+        verified = len(self._objects) == len(sizes) and all(item.verified for item in self._objects.values())
+        return Written(version, staged=False, verified=verified)
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self._memory.close()
@@ -338,7 +334,12 @@ def settle_remote(store: ObjectStore, stage: str, journal: Journal) -> str:
     is_sealed_last = journal.seal is not None and not journal.old
     visible = is_sealed_last or _all_visible(store, journal)
     if journal.seal is not None and visible:
-        done = _finish(store, journal)
+        if journal.old:
+            prove_lock(store.location)
+            store.remove_many(list(map(journal.path, journal.old)))
+        seal = json.dumps(journal.seal, ensure_ascii=False) + "\n"
+        write_proved(store, seal_file(journal.version), seal.encode("utf-8", "surrogatepass"))
+        done = f"finished the replacement of version {journal.version}; the new version is in place"
     elif not journal.old and visible:
         done = f"version {journal.version} is complete but not sealed; to seal it: edl-ckpt verify --seal"
     else:
@@ -347,15 +348,6 @@ def settle_remote(store: ObjectStore, stage: str, journal: Journal) -> str:
     store.remove_many(list(map(journal.path, journal.markers)))
     store.remove(f"{stage}/{JOURNAL}")
     return done
-
-
-def _finish(store: ObjectStore, journal: Journal) -> str:
-    if journal.old:
-        prove_lock(store.location)
-        store.remove_many(list(map(journal.path, journal.old)))
-    seal = json.dumps(journal.seal, ensure_ascii=False) + "\n"
-    write_proved(store, seal_file(journal.version), seal.encode("utf-8", "surrogatepass"))
-    return f"finished the replacement of version {journal.version}; the new version is in place"
 
 
 def _undo(store: ObjectStore, journal: Journal) -> str:

@@ -20,7 +20,7 @@ from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.files import allocate
 from edl_ckpt.core.storage.interface import ObjectStore
 from edl_ckpt.core.storage.local import LocalStore
-from edl_ckpt.core.storage.location import Fact, Verdict, yes
+from edl_ckpt.core.storage.location import Fact, Verdict, judged, yes
 
 _PAGE: Final = 4096
 _SLOW_FLUSH_SECONDS: Final = 0.2
@@ -80,9 +80,8 @@ def _flushes(place: Directory) -> Iterator[Fact]:
         return
     seconds = time.monotonic() - start
     shown = f"yes, {seconds * 1000:.1f} ms"
-    slow = seconds > _SLOW_FLUSH_SECONDS
-    why = "every file of ours is flushed: metadata and tags take as long" if slow else ""
-    yield Fact("flush (fsync)", shown, Verdict.WEAKER if slow else Verdict.FINE, why)
+    why = "every file of ours is flushed: metadata and tags take as long"
+    yield judged("flush (fsync)", shown, why, weak=seconds > _SLOW_FLUSH_SECONDS)
 
 
 def _allocates(place: Directory) -> Iterator[Fact]:
@@ -101,11 +100,8 @@ def _allocates(place: Directory) -> Iterator[Fact]:
 def _names(place: Directory) -> Iterator[Fact]:
     place.write_new("Case", b"")
     same = place.stat("case") is not None
-    if same:
-        why = "arrays of an export to .npy whose names differ in case only would be one file"
-        yield Fact("case of names", "ignored", Verdict.WEAKER, why)
-    else:
-        yield Fact("case of names", "kept apart")
+    why = "arrays of an export to .npy whose names differ in case only would be one file"
+    yield judged("case of names", "ignored" if same else "kept apart", why, weak=same)
 
 
 _PROBES: Final[tuple[Callable[[Directory], Iterator[Fact]], ...]] = (_renames, _locks, _flushes, _allocates, _names)

@@ -7,7 +7,6 @@ unless a journal in it says that the work can be finished, rolled back or resume
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from contextlib import suppress
@@ -15,7 +14,7 @@ from typing import Final, Self
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError
 from edl_ckpt.core.base.ids import new_id
-from edl_ckpt.core.state.owner import NO_LOCKS, OWNER_FILE, Signature, format_owner, read_owner
+from edl_ckpt.core.state.owner import OWNER_FILE, Signature, format_owner, lock_file, read_owner
 from edl_ckpt.core.state.paths import JOURNAL, META_DIR, NOTES_DIR, STAGE_DIR, STATE_DIR, TRASH_DIR
 from edl_ckpt.core.storage.beneath import Directory, close_read
 from edl_ckpt.core.storage.faults import inherit_as, storage_errors
@@ -64,14 +63,7 @@ class Staging:
         """Make the directory, or open one that may be there; it has our name, and until it has an owner it is empty."""
         if self._may_exist:
             return self.root.enter(f"{STAGE_DIR}/{self.id}", make=True)
-        for attempt in range(_ATTEMPTS):
-            with self.root.enter(STAGE_DIR, make=True) as stages:
-                try:
-                    return stages.make(self.id)
-                except NotFoundError:  # another process removed the directory while it was empty
-                    if attempt == _ATTEMPTS - 1:
-                        raise
-        raise AssertionError  # the loop always ends by a return or a raise
+        return self.root.inside(STAGE_DIR, lambda stages: stages.make(self.id))
 
     def __exit__(self, *_: object) -> None:
         self._remove()
@@ -125,22 +117,14 @@ class StageLock:
         path = directory.join(OWNER_FILE)
         with storage_errors(path):
             self._fd = directory.open_file(OWNER_FILE, os.O_RDWR | os.O_CREAT)
-            for attempt in range(_ATTEMPTS):
-                try:
-                    fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    if attempt == _ATTEMPTS - 1:
-                        owner = format_owner(read_owner(directory))
-                        raise LockedError(f"{owner} is writing there", path=directory.path) from None
-                    time.sleep(_PAUSE_SECONDS)
-                except OSError as error:
-                    if error.errno not in NO_LOCKS:
-                        raise
-                    break
-                else:
-                    break
-            named, opened = directory.stat(OWNER_FILE), os.fstat(self._fd)
-            if named is None or (named.st_dev, named.st_ino) != (opened.st_dev, opened.st_ino):
+            attempts = 1
+            while lock_file(self._fd) is False:
+                if attempts == _ATTEMPTS:
+                    raise LockedError(f"{format_owner(read_owner(directory))} is writing there", path=directory.path)
+                time.sleep(_PAUSE_SECONDS)
+                attempts += 1
+            named = directory.stat(OWNER_FILE)
+            if named is None or not os.path.samestat(named, os.fstat(self._fd)):
                 raise NotFoundError("another process removed it", path=path)
         self.is_taken = True
         self._signature = Signature(self._fd, path, purpose)
@@ -165,11 +149,10 @@ def remove_stage(root: Directory, place: Directory) -> None:
     remove_empty(root, os.path.basename(place.path))
 
 
-def remove_empty(root: Directory, stage: str = "") -> None:
+def remove_empty(root: Directory, stage: str) -> None:
     """Remove a staging directory, and the directories of our state around it, as far as they are empty."""
     with suppress(EdlCkptError), root.find(STAGE_DIR) as stages:
-        if stage:
-            stages.rmdir(stage)
+        stages.rmdir(stage)
     remove_empty_state(root)
 
 

@@ -15,7 +15,7 @@ from edl_ckpt.core.commit.deletion.records import RECORD, damaged_records
 from edl_ckpt.core.commit.deletion.trash import Trash
 from edl_ckpt.core.commit.journal import LOOK, Journal, Settled, discarded_copy
 from edl_ckpt.core.commit.publish.disk import read_journal, settle_stage
-from edl_ckpt.core.commit.publish.staging import remove_empty, remove_stage
+from edl_ckpt.core.commit.publish.staging import remove_empty_state, remove_stage
 from edl_ckpt.core.state.aside import make_way, set_aside
 from edl_ckpt.core.state.owner import (
     OWNER_FILE,
@@ -94,7 +94,7 @@ class _OpenState:
             for name in stages.names():
                 if not is_damaged(name):
                     self._settle_entry(stages, name)
-        remove_empty(self.root)
+        remove_empty_state(self.root)
         with self.root.find(TRASH_DIR) as trash:
             self.settled.left += [_strange(trash, name) for name in trash.names() if not trash.is_directory(name)]
             for name, why in list(damaged_records(trash)) if self.settled.exclusive else ():
@@ -166,7 +166,7 @@ def _journal_of(stage: Directory) -> Journal | None:
 
 def _strange(directory: Directory, name: str) -> str:
     found = directory.stat(name)
-    kind = "gone" if found is None else kind_of(found.st_mode)
+    kind = kind_of(found.st_mode if found else 0)
     return f"{directory.join(name)} is {kind}, which is not ours; it is left alone; {_MOVE}"
 
 

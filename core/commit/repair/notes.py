@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -39,11 +39,17 @@ def forget_notes(store: Store, gone: Iterable[int]) -> list[EdlCkptError]:
 def sweep_notes(store: Store) -> list[str]:
     """Remove the notes on versions that are sealed or gone; return what was done, in words."""
     done: list[str] = []
-    for number in _left_over(store):
-        with suppress(EdlCkptError):
-            if not has_newer_note(store, number):
-                remove_notes(store, number)
-                done.append(f"removed the notes on the shards of version {number}")
+    numbers = noted_versions(store)
+    if not numbers:
+        return []
+    sealed, present = sealed_versions(store.names(META_DIR)), set(map(number_named, store.names("")))
+    for number in numbers:
+        ages = {} if number in sealed or number in present else store.ages(notes_dir(number))
+        if number in sealed or min(ages.values(), default=0.0) > _YOUNG_SECONDS:
+            with suppress(EdlCkptError):
+                if not has_newer_note(store, number):
+                    remove_notes(store, number)
+                    done.append(f"removed the notes on the shards of version {number}")
     return done
 
 
@@ -55,15 +61,3 @@ def noted_versions(store: Store) -> list[int]:
 def note_names_now(store: Store) -> dict[int, tuple[str, ...]]:
     """Return the names of all notes at a location, by version."""
     return {number: tuple(sorted(map(str, note_names(store, number)))) for number in noted_versions(store)}
-
-
-def _left_over(store: Store) -> Iterator[int]:
-    numbers = noted_versions(store)
-    if not numbers:
-        return
-    sealed = sealed_versions(store.names(META_DIR))
-    there = set(map(number_named, store.names("")))
-    for number in numbers:
-        ages = {} if number in sealed or number in there else store.ages(notes_dir(number))
-        if number in sealed or min(ages.values(), default=0.0) > _YOUNG_SECONDS:
-            yield number

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, RefusedError
@@ -58,8 +58,9 @@ class ObjectRepair:
         for relative in store.tree(STAGE_DIR):
             stage, _, name = relative.rpartition("/")
             settled.done += _put_back(store, relative, f"{META_DIR}/{name}") if stage == KEPT_DIR else ()
-            if name.startswith(TOKEN):
-                _sweep_token(store, relative)
+            found = store.stat(relative) if name.startswith(TOKEN) else None  # a question to workers, without the lock
+            if found is not None and found.age_seconds > _OLD_TOKEN_SECONDS:
+                store.remove(relative)
             data = store.read_small(relative) if name == JOURNAL else None
             if data is not None:
                 self._settle_journal(relative, data, settled)
@@ -95,13 +96,6 @@ class ObjectRepair:
         _sweep_uploads(self._store, settled)
 
 
-def _sweep_token(store: ObjectStore, relative: str) -> None:
-    """Remove an old question to workers, which is asked without the lock."""
-    found = store.stat(relative)
-    if found is not None and found.age_seconds > _OLD_TOKEN_SECONDS:
-        store.remove(relative)
-
-
 def _put_back(store: ObjectStore, kept: str, relative: str) -> Iterator[str]:
     """Put back a file that a process which had lost the lock wrote over; drop a copy that is needed no more."""
     data = store.read_small(kept) if prove_lock(store.location) else None
@@ -129,7 +123,7 @@ def _sweep_strays(store: ObjectStore) -> list[str]:
         if version.uuid:  # nothing of ours
             continue
         markers = [name for name in version.extra if _MARKER.fullmatch(name)]
-        sets = _by_count(version.shards)
+        sets = {count: [s for s in version.shards if s.ps_num == count] for count in {s.ps_num for s in version.shards}}
         if not markers and len(sets) < 2:
             continue
         whole = [count for count, shards in sets.items() if {s.ps_id for s in shards} == set(range(count))]
@@ -168,13 +162,6 @@ def _sweep_uploads(store: ObjectStore, settled: Settled) -> None:
         oldest = rounded_duration(max(upload.age_seconds for upload in still_open))
         names = abridged(sorted({upload.relative for upload in still_open}), 8)
         settled.kept.append(f"{counted(len(still_open), 'open upload')}, the oldest since {oldest}: {names}; {_LATER}")
-
-
-def _by_count(shards: Iterable[ShardFile]) -> dict[int, list[ShardFile]]:
-    sets: dict[int, list[ShardFile]] = {}
-    for shard in shards:
-        sets.setdefault(shard.ps_num, []).append(shard)
-    return sets
 
 
 def _choose(store: ObjectStore, version: Version, sets: dict[int, list[ShardFile]], whole: list[int]) -> int | None:

@@ -142,11 +142,11 @@ def _no_location(location: Location) -> NotFoundError:
     return NotFoundError("no checkpoint here; nothing was written", path=location.url, hint="is this a checkpoint_dir?")
 
 
-def settle_first(location: Location, *, wait_seconds: float = LOCK_WAIT_SECONDS, reporter: Reporter = WARNINGS) -> None:
+def settle_first(location: Location, *, reporter: Reporter = WARNINGS) -> None:
     """Settle what a dead command left, before a version is looked up that may be between two places just now.
 
     Takes the lock only where a dead command left the journal of a replacement.
     """
     if _opened(location)[1].is_interrupted():
-        with location_lock(location, "recover", wait_seconds=wait_seconds, reporter=reporter):
+        with location_lock(location, "recover", reporter=reporter):
             return

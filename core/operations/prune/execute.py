@@ -19,7 +19,7 @@ from edl_ckpt.core.base.errors import EdlCkptError, RefusedError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.words import counted, describe, size
 from edl_ckpt.core.catalog.listing import GRACE_SECONDS, list_versions
-from edl_ckpt.core.commit.deletion.removal import Purge
+from edl_ckpt.core.commit.deletion.removal import Removal
 from edl_ckpt.core.commit.kinds import forget_gone, kind_of
 from edl_ckpt.core.commit.repair.notes import forget_notes, remove_notes
 from edl_ckpt.core.commit.repair.recovery import location_lock
@@ -60,7 +60,7 @@ class PruneResult:
     """The versions that could not be deleted, by reference; the others were."""
     problems: tuple[EdlCkptError, ...] = ()
     """Why files of deleted versions could not be removed."""
-    purge: Purge | None = None
+    purge: Removal | None = None
     """The result of emptying the trash, None when the plan does not ask for it."""
 
     @property
@@ -189,11 +189,12 @@ def _execute(
         problems += removal.problems
         freed += removal.freed_bytes
         reporter.advance(sum(v.size_bytes for v in removal.deleted))
-    purge: Purge | None = None
+    purge: Removal | None = None
     if plan.purge_older_than_seconds is not None:
         age = plan.purge_older_than_seconds
         purged = [kind_of(stores[at]).trash.empty(now=now, older_than_seconds=age) for at in plan.locations]
-        purge = Purge(sum(each.freed_bytes for each in purged), tuple(p for each in purged for p in each.problems))
+        left = tuple(problem for each in purged for problem in each.problems)
+        purge = Removal(problems=left, freed_bytes=sum(each.freed_bytes for each in purged))
     return PruneResult(
         plan=plan,
         deleted=tuple(v.ref for v in deleted),

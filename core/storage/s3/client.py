@@ -104,6 +104,15 @@ class S3Target:
         """
         return self.request_many(method, wanted, Key=self.key, **parameters)
 
+    def head(self) -> dict[str, Any] | None:
+        """Return what S3 says of the object, None when there is none; NoBucketError without the bucket."""
+        try:
+            return self.request("head_object")
+        except NotFoundError as error:
+            if isinstance(error, NoBucketError):
+                raise
+            return None
+
     def request_many(self, method: str, wanted: memoryview | int | None = None, /, **parameters: Any) -> dict[str, Any]:
         """Make one request about the bucket and return its answer; errors as `request`."""
         named = {"Bucket": self.bucket, **parameters}

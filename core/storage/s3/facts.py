@@ -9,7 +9,7 @@ from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError, UnsupportedError
 from edl_ckpt.core.base.words import rounded_duration
-from edl_ckpt.core.storage.location import Fact, Verdict
+from edl_ckpt.core.storage.location import Fact, Verdict, judged
 from edl_ckpt.core.storage.s3.client import S3Target, told_time
 
 _SKEW_SECONDS: Final = 60.0
@@ -31,25 +31,18 @@ def told_facts(top: S3Target) -> Iterator[Fact]:
     """Yield what can be said of a location without a write: the service, the credentials, the clock and the listing."""
     address, region, source = top.identity()
     yield Fact("service", f"{address}{f', region {region}' if region else ''}")
-    if source:
-        yield Fact("credentials from", _SOURCES.get(source, source))
-    else:
-        yield Fact("credentials from", "nowhere", Verdict.WEAKER, "only a public bucket can be read")
+    origin, why = _SOURCES.get(source, source) or "nowhere", "only a public bucket can be read"
+    yield judged("credentials from", origin, why, weak=not source)
     start, before = time.monotonic(), time.time()
     answer = top.request_many("list_objects_v2", Prefix=top.key, MaxKeys=1)
     seconds = time.monotonic() - start
-    slow = Verdict.WEAKER if seconds > _SLOW_SECONDS else Verdict.FINE
-    yield Fact(
-        "listing", f"yes, {seconds * 1000:.0f} ms", slow, "every command makes some requests" * (slow is Verdict.WEAKER)
-    )
+    shown, why = f"yes, {seconds * 1000:.0f} ms", "every command makes some requests"
+    yield judged("listing", shown, why, weak=seconds > _SLOW_SECONDS)
     yield _clock(answer, before + seconds / 2)
     with suppress(EdlCkptError):  # few may ask
         status = top.request_many("get_bucket_versioning").get("Status", "off")
-        kept = status == "Enabled"
         why = "deleted versions stay, and cost, until a lifecycle rule removes them"
-        yield Fact(
-            "bucket versioning", str(status).lower(), Verdict.WEAKER if kept else Verdict.FINE, why if kept else ""
-        )
+        yield judged("bucket versioning", str(status).lower(), why, weak=status == "Enabled")
 
 
 def _clock(answer: dict[str, object], now: float) -> Fact:
@@ -61,10 +54,9 @@ def _clock(answer: dict[str, object], now: float) -> Fact:
     shown = (
         f"{rounded_duration(abs(off))} {'ahead of' if off > 0 else 'behind'} the service" if abs(off) >= 2 else "right"
     )
-    if abs(off) > _REFUSED_SKEW_SECONDS:
-        return Fact("clock", shown, Verdict.BROKEN, "S3 refuses requests that are 15 minutes off")
-    verdict = Verdict.WEAKER if abs(off) > _SKEW_SECONDS else Verdict.FINE
-    return Fact("clock", shown, verdict, "S3 refuses requests that are 15 minutes off" * (verdict is Verdict.WEAKER))
+    verdict = Verdict.BROKEN if abs(off) > _REFUSED_SKEW_SECONDS else Verdict.WEAKER
+    why = "S3 refuses requests that are 15 minutes off"
+    return judged("clock", shown, why, weak=abs(off) > _SKEW_SECONDS, verdict=verdict)
 
 
 def tried_facts(target: S3Target) -> Iterator[Fact]:

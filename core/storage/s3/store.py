@@ -92,7 +92,8 @@ class S3Reader(RemoteReader):
         """Return exactly `size` bytes at `offset`."""
         if size == 0:
             return b""
-        self._check_end(offset, size)
+        if offset + size > self.size_bytes:
+            raise self.shorter(self.size_bytes)
         self.bytes_read += size
         found = self._windows.find(offset, size)
         if found is not None:
@@ -110,17 +111,14 @@ class S3Reader(RemoteReader):
         self._windows.keep(start, data)
         return data[offset - start : offset - start + size]
 
-    def _check_end(self, offset: int, size: int) -> None:
-        if offset + size > self.size_bytes:
-            raise self.shorter(self.size_bytes)
-
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill the whole buffer from `offset` on, without a copy where it is large."""
         size = buffer.nbytes
         if size < _SMALL_READ_BYTES:
             buffer.cast("B")[:] = self.read(offset, size)
             return
-        self._check_end(offset, size)
+        if offset + size > self.size_bytes:
+            raise self.shorter(self.size_bytes)
         self.bytes_read += size
         found = self._windows.find(offset, size)
         if found is not None:
@@ -156,11 +154,8 @@ class S3Reader(RemoteReader):
 
     def check_unchanged(self) -> None:
         """Raise LockedError when the object has been overwritten."""
-        try:
-            answer = self._target.request("head_object")
-        except NotFoundError:
-            raise self._changed() from None
-        if answer["ETag"] != self.etag:
+        answer = self._target.head()
+        if answer is None or answer["ETag"] != self.etag:
             raise self._changed()
 
     def close(self) -> None:
@@ -339,11 +334,8 @@ class S3Store(ObjectStore):
 
     def stat(self, relative: str) -> ObjectStat | None:
         """Return an object's size, ETag and age; None when there is no such object."""
-        try:
-            answer = self._target(relative).request("head_object")
-        except NoBucketError:
-            raise
-        except NotFoundError:
+        answer = self._target(relative).head()
+        if answer is None:
             return None
         size, written = int(answer["ContentLength"]), answer["LastModified"]
         age, write_id = (served_at(answer) - written).total_seconds(), answer.get("Metadata", {}).get(WRITE_ID)

@@ -240,11 +240,11 @@ class Upload(ObjectWriter):
         try:
             self._complete(**({} if replace else {"IfNoneMatch": "*"}))
         except UnsupportedError:
-            if self._found() is not None:
+            if self._target.head() is not None:
                 raise RefusedError("already exists; nothing was changed", path=self.path) from None
             self._complete()
         except (LockedError, NotFoundError):
-            there = self._found()
+            there = self._target.head()
             if there is None:
                 raise
             if not self._is_ours(there):
@@ -260,12 +260,6 @@ class Upload(ObjectWriter):
         parts = [_named(part) for _, part in sorted(self._sent_parts.items())]
         whole = {"UploadId": self.upload_id, "MultipartUpload": {"Parts": parts}}
         self._target.request("complete_multipart_upload", **whole, **condition)
-
-    def _found(self) -> dict[str, Any] | None:
-        try:
-            return self._target.request("head_object")
-        except NotFoundError:
-            return None
 
     def _is_ours(self, found: Mapping[str, Any]) -> bool:
         """Return True when an object is this upload: by its write id, or by the checksum of an upload taken over."""

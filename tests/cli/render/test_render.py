@@ -86,7 +86,7 @@ from edl_ckpt.core import (
     verify_version,
 )
 from edl_ckpt.core.base.errors import EdlCkptError
-from edl_ckpt.core.commit.deletion.removal import Purge
+from edl_ckpt.core.commit.deletion.removal import Removal
 from edl_ckpt.core.model.versions import Listing, State, Version
 from edl_ckpt.core.moving.part_plan import PartsPlan
 from edl_ckpt.core.operations.export import ExportPlan, plan_export
@@ -219,7 +219,7 @@ def _check_retention(place: Path, listing: Listing, capsys: pytest.CaptureFixtur
         check(document, render_metrics.import_human(matched, applied=applied), "metrics-import/1", capsys)
     plan = judge_versions(listing.versions, Policy((Latest(1),)), now=2e9)
     done = PruneResult(plan, tuple(e.ref for e in plan.deletions), plan.deleted_bytes, trashed=True)
-    for result in (None, done, replace(done, trashed=False, purge=Purge(5))):
+    for result in (None, done, replace(done, trashed=False, purge=Removal(freed_bytes=5))):
         check(render_prune.document(plan, result), render_prune.human(plan, result), "prune/1", capsys)
 
 
@@ -473,7 +473,7 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "metrics.rows": lambda r: [render_metrics.rows(r.listing.versions)],
     "prune.document": lambda r: [
         render_prune.document(r.pruned.plan),
-        render_prune.document(r.pruned.plan, replace(r.pruned, purge=Purge(5))),
+        render_prune.document(r.pruned.plan, replace(r.pruned, purge=Removal(freed_bytes=5))),
     ],
     "prune.rows": lambda r: [render_prune.rows(r.pruned.plan)],
     "prune.human": lambda r: [render_prune.human(r.pruned.plan, r.pruned)],

@@ -27,7 +27,7 @@ from edl_ckpt.core.operations.export.output.target import ExportTarget, check_ou
 from edl_ckpt.core.proof.fingerprint import PREFIX
 from edl_ckpt.core.proof.trust import Trust, check_trust
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
-from edl_ckpt.core.state.metadata import json_number
+from edl_ckpt.core.state.document import json_number
 from edl_ckpt.core.storage.files import check_space
 from edl_ckpt.core.storage.location import Location
 

@@ -18,7 +18,7 @@ from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.operations.export.formats.content_format import ContentFormat
 from edl_ckpt.core.operations.export.interface import ExportContent, FormatTraits, TableRows
 from edl_ckpt.core.operations.export.output.target import ExportTarget, text_file
-from edl_ckpt.core.state.metadata import json_number
+from edl_ckpt.core.state.document import json_number
 
 _NOT_FINITE: Final = {text: json.dumps(json_number(float(text))) for text in ("nan", "inf", "-inf")}
 """The JSON texts for the numbers that JSON lacks, by what numpy prints for them."""
