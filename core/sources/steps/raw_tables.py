@@ -225,19 +225,10 @@ def _add_rows(
     rows, dtype, name = table.rows(ps_id), DTYPES[column.dtype], table.name + column.suffix
     companion_of, slot = (table.name, column.slot) if column.slot else owner
     values.shard.infos.append(TableInfo(name, dim, "", companion_of=companion_of, slot=slot))
-    entry = TableEntry(
-        name,
-        dtype if rows else None,
-        dim if rows else 0,
-        rows,
-        Extent(0, values.file.size_bytes, file=values.number),
-        (IdRun(0, rows * _ID_BYTES, Encoding.INT64, file=ids.number),),
-        0,
-        empty_dtype=None if rows else dtype,
-        empty_dim=0 if rows else dim,
-        placement=placement,
-    )
-    values.shard.tables.append(entry)
+    extent = Extent(0, values.file.size_bytes, file=values.number)
+    runs = (IdRun(0, rows * _ID_BYTES, Encoding.INT64, file=ids.number),)
+    entry = TableEntry(name, dtype, dim, rows, extent, runs, 0, placement=placement)
+    values.shard.tables.append(entry.described())
 
 
 def rule_of(content: Content, table: RawTable, rules: Iterable[Placement]) -> Placement:
