@@ -351,14 +351,12 @@ def _reason_to_delete(version: Version, guards: Guards) -> str:
 
 
 def _not_asked_for(version: Version, policy: Policy, guards: Guards, why: Why) -> list[str]:
-    """Return why a version stays although no rule keeps it: nothing asked for its deletion."""
-    if version.state is State.INCOMPLETE:
-        return _way_to_delete(version, guards, why)
-    return ["no rule was given"] if policy.is_empty and version.state is State.COMPLETE else []
+    """Return why a version stays although no rule keeps it: nothing asked for its deletion.
 
-
-def _way_to_delete(version: Version, guards: Guards, why: Why) -> list[str]:
-    """Return how an incomplete version is deleted that no process is writing; `why` has the guards in the way."""
+    An incomplete one that no process is writing says how it is deleted; `why` has the guards in the way.
+    """
+    if version.state is not State.INCOMPLETE:
+        return ["no rule was given"] if policy.is_empty and version.state is State.COMPLETE else []
     tags = [option for option in why.values() if option[:1] == ("--drop-tag",)]
     if not why:
         return [] if guards.incomplete else ["incomplete and old: --incomplete deletes it"]
