@@ -19,7 +19,7 @@ from typing import Final, Unpack
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, LockedError, RefusedError
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.job import FunctionWork, Job
 from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.base.words import command, counted, describe, size
 from edl_ckpt.core.catalog.target import check_beside
@@ -31,14 +31,14 @@ from edl_ckpt.core.commit.writers import Sending, StagedTargets
 from edl_ckpt.core.model.seals import Chunk, Seal, SealedShard, now_text
 from edl_ckpt.core.model.tables import ShardIndex
 from edl_ckpt.core.model.versions import State, Version
-from edl_ckpt.core.operations.copy.carry import Carried, CarryWork, carry, carry_other_files, tasks_of
+from edl_ckpt.core.operations.copy.carry import Carried, carry, carry_other_files, carry_task, tasks_of
 from edl_ckpt.core.operations.copy.plan import CopyEntry, CopyPlan, layouts_of_copy
 from edl_ckpt.core.proof.duplicates import check_unique_ids, near_job
 from edl_ckpt.core.proof.fingerprint import fingerprint_of, value_bytes
 from edl_ckpt.core.proof.sealing import CHUNK_BYTES, cut, make_seal, tensors_of
 from edl_ckpt.core.proof.trust import check_trust
 from edl_ckpt.core.proof.values import fingerprint, read_back
-from edl_ckpt.core.reading.picklable import CheckpointValue
+from edl_ckpt.core.reading.picklable import CheckpointValue, HeldValue
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.sources.elasticdl.target import check_texts, check_version, restore_warnings
 from edl_ckpt.core.state.annotate import Describe, MetadataCopies
@@ -48,6 +48,7 @@ from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.state.seal import read_seal, seal_bytes
 from edl_ckpt.core.storage import Store
 from edl_ckpt.core.storage.interface import RangeReader, Sinks
+from edl_ckpt.core.storage.parts import PART_MEMORY_BYTES
 
 _FAR_BATCH_BYTES: Final = 8 << 20
 """What a request of a copy brings: a connection moves it in four times the time that a request waits."""
@@ -310,7 +311,8 @@ class _Copy:
             executor.share(targets.only(min(shard.index for shard in missing if shard.chunks)).place)
         task_bytes = max(executor.task_bytes(sum(shard.reader.size_bytes for shard in missing)), CHUNK_BYTES)
         tasks = _tasks(targets, missing, task_bytes)
-        work = CarryWork(CheckpointValue.of(source), targets, self.batch_bytes)
+        opens = HeldValue(CheckpointValue.of(source), partial(Sending[Checkpoint], memory_bytes=PART_MEMORY_BYTES))
+        work = FunctionWork(opens, partial(carry_task, targets=targets, batch_bytes=self.batch_bytes))
         with self.job.run(work, Sending(source, 0), tasks) as results:
             for task, done in zip(tasks, results, strict=True):
                 output.take(done.parts)
