@@ -57,10 +57,10 @@ from edl_ckpt.core.operations.copy.execute import CopyResult as CopyResult
 from edl_ckpt.core.operations.copy.execute import execute_copy as execute_copy
 from edl_ckpt.core.operations.copy.plan import CopyPlan as CopyPlan
 from edl_ckpt.core.operations.copy.plan import plan_copy as plan_copy
-from edl_ckpt.core.operations.diff import DiffResult as DiffResult
-from edl_ckpt.core.operations.diff import NamePairs as NamePairs
 from edl_ckpt.core.operations.diff import diff_versions as diff_versions
-from edl_ckpt.core.operations.diff import read_pairs as read_pairs
+from edl_ckpt.core.operations.diff.pairs import NamePairs as NamePairs
+from edl_ckpt.core.operations.diff.pairs import read_pairs as read_pairs
+from edl_ckpt.core.operations.diff.results import DiffResult as DiffResult
 from edl_ckpt.core.operations.examine import StorageReport as StorageReport
 from edl_ckpt.core.operations.examine import examine_storage as examine_storage
 from edl_ckpt.core.operations.export import ExportResult as ExportResult
@@ -333,4 +333,4 @@ __all__ = [
     "watch_location",
 ]
 __version__: str
-_HOMES: dict[str, tuple[str, ...]]
+_HOMES: dict[str, str]

@@ -171,7 +171,7 @@ def test_imports_inside_functions_save_start_up_time() -> None:
 
 def test_the_door_names_everything_once() -> None:
     """No public name has two homes, and all are listed in order; `tests/docs` compares the file for type checkers."""
-    names = [name for names in edl_ckpt.core._HOMES.values() for name in names]
+    names = [name for names in edl_ckpt.core._HOMES.values() for name in names.split()]
     assert len(set(names)) == len(names)
     assert edl_ckpt.core.__all__ == sorted([*names, "__version__"]) == dir(edl_ckpt.core)
     assert all(hasattr(edl_ckpt.core, name) for name in edl_ckpt.core.__all__)

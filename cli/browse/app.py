@@ -129,11 +129,8 @@ class BrowseApp(App[None]):
         elif isinstance(self.page, VerifyPage) and self.page.check is check:
             self.page.show_check()
         elif self.page:
-            self.page.notice(self._outcome(check))
-
-    def _outcome(self, check: BackgroundCheck) -> str:
-        words = str(check.error) if check.result is None else render_verify.verdict(check.result)
-        return f"verified {check.version.ref}: {words}; v shows it"
+            words = str(check.error) if check.result is None else render_verify.verdict(check.result)
+            self.page.notice(f"verified {check.version.ref}: {words}; v shows it")
 
     def background(self, page: BrowserPage) -> Iterable[str]:
         """Yield how far the checks are that run in the background."""

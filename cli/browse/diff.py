@@ -13,11 +13,10 @@ from edl_ckpt.cli.browse.stats import BAR, MEASURES
 from edl_ckpt.cli.render import diff as render_diff
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.tables import Bar, Cell, Column
-from edl_ckpt.core.operations.diff import HISTOGRAM_EDGES, diff_versions
-from edl_ckpt.core.operations.diff.results import TableDiff
+from edl_ckpt.core.operations.diff import diff_versions
+from edl_ckpt.core.operations.diff.results import HISTOGRAM_EDGES, TableDiff
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.base.job import Reporter
     from edl_ckpt.core.model.versions import Version
     from edl_ckpt.core.operations.diff.results import DenseDiff, DiffResult
 
@@ -64,11 +63,11 @@ class DiffPage(SearchPage):
     def begin(self) -> None:
         """Compare."""
         self.fill()
-        self.work("comparing", self._compare, self._show)
-
-    def _compare(self, reporter: Reporter) -> DiffResult:
-        """Compare the versions by value, as they are listed now."""
-        return diff_versions(again(self._a), again(self._b), top=_TOP, reporter=reporter)
+        self.work(
+            "comparing",
+            lambda reporter: diff_versions(again(self._a), again(self._b), top=_TOP, reporter=reporter),
+            self._show,
+        )
 
     def _show(self, result: DiffResult) -> None:
         self._result = result
@@ -122,13 +121,8 @@ class TableDiffPage(BrowserPage):
 
 
 def _details(part: TableDiff) -> Iterator[list[Any]]:
-    for name, count in (
-        ("added", part.added),
-        ("removed", part.removed),
-        ("changed", part.changed),
-        ("unchanged", part.unchanged),
-    ):
-        yield [f"rows {name}", text.count(count), ""]
+    for name in render_diff.COUNTS:
+        yield [f"rows {name}", text.count(getattr(part, name)), ""]
     for name, value in (("largest change", part.max_abs), ("L2 of all changes", part.l2), ("relative", part.relative)):
         yield [name, render_diff.measure(value) or "none", ""]
     largest = max(part.histogram, default=0)

@@ -59,12 +59,9 @@ class HelpPage(TextPage):
         place, known = map(self.shown, self._page.title_parts())
         for words, style in ((place, "bold"), (known, ""), ("", ""), (self._page.about, ""), ("", "")):
             yield from (Text(line, style) for line in fold(words, width))
-        table = Table(Column("key", "name", title=""), Column("help", "prose", title=""), indent=0)
-        for key in self._page.keys:
-            table.add(Cell(key.label, "bold"), key.help)
-        for label, words in MOVING:
-            table.add(Cell(label, "bold"), words)
-        table.add(Cell("mouse", "bold"), "click a row, a tab or a key; the wheel scrolls")
+        rows = [*((key.label, key.help) for key in self._page.keys), *MOVING]
+        columns = Column("key", "name", title=""), Column("help", "prose", title="")
+        table = Table(*columns, rows=((Cell(label, "bold"), words) for label, words in rows), indent=0)
         for line in table.lines(width):
             yield Text.assemble(*((self.shown(cell.text), cell.style) for cell in line))
         yield Text("")

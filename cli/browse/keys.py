@@ -40,8 +40,9 @@ MOVING = (
     ("up down", "the row above, the row below; also k and j"),
     ("PgUp PgDn", "a screen up, a screen down; also space"),
     ("Home End", "the first row, the last row"),
+    ("mouse", "click a row, a tab or a key; the wheel scrolls"),
 )
-"""The keys of every table, and what they do: `Grid` binds them."""
+"""The keys of every table, and what they do: `Grid` binds them, and has the mouse."""
 
 
 class ActionLine(Static):

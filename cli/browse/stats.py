@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 MEASURES = (Column("what", "word", title=""), Column("number", "number", title="", worth=9), Column("", "bar"))
 """The columns of numbers with their names, and with bars."""
 BAR = 60
+_NUMBERS = {"minimum": "minimum", "maximum": "maximum", "mean": "mean", "standard deviation": "std", "L2 norm": "l2"}
 
 
 class TensorPage(BrowserPage):
@@ -66,13 +67,7 @@ class StatsPage(TensorPage):
 
 
 def _lines(found: TensorStats) -> Iterator[list[Any]]:
-    measured = (
-        ("minimum", found.minimum),
-        ("maximum", found.maximum),
-        ("mean", found.mean),
-        ("standard deviation", found.std),
-        ("L2 norm", found.l2),
-    )
+    measured = ((name, getattr(found, key)) for name, key in _NUMBERS.items())
     yield ["values", text.count(found.elements), ""]
     yield from ([name, "none" if value is None else f"{value:.6g}", ""] for name, value in measured)
     yield ["zeros", text.count(found.zeros), ""]

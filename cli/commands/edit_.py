@@ -13,7 +13,7 @@ from edl_ckpt.core.base.errors import UsageError
 
 
 @declared(
-    "edit run --output s --drop-rows 'user_embedding where id < 9' --dry-run",
+    "edit run --output s --drop-rows 'user_embedding where id < 9'",
     "edit run@100 --output serving --cast '*_embedding=float16'",
     exits=WRITES,
 )

@@ -36,7 +36,7 @@ def verify_command(
     sample: Annotated[str | None, o.option("PERCENT", "Also read a random part of the values, such as 5%.")] = None,
     seed: Annotated[int | None, o.option("N", "With --sample: choose the same part again.", least=0)] = None,
     loader: Annotated[
-        str | None, o.option("LOADER", "Say what a system's own loader would do: tfra:cpu, torchrec, dynamicemb, ...")
+        str | None, o.option("LOADER", "Say what a system's own loader would do: as tfra:cpu or torchrec.")
     ] = None,
     world_size: Annotated[
         int | None, o.option("W", "With --loader: its ranks. Default: as many as have saved.", least=1)

@@ -64,7 +64,8 @@ def _line(shell: str, arguments: Sequence[str]) -> TypedLine:
         return split(os.environ.get("COMP_LINE", "").encode()[: _number("COMP_POINT")].decode("utf-8", "ignore"))
     if shell == "zsh":
         *words, raw, quote = arguments
-        return TypedLine([*words, _plain(raw, quote)], raw, quote if quote in {"'", '"'} else "")
+        meaning = split(f"x {quote}{raw}").words[-1]
+        return TypedLine([*words, meaning], raw, quote if quote in {"'", '"'} else "")
     return TypedLine(list(arguments), arguments[-1], "")
 
 
@@ -110,11 +111,6 @@ def split(text: str) -> TypedLine:
             meaning, raw = meaning + char, raw + char
     own = next((i for i, word in enumerate(words) if os.path.basename(word) == "edl-ckpt"), 0)
     return TypedLine([*words[own + 1 :], meaning], raw[opened:] if quote else raw, quote)
-
-
-def _plain(raw: str, quote: str) -> str:
-    """Return what a word of zsh means, as it is typed up to the cursor."""
-    return split(f"x {quote}{raw}").words[-1]
 
 
 def quoted(text: str, quote: str) -> str | None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
-from itertools import chain
+from itertools import chain, starmap
 from typing import Any, Final, NamedTuple, TypeVar
 
 from edl_ckpt.cli.completion.grammar import Expected, commands
@@ -43,14 +43,14 @@ class Completer:
 
     def candidates(self) -> Iterator[Candidate]:
         """Yield what begins as the word does; a value may come twice."""
-        words = (Candidate(word, note) for word, note in self._asked.words)
-        for each in chain(words, *map(self._of_kind, self._asked.kinds)):
+        for each in chain(starmap(Candidate, self._asked.words), *map(self._of_kind, self._asked.kinds)):
             if each.value.startswith(self._asked.typed):
                 yield each
 
     def _of_kind(self, kind: str) -> Iterable[Candidate]:
         if kind.startswith("="):
             return self._listed(kind[1:].split("|"))
+        topics = self._table["topics"].items()
         finders: dict[str, Callable[[], Iterable[Candidate]]] = {
             "ref": self._references,
             "location": self._locations,
@@ -65,7 +65,7 @@ class Completer:
             "table": lambda: self._names("tables", "table"),
             "variable": lambda: self._names("variables", "variable"),
             "command": self._pages,
-            "page": lambda: [*self._pages(), *self._topics()],
+            "page": lambda: [*self._pages(), *(starmap(Candidate, topics) if not self._asked.arguments else ())],
         }
         return finders[kind]() if kind in finders else ()
 
@@ -82,11 +82,7 @@ class Completer:
             return [Candidate(name) for name in group["members"]] if len(self._asked.arguments) == 1 else []
         if first:
             return []
-        return [Candidate(name, note) for name, note in commands(self._table)]
-
-    def _topics(self) -> list[Candidate]:
-        topics = () if self._asked.arguments else self._table["topics"].items()
-        return [Candidate(name, note) for name, note in topics]
+        return list(starmap(Candidate, commands(self._table)))
 
     # Places
 
@@ -100,7 +96,7 @@ class Completer:
             yield from (Candidate(f"@{each.value}", each.note) for each in self._versions())
         for each in self._locations():
             yield each
-            if self._is_location(each):
+            if not each.value.endswith(("/", "@")) and each.note != "storage":
                 yield Candidate(f"{each.value}@", "its versions")
         if self._asked.command not in {"tag add", "tag remove", "metrics set", "note", "copy"}:
             yield from (each for each in self._paths(files=True) if glance.may_be_whole(each.value))
@@ -118,9 +114,6 @@ class Completer:
         if "/" not in self._asked.typed and self._storages is not None:
             for name in self._storages.named:
                 yield from (Candidate(name, "storage"), Candidate(f"{name}@", "its versions"))
-
-    def _is_location(self, place: Candidate) -> bool:
-        return not place.value.endswith(("/", "@")) and place.note != "storage"
 
     def _paths(self, *, files: bool) -> Iterator[Candidate]:
         """Yield directories, with '/' behind them, and `files` too; hidden ones only where a dot is typed."""

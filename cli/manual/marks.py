@@ -1,31 +1,12 @@
-"""What a command says of itself: examples, and the exit codes with which it can end; and what each code means."""
+"""What a command says of itself: examples, and the exit codes with which it can end.
+
+The topic `exit-codes` says what each code means.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeVar
-
-CODES: Final[Mapping[int, tuple[str, str]]] = {
-    0: ("ok", "done; an empty listing too"),
-    1: ("failed", "a failure that has no code of its own"),
-    2: ("usage", "a wrong flag, value or configuration; nothing was touched"),
-    3: ("findings", "the command ran to the end and the answer is no: errors, differences, an id that is missing"),
-    4: ("incomplete", "the checkpoint lacks shards"),
-    5: ("corrupt", "bytes that cannot be what they claim, or shards that contradict each other"),
-    10: ("not_found", "no such location, version, shard, table, tag or metric"),
-    11: ("locked", "another command has the lock, or a file changed while it was read; safe to try again"),
-    12: ("auth", "permissions, or credentials for storage"),
-    13: ("unavailable", "storage does not answer, after retries; safe to try again"),
-    14: ("no_space", "no space left; the target is unchanged"),
-    15: ("unsupported", "a format or a storage lacks something needed"),
-    16: ("refused", "a guard: the target exists, the plan is stale, or a protected version would be deleted"),
-    70: ("internal", "a bug in edl-ckpt, with its traceback"),
-    129: ("", "SIGHUP; staged files are removed"),
-    130: ("", "SIGINT; staged files are removed"),
-    141: ("", "SIGPIPE: the reader of the output has gone"),
-    143: ("", "SIGTERM; staged files are removed"),
-}
-"""The id and the meaning of each code."""
 
 ALWAYS: Final = frozenset({0, 1, 2, 14, 70, 129, 130, 141, 143})
 """Every command can end so: 14 when stdout is a file on a full disk."""

@@ -72,7 +72,8 @@ def command_page(name: str, command: Any, context: Any, function: Callable[..., 
         Block("Exit codes", rows=tuple(_exit_rows(marks.exits_of(function)))),
         Block("Examples", lines=lines),
     )
-    return ManualPage(name, summary, usage_line(name, parameters, context), description, _filled(blocks))
+    filled = tuple(block for block in blocks if block.rows or block.lines)
+    return ManualPage(name, summary, usage_line(name, parameters, context), description, filled)
 
 
 def usage_line(name: str, parameters: Iterable[Any], context: Any) -> str:
@@ -135,7 +136,3 @@ def _exit_rows(found: Mapping[int, str]) -> Iterator[Row]:
     yield from (Row(str(code), text) for code, text in own.items())
     others = ", ".join(str(code) for code in found if code not in own)
     yield Row("others", f"{others}: see `edl-ckpt help exit-codes`")
-
-
-def _filled(blocks: Iterable[Block]) -> tuple[Block, ...]:
-    return tuple(block for block in blocks if block.paragraphs or block.rows or block.lines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from edl_ckpt.cli.manual.page import Block, ManualPage, Row
@@ -61,24 +61,16 @@ def _row(row: Row, width: int, column: int, *, colour: bool) -> Iterator[str]:
     above = width < _NARROW or len(row.term) + 2 + _GAP > column
     indent = 6 if width < _NARROW else column
     term = painted(row.term, "name", colour=colour)
-    lines = list(_paragraph(" ".join([row.text, *_glued(row.notes)]), width - indent, colour=colour))
+    notes = (f"[{note}]".replace(" ", _GLUE) for note in row.notes)  # which no line break parts
+    lines = list(_paragraph(" ".join([row.text, *notes]), width - indent, colour=colour))
     if above:
-        yield from _term_lines(row.term, width, colour=colour)
+        wrapped = textwrap.wrap(row.term, width - 2, break_on_hyphens=False, subsequent_indent="  ")
+        yield from (f"  {painted(line, 'name', colour=colour)}" for line in wrapped)
     elif lines:
         yield f"  {term}{' ' * (column - 2 - len(row.term))}{lines.pop(0)}"
     else:
         yield f"  {term}"
     yield from (f"{'':{indent}}{line}" for line in lines)
-
-
-def _term_lines(term: str, width: int, *, colour: bool) -> Iterator[str]:
-    for line in textwrap.wrap(term, width - 2, break_on_hyphens=False, subsequent_indent="  "):
-        yield f"  {painted(line, 'name', colour=colour)}"
-
-
-def _glued(notes: Iterable[str]) -> Iterator[str]:
-    """Yield notes in brackets, which no line break parts."""
-    yield from (f"[{note}]".replace(" ", _GLUE) for note in notes)
 
 
 def _paragraph(text: str, width: int, *, colour: bool) -> Iterator[str]:

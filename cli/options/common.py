@@ -408,7 +408,10 @@ def _configure(out: Output, context: Any, values: dict[str, Any]) -> None:
     out.progress, out.config = common["progress"], common["config"]
     if "system" in values:
         out.system = values.pop("system") or ""
-        _remember()
+        from edl_ckpt.core.catalog.remembered import remember_in
+
+        if folder := user_directory("XDG_CACHE_HOME", ".cache"):  # for what the indexes of other systems say
+            remember_in(folder)
     try:
         out.storage_options = parse_pairs(common["storage_option"] or [])
     except UsageError as error:
@@ -419,14 +422,6 @@ def _configure(out: Output, context: Any, values: dict[str, Any]) -> None:
     if warning:
         out.warn(warning)
     out.start_log()
-
-
-def _remember() -> None:
-    """Let listings remember what the indexes of other systems say, in the user's cache directory."""
-    from edl_ckpt.core.catalog.remembered import remember_in
-
-    if folder := user_directory("XDG_CACHE_HOME", ".cache"):
-        remember_in(folder)
 
 
 def _choose_format(out: Output) -> None:

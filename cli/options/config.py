@@ -170,7 +170,8 @@ def config_files(named: str | None) -> list[ConfigFile]:
 
             raise UsageError("no such configuration file", path=named, hint=neighbour_hint(named))
         return [ConfigFile(named)]
-    own = _own_file()
+    folder = user_directory("XDG_CONFIG_HOME", ".config")
+    own = folder and os.path.join(folder, _NAME)
     files = [ConfigFile(own)] if own and _is_there(own) else []
     try:
         here = _is_there(_NAME)
@@ -179,12 +180,6 @@ def config_files(named: str | None) -> list[ConfigFile]:
     if here and not (files and os.path.realpath(own) == os.path.realpath(_NAME)):
         files.append(ConfigFile(_NAME, trusted=False))
     return files
-
-
-def _own_file() -> str:
-    """Return the path of the user's configuration file, '' for a user without a home."""
-    folder = user_directory("XDG_CONFIG_HOME", ".config")
-    return folder and os.path.join(folder, _NAME)
 
 
 def user_directory(variable: str, otherwise: str) -> str:

@@ -6,7 +6,6 @@ Typer has its own copy of click, so its errors have no public names; they are to
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import Any, Final
 
 from edl_ckpt.cli.manual.help import command_of
@@ -90,17 +89,14 @@ def _option_hint(error: Any, context: Any, path: str) -> str:
     """Return the options that were perhaps meant; of a group, that options stand behind the command."""
     if (command_of(context), error.option_name) == ("prune", "--all"):  # it said less than it did
         return "it is --even-newest now, and counts only together with a rule or --delete VERSION"
-    flags = [flag for option in _options(context) for flag in option.opts if flag.startswith("--")]
+    parameters = context.command.get_params(context) if context else ()
+    options = (p for p in parameters if p.param_type_name == "option" and not getattr(p, "hidden", False))
+    flags = [flag for option in options for flag in option.opts if flag.startswith("--")]
     if close := meant(error.option_name.lstrip("-"), [flag.lstrip("-") for flag in flags]):
         return close.replace("did you mean ", "did you mean --").replace(" or ", " or --")
     if hasattr(context.command, "commands"):
         return f"an option stands behind its command: {path} COMMAND {escaped(error.option_name)}"
     return f"{path} --help lists the options"
-
-
-def _options(context: Any) -> Iterable[Any]:
-    parameters = context.command.get_params(context) if context else ()
-    return [p for p in parameters if p.param_type_name == "option" and not getattr(p, "hidden", False)]
 
 
 def _usage(context: Any) -> str | None:

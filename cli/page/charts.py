@@ -298,21 +298,19 @@ def _drawn(
 ) -> str:
     """Return a chart as an element of HTML."""
     layer = {"mark": mark, "encoding": {"color": _COLOUR, **encoding, "description": {"field": _SAYS}}}
+    axis, width = encoding["x"], 260 if small else 640
+    if axis["type"] == "ordinal":  # bars of few versions are not to be walls
+        width = min(width, _STEP * len({row[axis["field"]] for row in rows}) + _STEP)
     spec = {
         "$schema": _SCHEMA,
         "config": _CONFIG,
-        "width": _width(rows, encoding["x"], 260 if small else 640),
+        "width": width,
         "height": 120 if small else 180,
         "data": {"values": rows},
         **(layer if beside is None else {"layer": [layer, beside]}),
     }
     draw = library("vl_convert", "report").vegalite_to_svg
     return _inlined(draw(spec), title)
-
-
-def _width(rows: list[dict[str, Any]], axis: Mapping[str, Any], most: int) -> int:
-    """Return the width of a chart: bars of few versions are not to be walls."""
-    return most if axis["type"] != "ordinal" else min(most, _STEP * len({row[axis["field"]] for row in rows}) + _STEP)
 
 
 _NAMED: Final = re.compile(r"url\(#([\w-]+)\)")

@@ -10,13 +10,13 @@ from edl_ckpt.cli.render.shared_tables import first_rows
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import as_dict
 from edl_ckpt.cli.terminal.tables import MOST_ROWS, Bar, Cell, Column, Content, Histogram, Lines, Table, beside, styled
-from edl_ckpt.core.operations.diff import HISTOGRAM_EDGES
+from edl_ckpt.core.operations.diff.results import HISTOGRAM_EDGES
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.operations.diff import DenseDiff, DiffResult, TableDiff
+    from edl_ckpt.core.operations.diff.results import DenseDiff, DiffResult, TableDiff
 
 Part = TypeVar("Part", "DenseDiff", "TableDiff")
-_COUNTS: Final = ("added", "removed", "changed", "unchanged")
+COUNTS: Final = ("added", "removed", "changed", "unchanged")
 _STYLES: Final = {"equal": "dim", "changed": "yellow", "added": "green", "removed": "red"}
 _BAR = 12
 
@@ -33,7 +33,7 @@ def document(result: DiffResult, *, rows: bool = False) -> dict[str, Any]:
 
 def rows(result: DiffResult) -> list[list[Any]]:
     """Return a header and one row for each variable and table."""
-    keys = ("name", "status", *_COUNTS, "max_abs", "l2", "relative", "what")
+    keys = ("name", "status", *COUNTS, "max_abs", "l2", "relative", "what")
     parts = [*(("variable", v) for v in result.variables), *(("table", t) for t in result.tables)]
     return [["kind", *keys], *([kind, *(getattr(part, key, None) for key in keys)] for kind, part in parts)]
 
@@ -109,13 +109,13 @@ COLUMNS: Final[Mapping[str, Column]] = {
 }
 """What is shown of each tensor after its name, here and in the browser; a table of one kind shows some of it."""
 _LAST = ("relative", "bar", "what")
-_OF_TABLES = ("status", *_COUNTS, *_LAST)
+_OF_TABLES = ("status", *COUNTS, *_LAST)
 _OF_VARIABLES = ("status", "max abs", "cosine", *_LAST)
 
 
 def cells(part: DenseDiff | TableDiff, largest: float) -> dict[str, Content]:
     """Return what stands in each of COLUMNS; the bar of the tensor with the relative change `largest` is full."""
-    counts = {name: getattr(part, name, 0) for name in _COUNTS}
+    counts = {name: getattr(part, name, 0) for name in COUNTS}
     cosine = getattr(part, "cosine", None)
     return {
         "kind": "variable" if hasattr(part, "cosine") else "table",

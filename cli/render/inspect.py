@@ -43,6 +43,10 @@ ITEM_COLUMNS: Final = (
 )
 
 
+_MEASURES: Final = {"min": "minimum", "max": "maximum", "mean": "mean", "std": "std", "L2": "l2"}
+"""The measures of a tensor in a line, by their short names."""
+
+
 def document(summary: CheckpointSummary, stats: Sequence[TensorStats] = ()) -> dict[str, Any]:
     """Return `edl-ckpt/inspect/1`; it has `stats` when values were read."""
     result = {"schema": "edl-ckpt/inspect/1", **as_dict(summary)}
@@ -129,13 +133,7 @@ def _stats(stats: Sequence[TensorStats]) -> Lines:
     """Yield two lines for each tensor: names are long, and a table of ten numbers would squeeze them out."""
     for tensor in stats:
         yield beside(styled().append(text.escaped(tensor.name), "bold"), Histogram(tensor.histogram))
-        numbers = (
-            ("min", tensor.minimum),
-            ("max", tensor.maximum),
-            ("mean", tensor.mean),
-            ("std", tensor.std),
-            ("L2", tensor.l2),
-        )
+        numbers = ((name, getattr(tensor, key)) for name, key in _MEASURES.items())
         known = [f"{name} {number:.3g}" for name, number in numbers if number is not None]
         line = styled("  " + "  ".join([*known, f"zeros {text.count(tensor.zeros)}"]))
         for name, count in (("NaN", tensor.nan), ("Inf", tensor.inf)):

@@ -45,7 +45,9 @@ class _Gauges:
         self._lines: dict[str, list[str]] = {name: [] for name in _ABOUT}
 
     def add(self, metric: str, value: float, /, **labels: str) -> None:
-        named = ",".join(f'{key}="{_label(text)}"' for key, text in labels.items())
+        # A name that is not UTF-8 is escaped before it is quoted.
+        quoted = {key: escaped(text).replace("\\", r"\\").replace('"', r"\"") for key, text in labels.items()}
+        named = ",".join(f'{key}="{text}"' for key, text in quoted.items())
         self._lines[metric].append(f"edl_ckpt_{metric}{{{named}}} {_number(value)}\n")
 
     def text(self) -> str:
@@ -117,11 +119,6 @@ def of_results(results: Sequence[VerifyResult], failed: Failed = (), *, strict: 
         samples.add("verify_ok", 0, ref=ref)
         samples.add("verify_timestamp_seconds", time.time(), ref=ref)
     return samples.text()
-
-
-def _label(text: str) -> str:
-    """Return the value of a label as it stands between quotation marks; a name that is not UTF-8 is escaped first."""
-    return escaped(text).replace("\\", r"\\").replace('"', r"\"")
 
 
 def _number(value: float) -> str:

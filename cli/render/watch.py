@@ -21,7 +21,6 @@ from edl_ckpt.core.base.job import SilentReporter
 from edl_ckpt.core.operations.follow.changes import EventKind, Limits, Moment, WatchEvent, standing
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
     from rich.text import Text
 
     from edl_ckpt.core.operations.follow.watch import WatchStep
@@ -193,6 +192,7 @@ class LiveView(SilentReporter):
     """Draws the location on the alternate screen of a terminal, which shows what it had before when this ends."""
 
     def __init__(self, out: Output, location: Location, limits: Limits) -> None:
+        from rich.console import Group
         from rich.live import Live
 
         self._console = out.console(moving=True)
@@ -209,7 +209,7 @@ class LiveView(SilentReporter):
             refresh_per_second=_REFRESHES,
             redirect_stdout=False,
             redirect_stderr=False,
-            get_renderable=self._drawn,
+            get_renderable=lambda: Group(*self.lines()),
         )
 
     def __enter__(self) -> Self:
@@ -247,11 +247,6 @@ class LiveView(SilentReporter):
             if large > small and end > begin:
                 rates[path] = (large - small) / (end - begin)
         return rates
-
-    def _drawn(self) -> RenderableType:
-        from rich.console import Group
-
-        return Group(*self.lines())
 
     def lines(self, height: int | None = None) -> list[Text]:
         """Return what is shown, for the terminal as it is now, or for so many lines."""

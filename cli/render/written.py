@@ -50,7 +50,8 @@ def converted_human(result: ConvertResult) -> Lines:
     """Yield the shards of another system, what was left out by reason, and the proof."""
     shards = f"{shards_of(result.system, result.from_ps or 0)} -> {shards_of(result.system, result.to_ps)}"
     yield head(result.ref, f"{shards}, {title_of(result.system)}, in {text.escaped(result.output)}")
-    yield shard_table(result.shards)
+    if result.shards:
+        yield shard_table(result.shards)
     reasons = dict.fromkeys(one.reason for one in result.dropped)
     for reason in reasons:
         own = [one for one in result.dropped if one.reason == reason]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy.typing as npt
 
 from edl_ckpt.core.adapters.nest import flatten, unflatten
+from edl_ckpt.core.adapters.variables import array_of
 from edl_ckpt.core.base.arrays import as_array
 from edl_ckpt.core.base.libraries import library, torch_tensor
 
@@ -26,13 +27,8 @@ def to_variables(state: Mapping[Any, Any], *, prefix: str = "") -> dict[str, npt
     keys and plain values. Raises UsageError for anything but tensors, arrays, numbers, texts and None in dicts, lists
     and tuples, and for two tensors with one path.
     """
-    torch = library("torch", "torch")
-
-    def leaf(value: Any, name: str) -> npt.NDArray[Any]:
-        is_far = isinstance(value, torch.Tensor) and value.device.type not in {"cpu", "meta"}
-        return as_array(value.detach().cpu() if is_far else value, f"variable {name!r}")
-
-    return flatten(state, prefix, leaf)
+    library("torch", "torch")
+    return flatten(state, prefix, lambda value, name: array_of(value, f"variable {name!r}"))
 
 
 def to_state_dict(variables: Mapping[str, Any], *, prefix: str = "") -> dict[Any, Any]:

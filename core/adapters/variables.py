@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from edl_ckpt.core.base.arrays import as_array, dtype_name
+from edl_ckpt.core.base.arrays import as_array, dtype_name, is_of
 from edl_ckpt.core.base.errors import NameNotFoundError, UsageError
 from edl_ckpt.core.base.words import meant
 from edl_ckpt.core.reading.reader import Checkpoint
@@ -20,6 +20,12 @@ def read_variable(variables: Mapping[str, Any], name: str) -> npt.NDArray[Any]:
     if name not in variables:
         raise NameNotFoundError(f"no variable {name!r}", hint=meant(name, variables, "variables"))
     return as_array(variables[name], f"variable {name!r}")
+
+
+def array_of(value: Any, name: str) -> npt.NDArray[Any]:
+    """Return a value of a program as an array, a tensor of a GPU as a copy in memory."""
+    is_far = is_of(value, "torch") and value.device.type not in {"cpu", "meta"}
+    return as_array(value.detach().cpu() if is_far else value, name)
 
 
 def describe_variable(variables: Mapping[str, Any], name: str) -> tuple[str, tuple[int, ...]]:

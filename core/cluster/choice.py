@@ -158,15 +158,11 @@ def ask_workers(executor: ClusterExecutor, reporter: Reporter) -> None:
 def _check_version(name: str, seen: Any, mine: Seen) -> None:
     """Raise UnsupportedError unless a process has this edl-ckpt."""
     if not isinstance(seen, Seen):
-        raise UnsupportedError(
-            f"{name} cannot run edl-ckpt ({type(seen).__name__}: {seen})",
-            hint=f"install edl-ckpt {mine.version} where it runs",
-        )
+        hint = f"install edl-ckpt {mine.version} where it runs"
+        raise UnsupportedError(f"{name} cannot run edl-ckpt ({type(seen).__name__}: {seen})", hint=hint)
     if seen.version != mine.version:
-        raise UnsupportedError(
-            f"{name} has edl-ckpt {seen.version}, and this is {mine.version}",
-            hint="install one version everywhere",
-        )
+        message = f"{name} has edl-ckpt {seen.version}, and this is {mine.version}"
+        raise UnsupportedError(message, hint="install one version everywhere")
 
 
 def memory_warnings(name: str, seen: Seen, info: dict[str, Any]) -> Iterator[str]:
@@ -199,17 +195,14 @@ def _show_file(executor: ClusterExecutor, location: Location, shown_path: str, r
     shown = SharedFile(location.without_credentials(), path, mine)
     for address, seen in executor.ask(worker.see, shown.location, path).items():
         name = executor.name_of(address)
+        if seen == mine:
+            continue
+        message = f"{name} sees another file than this machine: {shown_path}"
         if not isinstance(seen, Sight) or seen.fault:
             why = seen.fault if isinstance(seen, Sight) else f"{type(seen).__name__}: {seen}"
-            raise UnsupportedError(
-                f"{name} cannot read the location ({why})", path=location.url, hint=_sharing(location)
-            )
-        if seen != mine:
-            raise UnsupportedError(
-                f"{name} sees another file than this machine: {shown_path}",
-                path=location.url,
-                hint=_sharing(location),
-            )
+            message = f"{name} cannot read the location ({why})"
+        mount = "mount the volume with the checkpoints at the same path on every worker"
+        raise UnsupportedError(message, path=location.url, hint=mount if location.local_path else _ENVIRONMENT)
     executor.shown[location.url, shown_path] = shown
 
 
@@ -219,12 +212,6 @@ def _warn_of_credentials(executor: ClusterExecutor, location: Location, reporter
     if hidden and not any(url == location.url for url, _ in executor.shown):
         reporter.warn(f"--storage-option {min(hidden)} is for this process only; {_ENVIRONMENT}")
     executor.hidden |= hidden
-
-
-def _sharing(location: Location) -> str:
-    if location.local_path is None:
-        return _ENVIRONMENT
-    return "mount the volume with the checkpoints at the same path on every worker"
 
 
 def check_target(executor: ExecutorLike | None, location: Location, size_bytes: int, *, reporter: Reporter) -> None:

@@ -59,11 +59,9 @@ def connected(address: str, reporter: Reporter) -> Iterator[Any]:
         except TimeoutError:
             raise UnavailableError("the scheduler has no worker", path=address, hint=START_WORKERS) from None
         except Exception as error:  # noqa: BLE001 - Dask raises what it likes: TypeError without certificates
-            raise UnavailableError(
-                f"no scheduler answers ({_first_line(error)})",
-                path=address,
-                hint=_CERTIFICATES if address.startswith("tls:") else "start one: dask scheduler",
-            ) from None
+            first_line = (str(error).splitlines() or [type(error).__name__])[0]
+            hint = _CERTIFICATES if address.startswith("tls:") else "start one: dask scheduler"
+            raise UnavailableError(f"no scheduler answers ({first_line})", path=address, hint=hint) from None
         where = urlsplit(str(client.scheduler.address))
         if where.scheme == "tcp" and not is_this_machine(where.hostname or ""):
             reporter.warn(
@@ -154,10 +152,6 @@ def is_this_machine(host: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 @contextmanager

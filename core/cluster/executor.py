@@ -59,7 +59,7 @@ _NAMED: Final = 3
 LOG: Final = logging.getLogger("edl_ckpt")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class ClusterWorker:
     """A worker of a cluster, as it was before any work; `memory_bytes` is its limit, None where it has none."""
 
@@ -180,7 +180,10 @@ class ClusterExecutor:
                 return {address: found[address] for address in there}
             left = until - time.monotonic()
             if left <= 0:
-                raise self._no_answer(missing, why)
+                address = min(missing, key=lambda each: there[each].get("last_seen", float("inf")))
+                raise UnavailableError(
+                    f"{self.name_of(address)} does not answer ({why})", hint="look at its log; stop it, and try again"
+                )
             answers: dict[str, Any] = {}
             options = {"workers": missing, "on_error": "return", "callback_timeout": left}
             with suppress(TimeoutError), meanings():
@@ -195,14 +198,6 @@ class ClusterExecutor:
                     found[address] = answer
             if len(found) < len(there):
                 time.sleep(_AGAIN_SECONDS)
-
-    def _no_answer(self, silent: Sequence[str], why: str) -> UnavailableError:
-        """Return the error for workers that do not answer: it names that from which nothing has come for longest."""
-        known = self.workers(now=True)
-        address = min(silent, key=lambda each: known.get(each, {}).get("last_seen", float("inf")))
-        return UnavailableError(
-            f"{self.name_of(address)} does not answer ({why})", hint="look at its log; stop it, and try again"
-        )
 
     def name_of(self, address: str) -> str:
         """Return how people know a process of the cluster."""
@@ -232,33 +227,27 @@ class ClusterExecutor:
             if not isinstance(reached, worker.Reached):
                 reached = worker.Reached(fault=f"{type(reached).__name__}: {reached}")  # noqa: PLW2901
             why = reached.fault or ("" if place.has(reached.name, token) else "its file is not here")
-            if why:
-                raise UnsupportedError(
-                    f"{self.name_of(address)} cannot read and write where this machine does ({why})",
-                    path=place.path,
-                    hint=place.hint,
-                )
-            if reached.free_bytes < size_bytes:
-                raise UnsupportedError(
-                    f"{self.name_of(address)} has no room: {size(size_bytes)} will be written, and it sees"
-                    f" {size(reached.free_bytes)} free",
-                    path=place.path,
-                    hint="it has another volume or a smaller quota than this machine; make room, or stop it",
-                )
+            problem, hint = f"cannot read and write where this machine does ({why})", place.hint
+            if not why:
+                known = f"{size(size_bytes)} will be written, and it sees {size(reached.free_bytes)} free"
+                problem = f"has no room: {known}"
+                hint = "it has another volume or a smaller quota than this machine; make room, or stop it"
+            if why or reached.free_bytes < size_bytes:
+                raise UnsupportedError(f"{self.name_of(address)} {problem}", path=place.path, hint=hint)
 
     def check_temporary(self, size_bytes: int, tasks: int) -> None:
         """Raise UnsupportedError where a worker has no room for temporary files of so many bytes a task."""
         if not size_bytes:
             return
         for address, found in self.ask(worker.spare).items():
-            if not isinstance(found, worker.Spare):
+            if not isinstance(found, worker.Reached):
                 continue  # its first task says it better
             at_once = min(int(self._workers[address]["nthreads"]), tasks)
             if found.free_bytes < size_bytes * at_once:
                 raise UnsupportedError(
                     f"{self.name_of(address)} has no room for temporary files: {counted(at_once, 'task')} at a time"
                     f" need {size(size_bytes * at_once)}, and it sees {size(found.free_bytes)} free",
-                    path=found.directory,
+                    path=found.name,
                     hint="start it with TMPDIR on a larger disk, or with fewer threads",
                 )
 
@@ -300,9 +289,7 @@ class ClusterExecutor:
         key = (token, done.process)
         self._read[key] = max(self._read.get(key, 0), done.read_bytes)
         entry = (done.seconds, self._tasks, name, done.process)
-        heapq.heappush(self._slowest, entry)
-        if len(self._slowest) > _SLOWEST:
-            heapq.heappop(self._slowest)
+        self._slowest = heapq.nlargest(_SLOWEST, (*self._slowest, entry))
 
     def doing(self) -> str:
         """Return how many tasks are done, also those that wait for one before them, and who does them; asks nobody."""
@@ -321,24 +308,25 @@ class ClusterExecutor:
 
     def listed(self) -> tuple[ClusterWorker, ...]:
         """Return the workers that were asked, by their names."""
-        found = [
-            ClusterWorker(
-                str(info.get("name", address)),
-                address,
-                int(info["nthreads"]),
-                int(info["memory_limit"]) or None,
-                self.versions[address],
+        return tuple(
+            sorted(
+                ClusterWorker(
+                    str(info.get("name", address)),
+                    address,
+                    int(info["nthreads"]),
+                    int(info["memory_limit"]) or None,
+                    self.versions[address],
+                )
+                for address, info in self.workers().items()
+                if address in self.versions
             )
-            for address, info in self.workers().items()
-            if address in self.versions
-        ]
-        return tuple(sorted(found, key=lambda each: (each.name, each.address)))
+        )
 
     def log_slowest(self) -> None:
         """Log how many tasks there were, and the slowest of them."""
         if self._tasks:
             LOG.info("%s on the cluster", counted(self._tasks, "task"))
-        for seconds, number, work, process in sorted(self._slowest, reverse=True):
+        for seconds, number, work, process in self._slowest:
             LOG.info("slow: task %d (%s) took %.2f s in %s", number, work, seconds, process.rpartition(":")[0])
 
 
@@ -376,18 +364,12 @@ class Silence:
                 f" {NO_WORKER_SECONDS:.0f} seconds"
             )
         if now - self._since > NO_WORKER_SECONDS:
-            raise self._error(paused)
-
-    def _error(self, paused: Sequence[str]) -> UnavailableError:
-        if not paused:
-            return UnavailableError(
-                f"the cluster has had no worker for {NO_WORKER_SECONDS:.0f} seconds", hint=START_WORKERS
-            )
-        return UnavailableError(
-            f"{abridged(paused, _NAMED)}: paused by Dask for {NO_WORKER_SECONDS:.0f} seconds, with more in memory than"
-            " it allows",
-            hint="give workers more memory (their --memory-limit), or start them again",
-        )
+            waited, hint = f"for {NO_WORKER_SECONDS:.0f} seconds", START_WORKERS
+            message = f"the cluster has had no worker {waited}"
+            if paused:
+                message = f"{abridged(paused, _NAMED)}: paused by Dask {waited}, with more in memory than it allows"
+                hint = "give workers more memory (their --memory-limit), or start them again"
+            raise UnavailableError(message, hint=hint)
 
 
 class _Running:

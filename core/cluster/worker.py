@@ -278,17 +278,10 @@ def reach(place: bytes, token: str) -> Reached:
         return Reached(fault=f"{error.strerror}: {error.filename}" if error.strerror else str(error))
 
 
-class Spare(NamedTuple):
-    """Where a worker has its temporary files, and the room there."""
-
-    directory: str
-    free_bytes: int
-
-
-def spare() -> Spare:
-    """Say where temporary files of this process would be."""
+def spare() -> Reached:
+    """Return where a worker keeps temporary files, and how much room there is."""
     directory = tempfile.gettempdir()
-    return Spare(directory, free_bytes(directory))
+    return Reached(directory, free_bytes(directory))
 
 
 def free_bytes(directory: str) -> int:

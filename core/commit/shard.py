@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError
 from edl_ckpt.core.base.job import Reporter
@@ -221,10 +220,8 @@ class DiskShard(ShardOutput):
         self._stack.callback(self._drop_note)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
+    def __exit__(self, *details: Any) -> None:  # noqa: PYI036 - they go on to another one
+        self._stack.__exit__(*details)
 
     def create(self, size_bytes: int) -> Sink:
         """Begin the shard in the staging directory, in a directory with the name of the version."""
@@ -251,8 +248,8 @@ class DiskShard(ShardOutput):
         return file_mark(found)
 
     def _visible_mark(self) -> str:
-        with self._staging.root.find(self._place.directory) or nullcontext() as directory:
-            found = None if directory is None else directory.stat(self._place.name)
+        with self._staging.root.find(self._place.directory) as directory:
+            found = directory.stat(self._place.name)
         return "" if found is None else file_mark(found)
 
     def _publish_new(self) -> bool:

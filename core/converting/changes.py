@@ -234,8 +234,8 @@ def _table(
     entries = [entry for _, entry in checkpoint.entries(name) if entry.rows]
     info = checkpoint.infos.get(name) or TableInfo(name, max((e.dim for e in entries), default=0), "uniform")
     table = info.companion_of or name
-    own = [one for one in filters if one.table == table]
-    if len(own) > 1:
+    asked = [one for one in filters if one.table == table]
+    if len(asked) > 1:
         raise UsageError(f"two conditions on the rows of table {table!r}", hint="join them by 'or'")
     new = replace(
         info,
@@ -247,7 +247,7 @@ def _table(
     dtype = _cast(name, checkpoint.written_dtype(name), casts)
     if resize is not None and not by_number:
         raise UnsupportedError(f"table {name!r} is no matrix: its rows have ids, and it grows by itself")
-    return OutTable(name, new, dtype, sum(e.rows for e in entries), by_number, own[0] if own else None, resize)
+    return OutTable(name, new, dtype, sum(e.rows for e in entries), by_number, asked[0] if asked else None, resize)
 
 
 def _variable(checkpoint: Checkpoint, name: str, renamed: Mapping[str, str], casts: Mapping[str, DType]) -> OutVariable:

@@ -61,8 +61,8 @@ class Conversion:
     @property
     def rows(self) -> int:
         """Return the rows that go out; those of companions are those of their tables."""
-        own = (table for table in self.out.tables if not table.info.companion_of)
-        return sum(self.counted[t.name].total if t.name in self.counted else t.rows for t in own)
+        main_tables = (table for table in self.out.tables if not table.info.companion_of)
+        return sum(self.counted[t.name].total if t.name in self.counted else t.rows for t in main_tables)
 
     @property
     def size_bytes(self) -> int:
@@ -242,15 +242,16 @@ class Writing:
         if stored:
             opened.reader(shard, entry.values).read_into(entry.values.start + start, data.data[:stored])
         data[stored:] = 0  # rows that a larger matrix has
-        out, at = self._cast(data, entry.dtype, variable.dtype), start // entry.dtype.itemsize * variable.dtype.itemsize
+        out = self._cast(data, entry.dtype, variable.dtype)
+        offset = start // entry.dtype.itemsize * variable.dtype.itemsize
         row_bytes = self._row_bytes(variable) // entry.dtype.itemsize * variable.dtype.itemsize
         if row_bytes:
-            ids = np.arange(at // row_bytes, (at + len(out)) // row_bytes, dtype=np.int64)
+            ids = np.arange(offset // row_bytes, (offset + len(out)) // row_bytes, dtype=np.int64)
             self.meant.add_rows(variable.name, ids, out.reshape(-1, row_bytes))
         else:
             known = self.plan.whole is None or variable.source in self.plan.source
-            (self.meant if known else self.tensors).add_dense(variable.name, variable.size_bytes, at, out)
-        self._put(cuts, at, out)
+            (self.meant if known else self.tensors).add_dense(variable.name, variable.size_bytes, offset, out)
+        self._put(cuts, offset, out)
         self.job.reporter.advance(len(out))
 
     def _cast(self, data: bulk.U8, dtype: DType, target: DType) -> bulk.U8:
@@ -258,15 +259,15 @@ class Writing:
         self.rows.overflowed += overflowed
         return out
 
-    def _put(self, cuts: Sequence[Cut], at: int, data: bulk.U8) -> None:
+    def _put(self, cuts: Sequence[Cut], offset: int, data: bulk.U8) -> None:
         """Write bytes that begin at an offset of a tensor to where its cuts say."""
-        number, end = max(bisect_right(cuts, at, key=lambda cut: cut.start) - 1, 0), at + len(data)
+        number, end = max(bisect_right(cuts, offset, key=lambda cut: cut.start) - 1, 0), offset + len(data)
         for cut in cuts[number:]:
-            low, high = max(cut.start, at), min(cut.end, end)
+            low, high = max(cut.start, offset), min(cut.end, end)
             if cut.start >= end:
                 return
             if low < high:
-                self.sinks[cut.file].write(cut.offset + low - cut.start, data[low - at : high - at].data)
+                self.sinks[cut.file].write(cut.offset + low - cut.start, data[low - offset : high - offset].data)
 
     def _numbered(self, table: OutTable, pieces: Sequence[IdPiece]) -> None:
         """Write a matrix whose rows have numbers in the source too."""

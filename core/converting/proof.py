@@ -47,7 +47,7 @@ def prove(writing: Writing, version: Version) -> Proved:
         _compare(writing, target, sketch)
         names = [version.name_of(shard.file.files[number].path) for shard, number in files]
         sizes = [shard.file.files[number].size_bytes for shard, number in files]
-        sealed = tuple(SealedShard(n, size, tuple(own)) for n, size, own in zip(names, sizes, sums, strict=True))
+        sealed = tuple(SealedShard(n, size, tuple(chunks)) for n, size, chunks in zip(names, sizes, sums, strict=True))
         return Proved(fingerprint_of(target, sketch), tuple(shard.summary for shard in target.shards), sealed, version)
 
 
@@ -100,15 +100,15 @@ def _different_tensors(writing: Writing, target: Checkpoint) -> Iterator[str]:
     yield from lost
     if lost:
         return
-    found = ContentSketch()
+    sums = ContentSketch()
     for name in names:
         shard, entry = whole.find_variable(name)
-        found.add_dense(name, entry.size_bytes, 0, np.empty(0, np.uint8)) if not entry.size_bytes else None
+        sums.add_dense(name, entry.size_bytes, 0, np.empty(0, np.uint8)) if not entry.size_bytes else None
         for start in range(0, entry.size_bytes, _STEP_BYTES):
             data = np.empty(min(_STEP_BYTES, entry.size_bytes - start), np.uint8)
             whole.reader(shard, entry.values).read_into(entry.values.start + start, data.data)
-            found.add_dense(name, entry.size_bytes, start, data)
-    for (name, one), (_, other) in zip(writing.tensors.variable_sums(names), found.variable_sums(names), strict=True):
+            sums.add_dense(name, entry.size_bytes, start, data)
+    for (name, one), (_, other) in zip(writing.tensors.variable_sums(names), sums.variable_sums(names), strict=True):
         if not np.array_equal(one, other):
             yield name
 

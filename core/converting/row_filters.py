@@ -114,10 +114,10 @@ class BoundFilter(NamedTuple):
     def _entry(self, shard: ShardIndex, companion: str, table: str) -> TableEntry:
         """Return the column in a shard, whose ids must be stored together with those of the table."""
         of_names = {entry.name: entry for entry in shard.tables}
-        column, own = of_names.get(companion), of_names[table]
-        if column is None or column.rows != own.rows or column.ids != of_names[self.table].ids:
+        column, ids_column = of_names.get(companion), of_names[table]
+        if column is None or column.rows != ids_column.rows or column.ids != of_names[self.table].ids:
             message = f"table {self.table!r}: {companion!r} has ids of its own, so it is no column of these rows"
-            raise UnsupportedError(message, path=shard.file.path, offset=own.offset)
+            raise UnsupportedError(message, path=shard.file.path, offset=ids_column.offset)
         return column
 
 

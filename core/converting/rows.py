@@ -83,11 +83,11 @@ def id_places(checkpoint: Checkpoint, job: Job) -> dict[str, list[IdPiece]]:
     """Return all ids of a version in pieces with their rows numbered, by the names of tables."""
     total = sum(entry.values.size_bytes for shard in checkpoint.shards for entry in shard.tables)
     places: list[IdsAt] = count_rows(checkpoint, ids_at(checkpoint, total // _MOST_PIECES, values=True), job)
-    found: dict[str, list[IdPiece]] = {name: [] for name in checkpoint.table_names}
-    for place in places:
-        piece = place.piece(checkpoint)
-        found[piece.entry.name].append(piece)
-    return found
+    pieces: dict[str, list[IdPiece]] = {name: [] for name in checkpoint.table_names}
+    for position in places:
+        piece = position.piece(checkpoint)
+        pieces[piece.entry.name].append(piece)
+    return pieces
 
 
 def count_pieces(
@@ -157,32 +157,32 @@ class RowWriter:
         if places.ids is not None:
             self._write_ids(places, ids, owner, before_ids, counted.spread.buckets)
         files, starts = places.rows
-        at, sketch = starts + before * width, bulk.new_sketch(width)
-        targets = _Buckets(self.sinks, files)
+        offsets, sketch = starts + before * width, bulk.new_sketch(width)
+        targets = _BucketFiles(self.sinks, files)
         done = 0
         for some, values in row_batches(self.checkpoint, piece, len(block.ids), _BATCH_BYTES, wanted=kept):
             rows = values if kept is None else values[kept[some]]
             own = slice(done, done + len(rows))
             done = own.stop
             rows = self._cast(table, piece.entry.dtype, rows)
-            self._write_rows(targets, at, sketch, ids[own], owner[own], rows)
+            self._write_rows(targets, offsets, sketch, ids[own], owner[own], rows)
             self._reporter.advance(rows.nbytes)
         if len(ids):
             self.meant.add_sketch(table.name, sketch)
 
     def _write_rows(
-        self, targets: Sinks, at: bulk.I64, sketch: bulk.U32, ids: bulk.I64, owner: bulk.U16, rows: bulk.U8
+        self, targets: Sinks, offsets: bulk.I64, sketch: bulk.U32, ids: bulk.I64, owner: bulk.U16, rows: bulk.U8
     ) -> None:
         """Add rows to the sketch, and write them to their buckets; the places, int64 [buckets], move on."""
         width = rows.shape[1]
         if not width:
             bulk.sketch_rows(sketch, ids, rows)
             return
-        sizes = np.bincount(owner, minlength=len(at)).astype(np.int64) * width
+        sizes = np.bincount(owner, minlength=len(offsets)).astype(np.int64) * width
         grouped = np.empty(rows.nbytes, np.uint8)
         routing.move_rows(sketch, ids, owner, np.ascontiguousarray(rows), np.cumsum(sizes) - sizes, grouped)
-        write_groups(targets, grouped, sizes, at)
-        at += sizes
+        write_groups(targets, grouped, sizes, offsets)
+        offsets += sizes
 
     def _write_ids(self, places: RowPlaces, ids: bulk.I64, owner: bulk.U16, before: bulk.I64, buckets: int) -> None:
         assert places.ids is not None  # noqa: S101 - the caller has looked
@@ -195,7 +195,7 @@ class RowWriter:
             counts = np.bincount(owner, minlength=buckets).astype(np.int64)
             sizes, grouped = counts * 8, np.empty(ids.nbytes, np.uint8)
             bulk.group_rows(np.ascontiguousarray(ids).view(np.uint8).reshape(-1, 8), owner, counts, grouped)
-        write_groups(_Buckets(self.sinks, files), grouped, sizes, starts + before)
+        write_groups(_BucketFiles(self.sinks, files), grouped, sizes, starts + before)
 
     def _cast(self, table: OutTable, dtype: DType | None, rows: bulk.U8) -> bulk.U8:
         if dtype is None or dtype == table.dtype:
@@ -207,7 +207,7 @@ class RowWriter:
         return data.reshape(len(rows), -1)
 
 
-class _Buckets(Sinks):
+class _BucketFiles(Sinks):
     """The files of buckets."""
 
     def __init__(self, sinks: Sinks, files: bulk.I64) -> None:

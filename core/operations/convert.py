@@ -15,7 +15,7 @@ from edl_ckpt.core.base.errors import RefusedError, UnsupportedError
 from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
 from edl_ckpt.core.base.memory import peak_memory_bytes
 from edl_ckpt.core.base.words import base_name, command, describe, escaped
-from edl_ckpt.core.catalog.files import alone_at
+from edl_ckpt.core.catalog.files import alone_at, open_location
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed
 from edl_ckpt.core.catalog.target import apart, free_target, layouts_at
 from edl_ckpt.core.catalog.uuids import has_no_number
@@ -27,7 +27,6 @@ from edl_ckpt.core.converting.changes import Changes, LeftOut, NameMap, with_tab
 from edl_ckpt.core.converting.conversion import Conversion, Writing, plan_conversion
 from edl_ckpt.core.converting.proof import Proved, confirm_source, prove, unchanged
 from edl_ckpt.core.model.seals import Seal
-from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.moving.tasks import WriteResult
 from edl_ckpt.core.proof.trust import Trust, check_trust
@@ -36,7 +35,7 @@ from edl_ckpt.core.sources.elasticdl.target import DESIGN
 from edl_ckpt.core.sources.steps.names import STEPS, number_of_directory
 from edl_ckpt.core.state.annotate import MetadataCopies
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
-from edl_ckpt.core.storage import LocationLike, open_store
+from edl_ckpt.core.storage import LocationLike
 from edl_ckpt.core.storage.location import Location
 
 
@@ -107,16 +106,13 @@ def convert_version(
         run = _Run(plan, job, trust, new, where, wait_seconds)
         proved = None if dry_run else run.write()
         bytes_read = source.bytes_read
-    files = plan.destination.files.items()
-    shards = (
-        proved.shards if proved else tuple(ShardSummary(n, path, size, 0, 0) for n, (path, size) in enumerate(files))
-    )
+    shards = proved.shards if proved else ()
     fingerprint = proved.fingerprint if proved else None
     return ConvertResult(
         ref=f"{where}@{new.number}",
         output=where.url,
         from_ps=version.ps_num or 0,
-        to_ps=len(shards) if system == "safetensors" else plan.destination.ranks,
+        to_ps=len(plan.destination.files) if system == "safetensors" else plan.destination.ranks,
         version=new.number,
         size_bytes=plan.size_bytes,
         bytes_read=bytes_read,
@@ -158,11 +154,11 @@ def _new_version(
         _check_in_place(version, system)
         return NewVersion(version.layout, wanted, "", replaces=version)
     if system == DESIGN.system:
-        own = version.layout if version.is_elasticdl and version.layout.is_numbered else DESIGN
-        target = free_target(where, wanted, layout=layout, empty=own)
+        same = version.layout if version.is_elasticdl and version.layout.is_numbered else DESIGN
+        target = free_target(where, wanted, layout=layout, empty=same)
         return NewVersion(target.layout, wanted, "")
     form = replace(STEPS, system=system)
-    store = open_store(where)
+    store = open_location(where)
     if apart(form, layouts_at(store)):
         raise RefusedError(
             "has versions of ElasticDL: beside others, its scan crashes",

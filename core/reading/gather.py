@@ -160,14 +160,14 @@ class Gathering:
             self._drop_repeated(table)
         shapes = {name: (entry.shape, numpy_dtype(entry.dtype)) for name, (_, entry) in variables.items()}
         vectors = {name: ((len(t.ids), t.dim), numpy_dtype(t.dtype)) for name, t in tables.items()}
-        given = check_fits(out, shapes, vectors)
+        given_variables, given_vectors, given_ids = check_fits(out, shapes, vectors)
         needed = sum(math.prod(shape) * dtype.itemsize for shape, dtype in (*shapes.values(), *vectors.values()))
         check_memory(needed, "the part", self._source.version.ref)
         part = Part(
             self._source.shards[0].version if self._source.shards else 0,
-            {n: _array(given.variables.get(n), *shape) for n, shape in shapes.items()},
+            {n: _array(given_variables.get(n), *shape) for n, shape in shapes.items()},
             {
-                n: Rows(_filled(given.ids.get(n), tables[n].ids), _array(given.tables.get(n), *shape))
+                n: Rows(_filled(given_ids.get(n), tables[n].ids), _array(given_vectors.get(n), *shape))
                 for n, shape in vectors.items()
             },
             dict(self._source.infos),
@@ -179,6 +179,14 @@ class Gathering:
             for file in shard.file.files:
                 self._source.files[file.path].check_unchanged()
         return part
+
+    def part_unless_misplaced(self, out: PartLike | None) -> Part | None:
+        """Return the part; warn, and return None, when a value of the shards belongs to another one."""
+        try:
+            return self.part(out)
+        except MisplacedError as fault:
+            self._reporter.warn(f"{fault}: all shards are read")
+            return None
 
     def _variables(self) -> dict[str, tuple[ShardIndex, DenseEntry]]:
         """Return the variables of the server, by name in order."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -83,13 +83,8 @@ class PartLike(Protocol):
         """Return arrays [n, dim], or `Rows`, by the names of tables."""
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """The arrays of a caller, by name: all of them fit."""
-
-    variables: Mapping[str, npt.NDArray[Any]]
-    tables: Mapping[str, npt.NDArray[Any]]
-    ids: Mapping[str, npt.NDArray[Any]]
+Given: TypeAlias = tuple[dict[str, npt.NDArray[Any]], ...]
+"""What `check_fits` found good: the arrays of variables, of the vectors of tables, and of their ids, by name."""
 
 
 def check_fits(out: PartLike | None, variables: Mapping[str, Shape], tables: Mapping[str, Shape]) -> Given:
@@ -98,17 +93,18 @@ def check_fits(out: PartLike | None, variables: Mapping[str, Shape], tables: Map
     What `out` lacks, the result lacks. What it has and the part has not is a mismatch.
     """
     if out is None:
-        return Given({}, {}, {})
+        return {}, {}, {}
     if not (isinstance(getattr(out, "variables", None), Mapping) and isinstance(getattr(out, "tables", None), Mapping)):
         raise UsageError(f"out is {type(out).__name__}, expected an object with mappings `variables` and `tables`")
     rows = {name: value for name, value in out.tables.items() if isinstance(value, Rows)}
     vectors = {**out.tables, **{name: value.vectors for name, value in rows.items()}}
     counts = {name: (shape[:1], np.dtype(np.int64)) for name, (shape, _) in tables.items()}
     faults: list[str] = []
-    given = Given(
+    ids = {name: value.ids for name, value in rows.items() if name in tables}
+    given = (
         dict(_fitting("variable", out.variables, variables, faults)),
         dict(_fitting("table", vectors, tables, faults)),
-        dict(_fitting("ids of table", {n: value.ids for n, value in rows.items() if n in tables}, counts, faults)),
+        dict(_fitting("ids of table", ids, counts, faults)),
     )
     if faults:
         raise UsageError(f"cannot restore into these arrays, and nothing was filled: {'; '.join(faults)}")

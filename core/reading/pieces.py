@@ -121,11 +121,6 @@ class RowMarks(NamedTuple):
         before -= before[:, np.searchsorted(shards, shards)]
         return cls(shards, first_at[shards] + before[0], before[1])
 
-    def in_shard(self, ps_id: int) -> tuple[bulk.I64, bulk.I64]:
-        """Return (offsets of ids, numbers of rows) in a shard."""
-        own = slice(*np.searchsorted(self.shards, (ps_id, ps_id + 1)).tolist())
-        return self.ids_at[own], self.rows[own]
-
 
 def total_id_bytes(checkpoint: Checkpoint) -> int:
     """Return the bytes of all ids."""
@@ -174,7 +169,9 @@ def marked_at(checkpoint: Checkpoint, marks: Mapping[str, RowMarks], task_bytes:
         if entry.name not in marks:
             yield IdsAt(shard_at, table, 0, run.start, run.end, 0, entry.rows)
             continue
-        ids_at, rows = marks[entry.name].in_shard(shard.file.ps_id)
+        marked = marks[entry.name]
+        own = slice(*np.searchsorted(marked.shards, (shard.file.ps_id, shard.file.ps_id + 1)).tolist())
+        ids_at, rows = marked.ids_at[own], marked.rows[own]
         id_bytes = run.end - run.start
         wanted = max(task_bytes * id_bytes // (id_bytes + entry.values.size_bytes), 1)
         first = np.unique((ids_at - run.start) // wanted, return_index=True)[1]
@@ -353,17 +350,12 @@ def read_bundle(checkpoint: Checkpoint, bundle: Bundle, sums: Sums | None = None
 
 def cut_piece(checkpoint: Checkpoint, piece: IdPiece, piece_bytes: int) -> Iterator[IdPiece]:
     """Cut a piece into smaller ones, whose rows are not counted; unpacked ids stay together."""
-    step = _id_step(piece.entry, checkpoint.reader(piece.shard, piece.entry.values).block_bytes, piece_bytes)
+    block_bytes, values = checkpoint.reader(piece.shard, piece.entry.values).block_bytes, piece.entry.values
+    for_a_block = sum(run.end - run.start for run in piece.entry.ids) * block_bytes // max(values.size_bytes, 1)
+    step = piece_bytes // for_a_block * for_a_block if 0 < for_a_block <= piece_bytes else piece_bytes
     whole = piece.start, piece.end  # nearly every piece is one: there may be thousands
     for start, end in [whole] if piece.end - piece.start <= step else cuts(piece.run, *whole, step):
         yield IdPiece(piece.shard, piece.entry, piece.run, start, end)
-
-
-def _id_step(entry: TableEntry, block_bytes: int, piece_bytes: int) -> int:
-    """Return the bytes of ids of a piece: at most `piece_bytes`, and so many that their values are whole requests."""
-    id_bytes = sum(run.end - run.start for run in entry.ids)
-    for_a_block = id_bytes * block_bytes // max(entry.values.size_bytes, 1)
-    return piece_bytes // for_a_block * for_a_block if 0 < for_a_block <= piece_bytes else piece_bytes
 
 
 class Looks:

@@ -35,7 +35,7 @@ from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import DenseEntry, Extent, ShardIndex, TableEntry, table_dtype
 from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.reading.blocks import read_elements
-from edl_ckpt.core.reading.gather import Gathering, MisplacedError, Server
+from edl_ckpt.core.reading.gather import Gathering, Server
 from edl_ckpt.core.reading.names import slots_of, whole_name
 from edl_ckpt.core.reading.parts import Part, PartLike
 from edl_ckpt.core.reading.readers import GatheredReader, KeptReader, keep, take_over
@@ -107,16 +107,13 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
-        return describe(
-            "Checkpoint",
-            escaped(self.version.ref),
-            counted(len(self.shards), "shard"),
-            counted(len(self), "variable"),
-            counted(len(self._entries), "table"),
-            size(self.version.size_bytes),
-            self.generation,
-            "closed" if self._closed else "",
-        )
+        shards, *facts = self._facts()
+        content = counted(len(self), "variable"), counted(len(self._entries), "table")
+        return describe("Checkpoint", escaped(self.version.ref), shards, *content, *facts)
+
+    def _facts(self) -> tuple[str, ...]:
+        state = "closed" if self._closed else ""
+        return counted(len(self.shards), "shard"), size(self.version.size_bytes), self.generation, state
 
     def _repr_html_(self) -> str:
         tables = (
@@ -125,15 +122,11 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         )
         found = (self._variables[name][1] for name in self)
         variables = ((v.name, v.dtype.name, shape_words(v.shape), Bytes(v.size_bytes)) for v in found)
-        facts = (
-            *(counted(len(self.shards), "shard"), size(self.version.size_bytes), self.generation),
-            "closed" if self._closed else "",
-        )
         columns = ("table", "rows", "dim", "dtype", "initializer", "size")
         return card(
             "Checkpoint",
             self.version.ref,
-            facts,
+            self._facts(),
             (
                 table(columns, tables, len(self._entries), "table"),
                 table(("variable", "dtype", "shape", "size"), variables, len(self), "variable"),
@@ -222,8 +215,7 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
 
     def forget_ids(self) -> None:
         """Read everything from the storage again."""
-        inner = {k: r.inner if isinstance(r, KeptReader) else r for k, r in self._readers.items()}
-        self._readers = inner
+        self._readers = {k: r.inner if isinstance(r, KeptReader) else r for k, r in self._readers.items()}
 
     def table_name(self, name: str) -> str:
         """Return the whole name of a table that somebody gave a part of; errors as `whole_name`."""
@@ -306,11 +298,8 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
             gaps = [range(i, i + 1) for i in missing]
             raise IncompleteError(missing_shards(gaps, self.version.ps_num), path=self.version.path)
         chosen = [shard for shard in self.shards if all_shards or server.may_own(shard.file.ps_id, shard.file.ps_num)]
-        try:
-            return Gathering(self, server, chosen, workers, reporter).part(out)
-        except MisplacedError as fault:
-            reporter.warn(f"{fault}: all shards are read")
-            return Gathering(self, server, self.shards, workers, reporter).part(out)
+        part = Gathering(self, server, chosen, workers, reporter).part_unless_misplaced(out)
+        return part or Gathering(self, server, self.shards, workers, reporter).part(out)
 
     def check_unchanged(self) -> None:
         """Raise LockedError when a shard's file has changed since it was opened."""
@@ -489,12 +478,7 @@ def _from_own_shards(
         return None  # opening all shards raises the right error
     with opened as checkpoint:
         # Some shards speak for all unless they show a reason to look at the others.
-        if any(shard.version != version.version or shard.generation not in _PLACED for shard in checkpoint.shards):
+        others = any(s.version != version.version or s.generation not in _PLACED for s in checkpoint.shards)
+        if others or source_of(version).blocking(checkpoint.version, checkpoint.shards):
             return None
-        if source_of(version).blocking(checkpoint.version, checkpoint.shards):
-            return None
-        try:
-            return Gathering(checkpoint, server, checkpoint.shards, workers, reporter).part(out)
-        except MisplacedError as fault:
-            reporter.warn(f"{fault}: all shards are read")
-            return None
+        return Gathering(checkpoint, server, checkpoint.shards, workers, reporter).part_unless_misplaced(out)

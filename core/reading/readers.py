@@ -39,17 +39,9 @@ class KeptReader(RemoteReader):
     """A file of which some ranges are on the local disk; everything else is read from the file."""
 
     def __init__(self, inner: RangeReader, disk: ScratchFile, ranges: Sequence[tuple[int, int, int]]) -> None:
-        self.inner = inner
-        self.path = inner.path
-        self.size_bytes = inner.size_bytes
-        self.block_bytes = inner.block_bytes
-        self.generation = inner.generation
-        self.mark = inner.mark
-        self.bytes_read = inner.bytes_read
-        """The bytes that were read from the file itself."""
-        self.ranges = ranges
-        """(start, end, place on the disk), in order."""
-        self.disk = disk
+        self.inner, self.disk, self.ranges = inner, disk, ranges  # (start, end, place on the disk), in order
+        for fact in ("path", "size_bytes", "block_bytes", "generation", "mark", "bytes_read"):
+            setattr(self, fact, getattr(inner, fact))  # `bytes_read`: those that were read from the file itself
 
     def _find(self, offset: int, size: int) -> int | None:
         number = bisect_right(self.ranges, offset, key=itemgetter(0)) - 1

@@ -16,15 +16,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.base.memory import check_memory
 from edl_ckpt.core.base.parallel import run_parallel
-from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.kernel.bulk import I64
 from edl_ckpt.core.kernel.placement import owners
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import ShardIndex, TableEntry
-from edl_ckpt.core.reading.blocks import as_dtype, id_blocks, numpy_dtype, read_elements, read_runs, read_vectors
+from edl_ckpt.core.reading.blocks import as_dtype, id_blocks, read_elements, read_runs, read_vectors
 from edl_ckpt.core.reading.reader import Checkpoint, openings
+from edl_ckpt.core.reading.table import no_vectors
 
 U64 = npt.NDArray[np.uint64]
 _GOLDEN, _MIX = 0x9E3779B97F4A7C15, (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
@@ -118,11 +117,7 @@ def _vectors(
     checkpoint: Checkpoint, table: str, entries: Sequence[_Entry], found: npt.NDArray[np.void]
 ) -> npt.NDArray[np.generic]:
     """Return the vectors of chosen rows [n, dim]."""
-    dim = max((entry.dim for _, entry in entries), default=0)
-    row_bytes = max((entry.row_bytes for _, entry in entries), default=0)
-    what = f"{counted(len(found), 'row')} of table {table!r}"
-    check_memory(2 * len(found) * row_bytes, what, checkpoint.version.ref)
-    vectors = np.zeros((len(found), dim), numpy_dtype(checkpoint.table_dtype(table)))
+    vectors = no_vectors(checkpoint, table, len(found))
     workers = openings(checkpoint.store)
     for number, (shard, entry) in enumerate(entries):
         mine = np.flatnonzero(found["entry"] == number)

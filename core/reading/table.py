@@ -311,16 +311,8 @@ def find_rows(
     """
     rule, ps_num = checkpoint.placement(table), checkpoint.version.ps_num or 1
     owner = None if everywhere else owners(rule, wanted, ps_num)
-    entries = checkpoint.entries(table)
-    # Only the info of a table without rows claims a dim: no array gets that size.
-    dim = max((entry.dim for _, entry in entries), default=0)
-    row_bytes = max((entry.row_bytes for _, entry in entries), default=0)
-    check_memory(
-        2 * len(wanted) * row_bytes, f"{counted(len(wanted), 'row')} of table {table!r}", checkpoint.version.ref
-    )
-    kind = numpy_dtype(checkpoint.table_dtype(table), bits=bits)
-    found = FoundRows(np.zeros((len(wanted), dim), kind), np.zeros(len(wanted), np.int64))
-    for shard, entry in entries:
+    found = FoundRows(no_vectors(checkpoint, table, len(wanted), bits=bits), np.zeros(len(wanted), np.int64))
+    for shard, entry in checkpoint.entries(table):
         mine = np.arange(len(wanted)) if owner is None else np.flatnonzero(owner == shard.file.ps_id)
         if owner is not None and not len(mine):
             continue
@@ -334,6 +326,15 @@ def find_rows(
         data = read_runs(checkpoint.reader(shard, entry.values), starts, entry.row_bytes)
         found.vectors[place] = as_dtype(data.reshape(-1), entry.dtype, bits=bits).reshape(len(data), entry.dim)
     return found
+
+
+def no_vectors(checkpoint: Checkpoint, table: str, count: int, *, bits: bool = False) -> npt.NDArray[Any]:
+    """Return zeros [count, dim] for rows of a table; EdlCkptError when these need more memory than there is."""
+    entries = checkpoint.entries(table)
+    # Only the info of a table without rows claims a dim: no array gets that size.
+    dim, row_bytes = max(((entry.dim, entry.row_bytes) for _, entry in entries), default=(0, 0))
+    check_memory(2 * count * row_bytes, f"{counted(count, 'row')} of table {table!r}", checkpoint.version.ref)
+    return np.zeros((count, dim), numpy_dtype(checkpoint.table_dtype(table), bits=bits))
 
 
 def _search(checkpoint: Checkpoint, shard: ShardIndex, entry: TableEntry, ordered: I64) -> tuple[I64, I64]:

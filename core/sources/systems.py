@@ -33,11 +33,11 @@ _KNOWN: Final = {
     system.name: system
     for system in (
         System(ELASTICDL, "ElasticDL", "PS", writes=True, judged_with=("ElasticDL",)),
-        System("dcp", "torch DCP", "rank", judged_with=("torch 2.13", "torchrec 1.8")),
-        System("tensorflow", "TensorFlow", judged_with=("tensorflow 2.16",)),
-        System("safetensors", "safetensors", judged_with=("safetensors", "transformers")),
-        System("tfra", "TFRA", judged_with=("tensorflow-recommenders-addons 0.8.1",)),
-        System("dynamicemb", "dynamicemb", "rank", judged_with=("recsys-examples",)),
+        System("dcp", "torch DCP", "rank", writes=True, judged_with=("torch 2.13", "torchrec 1.8")),
+        System("tensorflow", "TensorFlow", writes=True, judged_with=("tensorflow 2.16",)),
+        System("safetensors", "safetensors", writes=True, judged_with=("safetensors", "transformers")),
+        System("tfra", "TFRA", writes=True, judged_with=("tensorflow-recommenders-addons 0.8.1",)),
+        System("dynamicemb", "dynamicemb", "rank", writes=True, judged_with=("recsys-examples",)),
     )
 }
 

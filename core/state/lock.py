@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, Final, TypeAlias, TypedDict, TypeVar
+from typing import Any, Final, TypeAlias, TypedDict
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError
 from edl_ckpt.core.base.job import Reporter
@@ -43,7 +43,6 @@ from edl_ckpt.core.storage.beneath import Directory, ForeignError, close_read
 from edl_ckpt.core.storage.faults import storage_errors
 
 _NAME: Final = os.path.basename(LOCK_FILE)
-_Found = TypeVar("_Found")
 LOCK_WAIT_SECONDS: Final = 10.0
 """How long a command waits for another one before it fails (`--lock-wait`)."""
 
@@ -182,7 +181,8 @@ class LocalLock:
 
     def _is_ours(self, fd: int) -> bool:
         """Say whether the locked file still has its name: a lock holder removes it at its end."""
-        named = self._in_state(lambda state: state.stat(_NAME))
+        with Directory.beneath(self._root, STATE_DIR) as state:
+            named = state.stat(_NAME)
         opened = os.fstat(fd)
         return named is not None and (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)
 
@@ -198,17 +198,9 @@ class LocalLock:
 
     def read(self) -> dict[str, Any]:
         """Return the description of the lock holder."""
-        with suppress(EdlCkptError):
-            return self._in_state(lambda state: read_owner(state, _NAME)) or {}
+        with suppress(EdlCkptError), Directory.beneath(self._root, STATE_DIR) as state:
+            return read_owner(state, _NAME)
         return {}
-
-    def _in_state(self, look: Callable[[Directory], _Found]) -> _Found | None:
-        """Return what a function finds in the directory of the lock's file; None without such a directory."""
-        state = Directory.beneath(self._root, STATE_DIR)
-        if state is None:
-            return None
-        with state:
-            return look(state)
 
     def check(self) -> bool:
         """Raise LockedError when another process has taken the lock over, or the file was removed by hand."""
@@ -236,16 +228,15 @@ class LocalLock:
 
     def _unlink(self) -> None:
         with Directory.open(self._root) as root:
-            state = root.find(STATE_DIR)
-            if state is not None:
-                with state:
+            with root.find(STATE_DIR) as state:
+                if state.stat(_NAME) is not None:
                     state.unlink(_NAME)
-                root.rmdir(STATE_DIR)  # if it is empty
+            root.rmdir(STATE_DIR)  # if it is empty
 
     def _open_existing(self) -> int | None:
         """Open the lock's file, None when there is none; ForeignError when something else has its name."""
-        with suppress(FileNotFoundError):
-            return self._in_state(lambda state: state.open_file(_NAME, os.O_RDWR))
+        with suppress(FileNotFoundError), Directory.beneath(self._root, STATE_DIR) as state:
+            return state.open_file(_NAME, os.O_RDWR)
         return None
 
     def holders(self) -> list[Holder]:

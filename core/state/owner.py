@@ -201,11 +201,8 @@ def if_abandoned(directory: Directory) -> Iterator[bool]:
 
 def is_abandoned(root: str, relative: str) -> bool:
     """Say whether the owner of a staging directory, given by its path below a location, is dead at this moment."""
-    with suppress(EdlCkptError):
-        directory = Directory.beneath(root, relative)
-        if directory is not None:
-            with directory, if_abandoned(directory) as dead:
-                return dead
+    with suppress(EdlCkptError, OSError), Directory.beneath(root, relative) as stage, if_abandoned(stage) as dead:
+        return dead
     return False
 
 

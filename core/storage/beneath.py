@@ -58,8 +58,8 @@ class Directory:
             return Directory(os.open(path, _TOP), path)
 
     @staticmethod
-    def beneath(root: str, relative: str) -> Directory | None:
-        """Open a directory below one that the user named, None when there is none; errors as `enter`."""
+    def beneath(root: str, relative: str) -> Directory:
+        """Open a directory below one that the user named; one without names when there is none; errors as `enter`."""
         first, _, rest = relative.partition("/")
         path = os.path.join(root, first)
         try:
@@ -68,7 +68,7 @@ class Directory:
                 top = Directory(os.open(path, _DIRECTORY), path)
         except NotFoundError as error:
             if isinstance(error.__cause__, FileNotFoundError):
-                return None
+                return _Nowhere(-1, path)
             with Directory.open(root) as place:  # a link, or no directory: this finds the words
                 return place.find(relative)
         if not rest:
@@ -107,12 +107,12 @@ class Directory:
                     raise
         raise AssertionError  # the loop always ends by a return or a raise
 
-    def find(self, relative: str) -> Directory | None:
-        """Return `enter`, None when there is no such directory."""
+    def find(self, relative: str) -> Directory:
+        """Return `enter`; a directory without names when there is no such one."""
         try:
             return self.enter(relative)
         except NotFoundError:
-            return None
+            return _Nowhere(-1, self.join(relative))
 
     def _walk(self, names: list[str], *, make: bool) -> Directory:
         here = self
@@ -313,6 +313,19 @@ class Directory:
         `note` gets why something cannot be removed; a missing name is no error.
         """
         _remove(self.fd, _single(name), self.join(name), note)
+
+
+class _Nowhere(Directory):
+    """A directory that is not there: it has no names, and nothing can be made in it."""
+
+    def names(self) -> list[str]:
+        return []
+
+    def stat(self, name: str) -> None:  # noqa: ARG002 - none is there
+        return None
+
+    def open_file(self, name: str, flags: int) -> int:  # noqa: ARG002 - as above
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.join(name))
 
 
 def close_read(fd: int) -> None:

@@ -234,12 +234,10 @@ class Access:
         is_directory = stat.S_ISDIR(os.fstat(fd).st_mode)
         if lost and not is_directory:  # or the rights of somebody else would go with the file
             mode &= ~(stat.S_ISUID | stat.S_ISGID)
-        if not _write_acl(fd, _ACL, self.acl):
-            lost = (*lost, "ACL")
+        is_kept = _write_acl(fd, _ACL, self.acl)
         os.fchmod(fd, mode)
-        if is_directory and not _write_acl(fd, _DEFAULT_ACL, self.default_acl) and "ACL" not in lost:
-            lost = (*lost, "ACL")
-        return lost
+        is_kept &= not is_directory or _write_acl(fd, _DEFAULT_ACL, self.default_acl)
+        return lost if is_kept else (*lost, "ACL")
 
 
 def inherit_as(place: int, stage: int) -> None:

@@ -12,12 +12,11 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Final, Self, cast
 
 from edl_ckpt.core.base.errors import NoSpaceError, RefusedError
 from edl_ckpt.core.base.interruption import WHOLE
-from edl_ckpt.core.base.parallel import run_parallel
+from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.base.words import size
 from edl_ckpt.core.storage.faults import Access, lacking, storage_errors
 from edl_ckpt.core.storage.interface import OnDisk, Sink
@@ -282,8 +281,7 @@ def flush_all(files: Sequence[PreallocatedFile]) -> None:
         for file in files[first::_FLUSHERS]:
             file.flush()
 
-    for _ in run_parallel(flush, range(_FLUSHERS), _FLUSHERS):  # a task for each of a thousand files would cost more
-        pass
+    run_all(flush, range(_FLUSHERS), _FLUSHERS)  # a task for each of a thousand files would cost more
 
 
 class Flusher:
@@ -359,9 +357,7 @@ class Flusher:
         if self._thread.ident is not None:
             self._thread.join()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self._end(stop=error is not None)
         if error is None and self._error is not None:
             raise self._error

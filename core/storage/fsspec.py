@@ -135,15 +135,15 @@ class FsspecStore(ObjectStore):
         known = dict(zip(unknown, run_parallel(self._info, unknown, REMOTE_WORKERS), strict=True))
         facts = ((name, known.get(name, info)) for name, info in found)
         faults = {name: info[_FAULT] for name, info in found if _FAULT in info}
-        entries = flat_listing(self, ((name, *_facts(info), "") for name, info in facts if info is not None), inside)
+        rows = ((n, int(i.get("size") or 0), _modified(i), _is_dir(i), "") for n, i in facts if i is not None)
+        entries = flat_listing(self, rows, inside)
         return [replace(e, fault=faults[e.relative]) if e.relative in faults else e for e in entries]
 
     def _info(self, relative: str) -> Mapping[str, Any] | None:
         """Return what is known of a file; None when there is no such file."""
-        info: Mapping[str, Any] | None = None
         with suppress(NotFoundError), client_errors(self.path(relative)):
-            info = self._fs.info(self._inner(relative))
-        return info
+            return dict(self._fs.info(self._inner(relative)))
+        return None
 
     def _found(self, relative: str, inside: Inside) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield what is below a directory, and once more, with its fault, a directory that cannot be listed.
@@ -225,10 +225,9 @@ class FsspecStore(ObjectStore):
 
     def read_small(self, relative: str) -> bytes | None:
         """Return the whole of a small file below the location, None when there is none."""
-        data: bytes | None = None
         with suppress(NotFoundError), client_errors(self.path(relative)):
-            data = self._fs.cat_file(self._inner(relative), start=0, end=SMALL_BYTES)
-        return data
+            return bytes(self._fs.cat_file(self._inner(relative), start=0, end=SMALL_BYTES))
+        return None
 
     def write_small(self, relative: str, data: bytes) -> None:
         """Write a small file in one request. A reader sees the old content or the new, never a mixture."""
@@ -287,10 +286,6 @@ class Spool(ObjectWriter):
     def __init__(self, store: FsspecStore, relative: str, size_bytes: int) -> None:
         self.path = store.path(relative)
         self.size_bytes = size_bytes
-        self.bytes_written = 0
-        self.completed = False
-        self.upload_id = self.write_id = ""
-        self.verified = False
         self._store = store
         self._relative = relative
         self._file = ScratchFile(size_bytes)
@@ -333,10 +328,6 @@ def _finds_at_once(fs: Any) -> bool:
 
     async_find = AsyncFileSystem._find  # noqa: SLF001 - what its subclasses override
     return type(fs).find is not AbstractFileSystem.find or getattr(type(fs), "_find", async_find) is not async_find
-
-
-def _facts(info: Mapping[str, Any]) -> tuple[int, float, bool]:
-    return int(info.get("size") or 0), _modified(info), _is_dir(info)
 
 
 def _generation(info: Mapping[str, Any]) -> tuple[int, Any]:

@@ -7,9 +7,10 @@ a kind of store.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, TypeGuard
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, UnsupportedError
@@ -204,14 +205,14 @@ class ObjectWriter(Sink, Protocol):
     """
 
     size_bytes: int
-    bytes_written: int
-    completed: bool
+    bytes_written: int = 0
+    completed: bool = False
     """True once it is visible."""
-    upload_id: str
+    upload_id: str = ""
     """The store's name for the unfinished object; '' when the store has nothing of it yet."""
-    write_id: str
+    write_id: str = ""
     """A mark on the object that identifies it as ours; '' where the store keeps no such mark."""
-    verified: bool
+    verified: bool = False
     """True when the store reported the checksum of every part, and all of them were right."""
 
     def begin(self) -> str:
@@ -369,7 +370,7 @@ def flat_listing(store: Store, found: Iterable[tuple[str, int, float, bool, str]
     entries: dict[str, Entry] = {}
     for relative, size, modified, is_dir, mark in found:
         shown = True
-        for parent in _parents(relative):
+        for parent in accumulate(relative.split("/")[:-1], "{}/{}".format):
             if parent not in entries and shown:
                 entries[parent] = Entry(parent, store.path(parent), is_dir=True, size_bytes=0, modified=0.0)
             shown = shown and inside(parent)
@@ -378,22 +379,11 @@ def flat_listing(store: Store, found: Iterable[tuple[str, int, float, bool, str]
     return list(entries.values())
 
 
-def _parents(relative: str) -> Iterator[str]:
-    at = relative.find("/")
-    while at >= 0:
-        yield relative[:at]
-        at = relative.find("/", at + 1)
-
-
 class RemoteReader(RangeReader):
     """The common part of remote readers: every read is one request."""
 
     block_bytes = 4 << 20
     """What a connection moves in twice the time that a request waits; each worker has memory for one block."""
-
-    def check_unchanged(self) -> None:
-        """Raise LockedError when the file has changed since it was opened."""
-        raise NotImplementedError
 
 
 class OnDisk:

@@ -209,16 +209,13 @@ class LocalStore:
         return entries
 
     def _scan_private(self, relative: str) -> list[Entry]:
-        directory = Directory.beneath(self.root, relative)
-        if directory is None:
-            raise NotFoundError("no such file or directory", path=self.path(relative))
-        with directory, storage_errors(directory.path), os.scandir(directory.fd) as found:
-            entries: list[Entry] = []
-            for item in found:
+        entries: list[Entry] = []
+        with Directory.open(self.root) as root, root.enter(relative) as directory, storage_errors(directory.path):
+            for item in list(os.scandir(directory.fd)):
                 with suppress(FileNotFoundError):
                     info = item.stat(follow_symlinks=False)
                     entries.append(_private_entry(f"{relative}/{item.name}", directory.join(item.name), info))
-            return entries
+        return entries
 
     def open(self, path: str) -> RangeReader:
         """Open a file for ranged reads."""
@@ -228,10 +225,7 @@ class LocalStore:
         """Return the paths of a directory's files by name; {} when there is no such directory."""
         path = self.path(relative)
         if _is_private(relative):
-            directory = Directory.beneath(self.root, relative)
-            if directory is None:
-                return {}
-            with directory:
+            with Directory.beneath(self.root, relative) as directory:
                 return {name: directory.join(name) for name in directory.names()}
         try:
             with storage_errors(path):
@@ -257,10 +251,8 @@ class LocalStore:
         found: os.stat_result | None = None
         if _is_private(relative):
             folder, name = os.path.split(relative)
-            directory = Directory.beneath(self.root, folder)
-            if directory is not None:
-                with directory:
-                    found = directory.stat(name)
+            with Directory.beneath(self.root, folder) as directory:
+                found = directory.stat(name)
         else:
             with suppress(NotFoundError), storage_errors(path):
                 found = os.stat(path)
@@ -272,10 +264,7 @@ class LocalStore:
     def read_small(self, relative: str) -> bytes | None:
         """Return the whole of a small file below the location; None when there is no such file."""
         folder, name = os.path.split(relative)
-        directory = Directory.beneath(self.root, folder)
-        if directory is None:
-            return None
-        with directory:
+        with Directory.beneath(self.root, folder) as directory:
             try:
                 return directory.read(name, SMALL_BYTES)
             except ForeignError:
@@ -301,19 +290,12 @@ class LocalStore:
 
     def remove(self, relative: str) -> None:
         """Remove a file of our state, and the directories above it that are then empty; a missing one is no error."""
-        with Directory.open(self.root) as root:
-            folder, name = os.path.split(relative)
-            directory = root.find(folder)
-            if directory is None:
-                return
-            with directory:
-                if directory.has_file(name):
-                    directory.unlink(name)
+        folder, name = os.path.split(relative)
+        with Directory.open(self.root) as root, root.find(folder) as directory:
+            if directory.has_file(name):
+                directory.unlink(name)
         while folder:
             folder, name = os.path.split(folder)
-            above = Directory.beneath(self.root, folder) if folder else Directory.open(self.root)
-            if above is None:
-                return
-            with above:
+            with Directory.beneath(self.root, folder) if folder else Directory.open(self.root) as above:
                 if not above.rmdir(name):
                     return

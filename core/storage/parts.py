@@ -8,6 +8,7 @@ none can exceed the bound. Where enough of the buffers are on their way to the s
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import Final
 
 from edl_ckpt.core.base.errors import LockedError
@@ -69,9 +70,9 @@ class PartMemory:
             with WHOLE, self._changed:  # a signal waits as long as a look
                 self._largest = max(self._largest, size)
                 if self.used_bytes + size + self._largest <= self.limit_bytes:  # one may be read back beside it
-                    return Part(self, size, self._take(size))
+                    return Part(size, self._take(size))
                 if not self._sending_bytes or self._sending_bytes < self.limit_bytes // 4:
-                    return Part(self, size, None, self._slot(size))
+                    return self._spooled(size)
                 self._changed.wait(LOOK_SECONDS)
             if stop_requested():
                 raise LockedError("stopped")
@@ -87,30 +88,22 @@ class PartMemory:
             self._free_bytes -= len(self._free.pop(0))
         return data
 
-    def _slot(self, size: int) -> int:
-        """Return the offset of `size` bytes on the local disk; NoSpaceError when it is full."""
-        if self._disk is None:
-            self._disk = ScratchFile()
+    def _spooled(self, size: int) -> Part:
+        """Return a part of `size` bytes on the local disk; NoSpaceError when it is full."""
+        disk = self._disk = self._disk or ScratchFile()
         self.spooled_bytes += size
         free = self._slots.get(size)
-        if free:
-            return free.pop()
-        self._disk.grow(size)
-        return self._disk.size_bytes - size
-
-    def spool(self, at: int, data: memoryview) -> None:
-        """Write bytes of a part that is on the local disk."""
-        assert self._disk is not None  # noqa: S101 - the part is there
-        self._disk.write(at, data)
+        if not free:
+            disk.grow(size)
+        return Part(size, None, disk, free.pop() if free else disk.size_bytes - size)
 
     def lift(self, part: Part) -> bytearray:
         """Return the bytes of a full part, which is about to be sent, in memory; wait for a buffer where needed."""
         while not self._has_room(part):
             pass
         assert part.data is not None  # noqa: S101 - it has room
-        if part.is_read_back:
-            assert self._disk is not None  # noqa: S101 - the part is there
-            self._disk.read_into(part.at, memoryview(part.data))
+        if part.disk is not None:
+            part.disk.read_into(part.at, memoryview(part.data))
             with WHOLE, self._changed:
                 self._slots.setdefault(part.size_bytes, []).append(part.at)
         return part.data
@@ -127,7 +120,6 @@ class PartMemory:
                     return False
                 self._reading_back += 1
                 part.data = self._take(part.size_bytes)
-                part.is_read_back = True
             self._sending_bytes += part.size_bytes
             return True
 
@@ -136,7 +128,7 @@ class PartMemory:
         with WHOLE, self._changed:
             assert part.data is not None  # noqa: S101 - it was lifted
             self._sending_bytes -= part.size_bytes
-            self._reading_back -= part.is_read_back
+            self._reading_back -= part.disk is not None
             self.used_bytes -= part.size_bytes
             if self.used_bytes + self._free_bytes + part.size_bytes <= self.limit_bytes:
                 self._free.append(part.data)
@@ -152,18 +144,15 @@ class PartMemory:
             self._disk.close()
 
 
+@dataclass(slots=True, eq=False)
 class Part:
-    """A part that is being filled, in memory or on the local disk; `filled` counts its bytes."""
+    """A part that is being filled, in memory or at an offset of the local disk; `filled` counts its bytes."""
 
-    __slots__ = ("_memory", "at", "data", "filled", "is_read_back", "size_bytes")
-
-    def __init__(self, memory: PartMemory, size_bytes: int, data: bytearray | None, at: int = 0) -> None:
-        self._memory = memory
-        self.size_bytes = size_bytes
-        self.data = data
-        self.at = at
-        self.filled = 0
-        self.is_read_back = False
+    size_bytes: int
+    data: bytearray | None
+    disk: ScratchFile | None = None
+    at: int = 0
+    filled: int = 0
 
     def write(self, at: int, data: memoryview) -> None:
         """Write bytes at an offset of the part; several threads write at different offsets."""
@@ -171,7 +160,7 @@ class Part:
 
         if not len(data):
             return
-        if self.data is None:
-            self._memory.spool(self.at + at, data)
-        else:  # numpy copies without the interpreter's lock
+        if self.data is not None:  # numpy copies without the interpreter's lock
             np.frombuffer(self.data, np.uint8)[at : at + len(data)] = np.frombuffer(data, np.uint8)
+        elif self.disk is not None:
+            self.disk.write(self.at + at, data)

@@ -14,7 +14,7 @@ A whole model cut into what each server saves: variables by the hash of their na
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -118,7 +118,10 @@ class TableContent:
         for number in range(-(-self.rows // ID_BLOCK)):
             ids = self.block(number)
             sizes.append(int(bulk.varint_lengths(ids).sum(dtype=np.int64)))
-            self._check_owner(ids, ps_id, ps_num)
+            wrong = ids[row_owners(ids, ps_num) != ps_id] if ps_num > 1 else ids[:0]
+            if len(wrong):
+                owner = f"belongs to server {row_owners(wrong[:1], ps_num)[0]} of {ps_num}, not {ps_id}"
+                raise UsageError(f"table {self.info.name!r}: id {wrong[0]} {owner}", hint=_HINT)
             self._order = self._order.followed_by(order_of(ids))
         self.block_bytes = np.array(sizes, np.int64)
         self._ps_num = ps_num
@@ -127,18 +130,6 @@ class TableContent:
         """Raise CorruptError when an id occurs twice; ids that ascend need no search."""
         reads = [partial(self.block, number) for number in range(len(self.block_bytes))]
         check_reads(self.info.name, reads, self._order, step=self._ps_num)
-
-    def _check_owner(self, ids: bulk.I64, ps_id: int, ps_num: int) -> None:
-        if ps_num == 1:
-            return
-        owners = row_owners(ids, ps_num)
-        wrong = owners != ps_id
-        if wrong.any():
-            first = int(np.flatnonzero(wrong)[0])
-            raise UsageError(
-                f"table {self.info.name!r}: id {ids[first]} belongs to server {owners[first]} of {ps_num}, not {ps_id}",
-                hint=_HINT,
-            )
 
 
 class MemoryTable(TableContent):
@@ -165,8 +156,8 @@ class StreamedTable(TableContent):
         dim = whole_number(f"dim of table {name!r}", table.dim, least=0)
         super().__init__(TableInfo(name, dim, table.initializer), dtype_named(name, str(table.dtype)))
         self._batches = table.batches
-        self._id_file = _spool(stack)
-        self._value_file = None if callable(table.batches) else _spool(stack)
+        self._id_file = stack.enter_context(closing(ScratchFile()))
+        self._value_file = None if callable(table.batches) else stack.enter_context(closing(ScratchFile()))
         for ids, values in self._checked(table.batches() if callable(table.batches) else table.batches):
             self._id_file.write(8 * self.rows, as_bytes(ids).data)
             if self._value_file is not None and values.size:
@@ -214,12 +205,6 @@ class StreamedTable(TableContent):
 
     def _changed(self) -> UsageError:
         return UsageError(f"table {self.info.name!r}: its batches had other ids when they were taken the second time")
-
-
-def _spool(stack: ExitStack) -> ScratchFile:
-    file = ScratchFile()
-    stack.callback(file.close)
-    return file
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -383,7 +368,7 @@ def _partitioned(name: str, given: AnyTable, ps_num: int) -> Iterator[Table | Ta
                 hint="give a function that returns them anew each time",
             )
         for ps_id in range(ps_num):
-            own = _filtered(name, table.batches, ps_id, ps_num)
+            own = partial(_filtered, name, table.batches, ps_id, ps_num)
             yield TableBatches(own, table.dim, table.dtype, table.initializer)
         return
     (ids, vectors), initializer = rows_of(name, table), table.initializer
@@ -409,13 +394,8 @@ def _grouped(array: npt.NDArray[np.generic], owner: bulk.U16, rows: bulk.I64) ->
     return out
 
 
-def _filtered(
-    name: str, batches: Callable[[], Iterable[Batch]], ps_id: int, ps_num: int
-) -> Callable[[], Iterable[Batch]]:
-    def own() -> Iterator[Batch]:
-        for some_ids, some_vectors in batches():
-            ids = as_ids(some_ids, f"ids of table {name!r}")
-            mine = row_owners(ids, ps_num) == ps_id
-            yield ids[mine], as_array(some_vectors, what=f"vectors of table {name!r}")[mine]
-
-    return own
+def _filtered(name: str, batches: Callable[[], Iterable[Batch]], ps_id: int, ps_num: int) -> Iterator[Batch]:
+    for some_ids, some_vectors in batches():
+        ids = as_ids(some_ids, f"ids of table {name!r}")
+        mine = row_owners(ids, ps_num) == ps_id
+        yield ids[mine], as_array(some_vectors, what=f"vectors of table {name!r}")[mine]

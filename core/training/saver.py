@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import cache, partial
-from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from edl_ckpt.core.base.arrays import Array
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NoSpaceError, UsageError
@@ -88,14 +87,8 @@ class CheckpointSaver:
         self.run = run
         self._reporter = _Once(reporter)
         self._server = ShardServer(self.location, layout, self.ps_id, self.ps_num, wait_seconds, self._reporter)
-        self._remove_own = partial(
-            remove_own_shard,
-            self.location,
-            self.ps_id,
-            self.ps_num,
-            wait_seconds=wait_seconds,
-            reporter=self._reporter,
-        )
+        self._own = self.location, self.ps_id, self.ps_num
+        self._waiting: dict[str, Any] = {"wait_seconds": wait_seconds, "reporter": self._reporter}
         self._snapshots = SnapshotBuffers()
         self._pending: PendingSave | None = None
         self._last: tuple[ShardPlace, bool] | None = None
@@ -169,9 +162,7 @@ class CheckpointSaver:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         try:
             self.close()
         except EdlCkptError as failed:
@@ -228,8 +219,7 @@ class CheckpointSaver:
         """Write a shard and make it visible; return the note on it."""
         hold = partial(self._server.lock, SHARD_PURPOSE, create=True)
         with kind_of(place.store).shard(place, hold, self._reporter) as output:
-            sink = output.create(int(layout.size_bytes[0]))
-            note = write_shard(content, layout, sink, place, self.run, output.written, self._reporter)
+            note = write_shard(content, layout, output, place, self.run, self._reporter)
             note = replace(note, older=self._older_notes(place.store, place.version))
             # The only server is the last one, and seals from what it has in memory.
             return output.publish(note if self.ps_num > 1 else ShardNote(self.run, has_sums=False)), note
@@ -245,7 +235,7 @@ class CheckpointSaver:
         if self.keep_checkpoint_max < 2 or not read_policy(self.location).is_empty:
             raise error
         keep = self.keep_checkpoint_max - 1
-        if self._free_first and (removed := self._remove_own(keep)):
+        if self._free_first and (removed := remove_own_shard(*self._own, keep, **self._waiting)):
             return removed
         doomed = doomed_shards(list_versions(self.location).versions, self.ps_id, self.ps_num, keep)
         oldest = next((version.ref for version, path in doomed if path), None)
@@ -271,9 +261,9 @@ class CheckpointSaver:
         """
         try:
             policy = read_policy(self.location)
-            if not policy.is_empty:
-                return self._prune(policy) if by_policy else ()
-            return self._remove_own(self.keep_checkpoint_max, leftovers=leftovers)
+            if policy.is_empty:
+                return remove_own_shard(*self._own, self.keep_checkpoint_max, leftovers=leftovers, **self._waiting)
+            return self._prune(policy) if by_policy else ()
         except EdlCkptError as error:
             if not isinstance(error, LockedError):
                 self._reporter.warn(f"{place.path} is saved, but retention failed: {error}")
@@ -282,9 +272,7 @@ class CheckpointSaver:
     def _prune(self, policy: Policy) -> tuple[str, ...]:
         if self.keep_checkpoint_max:
             self._reporter.warn(f"{self.location}: the stored policy replaces keep_checkpoint_max")
-        done = prune(
-            [self.location], policy, guards=IN_A_JOB, wait_seconds=self._server.wait_seconds, reporter=self._reporter
-        )
+        done = prune([self.location], policy, guards=IN_A_JOB, **self._waiting)
         for text in (*done.plan.unknown, *(f"retention failed: {error}" for error in done.errors)):
             self._reporter.warn(f"{self.location}: {text}")
         return done.deleted

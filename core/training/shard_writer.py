@@ -20,29 +20,17 @@ from edl_ckpt.core.base.arrays import as_bytes
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.job import Reporter
 from edl_ckpt.core.base.parallel import default_workers, run_all, run_parallel
-from edl_ckpt.core.commit.shard import ShardPlace
+from edl_ckpt.core.commit.shard import ShardOutput, ShardPlace
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.seals import Chunk
 from edl_ckpt.core.model.versions import ShardFile
 from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.proof.sealing import batches, cut
 from edl_ckpt.core.reading.pieces import PIECE_BYTES
-from edl_ckpt.core.sources.elasticdl.target import (
-    Literals,
-    PlannedReader,
-    VersionLayout,
-    lay_out_shards,
-    planned_shards,
-)
+from edl_ckpt.core.sources.elasticdl.target import PlannedReader, VersionLayout, lay_out_shards, planned_shards
 from edl_ckpt.core.state.shard_note import ShardNote
 from edl_ckpt.core.storage.interface import Sink
-from edl_ckpt.core.training.content import (
-    DenseContent,
-    MemoryTable,
-    ServerContent,
-    StreamedTable,
-    TableContent,
-)
+from edl_ckpt.core.training.content import MemoryTable, ServerContent, StreamedTable, TableContent
 
 MOST_WORKERS: Final = 4
 """Threads for a shard: a job has other work for its cores, and each takes memory for some ids."""
@@ -69,33 +57,26 @@ def lay_out(version: int, content: ServerContent) -> VersionLayout:
 
 
 def write_shard(
-    content: ServerContent,
-    layout: VersionLayout,
-    sink: Sink,
-    place: ShardPlace,
-    run: str,
-    written: Callable[[], None],
-    reporter: Reporter,
+    content: ServerContent, layout: VersionLayout, output: ShardOutput, place: ShardPlace, run: str, reporter: Reporter
 ) -> ShardNote:
-    """Write a shard, and return the note on it; `written` is called when the last byte is, before the last sums.
+    """Write a shard to its output, and return the note on it.
 
     Memory is at most 48 MiB, and a batch of a table that comes in batches; in a version of more than 6 TiB, a chunk of
     it instead.
     Raises CorruptError for an id that a table has twice, and UsageError for batches that were not the same twice.
     """
     file = ShardFile(place.ps_id, place.ps_num, place.path, int(layout.size_bytes[0]), 0.0)
-    literals = layout.literals(0)
-    work = _Write(content, layout, literals, sink, reporter)
+    work = _Write(content, layout, output.create(file.size_bytes), reporter)
     workers = min(default_workers(), _STREAM_WORKERS if work.streams else MOST_WORKERS)
-    (index,) = planned_shards([file], [literals], place.version)
-    chunks = cut(index, PlannedReader(file, literals))  # as a reader of the finished file cuts them
+    (index,) = planned_shards([file], [work.literals], place.version)
+    chunks = cut(index, PlannedReader(file, work.literals))  # as a reader of the finished file cuts them
     most = max(_WAITING_BYTES // max((chunk.end - chunk.start for chunk in chunks), default=1), 1)
     reporter.start("saving", file.size_bytes)
     pieces = work.pieces(chunks)
     done = [chunk for some in run_parallel(work.write, pieces, workers, most=min(most, 3 * workers)) for chunk in some]
     for stream in work.streams:
         stream.finish()
-    written()
+    output.written()  # before the last sums
     run_all(lambda task: task(), work.sums(), workers)
     names = [variable.placed.name for variable in content.variables]
     return ShardNote(
@@ -106,11 +87,8 @@ def write_shard(
     )
 
 
-class _ChunkRun(NamedTuple):
-    """Consecutive chunks of the shard; `data` has their bytes where these came in batches."""
-
-    chunks: list[Chunk]
-    data: memoryview | None
+_ChunkRun = tuple[list[Chunk], memoryview | None]
+"""Consecutive chunks of the shard; the second has their bytes where these came in batches."""
 
 
 class _RowStream:
@@ -118,15 +96,8 @@ class _RowStream:
 
     def __init__(self, table: StreamedTable, sketch: ContentSketch) -> None:
         self._name = table.info.name
-        self._values = self._sketched(table, sketch)
+        self._values = _sketched(table, sketch)
         self._left = memoryview(b"")
-
-    @staticmethod
-    def _sketched(table: StreamedTable, sketch: ContentSketch) -> Iterator[memoryview]:
-        for ids, values in table.read():
-            _sketch_rows(sketch, table, ids, values)
-            if values.size:
-                yield values.reshape(-1).data
 
     def read(self, start: int, end: int) -> Iterator[memoryview]:
         """Yield the next values, as many as there are bytes from start to end."""
@@ -144,6 +115,13 @@ class _RowStream:
         deque(self._values, maxlen=0)
 
 
+def _sketched(table: StreamedTable, sketch: ContentSketch) -> Iterator[memoryview]:
+    for ids, values in table.read():
+        _sketch_rows(sketch, table, ids, values)
+        if values.size:
+            yield values.reshape(-1).data
+
+
 def _sketch_rows(sketch: ContentSketch, table: TableContent, ids: bulk.I64, values: bulk.U8) -> None:
     step = max(_ROWS_BYTES // max(table.row_bytes, 1), 1)
     for start in range(0, len(ids), step):
@@ -153,16 +131,15 @@ def _sketch_rows(sketch: ContentSketch, table: TableContent, ids: bulk.I64, valu
 class _Write:
     """One pass over the content of a shard."""
 
-    def __init__(
-        self, content: ServerContent, layout: VersionLayout, literals: Literals, sink: Sink, reporter: Reporter
-    ) -> None:
+    def __init__(self, content: ServerContent, layout: VersionLayout, sink: Sink, reporter: Reporter) -> None:
         self.sketch = ContentSketch()
         self._content = content
         self._sink = sink
         self._reporter = reporter
         self.streams: list[_RowStream] = []
         """The tables that come in batches; what is left of each must be taken at the end."""
-        regions = [*starmap(_memory_region, literals), *self._all_regions(layout)]
+        self.literals = layout.literals(0)
+        regions = [*starmap(_memory_region, self.literals), *self._all_regions(layout)]
         self._regions = sorted((r for r in regions if r.start < r.end), key=lambda r: r.start)
         self._starts = [region.start for region in self._regions]
 
@@ -184,7 +161,7 @@ class _Write:
         for some in batches(chunks):
             start, end = some[0].start, some[-1].end
             in_batches = any(region.in_batches for region, _, _ in self._parts(start, end))
-            yield _ChunkRun(some, self._copied(start, end) if in_batches else None)
+            yield some, self._copied(start, end) if in_batches else None
 
     def _parts(self, start: int, end: int) -> Iterator[tuple[_Region, int, int]]:
         """Yield the regions of [start, end), each with the part of it that is in there."""
@@ -209,42 +186,36 @@ class _Write:
     def write(self, piece: _ChunkRun) -> list[Chunk]:
         """Write a piece; return its chunks with their checksums."""
         done: list[Chunk] = []
-        first = piece.chunks[0].start
-        for chunk in piece.chunks:
+        chunks, data = piece
+        first = chunks[0].start
+        for chunk in chunks:
             total, offset = xxhash.xxh3_128(), chunk.start
-            copied = None if piece.data is None else [piece.data[chunk.start - first : chunk.end - first]]
+            copied = None if data is None else [data[chunk.start - first : chunk.end - first]]
             for part in copied or self._buffers(chunk.start, chunk.end):
                 total.update(part)
                 self._sink.write(offset, part)
                 offset += len(part)
             done.append(chunk._replace(sum=total.hexdigest()))
-        self._reporter.advance(piece.chunks[-1].end - first)
+        self._reporter.advance(chunks[-1].end - first)
         return done
 
     def sums(self) -> Iterator[Callable[[], None]]:
         """Yield what is left to do: the search for ids that occur twice, and sums, of all that is in memory."""
         yield self._check_unique
         for variable in self._content.variables:
-            yield from self._sums_of_variable(variable)
+            name, data = variable.placed.name, variable.data
+            for start in range(0, max(len(data), 1), PIECE_BYTES):
+                yield partial(self.sketch.add_dense, name, len(data), start, data[start : start + PIECE_BYTES])
         for table in self._content.tables:
             if isinstance(table, MemoryTable):
-                yield from self._sums_of_table(table)
+                step = max(8 * _ROWS_BYTES // max(table.row_bytes, 1), 1)
+                for start in range(0, table.rows, step):
+                    stop = min(start + step, table.rows)
+                    yield partial(_sketch_rows, self.sketch, table, table.ids(start, stop), table.values[start:stop])
 
     def _check_unique(self) -> None:
         for table in self._content.tables:  # one after the other: each takes memory
             table.check_unique()
-
-    def _sums_of_variable(self, variable: DenseContent) -> Iterator[Callable[[], None]]:
-        name, data = variable.placed.name, variable.data
-        for start in range(0, max(len(data), 1), PIECE_BYTES):
-            part = data[start : start + PIECE_BYTES]
-            yield partial(self.sketch.add_dense, name, len(data), start, part)
-
-    def _sums_of_table(self, table: MemoryTable) -> Iterator[Callable[[], None]]:
-        step = max(8 * _ROWS_BYTES // max(table.row_bytes, 1), 1)
-        for start in range(0, table.rows, step):
-            stop = min(start + step, table.rows)
-            yield partial(_sketch_rows, self.sketch, table, table.ids(start, stop), table.values[start:stop])
 
 
 def _memory_region(start: int, data: memoryview) -> _Region:

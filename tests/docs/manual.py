@@ -36,12 +36,12 @@ def files() -> dict[str, str]:
 def _door() -> str:
     """Return the public names of the engine, as strict type checkers take them for exported."""
     homes = sorted(
-        ((home, name) for home, names in edl_ckpt.core._HOMES.items() for name in names),
+        ((home, name) for home, names in edl_ckpt.core._HOMES.items() for name in names.split()),
         key=lambda pair: (pair[0], not pair[1].isupper(), pair[1]),
     )
     lines = [f"from edl_ckpt.core.{home} import {name} as {name}" for home, name in homes]
     names = [f'    "{name}",' for name in sorted(edl_ckpt.core.__all__, key=lambda name: (not name.isupper(), name))]
-    others = ("__version__: str", "_HOMES: dict[str, tuple[str, ...]]")
+    others = ("__version__: str", "_HOMES: dict[str, str]")
     return "\n".join([*lines, "", "__all__ = [", *names, "]", *others]) + "\n"
 
 
@@ -96,6 +96,7 @@ def stale() -> list[str]:
             "docs/reference/*",
             "docs/schemas/*",
             "cli/completion/*.json",
+            "cli/render/*.json",
             "core/*.pyi",
         )
         for path in TOP.glob(pattern)

@@ -83,6 +83,7 @@ def test_no_command_escapes() -> None:
         "core/operations/prune/test_not_deleted.py",  # ends with two documents; with the guard
         "cli/commands/test_unreadable.py",  # without the capabilities of root
         "docs/console.py",  # pages
+        "docs/roff.py",  # a name in man pages
         "docs/test_ci.py",  # a shell runs it, in place of a runner
         "support/fault_sweep.py",  # compares the scan itself, at every call
         "support/fork_server.py",  # what `program` runs commands in

@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -80,9 +80,7 @@ def list_trash(path: str) -> list[TrashEntry]:
     """
     if is_gone(path):
         return []
-    with Directory.open(path) as root, root.find(TRASH_DIR) or nullcontext() as top:
-        if top is None:
-            return []
+    with Directory.open(path) as root, root.find(TRASH_DIR) as top:
         names = (name for name in top.names() if not name.startswith(DROP) and top.is_directory(name))
         entries = [_read_entry(top, name) for name in names]
     return sorted(entries, key=lambda entry: (entry.time, entry.path), reverse=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError, UnsupportedError
@@ -170,12 +170,11 @@ class Trash:
         """Finish deletions that were killed, except those that stay in the trash; return what failed."""
         problems: list[EdlCkptError] = []
         with Directory.open(self._store.root) as root:
-            with root.find(TRASH_DIR) or nullcontext() as top:
-                doomed = [] if top is None else [name for name in top.names() if _is_doomed(root, top, name)]
+            with root.find(TRASH_DIR) as top:
+                doomed = [name for name in top.names() if _is_doomed(root, top, name)]
             for name in doomed:
                 problems += _drop(root, name)
-            if top is not None:
-                remove_empty_state(root)
+            remove_empty_state(root)
         return tuple(problems)
 
     def forget(self, gone: Mapping[str, int]) -> list[EdlCkptError]:
@@ -287,9 +286,7 @@ def _remove_empty(root: Directory, name: str, folders: Iterable[str]) -> None:
 
 def _copy_metadata(root: Directory, trash: Directory, numbers: Iterable[int]) -> None:
     """Copy the metadata files that exist into a directory of the trash; a seal that is no file stays where it is."""
-    with root.find(META_DIR) or nullcontext() as source:
-        if source is None:
-            return
+    with root.find(META_DIR) as source:
         names = [name for number in numbers for name in metadata_names(number)]
         found = {n: source.read(n, SMALL_BYTES) for n in names if source.is_file(n) or not n.endswith(_SEAL)}
     present = {name: data for name, data in found.items() if data is not None}
@@ -304,9 +301,9 @@ def _forget(directory: Directory, folder: str, numbers: Iterable[int]) -> list[E
     """Remove the metadata of versions in a folder of a directory; return why some could not be removed."""
     problems: list[EdlCkptError] = []
     try:
-        with directory.find(folder) or nullcontext() as meta:
+        with directory.find(folder) as meta:
             for name in (name for number in numbers for name in metadata_names(number)):
-                if meta is not None and meta.is_file(name):
+                if meta.is_file(name):
                     meta.unlink(name)
     except EdlCkptError as error:  # the versions are gone: the next prune forgets the rest
         problems.append(error)
@@ -365,16 +362,17 @@ def _doomed(name: str) -> str:
 def _drop(root: Directory, name: str) -> list[EdlCkptError]:
     """Remove a directory of the trash; return why files could not be removed."""
     problems: list[EdlCkptError] = []
-    with root.find(TRASH_DIR) or nullcontext() as top:
-        if top is not None:
-            if _doomed(name) != name:
-                try:
-                    _move(top, name, top, _doomed(name))
-                except EdlCkptError as error:
-                    return [error]
-            _drop_each(top, _doomed(name))
-            with COMMIT:
-                top.remove(_doomed(name), problems.append)
+    with root.find(TRASH_DIR) as top:
+        if not top.names():
+            return []
+        if _doomed(name) != name:
+            try:
+                _move(top, name, top, _doomed(name))
+            except EdlCkptError as error:
+                return [error]
+        _drop_each(top, _doomed(name))
+        with COMMIT:
+            top.remove(_doomed(name), problems.append)
     return problems
 
 
@@ -393,6 +391,6 @@ def _left_of(root: Directory, name: str) -> set[str]:
     """Return what is left in a directory of the trash that was removed."""
     left: set[str] = set()
     for entry in (name, _doomed(name)):
-        with root.find(f"{TRASH_DIR}/{entry}") or nullcontext() as inside:
-            left.update(() if inside is None else inside.names())
+        with root.find(f"{TRASH_DIR}/{entry}") as inside:
+            left.update(inside.names())
     return left

@@ -13,11 +13,10 @@ import os
 import stat
 import uuid
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
-from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, RefusedError, UnsupportedError
 from edl_ckpt.core.base.ids import kernel_id
@@ -120,10 +119,8 @@ class LocalOutput(VersionOutput):
         self._stack.push(self._leave)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
+    def __exit__(self, *details: Any) -> None:  # noqa: PYI036 - they go on to another one
+        self._stack.__exit__(*details)
 
     def _leave(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         """Finish or roll back a commit that ended half-way; decide whether a later run can resume."""
@@ -376,8 +373,8 @@ def put_in_place(root: Directory, stage: Directory, journal: Journal) -> None:
 def _take_seal(place: Directory, folder: str, version: int, stage: Directory, name: str) -> None:
     """Move the seal of a version away, so that no seal ever stands beside files that it does not match."""
     seal = os.path.basename(seal_file(version))
-    with place.find(folder) or nullcontext() as meta:
-        if meta is not None and meta.has_file(seal):
+    with place.find(folder) as meta:
+        if meta.has_file(seal):
             meta.rename(seal, stage, name)
 
 

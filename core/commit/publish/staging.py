@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import Final, Self
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError
@@ -167,8 +167,8 @@ def remove_stage(root: Directory, place: Directory) -> None:
 
 def remove_empty(root: Directory, stage: str = "") -> None:
     """Remove a staging directory, and the directories of our state around it, as far as they are empty."""
-    with suppress(EdlCkptError), root.find(STAGE_DIR) or nullcontext() as stages:
-        if stages is not None and stage:
+    with suppress(EdlCkptError), root.find(STAGE_DIR) as stages:
+        if stage:
             stages.rmdir(stage)
     remove_empty_state(root)
 
@@ -176,8 +176,7 @@ def remove_empty(root: Directory, stage: str = "") -> None:
 def remove_empty_state(root: Directory) -> None:
     """Remove the directories of our state that are empty."""
     with suppress(EdlCkptError):
-        with root.find(STATE_DIR) or nullcontext() as state:
+        with root.find(STATE_DIR) as state:
             for path in (STAGE_DIR, TRASH_DIR, META_DIR, NOTES_DIR):
-                if state is not None:
-                    state.rmdir(os.path.basename(path))
+                state.rmdir(os.path.basename(path))
         root.rmdir(STATE_DIR)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -63,9 +63,8 @@ class DiskRepair:
 
     def settle(self, settled: Settled) -> None:
         """Finish, roll back or keep what dead commands left; finish deletions."""
-        with Directory.open(self._store.root) as root, root.find(STATE_DIR) or nullcontext() as state:
-            if state is not None:
-                _OpenState(root, state, settled).settle()
+        with Directory.open(self._store.root) as root, root.find(STATE_DIR) as state:
+            _OpenState(root, state, settled).settle()
         settled.done += map(str, Trash(self._store).sweep())
 
     def sweep(self, settled: Settled) -> None:
@@ -73,8 +72,8 @@ class DiskRepair:
 
 
 def _has_journal(root: str, stage: str) -> bool:
-    with suppress(EdlCkptError), Directory.beneath(root, stage) or nullcontext() as directory:
-        return directory is not None and directory.is_file(JOURNAL)
+    with suppress(EdlCkptError), Directory.beneath(root, stage) as directory:
+        return directory.is_file(JOURNAL)
     return False
 
 
@@ -91,23 +90,17 @@ class _OpenState:
         if self.settled.exclusive:
             for path in (STAGE_DIR, TRASH_DIR):
                 self.settled.done += filter(None, [make_way(self.state, os.path.basename(path))])
-        stages = self.root.find(STAGE_DIR)
-        if stages is not None:
-            with stages:
-                for name in stages.names():
-                    if not is_damaged(name):
-                        self._settle_entry(stages, name)
-            remove_empty(self.root)
-        with self.root.find(TRASH_DIR) or nullcontext() as trash:
-            if trash is not None:
-                self._check_trash(trash)
+        with self.root.find(STAGE_DIR) as stages:
+            for name in stages.names():
+                if not is_damaged(name):
+                    self._settle_entry(stages, name)
+        remove_empty(self.root)
+        with self.root.find(TRASH_DIR) as trash:
+            self.settled.left += [_strange(trash, name) for name in trash.names() if not trash.is_directory(name)]
+            for name, why in list(damaged_records(trash)) if self.settled.exclusive else ():
+                with trash.enter(name) as entry:
+                    self.settled.done.append(set_aside(self.state, entry, RECORD, f"cannot be used ({why})"))
         _sweep_replacements(self.root)
-
-    def _check_trash(self, trash: Directory) -> None:
-        self.settled.left += [_strange(trash, name) for name in trash.names() if not trash.is_directory(name)]
-        for name, why in list(damaged_records(trash)) if self.settled.exclusive else ():
-            with trash.enter(name) as entry:
-                self.settled.done.append(set_aside(self.state, entry, RECORD, f"cannot be used ({why})"))
 
     def _settle_entry(self, stages: Directory, name: str) -> None:
         """Settle an entry of the staging directories. What we did not make is left alone."""
@@ -179,13 +172,9 @@ def _strange(directory: Directory, name: str) -> str:
 
 def _sweep_replacements(root: Directory) -> None:
     """Remove the temporary small files of dead processes: each was about to replace another (`Directory.replace`)."""
-    with suppress(EdlCkptError):
-        folder = root.find(META_DIR)
-        if folder is None:
-            return
-        with folder:
-            for name in folder.names():
-                owner = owner_in(name) if name.startswith(".") and name.endswith(NEW) else {}
-                found = folder.stat(name) if owner else None
-                if found is not None and is_presumed_dead(owner, time.time() - found.st_mtime):
-                    folder.unlink(name)
+    with suppress(EdlCkptError), root.find(META_DIR) as folder:
+        for name in folder.names():
+            owner = owner_in(name) if name.startswith(".") and name.endswith(NEW) else {}
+            found = folder.stat(name) if owner else None
+            if found is not None and is_presumed_dead(owner, time.time() - found.st_mtime):
+                folder.unlink(name)

@@ -19,7 +19,7 @@ import numpy as np
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.numbers import varint_at
 from edl_ckpt.core.converting.changes import Outgoing, OutTable
-from edl_ckpt.core.converting.destinations.interface import ArrayDestination, check_ids, owners_by
+from edl_ckpt.core.converting.destinations.interface import ArrayDestination, check_ids, rule_owners
 from edl_ckpt.core.converting.rows import CountedRows, RowPlaces, Spread
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DTYPES, DType
@@ -43,7 +43,7 @@ class ToBundle(ArrayDestination):
     """A bundle with a data file for each part."""
 
     system = "tensorflow"
-    own = re.compile(r"\.index$|\.data-\d{5}-of-\d{5}$|(?:^|/)checkpoint$", re.DOTALL)
+    of_system = re.compile(r"\.index$|\.data-\d{5}-of-\d{5}$|(?:^|/)checkpoint$", re.DOTALL)
 
     def accepted(self, out: Outgoing) -> Outgoing:
         """Leave out what is made anew for the parts, and keys that wait for their admission."""
@@ -86,7 +86,7 @@ class ToBundle(ArrayDestination):
         """Return the groups of DeepRec, or one for a table that stays in one piece."""
         if self._is_whole(table):
             return _WHOLE
-        return Spread(_GROUPS, partial(owners_by, Placement.MOD, count=_GROUPS))
+        return Spread(_GROUPS, partial(rule_owners, Placement.MOD, count=_GROUPS))
 
     def check(self, rows: CountedRows) -> None:
         """Raise UnsupportedError for negative keys: DeepRec has no group for them."""
@@ -146,14 +146,14 @@ class ToBundle(ArrayDestination):
         rows = self._rows[table]
         stems, ending = self._stems(rows.table)
         parts = self._rows_of_parts(rows)
-        own = np.arange(len(parts[0])) % len(stems)
-        before = np.stack([np.cumsum(counts) - counts for counts in parts])[own, np.arange(len(own))]
+        stem_of_part = np.arange(len(parts[0])) % len(stems)
+        before = np.stack([np.cumsum(counts) - counts for counts in parts])[stem_of_part, np.arange(len(stem_of_part))]
 
         def spots(end: str, width: int) -> tuple[bulk.I64, bulk.I64]:
             files, starts = (
-                np.concatenate(some) for some in zip(*(self.spots(f"{stem}-{end}", [0]) for stem in stems), strict=True)
+                np.concatenate(one) for one in zip(*(self.spots(f"{stem}-{end}", [0]) for stem in stems), strict=True)
             )
-            return files[own], starts[own] + before * width
+            return files[stem_of_part], starts[stem_of_part] + before * width
 
         return RowPlaces(spots(ending, rows.table.row_bytes), spots("keys", 8) if ending == "values" else None)
 
@@ -172,12 +172,12 @@ class ToBundle(ArrayDestination):
             for blob in shard.blobs:
                 reader = self.source.reader(shard, blob.values)
                 data = bytes(reader.read(blob.values.start, blob.values.size_bytes))
-                length, at = varint_at(data, 0, len(data))
-                if len(data) != at + 4 + length:
+                length, end = varint_at(data, 0, len(data))
+                if len(data) != end + 4 + length:
                     raise UnsupportedError(
                         f"{blob.name!r} is no single string, and cannot be written", path=reader.path
                     )
-                yield blob.name, data[at + 4 :]
+                yield blob.name, data[end + 4 :]
 
     @property
     def computed(self) -> Iterator[tuple[int, int, bytes]]:

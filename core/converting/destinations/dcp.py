@@ -25,7 +25,7 @@ class ToDcp(ArrayDestination):
     """A `.distcp` file for each rank that has anything, and `.metadata`."""
 
     system = "dcp"
-    own = re.compile(r"(?:^|/)(?:\.metadata|__\d+_\d+\.distcp)$")
+    of_system = re.compile(r"(?:^|/)(?:\.metadata|__\d+_\d+\.distcp)$")
 
     @property
     def _is_own(self) -> bool:

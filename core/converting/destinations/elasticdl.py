@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from edl_ckpt.core.converting.changes import OutTable
-from edl_ckpt.core.converting.destinations.interface import Cut, Destination, owners_by
+from edl_ckpt.core.converting.destinations.interface import Cut, Destination, rule_owners
 from edl_ckpt.core.converting.rows import CountedRows, RowPlaces, Spread
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.sources.elasticdl.target import (
@@ -25,14 +25,14 @@ class ToElasticDL(Destination):
     """A file for each server."""
 
     system = DESIGN.system
-    own = re.compile("")
+    of_system = re.compile("")
     varints = True
     _layout: VersionLayout
 
     def spread(self, table: OutTable) -> Spread:
         """Return the rule of ElasticDL."""
         del table
-        return Spread(self.ranks, lambda ids: owners_by(Placement.MOD, ids, count=self.ranks))
+        return Spread(self.ranks, lambda ids: rule_owners(Placement.MOD, ids, count=self.ranks))
 
     def lay_out(self, rows: Mapping[str, CountedRows]) -> None:
         """Lay out v4 shards."""

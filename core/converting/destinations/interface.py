@@ -52,7 +52,7 @@ class Destination(ABC):
     """The files of a version in one system; made for a version, then `lay_out` is called once."""
 
     system: ClassVar[str]
-    own: ClassVar[re.Pattern[str]]
+    of_system: ClassVar[re.Pattern[str]]
     """What the paths of its own files have; a source of the same system may have others, which go along."""
     varints: ClassVar[bool] = False
     """True where the bytes of ids as varints must be counted."""
@@ -67,7 +67,7 @@ class Destination(ABC):
     def carried(self) -> Mapping[str, int]:
         """The other files that lie in a version of the same system, with their sizes: they are copied as they are."""
         version = self.source.version
-        others = {name: size for name, size in version.sizes.items() if not self.own.search(name)}
+        others = {name: size for name, size in version.sizes.items() if not self.of_system.search(name)}
         return others if version.layout.system == self.system else {}
 
     def accepted(self, out: Outgoing) -> Outgoing:
@@ -295,7 +295,7 @@ class RawDestination(ArrayDestination):
 
     def spread(self, table: OutTable) -> Spread:
         """Return the rule of the system."""
-        return Spread(self.ranks, partial(owners_by, self.rule(table), count=self.ranks))
+        return Spread(self.ranks, partial(rule_owners, self.rule(table), count=self.ranks))
 
     def check(self, rows: CountedRows) -> None:
         """Raise UnsupportedError for keys that no job can have."""
@@ -313,7 +313,7 @@ class RawDestination(ArrayDestination):
         return RowPlaces(self.spots(values, every), None if keys is None else self.spots(keys, every))
 
 
-def owners_by(rule: Placement, ids: bulk.I64, *, count: int) -> bulk.U16:
+def rule_owners(rule: Placement, ids: bulk.I64, *, count: int) -> bulk.U16:
     """Return the rank of each id by a rule: uint16 [n]."""
     owners = placement.owners(rule, ids, count)
     assert owners is not None  # noqa: S101 - only rules that say the shard are asked
@@ -324,7 +324,7 @@ class ToTfra(RawDestination):
     """TFRA's FileSystemSaver, one device in each of `ranks` processes, or as many devices in one, as the source has."""
 
     system = "tfra"
-    own = re.compile(r"_mht_.*-(?:keys|values)$", re.DOTALL)
+    of_system = re.compile(r"_mht_.*-(?:keys|values)$", re.DOTALL)
     forbidden = re.compile(r"/|\0|_mht_", re.DOTALL)
 
     def accepted(self, out: Outgoing) -> Outgoing:
@@ -335,9 +335,9 @@ class ToTfra(RawDestination):
 
     def rule(self, table: OutTable) -> Placement:
         """Return the rule of the source, else that of TFRA with the TensorFlow of PyPI."""
-        own = self.source.placement(table.source)
+        rule = self.source.placement(table.source)
         return (
-            own if own is Placement.MOD and self.source.version.layout.system == self.system else Placement.MASK31_MOD
+            rule if rule is Placement.MOD and self.source.version.layout.system == self.system else Placement.MASK31_MOD
         )
 
     def arrays_of(self, rows: CountedRows) -> Iterator[Array]:
@@ -382,7 +382,7 @@ class ToDynamicemb(RawDestination):
     """dynamicemb's files: keys, values, and as companions the scores and the state of the optimizer."""
 
     system = "dynamicemb"
-    own = re.compile(r"\.rank_\d+\.world_size_\d+$|_opt_args\.json$", re.DOTALL)
+    of_system = re.compile(r"\.rank_\d+\.world_size_\d+$|_opt_args\.json$", re.DOTALL)
     least_id = 0
     forbidden = re.compile(r"\0|(?:^|/)\.{0,2}(?:/|$)", re.DOTALL)
     _COUNTS: Final = ("scores", "counts", "freqs", "frequencies")
@@ -395,9 +395,9 @@ class ToDynamicemb(RawDestination):
         for name, companions in out.companions.items():
             scores = [t for t in companions if t.dtype == _INT64 and t.info.slot in self._COUNTS]
             states = [t for t in companions if t.dtype.name == "float32"]
-            for some, end in ((scores[:1], "emb_scores"), (states if len(states) == 1 else [], "emb_opt_values")):
-                renamed |= {table.name: f"{name}_{end}" for table in some}
-                self._ends |= {f"{name}_{end}": (name, end) for _ in some}
+            for columns, end in ((scores[:1], "emb_scores"), (states if len(states) == 1 else [], "emb_opt_values")):
+                renamed |= {table.name: f"{name}_{end}" for table in columns}
+                self._ends |= {f"{name}_{end}": (name, end) for _ in columns}
         counters = {t.name for t in out.tables if t.name.endswith("_counter") and t.dtype == _INT64}
         self._ends |= {name: (name.removesuffix("_counter"), "counter_frequencies") for name in counters}
         others = [t.name for t in out.tables if t.info.companion_of and t.name not in renamed]
@@ -408,8 +408,8 @@ class ToDynamicemb(RawDestination):
 
     def rule(self, table: OutTable) -> Placement:
         """Return the rule of the router, which the arguments of the source name."""
-        own = self.source.placement(table.source)
-        return Placement.FMIX64_MOD if own is Placement.FMIX64_MOD else Placement.UNSIGNED_MOD
+        rule = self.source.placement(table.source)
+        return Placement.FMIX64_MOD if rule is Placement.FMIX64_MOD else Placement.UNSIGNED_MOD
 
     def _keys(self, table: str) -> tuple[str | None, str]:
         name, end = self._ends.get(table, (table, "emb_values"))

@@ -18,7 +18,7 @@ class ToSafetensors(ArrayDestination):
     """The tensors of one file or set, in files of another size; only from files of safetensors."""
 
     system = "safetensors"
-    own = re.compile(r"\.safetensors(?:\.index\.json)?$")
+    of_system = re.compile(r"\.safetensors(?:\.index\.json)?$")
 
     def rank_of(self, variable: OutVariable) -> int:
         """Return 0: an array has no rank, and files are filled in the order of names."""

@@ -15,8 +15,8 @@ from edl_ckpt.core.base.parallel import Advance
 from edl_ckpt.core.catalog.listing import VersionLike, as_version
 from edl_ckpt.core.cluster.choice import ExecutorLike, job_of
 from edl_ckpt.core.operations.diff.comparison import RowOptions, diff_dense
-from edl_ckpt.core.operations.diff.pairs import NamePairs, paired, read_pairs
-from edl_ckpt.core.operations.diff.results import HISTOGRAM_EDGES, DenseDiff, DiffResult, RowChange, TableDiff
+from edl_ckpt.core.operations.diff.pairs import NamePairs, paired
+from edl_ckpt.core.operations.diff.results import DenseDiff, DiffResult
 from edl_ckpt.core.operations.diff.tables import PART_BYTES, BothOpened, BothValue, diff_tables
 from edl_ckpt.core.proof.fingerprint import value_bytes
 from edl_ckpt.core.proof.values import fingerprint
@@ -25,26 +25,10 @@ from edl_ckpt.core.reading.reader import open_checkpoint
 _VARIABLES_AT_ONCE: Final = 64
 """The most variables of one task: most are so small that a task of its own would outweigh each."""
 _LEAST_TASK_BYTES: Final = 256 << 10
-__all__ = [
-    "HISTOGRAM_EDGES",
-    "DenseDiff",
-    "DiffResult",
-    "NamePairs",
-    "RowChange",
-    "TableDiff",
-    "diff_versions",
-    "read_pairs",
-]
 
 
-def _diff_variables(
-    both: BothOpened,
-    names: Sequence[str],
-    _: Advance,
-    *,
-    tolerance: float,
-) -> list[DenseDiff]:
-    return [diff_dense(*both, name, tolerance) for name in names]
+def _diff_variables(both: BothOpened, names: Sequence[str], _: Advance, *, options: RowOptions) -> list[DenseDiff]:
+    return [diff_dense(*both, name, options.tolerance) for name in names]
 
 
 def diff_versions(
@@ -69,7 +53,7 @@ def diff_versions(
     read the versions, and have such files; measures may then differ in their last digits. With `rows`, this process
     compares the tables.
     """
-    a, b = as_version(a), as_version(b)
+    a, b, options = as_version(a), as_version(b), RowOptions(tolerance, top, rows)
     job = job_of(executor, [a, b], workers=workers, reporter=reporter)
     with open_checkpoint(a) as one, open_checkpoint(b) as opened:
         two = opened if names is None else paired(one, opened, names)
@@ -82,12 +66,12 @@ def diff_versions(
         total = sum(sizes[name] for name in changed)
         limit = max(job.executor.task_bytes(total), _LEAST_TASK_BYTES)
         some = together(((name, sizes[name]) for name in changed), limit, most=_VARIABLES_AT_ONCE)
-        work = FunctionWork(BothValue.of(both), partial(_diff_variables, tolerance=tolerance))
+        work = FunctionWork(BothValue.of(both), partial(_diff_variables, options=options))
         with job.silent().run(work, both, some) as results:
             found = {each.name: each for diffs in results for each in diffs}
         dense = tuple(found.get(name) or DenseDiff(name, "equal", 0.0, 0.0, 0.0) for name in variables)
         same = {name for name, digest in first.tables.items() if second.tables.get(name) == digest}
-        tables = diff_tables(both, same, RowOptions(tolerance, top, rows), job, part_bytes=part_bytes)
+        tables = diff_tables(both, same, options, job, part_bytes=part_bytes)
         one.check_unchanged()
         two.check_unchanged()
     equal = all(v.status == "equal" for v in dense) and all(t.status == "equal" for t in tables)

@@ -7,7 +7,6 @@ variable are read a few megabytes at a time.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -38,7 +37,7 @@ class DifferenceSums:
 
     def add(self, other: DifferenceSums) -> None:
         """Add the sums over other elements."""
-        self.max_abs = _worse(self.max_abs, other.max_abs)
+        self.max_abs = float(np.maximum(self.max_abs, other.max_abs))  # NaN if one of them is
         self.change += other.change
         self.before += other.before
         self.after += other.after
@@ -59,11 +58,6 @@ class DifferenceSums:
         """Return the cosine between a and b; None when one of them is 0."""
         norm = math.sqrt(self.before) * math.sqrt(self.after)
         return self.product / norm if norm > 0 else None
-
-
-def _worse(a: float, b: float) -> float:
-    """Return the larger of two numbers, and NaN if one of them is NaN."""
-    return math.nan if math.isnan(a) or math.isnan(b) else max(a, b)
 
 
 class Change(NamedTuple):
@@ -143,7 +137,9 @@ class TableComparison:
             self.comparable = False
             self.changed += len(places)
             return
-        for mine, theirs in _side_by_side(places, at[places], max(_ELEMENTS_AT_ONCE // max(a.dim, 1), 1)):
+        step, matches = max(_ELEMENTS_AT_ONCE // max(a.dim, 1), 1), at[places]
+        for start in range(0, len(places), step):
+            mine, theirs = (_as_slice(each[start : start + step]) for each in (places, matches))
             self._compare_rows(a.ids[mine], a.rows(mine), b.rows(theirs))
 
     def _compare_rows(self, ids: npt.NDArray[np.int64], a: npt.NDArray[np.generic], b: npt.NDArray[np.generic]) -> None:
@@ -205,14 +201,6 @@ class TableComparison:
 
 
 Places = npt.NDArray[np.intp] | slice
-
-
-def _side_by_side(
-    mine: npt.NDArray[np.intp], theirs: npt.NDArray[np.intp], step: int
-) -> Iterator[tuple[Places, Places]]:
-    """Yield the places of rows of both sides, some at a time; as slices where they follow each other."""
-    for start in range(0, len(mine), step):
-        yield _as_slice(mine[start : start + step]), _as_slice(theirs[start : start + step])
 
 
 def _as_slice(places: npt.NDArray[np.intp]) -> Places:

@@ -144,11 +144,10 @@ def moment_after(
 
 
 def _seen(version: Version, old: SeenVersion | None, check: HealthCheck | None, tick: float) -> SeenVersion:
-    same = old is not None and _is_same(old, version)
+    same = old if old is not None and _is_same(old, version) else None
     if check is None:
-        keep = old is not None and same and version.state is State.COMPLETE
-        check = old.check if old is not None and keep else HealthCheck(Health.UNKNOWN)
-    seen = SeenVersion(version, check, old.changed if old is not None and same else tick, old.settled if old else ())
+        check = same.check if same and version.state is State.COMPLETE else HealthCheck(Health.UNKNOWN)
+    seen = SeenVersion(version, check, same.changed if same else tick, old.settled if old else ())
     return replace(seen, settled=version.shards) if seen.is_complete else seen
 
 
@@ -165,7 +164,11 @@ def changes(before: Moment, after: Moment, limits: Limits) -> list[WatchEvent]:
         old = before.seen.get(path)
         if old is not seen:
             events += _of_files(old, seen, after.at)
-        events += _of_time(old, before.tick, seen, after, limits)
+        for kind, due in _due(seen, limits):
+            same = old is not None and old.changed == seen.changed
+            was_due = old is not None and same and any(k is kind and before.tick >= d for k, d in _due(old, limits))
+            if after.tick >= due and not was_due:
+                events.append(WatchEvent(kind, seen.version, after.at, why=why_unfinished(seen)))
     return events
 
 
@@ -174,31 +177,16 @@ def _of_files(old: SeenVersion | None, seen: SeenVersion, at: float) -> Iterator
     version = seen.version
     if old is None:
         yield WatchEvent(EventKind.NEW_VERSION, version, at)
-    yield from _arrivals(old, version, at)
-    if seen.is_complete and not (old and old.is_complete and old.version.shards == version.shards):
-        yield WatchEvent(EventKind.COMPLETE, version, at, replaced=bool(old and old.settled))
-    if version.fingerprint and not (old and old.version.fingerprint == version.fingerprint):
-        yield WatchEvent(EventKind.SEALED, version, at)
-
-
-def _arrivals(old: SeenVersion | None, version: Version, at: float) -> Iterator[WatchEvent]:
     before = {shard.path: shard for shard in old.version.shards} if old else {}
     settled = {shard.path: shard for shard in old.settled} if old else {}
     for shard in version.shards:
         last = before.get(shard.path)
-        written_again = last is not None and last != shard and last == settled.get(shard.path)
-        if last is None or written_again:
+        if last is None or (last != shard and last == settled.get(shard.path)):  # or written again
             yield WatchEvent(EventKind.SHARD_ARRIVED, version, at, shard, replaced=bool(settled))
-
-
-def _of_time(
-    old: SeenVersion | None, then: float, seen: SeenVersion, after: Moment, limits: Limits
-) -> Iterator[WatchEvent]:
-    """Yield what has happened to a version because nothing else did."""
-    for kind, due in _due(seen, limits):
-        was_due = old is not None and any(k is kind and then >= d for k, d in _due(old, limits))
-        if after.tick >= due and not (was_due and old is not None and old.changed == seen.changed):
-            yield WatchEvent(kind, seen.version, after.at, why=why_unfinished(seen))
+    if seen.is_complete and not (old and old.is_complete and old.version.shards == version.shards):
+        yield WatchEvent(EventKind.COMPLETE, version, at, replaced=bool(old and old.settled))
+    if version.fingerprint and not (old and old.version.fingerprint == version.fingerprint):
+        yield WatchEvent(EventKind.SEALED, version, at)
 
 
 def _due(seen: SeenVersion, limits: Limits) -> Iterator[tuple[EventKind, float]]:

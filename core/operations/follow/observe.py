@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Self
 
@@ -72,7 +72,9 @@ class Pace:
 
         `cost` is how long the last look took: unless an interval was asked for, looks take a tenth of the time at most.
         """
-        self._notify()
+        if self._may_notify and self._notifier is None and self._path is not None and os.path.isdir(self._path):
+            self._notifier = Notifier.start(self._path)  # only now: it may not have been there before
+            self._may_notify = self._notifier is not None
         rest = 0.0 if self._is_given else _REST * cost
         seconds = max(self.seconds, rest) if self._notifier is None else rest
         seconds = seconds if most is None else min(seconds, most)
@@ -83,12 +85,6 @@ class Pace:
             if not self._notifier.wait(max(0.0, left)):
                 self._notifier = None
                 self._may_notify = False
-
-    def _notify(self) -> None:
-        """Ask the kernel for changes as soon as the location is there."""
-        if self._may_notify and self._notifier is None and self._path is not None and os.path.isdir(self._path):
-            self._notifier = Notifier.start(self._path)
-            self._may_notify = self._notifier is not None
 
     def close(self) -> None:
         """End the thread that listens to the kernel, if there is one."""
@@ -163,27 +159,24 @@ class _Checked:
         return self.check.health is not Health.UNREAD and tick - self.first >= _DOUBT_SECONDS
 
 
+@dataclass(eq=False)
 class Observer:
     """Lists a location whenever it is asked to, waits in between, and lives through storage that does not answer.
 
     A context manager. With `metadata`, versions have their metrics, tags and seals.
     """
 
-    def __init__(
-        self,
-        location: LocationLike,
-        *,
-        interval_seconds: float | None,
-        clock: Clock,
-        reporter: Reporter,
-        metadata: bool,
-    ) -> None:
-        self._snapshots = Snapshots(location)
-        self.location = self._snapshots.location
-        self.pace = Pace(self.location, interval_seconds, clock)
-        self._clock = clock
-        self._reporter = reporter
-        self._metadata = metadata
+    where: LocationLike
+    _: KW_ONLY
+    interval_seconds: float | None
+    clock: Clock
+    reporter: Reporter
+    metadata: bool
+
+    def __post_init__(self) -> None:
+        self.snapshots = Snapshots(self.where)
+        self.location = self.snapshots.location
+        self.pace = Pace(self.location, self.interval_seconds, self.clock)
         self._last: Listing | None = None
         self._cost = 0.0
         self._is_silent = self._is_missing = False
@@ -195,22 +188,22 @@ class Observer:
         `settled` are paths of versions in which nothing happens any more. Headers of versions that are gone are
         forgotten. Raises every other error of listing.
         """
-        now, begin = self._clock.now(), self._clock.tick()
+        now, begin = self.clock.now(), self.clock.tick()
         try:
-            listing = self._snapshots.take(now, settled=settled if self.pace.is_network else ())
-            if listing is not None and self._metadata:
-                listing = self._snapshots.annotated(listing, now)
+            listing = self.snapshots.take(now, settled=settled if self.pace.is_network else ())
+            if listing is not None and self.metadata:
+                listing = self.snapshots.annotated(listing, now)
         except (UnavailableError, LockedError) as error:
             if not self._is_silent:
-                self._reporter.warn(f"{error}; looking again every {self.pace.seconds:g} s")
+                self.reporter.warn(f"{error}; looking again every {self.pace.seconds:g} s")
             self._is_silent = True
             return self._last
         if listing is None and not self._is_missing:
-            self._reporter.warn(f"{self.location}: does not exist; waiting for it")
+            self.reporter.warn(f"{self.location}: does not exist; waiting for it")
         self._is_silent, self._is_missing, self._last = False, listing is None, listing
         present = {version.path for version in listing.versions} if listing else set()
         self._checked = {path: known for path, known in self._checked.items() if path in present}
-        self._cost = self._clock.tick() - begin
+        self._cost = self.clock.tick() - begin
         return listing
 
     def pause(self, most: float | None = None) -> None:
@@ -222,17 +215,13 @@ class Observer:
 
         A fault is looked at again for half a minute: a server notes the run of a shard beside the shard.
         """
-        known, tick = self._checked.get(version.path), self._clock.tick()
+        known, tick = self._checked.get(version.path), self.clock.tick()
         if known is None or known.shards != version.shards:
             known = _Checked(version.shards, tick, _read(version))
         elif known.check.health is not Health.READABLE and not known.is_sure(tick):
             known = replace(known, check=_read(version))
         self._checked[version.path] = known
         return known.check
-
-    def described(self, version: Version) -> Version:
-        """Return a version with its metadata as it is now."""
-        return self._snapshots.described(version)
 
     def __enter__(self) -> Self:
         return self

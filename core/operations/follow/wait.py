@@ -6,7 +6,7 @@ Or for each complete version once, for jobs that evaluate or serve what another 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from edl_ckpt.core.base.errors import UsageError
@@ -75,25 +75,14 @@ class WaitResult:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """What is waited for."""
-
-    version_ge: int | None
-    best: str | None
-    mode: str | None
-
-    def among(self, listing: Listing) -> tuple[Version, ...]:
-        """Return the versions of a listing whose numbers are high enough."""
-        least = -1 if self.version_ge is None else self.version_ge
-        return tuple(v for v in listing.versions if v.version >= least)
-
-    def candidates(self, listing: Listing) -> Iterable[Version]:
-        """Return the versions that would do if they can be read, the one to take first."""
-        if self.best is None:
-            return [v for v in reversed(self.among(listing)) if v.state is State.COMPLETE and not v.replaced_by]
-        mode = listed_mode(listing, self.best, self.mode)
-        return ranked((v for v in self.among(listing) if not v.replaced_by), self.best, mode)
+def _candidates(
+    listing: Listing | None, wanted: Sequence[Version], best: str | None, mode: str | None
+) -> Sequence[Version]:
+    """Return the versions that would do if they can be read, the one to take first."""
+    present = [version for version in reversed(wanted) if not version.replaced_by]
+    if best is None or listing is None:
+        return [version for version in present if version.state is State.COMPLETE]
+    return ranked(present, best, listed_mode(listing, best, mode))
 
 
 def wait_for_version(
@@ -116,9 +105,7 @@ def wait_for_version(
     `stall_seconds`; None is never. Raises UsageError when it is not clear which end of the metric is better, and the
     errors of listing; storage that does not answer is tried again.
     """
-    if version_ge is not None:
-        version_ge = whole_number("version_ge", version_ge, least=0)
-    wanted = _Wanted(version_ge, best, mode)
+    least = -1 if version_ge is None else whole_number("version_ge", version_ge, least=0)
     begin = clock.tick()
     changed: float = begin
     before: object = ()
@@ -127,7 +114,9 @@ def wait_for_version(
     ) as observer:
         while True:
             listing = observer.look()
-            candidates = () if listing is None else wanted.candidates(listing)
+            versions = listing.versions if listing else ()
+            wanted = [v for v in versions if v.version >= least]
+            candidates = _candidates(listing, wanted, best, mode)
             found = next((v for v in candidates if observer.check(v).health is Health.READABLE), None)
             tick = clock.tick()
             if (shape := _shape(listing)) != before:
@@ -136,9 +125,9 @@ def wait_for_version(
             ends = {outcome: since + seconds for outcome, since, seconds in limits if seconds is not None}
             outcome = Outcome.FOUND if found else next((o for o, end in ends.items() if tick >= end), None)
             if outcome is not None:
-                unfinished = () if found else tuple(_unfinished(observer, wanted, listing))
-                version = observer.described(found) if found else None
-                numbers = {v.version: v.state is State.COMPLETE for v in (listing.versions if listing else ())}
+                unfinished = () if found else tuple(_unfinished(observer, wanted, best))
+                version = observer.snapshots.described(found) if found else None
+                numbers = {v.version: v.state is State.COMPLETE for v in versions}
                 newest = max(numbers, default=None), max(filter(numbers.get, numbers), default=None)
                 return WaitResult(
                     observer.location, outcome, version, tick - begin, unfinished, listing is not None, *newest
@@ -153,15 +142,15 @@ def _shape(listing: Listing | None) -> object:
     return [(v.path, v.shards, v.extra, sorted(v.metrics.items()), v.replaced_by) for v in listing.versions]
 
 
-def _unfinished(observer: Observer, wanted: _Wanted, listing: Listing | None) -> Iterator[Unfinished]:
+def _unfinished(observer: Observer, wanted: Sequence[Version], best: str | None) -> Iterator[Unfinished]:
     """Yield the versions that would do if they were complete, could be read, and had the metric."""
-    for version in wanted.among(listing) if listing is not None else ():
+    for version in wanted:
         is_complete = version.state is State.COMPLETE
         check = observer.check(version) if is_complete else HealthCheck(Health.UNKNOWN)
         if not is_complete or check.health is not Health.READABLE:
             yield Unfinished(version, why_unfinished(SeenVersion(version, check, 0.0)))
-        elif wanted.best is not None:
-            yield Unfinished(version, f"it has no value of {wanted.best!r}")
+        elif best is not None:
+            yield Unfinished(version, f"it has no value of {best!r}")
 
 
 def checkpoints_iterator(
@@ -204,7 +193,7 @@ def checkpoints_iterator(
                     if (early := last + min_interval_seconds - clock.tick()) > 0:
                         clock.sleep(early)
                     taken[version.version], last, is_busy = version.shards, clock.tick(), True
-                    yield observer.described(version)
+                    yield observer.snapshots.described(version)
                     since = clock.tick()
                 if is_busy:  # the caller was, so there may be more
                     continue

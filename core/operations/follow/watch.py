@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from edl_ckpt.core.base.job import WARNINGS, Reporter
@@ -104,25 +104,19 @@ def _moment(observer: Observer, before: Moment | None, clock: Clock, after: int 
     last = before or Moment(clock.now(), clock.tick())
     settled = {p for p, s in last.seen.items() if s.is_complete and last.tick - s.changed > _SETTLED_SECONDS}
     listing = observer.look(settled)
-    checks: Mapping[str, HealthCheck] = {}
-    if listing is not None:
-        wanted = to_check(last, listing)
-        checks = (
-            {v.path: observer.check(v) for v in wanted}
-            if before
-            else _first_checks(observer, wanted, clock.now(), after)
-        )
+    wanted = to_check(last, listing) if listing is not None else []
+    checks = {v.path: observer.check(v) for v in wanted} if before else _first_checks(observer, wanted, after)
     return moment_after(last, listing, checks, at=clock.now(), tick=clock.tick())
 
 
-def _first_checks(observer: Observer, wanted: list[Version], now: float, after: int | None) -> dict[str, HealthCheck]:
+def _first_checks(observer: Observer, wanted: list[Version], after: int | None) -> dict[str, HealthCheck]:
     """Return the headers of the versions that are there when a watch begins.
 
     Those are read from the newest version down to the first that is whole, of versions that changed a moment ago, and
     of those that will be reported. The others were complete long ago.
     """
     checks: dict[str, HealthCheck] = {}
-    is_whole = False
+    is_whole, now = False, observer.clock.now()
     for version in reversed(wanted):
         is_news = after is not None and version.version > after
         if is_whole and not is_news and version.modified < now - GRACE_SECONDS:

@@ -72,12 +72,7 @@ def report_location(
         whole = [each.version for each in opened if each.ok and each.version.state is State.COMPLETE]
         sampled.take(newest, whole)
     names = [name for name, _ in Counter(n for v in shown for n in v.metrics).most_common()]
-    notes = [
-        *_named(listing, shown, opened, newest, names, limits, values=values),
-        *notes,
-        *dict.fromkeys(sampled.left_out),
-    ]
-    return LocationReport(
+    report = LocationReport(
         location=listing.location,
         made=time.time(),
         seed=seed,
@@ -95,10 +90,11 @@ def report_location(
         tensors=tuple(sampled.tensors),
         drift=tuple(sampled.drift),
         problems=tuple(problems),
-        left_out=tuple(notes),
+        left_out=(*notes, *dict.fromkeys(sampled.left_out)),
         bytes_read=sum(each.bytes_read for each in opened) + sampled.bytes_read,
         unread=listing.unread or not judged or any(each.fault for each in opened) or sampled.unread,
     )
+    return replace(report, left_out=(*_beyond(report, newest, len(names), values=values), *report.left_out))
 
 
 def _retention(listing: Listing, policy: Policy | None, problems: list[str]) -> tuple[Retention | None, bool]:
@@ -136,10 +132,7 @@ def _shown(
     return (*_last(kept, limits.kept), *newest)
 
 
-Item = TypeVar("Item")
-
-
-def _last(items: Sequence[Item], most: int) -> Sequence[Item]:
+def _last(items: Sequence[Version], most: int) -> Sequence[Version]:
     return items[max(len(items) - most, 0) :]
 
 
@@ -198,52 +191,32 @@ def _bounded(summary: CheckpointSummary, limits: ReportLimits) -> CheckpointSumm
     )
 
 
-def _named(
-    listing: Listing,
-    shown: Sequence[Version],
-    opened: Sequence[OpenedVersion],
-    newest: CheckpointSummary | None,
-    metrics: Sequence[str],
-    limits: ReportLimits,
-    *,
-    values: bool,
-) -> list[str]:
-    """Return what the limits leave out, in words."""
-    notes = []
-    if len(shown) < len(listing.versions):
-        older = len(listing.versions) - len(shown)
-        notes.append(
-            f"{counted(older, 'older version')}: the newest {limits.versions} are shown, and before them"
-            f" {counted(len(shown) - limits.versions, 'version')} with a tag, the best by a metric, or kept by prune"
+def _beyond(report: LocationReport, newest: CheckpointSummary | None, metrics: int, *, values: bool) -> Iterator[str]:
+    """Yield what the limits of a report leave out, in words."""
+    limits, shown, opened = report.limits, len(report.versions), len(report.opened)
+    if shown < report.total_versions:
+        yield (
+            f"{counted(report.total_versions - shown, 'older version')}: the newest {limits.versions} are shown, and"
+            f" before them {counted(shown - limits.versions, 'version')} with a tag, the best by a metric, or kept by"
+            " prune"
         )
-    if len(opened) < len(shown):
-        notes.append(
-            f"headers of {counted(len(shown) - len(opened), 'version')}: those of {len(opened)} were read, the others"
-            " are judged by names alone"
-        )
-    if len(metrics) > limits.metrics:
-        notes.append(f"{counted(len(metrics) - limits.metrics, 'metric')} of few versions")
-    if newest is not None and len(newest.shards) > limits.shards:
-        notes.append(f"{counted(len(newest.shards) - limits.shards, 'shard')}: the first {limits.shards} are shown")
+    if opened < shown:
+        headers = f"headers of {counted(shown - opened, 'version')}"
+        yield f"{headers}: those of {opened} were read, the others are judged by names alone"
+    if metrics > limits.metrics:
+        yield f"{counted(metrics - limits.metrics, 'metric')} of few versions"
     if newest is not None:
+        if len(newest.shards) > limits.shards:
+            yield f"{counted(len(newest.shards) - limits.shards, 'shard')}: the first {limits.shards} are shown"
         for number, noun in ((len(newest.tables), "table"), (len(newest.variables), "variable")):
             if number > limits.names:
-                notes.append(f"{counted(number - limits.names, noun)}: the {limits.names} largest are listed")
-        notes += _unread_tensors(newest, limits) if values else []
-    notes.append("ids, and the bytes that seals know: verify reads them" if values else "ids and values")
-    return notes
-
-
-def _unread_tensors(newest: CheckpointSummary, limits: ReportLimits) -> list[str]:
-    counts = {
-        "table": sum(table.rows > 0 for table in newest.tables),
-        "variable": sum(variable.size_bytes > 0 for variable in newest.variables),
-    }
-    return [
-        f"values of {counted(number - limits.tensors, kind)}: of each version the {limits.tensors} largest are sampled"
-        for kind, number in counts.items()
-        if number > limits.tensors
-    ]
+                yield f"{counted(number - limits.names, noun)}: the {limits.names} largest are listed"
+        stored = sum(t.rows > 0 for t in newest.tables), sum(v.size_bytes > 0 for v in newest.variables)
+        for number, noun in zip(stored, ("table", "variable"), strict=True):
+            if values and number > limits.tensors:
+                unread = f"values of {counted(number - limits.tensors, noun)}"
+                yield f"{unread}: of each version the {limits.tensors} largest are sampled"
+    yield "ids, and the bytes that seals know: verify reads them" if values else "ids and values"
 
 
 Sized = TypeVar("Sized", TableSummary, VariableSummary)
@@ -328,26 +301,20 @@ class Samples:
         self.reporter.advance(self.limits.sample_bytes)
 
     def _sample(self, checkpoint: Checkpoint, names: Sequence[str], variable_names: Sequence[str]) -> _Sample:
-        limits, seed = self.limits, self.seed
-        count = limits.remote_rows if checkpoint.is_far else limits.rows
-        tables = {}
+        most, id_bytes, seed = self.limits.sample_bytes, self.limits.id_bytes, self.seed
+        count = self.limits.remote_rows if checkpoint.is_far else self.limits.rows
+        tables: dict[str, RowSample] = {}
+        variables: dict[str, tuple[tuple[int, ...], Elements]] = {}
         for name in filter(checkpoint.has_table, names):
-            sample = sample_table(
-                checkpoint, name, count, seed=seed, id_bytes=limits.id_bytes, most_bytes=limits.sample_bytes
-            )
+            sample = sample_table(checkpoint, name, count, seed=seed, id_bytes=id_bytes, most_bytes=most)
             if sample is None:
-                why = f"a shard has more than {limits.id_bytes} bytes of its ids"
+                why = f"a shard has more than {id_bytes} bytes of its ids"
                 self.left_out.append(f"table {name} is not compared: {why}")
             else:
                 tables[name] = sample
-        variables = {
-            name: (
-                checkpoint.find_variable(name)[1].shape,
-                list(sample_variable(checkpoint, name, limits.sample_bytes, seed=seed)),
-            )
-            for name in variable_names
-            if name in checkpoint
-        }
+        for name in filter(checkpoint.__contains__, variable_names):
+            elements = list(sample_variable(checkpoint, name, most, seed=seed))
+            variables[name] = checkpoint.find_variable(name)[1].shape, elements
         return _Sample(checkpoint.version.ref, tables, variables)
 
 

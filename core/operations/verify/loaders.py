@@ -38,11 +38,11 @@ Ranks = Callable[[bulk.I64], bulk.I64]
 
 
 class Load(NamedTuple):
-    """Some ids of a table, and the ranks that load their rows; `own` are those of the version, not of an older save."""
+    """Some ids of a table, and the ranks that load their rows; `is_saved`: of the version, and of no older save."""
 
     ids: bulk.I64
     ranks: bulk.I64
-    own: bool = True
+    is_saved: bool = True
 
 
 @dataclass(slots=True)
@@ -122,7 +122,7 @@ class _Raw(Loader):
     """Loaders that choose files by their names."""
 
     def _of_file(self, table: str, path: str, ranks: Ranks) -> Iterator[Load]:
-        own = {
+        saved = {
             self.checkpoint.version.name_of(shard.path(run))
             for shard, entry in self.checkpoint.entries(table)
             for run in entry.ids
@@ -131,7 +131,7 @@ class _Raw(Loader):
         size = reader.size_bytes - reader.size_bytes % 8
         for start in range(0, size, _BLOCK_BYTES):
             ids = np.frombuffer(reader.read(start, min(_BLOCK_BYTES, size - start)), "<i8").astype(np.int64)
-            yield Load(ids, ranks(ids), path in own)
+            yield Load(ids, ranks(ids), path in saved)
 
     def _unread(self, table: str, paths: Sequence[str]) -> Iterator[Load]:
         """Yield the rows of the version in files that nobody reads."""
@@ -269,29 +269,29 @@ _LOSSES: Final = {
 def _look(loader: Loader, table: str, report: Report) -> LoadedTable:
     rows, order = 0, NO_IDS
     lost: dict[str, int] = dict.fromkeys(_LOSSES, 0)
-    some: dict[str, list[int]] = {code: [] for code in _LOSSES}
+    shown: dict[str, list[int]] = {code: [] for code in _LOSSES}
     wanted, is_alone = loader.wanted(table), True
     for load in loader.loads(table):
         is_nowhere = load.ranks == _NOWHERE
         is_astray = ~is_nowhere & (wanted(load.ids) != load.ranks) if wanted else np.zeros(len(load.ids), np.bool_)
         order = order.followed_by(order_of(load.ids[~is_nowhere]))
-        is_alone &= load.own
-        rows += len(load.ids) * load.own
-        for code, which in (("loader-drops", is_nowhere), ("loader-misroutes", is_astray)) if load.own else ():
+        is_alone &= load.is_saved
+        rows += len(load.ids) * load.is_saved
+        for code, which in (("loader-drops", is_nowhere), ("loader-misroutes", is_astray)) if load.is_saved else ():
             lost[code] += int(which.sum())
-            some[code] += load.ids[which][:_SHOWN].tolist()
+            shown[code] += load.ids[which][:_SHOWN].tolist()
     loader.check(table)
     restored = rows - sum(lost.values())
     if not is_alone:
-        lost["loader-twice"], some["loader-twice"] = _repeated(loader, table, order)
+        lost["loader-twice"], shown["loader-twice"] = _repeated(loader, table, order)
     for code, count in lost.items():
         if count:
-            named = ", ".join(map(str, some[code][:_SHOWN]))
+            named = ", ".join(map(str, shown[code][:_SHOWN]))
             message = f"{count:,} of {rows:,} rows {_LOSSES[code]}, with {counted(loader.world, 'rank')}: {named}"
             report.add(code, message, path=loader.checkpoint.version.path, subject=table)
     drops, misroutes, twice = lost.values()
-    shown = [one for code in _LOSSES for one in some[code]][:_SHOWN]
-    return LoadedTable(table, rows, restored, drops, twice, misroutes, tuple(shown))
+    examples = [one for code in _LOSSES for one in shown[code]][:_SHOWN]
+    return LoadedTable(table, rows, restored, drops, twice, misroutes, tuple(examples))
 
 
 def _repeated(loader: Loader, table: str, order: IdOrder) -> tuple[int, list[int]]:

@@ -150,7 +150,7 @@ def tensor_of(dtype: DType, shape: Sequence[int], key: str) -> Made:
     return Made(Name("torch._utils", "_rebuild_tensor_v3"), args=(*args, Name("torch", dtype.name)))
 
 
-class Member(NamedTuple):
+class ArchiveMember(NamedTuple):
     """A member of an archive: small ones with their bytes, values by their size."""
 
     name: str
@@ -158,7 +158,7 @@ class Member(NamedTuple):
     data: bytes | None = None
 
 
-class Archive(NamedTuple):
+class ZipPlan(NamedTuple):
     """An archive of torch, but for the values of some members and their checksums."""
 
     size: int
@@ -171,45 +171,45 @@ class Archive(NamedTuple):
 
     def parts(self, start: int, sums: Mapping[str, int]) -> Iterator[tuple[int, bytes]]:
         """Yield (offset, bytes) of all that is no value, in a file where the archive begins at `start`."""
-        yield from ((start + at, data) for at, data in self.literals)
-        yield from ((start + at, struct.pack("<I", sums[name])) for name, at in self.sums)
+        yield from ((start + offset, data) for offset, data in self.literals)
+        yield from ((start + offset, struct.pack("<I", sums[name])) for name, offset in self.sums)
 
 
-def archive(members: Sequence[Member]) -> Archive:
+def archive(members: Sequence[ArchiveMember]) -> ZipPlan:
     """Return an archive as torch writes it: stored members, whose bytes begin at multiples of 64."""
     literals: list[tuple[int, bytes]] = []
     places: dict[str, int] = {}
     sums: list[tuple[str, int]] = []
     entries: list[bytes] = []
-    at = 0
+    next_at = 0
     for member in members:
         name, crc = f"archive/{member.name}".encode(), zlib.crc32(member.data or b"")
-        begin = at + _LOCAL.size + len(name) + 4
+        begin = next_at + _LOCAL.size + len(name) + 4
         pad = -begin % _ALIGN
         head = _LOCAL.pack(b"PK\3\4", _FLAGS, len(name), pad + 4) + name + b"FB" + struct.pack("<H", pad) + b"Z" * pad
         start, wide = begin + pad, member.size >= _WIDE
         after = _AFTER[wide].pack(b"PK\7\x08", crc, member.size, member.size)
         if member.data is None:
             places[member.name] = start
-            literals += [(at, head), (start + member.size, after)]
+            literals += [(next_at, head), (start + member.size, after)]
             sums.append((member.name, start + member.size + 4))
         else:
-            literals.append((at, head + member.data + after))
-        entries.append(_entry(name, crc, member, at))
-        at = start + member.size + len(after)
-    directory, offset = b"".join(entries), at
+            literals.append((next_at, head + member.data + after))
+        entries.append(_entry(name, crc, member, next_at))
+        next_at = start + member.size + len(after)
+    directory, end_at = b"".join(entries), next_at
     for entry, member in zip(entries, members, strict=True):
         if member.data is None:
-            sums.append((member.name, offset + 16))
-        offset += len(entry)
+            sums.append((member.name, end_at + 16))
+        end_at += len(entry)
     count, size = len(members), len(directory)
-    wide_end = (b"PK\6\6", 44, 0x031E, 45, 0, 0, count, count, size, at)
-    end = (b"PK\6\7", 0, offset, 1, b"PK\5\6", 0, 0, count, count, size, min(at, _WIDE), 0)
-    literals.append((at, directory + _END.pack(*wide_end, *end)))
-    return Archive(offset + _END.size, places, literals, sums)
+    wide_end = (b"PK\6\6", 44, 0x031E, 45, 0, 0, count, count, size, next_at)
+    end = (b"PK\6\7", 0, end_at, 1, b"PK\5\6", 0, 0, count, count, size, min(next_at, _WIDE), 0)
+    literals.append((next_at, directory + _END.pack(*wide_end, *end)))
+    return ZipPlan(end_at + _END.size, places, literals, sums)
 
 
-def _entry(name: bytes, crc: int, member: Member, header: int) -> bytes:
+def _entry(name: bytes, crc: int, member: ArchiveMember, header: int) -> bytes:
     """Return the entry of a member in the directory; sizes and offsets of 4 GiB and more stand behind the name."""
     numbers = [member.size, member.size, header]
     wide = [number for number in numbers if number >= _WIDE]
@@ -218,19 +218,19 @@ def _entry(name: bytes, crc: int, member: Member, header: int) -> bytes:
     return _ENTRY.pack(b"PK\1\2", _FLAGS, 0, crc, packed, length, len(name), len(extra), 0, header) + name + extra
 
 
-def small_members(pickle: bytes) -> tuple[list[Member], list[Member]]:
+def small_members(pickle: bytes) -> tuple[list[ArchiveMember], list[ArchiveMember]]:
     """Return the members of an archive before the values, and behind them."""
     before = {"data.pkl": pickle, ".format_version": b"1", ".storage_alignment": b"64", "byteorder": b"little"}
     behind = {"version": b"3\n", ".data/serialization_id": b"0" * 40}
-    first, last = ([Member(name, len(data), data) for name, data in some.items()] for some in (before, behind))
+    first, last = ([ArchiveMember(name, len(data), data) for name, data in some.items()] for some in (before, behind))
     return first, last
 
 
 @lru_cache(1 << 12)
-def _item(dtype: DType, shape: tuple[int, ...]) -> Archive:
+def _item(dtype: DType, shape: tuple[int, ...]) -> ZipPlan:
     """Return the archive of a tensor alone."""
     before, behind = small_members(pickled(tensor_of(dtype, shape, "0"), memo=False))
-    return archive([*before, Member("data/0", prod(shape) * dtype.itemsize), *behind])
+    return archive([*before, ArchiveMember("data/0", prod(shape) * dtype.itemsize), *behind])
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,7 @@ class DcpLayout:
 
     checksum: ClassVar = "crc32"
     files: Mapping[str, int]
-    _items: Mapping[tuple[str, int], tuple[str, int, Archive]]
+    _items: Mapping[tuple[str, int], tuple[str, int, ZipPlan]]
     """The file of each slab, where its item begins there, and the item."""
     _others: Sequence[tuple[str, int, bytes]]
 
@@ -257,7 +257,7 @@ class DcpLayout:
 
 
 @dataclass(slots=True)
-class _Draft:
+class _NewMetadata:
     """What `.metadata` is to say, and the sizes of the files so far."""
 
     folder: str
@@ -304,8 +304,8 @@ def lay_out(
 
     `blobs` are items of other values, as they were stored; they go to rank 0. `paths` are where torch found each key.
     """
-    draft = _Draft(folder)
-    items: dict[tuple[str, int], tuple[str, int, Archive]] = {}
+    draft = _NewMetadata(folder)
+    items: dict[tuple[str, int], tuple[str, int, ZipPlan]] = {}
     for array in arrays:
         layout = Made(Name("torch.serialization", "_get_layout"), args=("torch.strided",))
         memory = Made(Name(_CHECKPOINT, "_MEM_FORMAT_ENCODING"), args=(0,))

@@ -32,11 +32,11 @@ class Named(Protocol):
 def header(tensors: Mapping[str, Named], metadata: Mapping[str, str]) -> bytes:
     """Return the bytes before the first tensor; loaders of PyTorch's weights want metadata with a `format`."""
     document: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}
-    at = 0
+    begin = 0
     for name, tensor in tensors.items():
-        end = at + math.prod(tensor.shape) * tensor.dtype.itemsize
-        document[name] = {"dtype": TAGS[tensor.dtype.name], "shape": list(tensor.shape), "data_offsets": [at, end]}
-        at = end
+        end = begin + math.prod(tensor.shape) * tensor.dtype.itemsize
+        document[name] = {"dtype": TAGS[tensor.dtype.name], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        begin = end
     text = json.dumps(document, ensure_ascii=False).encode("utf-8", "surrogatepass")
     text += b" " * (-len(text) % _ALIGN)
     return len(text).to_bytes(8, "little") + text
@@ -89,13 +89,13 @@ def lay_out(stem: str, arrays: Sequence[Array], most_bytes: int | None, metadata
     files: dict[str, int] = {}
     places: dict[str, tuple[str, int]] = {}
     heads: dict[str, bytes] = {}
-    for file, group in zip((f"{folder}{slash}{own}" for own in names), groups, strict=True):
+    for file, group in zip((f"{folder}{slash}{name}" for name in names), groups, strict=True):
         heads[file] = header({array.key: array for array in group}, metadata)
-        at = len(heads[file])
+        begin = len(heads[file])
         for array in group:
-            places[array.key] = file, at
-            at += size[array.key]
-        files[file] = at
+            places[array.key] = file, begin
+            begin += size[array.key]
+        files[file] = begin
     if len(groups) > 1:
         weights = {key: file.rpartition("/")[2] for key, (file, _) in places.items()}
         index = json.dumps(index_of(weights, sum(size.values()), {}), indent=1).encode()

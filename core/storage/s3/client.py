@@ -96,16 +96,18 @@ class S3Target:
     def _names(self) -> dict[str, Any]:
         return {"Bucket": self.bucket, "Key": self.key}
 
-    def request(self, method: str, **parameters: Any) -> dict[str, Any]:
+    def request(self, method: str, wanted: memoryview | int | None = None, /, **parameters: Any) -> dict[str, Any]:
         """Make one request about the object and return its answer, with its body.
 
-        Raises what `_meaning` says of S3's codes; UnavailableError after the last attempt.
+        The body of a ranged GET must fill the buffer that is `wanted`, or have so many bytes. Raises what `_meaning`
+        says of S3's codes; UnavailableError after the last attempt.
         """
-        return self._request(method, self._names | parameters)
+        return self.request_many(method, wanted, Key=self.key, **parameters)
 
-    def request_many(self, method: str, **parameters: Any) -> dict[str, Any]:
+    def request_many(self, method: str, wanted: memoryview | int | None = None, /, **parameters: Any) -> dict[str, Any]:
         """Make one request about the bucket and return its answer; errors as `request`."""
-        return self._request(method, {"Bucket": self.bucket, **parameters})
+        named = {"Bucket": self.bucket, **parameters}
+        return self._try(lambda: self.connection.transport.call(method, named, wanted), method)
 
     def pages(self, method: str, *markers: str, **parameters: Any) -> Iterator[dict[str, Any]]:
         """Yield the answers of a listing about the bucket; `markers` say where the next one goes on."""
@@ -115,15 +117,6 @@ class S3Target:
             if not answer.get("IsTruncated"):
                 return
             parameters |= {marker: answer[f"Next{marker}"] for marker in markers}
-
-    def read(self, wanted: memoryview | int, **parameters: Any) -> dict[str, Any]:
-        """Make a ranged GET that must fill a buffer of bytes, or return so many; return its answer."""
-        return self._request("get_object", self._names | parameters, wanted)
-
-    def _request(
-        self, method: str, parameters: dict[str, Any], wanted: memoryview | int | None = None
-    ) -> dict[str, Any]:
-        return self._try(lambda: self.connection.transport.call(method, parameters, wanted), method)
 
     def identity(self) -> tuple[str, str, str]:
         """Return the address of the service, its region, and where the credentials come from; '' without any."""
@@ -227,14 +220,10 @@ class S3Target:
             service.reports_md5 = True
             return True
         # A part cannot be read back alone.
-        if service.reports_md5 or not (is_part or self._rereads(data)):
+        if service.reports_md5 or not (is_part or service.transport.call("get_object", self._names)["Body"] == data):
             raise DamagedError("S3 received other bytes than were sent")
         service.reports_md5 = None if is_part else False
         return False
-
-    def _rereads(self, data: bytes | bytearray) -> bool:
-        """Say whether an object that was just written has the bytes that were sent."""
-        return bool(self.connection.transport.call("get_object", self._names)["Body"] == bytes(data))
 
     def _try(
         self, make: Callable[[], dict[str, Any]], method: str, on_failure: Callable[[], None] = lambda: None

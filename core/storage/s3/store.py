@@ -130,7 +130,8 @@ class S3Reader(RemoteReader):
 
     def _pinned(self, offset: int, size: int, wanted: memoryview | int) -> Any:
         """Read a range of the generation that was opened, and return the body; LockedError for any other."""
-        read, connection = functools.partial(self._target.read, wanted), self._target.connection
+        read = functools.partial(self._target.request, "get_object", wanted)
+        connection = self._target.connection
         span = f"bytes={offset}-{offset + size - 1}"
         condition = {"IfMatch": self.etag} if connection.takes_quoted_etags else {}
         try:
@@ -193,12 +194,6 @@ class S3Store(ObjectStore):
         for answer in self._pages(Prefix=prefix):
             yield from answer.get("Contents", ())
 
-    def _list_directory(self, prefix: str) -> Iterator[str]:
-        """Yield the keys directly below a prefix; those of directories end in '/'."""
-        for answer in self._pages(Prefix=prefix, Delimiter="/"):
-            yield from (item["Key"] for item in answer.get("Contents", ()))
-            yield from (item["Prefix"] for item in answer.get("CommonPrefixes", ()))
-
     def _pages(self, **parameters: str) -> Iterator[dict[str, Any]]:
         return self._top.pages("list_objects_v2", "ContinuationToken", **parameters)
 
@@ -234,8 +229,10 @@ class S3Store(ObjectStore):
         """Return the paths of a directory's entries by name; '' is the location itself."""
         inside = f"{relative}/" if relative else ""
         prefix = self._key(inside)
+        pages = self._pages(Prefix=prefix, Delimiter="/")
+        listed = (item for page in pages for item in (*page.get("Contents", ()), *page.get("CommonPrefixes", ())))
         # The first part of each: there are services that ignore the delimiter, and list everything below.
-        names = (found.removeprefix(prefix).partition("/")[0] for found in self._list_directory(prefix))
+        names = ((item.get("Key") or item["Prefix"]).removeprefix(prefix).partition("/")[0] for item in listed)
         return {name: self.path(inside + name) for name in names if name}
 
     def tree(self, relative: str) -> list[str]:
@@ -314,10 +311,8 @@ class S3Store(ObjectStore):
     def remove_each(self, relatives: Sequence[str]) -> dict[str, EdlCkptError]:
         """Remove as many of these objects as can be removed, a thousand per request; return the others' errors."""
         some = [relatives[start : start + _DELETE_AT_ONCE] for start in range(0, len(relatives), _DELETE_AT_ONCE)]
-        failed: dict[str, EdlCkptError] = {}
-        for errors in run_parallel(self._delete, some, min(len(some), REMOTE_WORKERS)):
-            failed |= errors
-        return failed
+        results = run_parallel(self._delete, some, min(len(some), REMOTE_WORKERS))
+        return {relative: error for errors in results for relative, error in errors.items()}
 
     def _delete(self, relatives: Sequence[str]) -> dict[str, EdlCkptError]:
         """Remove up to a thousand objects; return the errors of those that S3 did not remove."""

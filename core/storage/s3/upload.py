@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
@@ -16,7 +17,7 @@ from typing import Any, Final
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError, RefusedError, UnsupportedError
 from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.base.parallel import awaited, patience
-from edl_ckpt.core.storage.interface import SentPart
+from edl_ckpt.core.storage.interface import ObjectWriter, SentPart
 from edl_ckpt.core.storage.parts import Part, PartMemory, least_part
 from edl_ckpt.core.storage.s3.client import S3Target, is_md5
 
@@ -33,17 +34,15 @@ def _named(part: SentPart) -> dict[str, Any]:
     return {"PartNumber": part.number + 1, "ETag": part.etag, **checksum}
 
 
+@dataclass(slots=True, eq=False)
 class _Filling:
     """A part that receives bytes. Whoever comes first opens it, and the others wait for that."""
 
-    __slots__ = ("lock", "part")
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.part: Part | None = None
+    part: Part | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-class Upload:
+class Upload(ObjectWriter):
     """A new object of known size; several threads write at any offset, and it appears once it is completed.
 
     Each byte must be written exactly once. Bytes are collected in parts. A full part is uploaded beside the writing,
@@ -62,10 +61,8 @@ class Upload:
         self.size_bytes = size_bytes
         self._edges = edges or [*range(0, max(size_bytes, 1), part_bytes(size_bytes)), size_bytes]
         """Where each part begins in the object, and where the last one ends."""
-        self.bytes_written = 0
         self.verified = True
         """False once S3 did not report the checksum of a part. Then the object must be read back."""
-        self.upload_id = ""
         self._target = target
         self.write_id = new_id()
         self._has_own_memory = memory is None
@@ -76,7 +73,6 @@ class Upload:
         self._sent_parts: dict[int, SentPart] = {}
         self._sent: list[Future[None]] = []
         self._error: BaseException | None = None
-        self.completed = False
         self._lock = threading.Lock()
 
     def begin(self) -> str:

@@ -30,7 +30,6 @@ from edl_ckpt.core.base.words import abridged, base_name, meant
 from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.catalog.target import free_target
 from edl_ckpt.core.model.dtypes import DTYPES
-from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.importing.archives import RangeStream
 from edl_ckpt.core.operations.importing.source import ArrayData, NamedArrays, execute_import, prepare_import
@@ -163,7 +162,7 @@ class FileSystemCheckpoint(ElasticCheckpoint):
         """The version once it is committed."""
         self._manager = manager
         self._spools: dict[str, BinaryIO] = {}
-        self._streams: list[BinaryIO] = []
+        self._streams = ExitStack()
         self._discarded = False
 
     def __repr__(self) -> str:
@@ -184,9 +183,7 @@ class FileSystemCheckpoint(ElasticCheckpoint):
             spool = self._spools[key]
             os.ftruncate(spool.fileno(), 0)
             os.lseek(spool.fileno(), 0, os.SEEK_SET)
-            stream = os.fdopen(os.dup(spool.fileno()), "wb", _BUFFER_BYTES)
-        self._streams.append(stream)
-        return stream
+            return self._streams.enter_context(os.fdopen(os.dup(spool.fileno()), "wb", _BUFFER_BYTES))
 
     def open_input_stream(self, key: str = DEFAULT_KEY) -> BinaryIO:
         """Return a stream, buffered and seekable, over what was committed; bytes are read when they are wanted.
@@ -214,7 +211,7 @@ class FileSystemCheckpoint(ElasticCheckpoint):
         if not self._spools:
             raise UsageError("no stream of the checkpoint was opened, so there is nothing to commit")
         with storage_errors(tempfile.gettempdir()):
-            self._close_streams()
+            self._streams.close()
         with ExitStack() as stack:
             arrays: dict[str, ArrayData] = {}
             for key, spool in self._spools.items():
@@ -233,20 +230,13 @@ class FileSystemCheckpoint(ElasticCheckpoint):
             )
         self._discarded = True
         with suppress(OSError):  # what is dropped need not be whole
-            self._close_streams()
+            self._streams.close()
         self._release()
 
     def _check_open(self) -> None:
         if self._discarded or self.version is not None:
             state = "discarded" if self._discarded else "committed"
             raise UsageError(f"the checkpoint is {state}; create another one", path=self._manager.location.url)
-
-    def _close_streams(self) -> None:
-        try:
-            for stream in self._streams:
-                stream.close()
-        finally:
-            self._streams = [stream for stream in self._streams if not stream.closed]
 
     def _release(self) -> None:
         for spool in self._spools.values():
@@ -303,16 +293,11 @@ def _fault(version: Version) -> str | None:
                 return ""
             seal = check_trust(version).seal
             if seal is not None:
-                return _mismatch(checkpoint, seal)
+                readers = {base_name(shard.file.path): checkpoint.reader(shard) for shard in checkpoint.shards}
+                workers = default_workers(remote=checkpoint.is_far)
+                found = next(check_chunks(seal, readers, workers=workers), None)
+                return found and f"bytes {found.chunk.start} to {found.chunk.end} differ from its seal"
     except (CorruptError, IncompleteError, NotFoundError) as error:
         return str(error)
     result = verify_version(version, level="deep", beside=False)  # a copy by other tools has no seal
     return next((finding.message for finding in result.findings if finding.severity == "error"), None)
-
-
-def _mismatch(checkpoint: Reader, seal: Seal) -> str | None:
-    """Return which bytes differ from the seal, None when all are the same."""
-    readers = {base_name(shard.file.path): checkpoint.reader(shard) for shard in checkpoint.shards}
-    workers = default_workers(remote=checkpoint.is_far)
-    found = next(check_chunks(seal, readers, workers=workers), None)
-    return None if found is None else f"bytes {found.chunk.start} to {found.chunk.end} differ from its seal"

@@ -21,6 +21,7 @@ import time
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, Self
 
 import numpy as np
@@ -87,14 +88,11 @@ class Round:
         self._exchange += 1
         try:
             yield
-        except TimeoutError:
+        except BaseException as error:
             self.close()
-            raise MembershipError("a member gave no answer in time") from None
-        except OSError as error:
-            self.close()
-            raise MembershipError(f"a member was lost: {error}") from None
-        except BaseException:
-            self.close()
+            if isinstance(error, OSError):
+                fault = "gave no answer in time" if isinstance(error, TimeoutError) else f"was lost: {error}"
+                raise MembershipError(f"a member {fault}") from None
             raise
 
     def _send(self, direction: bytes, data: bytes) -> None:
@@ -110,6 +108,7 @@ class Round:
         return _received(source, size)
 
 
+@dataclass(eq=False, repr=False)
 class LocalCoordinator(Coordinator):
     """A member of a job on this machine; use it as a context manager, which leaves the job at the end.
 
@@ -120,30 +119,23 @@ class LocalCoordinator(Coordinator):
     answer within one, so it must be longer than a step and a save.
     """
 
-    def __init__(
-        self,
-        directory: str | os.PathLike[str],
-        *,
-        min_members: int = 1,
-        max_members: int | None = None,
-        rendezvous_seconds: float = 600.0,
-        last_call_seconds: float = 0.0,
-        straggler_seconds: float = 30.0,
-        timeout_seconds: float = 600.0,
-    ) -> None:
-        if min_members < 1 or (max_members is not None and max_members < min_members):
-            raise UsageError(f"expected 1 <= min_members <= max_members, got {min_members} and {max_members}")
-        if not (last_call_seconds >= 0 and straggler_seconds >= 0):
+    directory: str | os.PathLike[str]
+    _: KW_ONLY
+    min_members: int = 1
+    max_members: int | None = None
+    rendezvous_seconds: float = 600.0
+    last_call_seconds: float = 0.0
+    straggler_seconds: float = 30.0
+    timeout_seconds: float = 600.0
+
+    def __post_init__(self) -> None:
+        if self.min_members < 1 or (self.max_members is not None and self.max_members < self.min_members):
+            known = f"{self.min_members} and {self.max_members}"
+            raise UsageError(f"expected 1 <= min_members <= max_members, got {known}")
+        if not (self.last_call_seconds >= 0 and self.straggler_seconds >= 0):
             raise UsageError("last_call_seconds and straggler_seconds must be at least 0")
-        self.rank = 0
-        self.world_size = 0
-        self._registry = Registry(os.fspath(directory))
-        self._min = min_members
-        self._max = max_members
-        self._rendezvous_seconds = rendezvous_seconds
-        self._last_call_seconds = last_call_seconds
-        self._straggler_seconds = straggler_seconds
-        self._timeout_seconds = timeout_seconds
+        self.rank = self.world_size = 0
+        self._registry = Registry(os.fspath(self.directory))
         self._group: Round | None = None
         self._listener: socket.socket | None = None
         self._secret = b""
@@ -164,7 +156,7 @@ class LocalCoordinator(Coordinator):
     def rendezvous_barrier(self) -> None:
         """Meet the others; see `Coordinator`. Raises UnavailableError when too few come within `rendezvous_seconds`."""
         self._leave_round()
-        deadline = time.monotonic() + self._rendezvous_seconds
+        deadline = time.monotonic() + self.rendezvous_seconds
         while not self.should_stop_training():
             self._registry.join()
             oldest = self._registry.alive()[0]
@@ -211,7 +203,7 @@ class LocalCoordinator(Coordinator):
     def should_rendezvous(self, state: object) -> bool:  # noqa: ARG002 - the interface
         """Wait for all members; True on all when a process knocked and there is room."""
         self._round.gather(b"")
-        room = self._max is None or self.world_size < self._max
+        room = self.max_members is None or self.world_size < self.max_members
         return self._round.share(b"again" if self.rank == 0 and room and self._knocks() else b"") != b""
 
     def should_stop_training(self) -> bool:
@@ -266,7 +258,7 @@ class LocalCoordinator(Coordinator):
     def _check_time(self, deadline: float) -> None:
         if time.monotonic() > deadline:
             raise UnavailableError(
-                f"no round began within {self._rendezvous_seconds:g} s; it needs {self._min} living members and a"
+                f"no round began within {self.rendezvous_seconds:g} s; it needs {self.min_members} living members and a"
                 f" leader that answers, and {len(self._registry.alive())} live",
                 path=self._registry.directory,
             )
@@ -276,11 +268,10 @@ class LocalCoordinator(Coordinator):
         leader = self._registry.leader()
         if leader is None or leader.number != oldest:
             return False  # it has not noticed yet that it leads
+        peer = socket.socket()
         try:
-            peer = socket.create_connection((_HOST, leader.port), timeout=_HELLO_SECONDS)
-        except OSError:
-            return False
-        try:
+            peer.settimeout(_HELLO_SECONDS)
+            peer.connect((_HOST, leader.port))
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             peer.sendall(_HELLO.pack(leader.secret, self._registry.number))
             peer.settimeout(max(deadline - time.monotonic(), _LOOK_SECONDS))
@@ -288,32 +279,35 @@ class LocalCoordinator(Coordinator):
         except OSError:
             peer.close()
             return False
-        self._group = Round(self.rank, [peer], timeout_seconds=self._timeout_seconds)
+        self._group = Round(self.rank, [peer], timeout_seconds=self.timeout_seconds)
         return True
 
     def _lead(self, deadline: float) -> bool:
         """Collect the members of a round and welcome them; False when one was lost, or the run ended, meanwhile."""
-        self._listen()
+        if self._listener is None:
+            self._listener = socket.create_server((_HOST, 0), backlog=_BACKLOG)
+            self._secret = secrets.token_bytes(_SECRET_BYTES)
+            self._registry.announce(Leader(self._registry.number, self._listener.getsockname()[1], self._secret))
         enough_since = None
         while not self.should_stop_training():
             self._knocks(_LOOK_SECONDS)
-            here = sorted(self._waiting)[: None if self._max is None else self._max - 1]
+            here = sorted(self._waiting)[: None if self.max_members is None else self.max_members - 1]
             size, now = len(here) + 1, time.monotonic()
-            if size < self._min:
+            if size < self.min_members:
                 enough_since = None
                 self._check_time(deadline)
                 continue
             enough_since = now if enough_since is None else enough_since
-            seconds = self._last_call_seconds
+            seconds = self.last_call_seconds
             if not set(self._registry.alive()) <= {self._registry.number, *here}:
-                seconds = max(seconds, self._straggler_seconds)
-            if size == self._max or now >= min(enough_since + seconds, deadline):
+                seconds = max(seconds, self.straggler_seconds)
+            if size == self.max_members or now >= min(enough_since + seconds, deadline):
                 return self._welcome(here)
         return False
 
     def _welcome(self, here: list[int]) -> bool:
         peers = [self._waiting.pop(number) for number in here]
-        group = Round(0, peers, timeout_seconds=self._timeout_seconds)
+        group = Round(0, peers, timeout_seconds=self.timeout_seconds)
         try:
             for rank, peer in enumerate(peers, start=1):
                 peer.sendall(_WELCOME.pack(rank, len(peers) + 1))
@@ -322,13 +316,6 @@ class LocalCoordinator(Coordinator):
             return False
         self.rank, self.world_size, self._group = 0, len(peers) + 1, group
         return True
-
-    def _listen(self) -> None:
-        if self._listener is None:
-            self._listener = socket.create_server((_HOST, 0), backlog=_BACKLOG)
-            self._secret = secrets.token_bytes(_SECRET_BYTES)
-            port = self._listener.getsockname()[1]
-            self._registry.announce(Leader(self._registry.number, port, self._secret))
 
     def _knocks(self, wait_seconds: float = 0.0) -> bool:
         """Accept new members, waiting so long for the first, drop those that have gone, and say whether any waits."""
@@ -339,8 +326,7 @@ class LocalCoordinator(Coordinator):
                 peer, _ = self._listener.accept()
             except OSError:  # none, or one that has gone already
                 break
-            number = self._greet(peer)
-            if number:
+            if number := self._greet(peer):
                 if number in self._waiting:
                     self._waiting[number].close()  # it gave up, and knocks again
                 self._waiting[number] = peer

@@ -157,7 +157,10 @@ class _TrainingLoop:
             return False
         self.rounds += 1
         if self.manager is not None and self.coordinator.rank == 0 and not self.is_ready:
-            self._load(self.manager)
+            checkpoint = self.manager.get_latest_checkpoint()
+            if checkpoint is not None:
+                with checkpoint.open_input_stream() as stream:
+                    self.state.load(stream)
         try:
             self.state.sync()
             self.coordinator.barrier()
@@ -170,12 +173,6 @@ class _TrainingLoop:
             return False
         self._set_ready(ready=True)
         return True
-
-    def _load(self, manager: ElasticCheckpointManager) -> None:
-        checkpoint = manager.get_latest_checkpoint()
-        if checkpoint is not None:
-            with checkpoint.open_input_stream() as stream:
-                self.state.load(stream)
 
     def _make_steps(self) -> None:
         """Run the inner loop until the members must meet again or the run has ended."""
@@ -231,7 +228,14 @@ class _TrainingLoop:
         if not (self.coordinator.should_save_checkpoint() or self.state.should_save_checkpoint()):
             return
         try:
-            self._save(self.manager)
+            checkpoint = self.manager.create_checkpoint()
+            try:
+                with checkpoint.open_output_stream() as stream:
+                    self.state.save(stream)
+                checkpoint.commit()
+            except BaseException:
+                checkpoint.discard()
+                raise
         except Exception as error:
             self.failed_saves += 1
             if self.failed_saves > self.max_failed_saves:
@@ -240,16 +244,6 @@ class _TrainingLoop:
         else:
             self.failed_saves = 0
             self.checkpoints += 1
-
-    def _save(self, manager: ElasticCheckpointManager) -> None:
-        checkpoint = manager.create_checkpoint()
-        try:
-            with checkpoint.open_output_stream() as stream:
-                self.state.save(stream)
-            checkpoint.commit()
-        except BaseException:
-            checkpoint.discard()
-            raise
 
     def _set_ready(self, *, ready: bool) -> None:
         self.is_ready = ready

@@ -50,14 +50,12 @@ class Registry:
         new = os.path.join(self.directory, f"new-{secrets.token_hex(8)}")
         self._fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._fd, fcntl.LOCK_EX)  # before it has its name, so that no process takes it for dead
-        counter = os.open(os.path.join(self.directory, _COUNTER), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        with open(os.open(os.path.join(self.directory, _COUNTER), flags, 0o600), "rb+", buffering=0) as counter:
             fcntl.flock(counter, fcntl.LOCK_EX)
-            self.number = int(os.pread(counter, 32, 0) or b"0") + 1
+            self.number = int(counter.read() or b"0") + 1
             os.rename(new, self._member(self.number))
-            os.pwrite(counter, str(self.number).encode("ascii"), 0)
-        finally:
-            os.close(counter)
+            os.pwrite(counter.fileno(), str(self.number).encode("ascii"), 0)
 
     def leave(self) -> None:
         """Be no member any more."""
@@ -121,13 +119,10 @@ class Registry:
         if number == self.number:
             return True
         try:
-            fd = os.open(self._member(number), os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            with open(self._member(number), "rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
-        finally:
-            os.close(fd)
+        except FileNotFoundError:
+            pass
         return False

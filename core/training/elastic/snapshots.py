@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
 from typing import Any, BinaryIO, Final
 
 import numpy as np
@@ -39,7 +38,8 @@ def write_snapshot(stream: BinaryIO, snapshot: Any) -> None:
     arrays: list[npt.NDArray[Any]] = []
     try:
         value = _encode(snapshot, "the snapshot", arrays)
-        header = {"arrays": [[_tag(array), list(array.shape)] for array in arrays], "value": value}
+        tags = ("bfloat16" if dtype_name(a) == "bfloat16" else a.dtype.newbyteorder("<").str for a in arrays)
+        header = {"arrays": [[tag, list(a.shape)] for tag, a in zip(tags, arrays, strict=True)], "value": value}
         data = json.dumps(header, allow_nan=False, separators=(",", ":")).encode("ascii")
     except RecursionError:
         raise UsageError("the snapshot contains itself, or is nested too deeply") from None
@@ -82,10 +82,9 @@ def _encode(value: Any, where: str, arrays: list[npt.NDArray[Any]]) -> Any:
         return value
     if type(value) is float:
         return value if math.isfinite(value) else {"float": repr(value)}
-    if type(value) is list:
-        return list(_encoded(value, where, arrays))
-    if type(value) is tuple:
-        return {"tuple": list(_encoded(value, where, arrays))}
+    if type(value) in {list, tuple}:
+        nodes = [_encode(each, f"{where}[{at}]", arrays) for at, each in enumerate(value)]
+        return {"tuple": nodes} if type(value) is tuple else nodes
     if isinstance(value, dict):
         return {"dict": [[_key(k, where), _encode(v, f"{where}[{k!r}]", arrays)] for k, v in value.items()]}
     if isinstance(value, bytes | bytearray):
@@ -100,10 +99,6 @@ def _encode(value: Any, where: str, arrays: list[npt.NDArray[Any]]) -> Any:
     return {"scalar" if isinstance(value, np.generic) else "array": len(arrays) - 1}
 
 
-def _encoded(values: list[Any] | tuple[Any, ...], where: str, arrays: list[npt.NDArray[Any]]) -> Iterator[Any]:
-    return (_encode(value, f"{where}[{at}]", arrays) for at, value in enumerate(values))
-
-
 def _key(key: Any, where: str) -> str | int:
     if type(key) in {str, int}:
         return key  # type: ignore[no-any-return]
@@ -115,11 +110,6 @@ def _refuse(where: str, what: str) -> UsageError:
         f"{where}: {what} cannot be saved; expected arrays, numbers, texts, bytes, and dicts, lists and tuples of them",
         hint="define save and load of the state to write it in another way",
     )
-
-
-def _tag(array: npt.NDArray[Any]) -> str:
-    name = dtype_name(array)
-    return name if name == "bfloat16" else array.dtype.newbyteorder("<").str
 
 
 def _described(tag: Any, shape: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
@@ -141,11 +131,11 @@ def _read_array(stream: BinaryIO, dtype: np.dtype[Any], shape: tuple[int, ...]) 
 
 
 def _read(stream: BinaryIO, size: int) -> bytes:
-    data = stream.read(size)
-    while len(data) < size:
-        more = stream.read(size - len(data))
+    data = b""
+    while left := size - len(data):
+        more = stream.read(left)
         if not more:
-            raise CorruptError(f"the snapshot ends {size - len(data)} bytes too early")
+            raise CorruptError(f"the snapshot ends {left} bytes too early")
         data += more
     return data
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edl_ckpt.core.adapters.variables import array_of
 from edl_ckpt.core.base.errors import NotFoundError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.numbers import whole_number
@@ -31,7 +32,7 @@ from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.training.objects.graph import alias_variable, walk
 from edl_ckpt.core.training.objects.restoration import SAVE_COUNTER, LoadStatus, NothingRestored, Restoration
 from edl_ckpt.core.training.objects.tracking import Child, Trackable, children_of, is_leaf, is_node, is_stateful
-from edl_ckpt.core.training.objects.values import array_of, state_of
+from edl_ckpt.core.training.objects.values import state_of
 from edl_ckpt.core.training.objects.variables import EmbeddingTable, Variable
 
 

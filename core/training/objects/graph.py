@@ -27,7 +27,7 @@ def walk(root: object) -> tuple[dict[Path, Any], dict[Path, Path]]:
     Raises UsageError, with every fault, for values that have no name: those below a key that is no text, and in lists
     and dicts that changed unseen.
     """
-    leaves: dict[Path, Any] = {}
+    leaves: dict[tuple[Any, ...], Any] = {}
     edges: dict[Path, Path] = {}
     faults: list[UsageError] = []
     _check(root, (), faults)
@@ -38,7 +38,11 @@ def walk(root: object) -> tuple[dict[Path, Any], dict[Path, Path]]:
             leaves[edge] = value
         else:
             _check(value, edge, faults)
-    faults += [_bad_key(path) for path in leaves if not _is_named(path)]
+    for path in leaves:
+        if not _is_named(path):
+            keys = ", ".join(repr(step) for step in path if not isinstance(step, str))
+            message = f"{'/'.join(map(str, path))}: only texts can be keys of values that are saved, not {keys}"
+            faults.append(UsageError(message, hint="use texts as keys, or keep the dict out of what is tracked"))
     if faults:
         more = "".join(f"\n  {fault.message}" for fault in faults[1:])
         raise UsageError(f"{faults[0].message}{more}", hint=faults[0].hint)
@@ -62,14 +66,6 @@ def _check(node: object, path: Path, faults: list[UsageError]) -> None:
 
 def _is_named(path: tuple[Any, ...]) -> bool:
     return all(isinstance(step, str) for step in path)
-
-
-def _bad_key(path: tuple[Any, ...]) -> UsageError:
-    keys = ", ".join(repr(step) for step in path if not isinstance(step, str))
-    return UsageError(
-        f"{'/'.join(map(str, path))}: only texts can be keys of values that are saved, not {keys}",
-        hint="use texts as keys, or keep the dict out of what is tracked",
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Final
 
 from edl_ckpt.core.base.errors import (
@@ -68,6 +68,7 @@ def sweep_saved(managed: Managed, max_to_keep: int | None, every_seconds: float 
     return Managed(saved, managed.latest, last), doomed
 
 
+@dataclass(eq=False, repr=False)
 class CheckpointManager:
     """Saves versions of a checkpoint at a location, and keeps `max_to_keep` of them; None keeps all.
 
@@ -81,55 +82,32 @@ class CheckpointManager:
     managers may work at one location. Raises UsageError, which is a ValueError, for numbers that make no sense.
     """
 
-    def __init__(
-        self,
-        checkpoint: ObjectCheckpoint,
-        directory: LocationLike,
-        max_to_keep: int | None,
-        *,
-        keep_checkpoint_every_n_hours: float | None = None,
-        step_counter: Any = None,
-        checkpoint_interval: int | None = None,
-        init_fn: Callable[[], object] | None = None,
-        last_checkpoint_step: int | None = None,
-        ps_num: int = 1,
-        layout: str | None = None,
-        wait_seconds: float = LOCK_WAIT_SECONDS,
-        reporter: Reporter = WARNINGS,
-    ) -> None:
-        if max_to_keep is not None and whole_number("max_to_keep", max_to_keep) <= 0:
-            raise UsageError(f"max_to_keep must be a positive number or None, got {max_to_keep}")
-        if checkpoint_interval is not None and step_counter is None:
+    checkpoint: ObjectCheckpoint
+    directory: LocationLike
+    max_to_keep: int | None
+    _: KW_ONLY
+    keep_checkpoint_every_n_hours: float | None = None
+    step_counter: Any = None
+    checkpoint_interval: int | None = None
+    init_fn: Callable[[], object] | None = None
+    last_checkpoint_step: int | None = None
+    ps_num: int = 1
+    layout: str | None = None
+    wait_seconds: float = LOCK_WAIT_SECONDS
+    reporter: Reporter = WARNINGS
+
+    def __post_init__(self) -> None:
+        if self.max_to_keep is not None and whole_number("max_to_keep", self.max_to_keep) <= 0:
+            raise UsageError(f"max_to_keep must be a positive number or None, got {self.max_to_keep}")
+        if self.checkpoint_interval is not None and self.step_counter is None:
             raise UsageError("checkpoint_interval needs a step_counter")
-        self._checkpoint = checkpoint
-        self._location = Location.of(directory).pinned()
-        self._max_to_keep = max_to_keep
-        self._every_hours = keep_checkpoint_every_n_hours
-        self._step_counter = step_counter
-        self._interval = checkpoint_interval
-        self._init_fn = init_fn
-        self._settings: dict[str, Any] = {"ps_num": ps_num, "layout": layout, "wait_seconds": wait_seconds}
-        self._reporter = reporter
+        self._location = Location.of(self.directory).pinned()
+        self.directory = self._location.url
+        self._waiting: dict[str, Any] = {"wait_seconds": self.wait_seconds, "reporter": self.reporter}
         self._born = time.time() - 1.0  # as in TensorFlow: before the first save of a manager made right after
-        self._last_step = last_checkpoint_step
 
     def __repr__(self) -> str:
-        return f"CheckpointManager({str(self._location)!r}, max_to_keep={self._max_to_keep})"
-
-    @property
-    def checkpoint(self) -> ObjectCheckpoint:
-        """Return the checkpoint that it saves and restores."""
-        return self._checkpoint
-
-    @property
-    def directory(self) -> str:
-        """Return the location."""
-        return str(self._location)
-
-    @property
-    def checkpoint_interval(self) -> int | None:
-        """Return the least number of steps between two versions."""
-        return self._interval
+        return f"CheckpointManager({str(self._location)!r}, max_to_keep={self.max_to_keep})"
 
     @property
     def latest_checkpoint(self) -> VersionRef | None:
@@ -155,21 +133,24 @@ class CheckpointManager:
         manager saved is replaced. With `check_interval` False, only a second save of the same step is left out. Raises
         RefusedError for the number of a version of others, or of the newest complete one.
         """
-        step = None if self._interval is None else whole_number("the step counter", self._step_counter)
-        if step is not None and self._is_too_early(step, check_interval=check_interval):
-            return None
-        counter = self._checkpoint.save_counter
+        step, last = None, self.last_checkpoint_step
+        if self.checkpoint_interval is not None:
+            step = whole_number("the step counter", self.step_counter)
+            if last is not None and (step == last or (check_interval and step < last + self.checkpoint_interval)):
+                return None
+        counter = self.checkpoint.save_counter
         number = int(counter) + 1 if checkpoint_number is None else whole_number("checkpoint_number", checkpoint_number)
         check_version(number)  # before it is noted
         self._make_room(number)
         self._note(lambda managed: _with(managed, number))  # first, or a job that dies now would never delete it
         try:
-            ref = self._checkpoint.save(self._location, number, reporter=self._reporter, **self._settings)
+            settings = {"ps_num": self.ps_num, "layout": self.layout, **self._waiting}
+            ref = self.checkpoint.save(self._location, number, **settings)
         except BaseException:
             with suppress(EdlCkptError):
                 self._note(lambda managed: _without(managed, {number}))
             raise
-        self._last_step = step
+        self.last_checkpoint_step = step
         self._delete_old(number)
         return ref
 
@@ -198,27 +179,22 @@ class CheckpointManager:
             if version is None:
                 break
             try:
-                self._checkpoint.restore(version)
+                self.checkpoint.restore(version)
             except _PASSED_OVER as error:
                 faults[version.ref] = str(error)
                 ordered = ordered[: ordered.index(version)]
                 continue
             for ref, fault in faults.items():
-                self._reporter.warn(f"{ref} is passed over for version {version.version}: {fault}")
-            if self._interval is not None:
-                self._last_step = whole_number("the step counter", self._step_counter)
+                self.reporter.warn(f"{ref} is passed over for version {version.version}: {fault}")
+            if self.checkpoint_interval is not None:
+                self.last_checkpoint_step = whole_number("the step counter", self.step_counter)
             return VersionRef.of(self._location, version.version)
         if faults:
             reasons = abridged((f"{ref}: {fault}" for ref, fault in faults.items()), _REASONS)
-            raise IncompleteError(f"no version can be read: {reasons}", path=self.directory)
-        if self._init_fn is not None:
-            self._init_fn()
+            raise IncompleteError(f"no version can be read: {reasons}", path=self._location.url)
+        if self.init_fn is not None:
+            self.init_fn()
         return None
-
-    def _is_too_early(self, step: int, *, check_interval: bool) -> bool:
-        if self._last_step is None or self._interval is None:
-            return False
-        return step == self._last_step or (check_interval and step < self._last_step + self._interval)
 
     def _look(self) -> tuple[Sequence[Version], Managed]:
         """Return the versions at the location, and what managers remember of it."""
@@ -232,13 +208,13 @@ class CheckpointManager:
         try:
             managed = read_managed(open_store(self._location))
         except UsageError as error:
-            self._reporter.warn(f"{self._location}: {error}; what managers saved before is not known, and stays")
+            self.reporter.warn(f"{self._location}: {error}; what managers saved before is not known, and stays")
             managed = None
         if managed is None:
             return Managed({}, None, self._born)
         if now < managed.last_preserved:  # the clock went back: later versions are to be preserved, too
             behind = managed.last_preserved - now
-            self._reporter.warn(
+            self.reporter.warn(
                 f"{self._location}: the clock is {behind:.0f} s behind the last version that was preserved"
             )
             managed = replace(managed, last_preserved=now)
@@ -251,7 +227,7 @@ class CheckpointManager:
         if old and number not in managed.saved:
             raise RefusedError(
                 f"version {number} is there already, and no manager saved it",
-                path=self.directory,
+                path=self._location.url,
                 hint="nothing was changed; restore it to go on with it, or give another checkpoint_number",
             )
         if old:
@@ -260,16 +236,14 @@ class CheckpointManager:
             except RefusedError as error:
                 raise RefusedError(
                     f"version {number} is there already, and {error.message}",
-                    path=self.directory,
+                    path=self._location.url,
                     hint="go on from it with restore_or_initialize(), or give another checkpoint_number",
                 ) from None
-            self._reporter.warn(f"{old[0].ref}: was there already, and is replaced")
+            self.reporter.warn(f"{old[0].ref}: was there already, and is replaced")
 
     def _note(self, change: Callable[[Managed], Managed]) -> None:
         """Change what managers remember, under the lock."""
-        wait_seconds = self._settings["wait_seconds"]
-        lock = location_lock(self._location, "save", create=True, wait_seconds=wait_seconds, reporter=self._reporter)
-        with lock as locked:
+        with location_lock(self._location, "save", create=True, **self._waiting) as locked:
             write_managed(locked.store, change(self._remembered()))
 
     def _delete_old(self, number: int) -> None:
@@ -279,10 +253,17 @@ class CheckpointManager:
         there = {version.version for version in versions}
         managed = _with(self._remembered(), number, moment)
         present = replace(managed, saved={n: at for n, at in managed.saved.items() if n in there})
-        every = None if self._every_hours is None else self._every_hours * 3600.0
-        swept, doomed = sweep_saved(present, self._max_to_keep, every)
-        guarded = self._guarded(versions) if doomed else set()
-        deleted = self._deleted([n for n in doomed if n not in guarded])
+        every = None if self.keep_checkpoint_every_n_hours is None else self.keep_checkpoint_every_n_hours * 3600.0
+        swept, doomed = sweep_saved(present, self.max_to_keep, every)
+        reasons = guard_reasons(versions, NO_EXCEPTIONS, find_unreadable(versions), now=time.time()) if doomed else {}
+        guarded = {version.version for version in versions if version.path in reasons}
+        deleted = [n for n in doomed if n not in guarded]
+        try:
+            if deleted:
+                self._prune(deleted)
+        except (RefusedError, LockedError, NotFoundError) as error:  # or another manager deleted one
+            self.reporter.warn(f"{self._location}: old versions were not deleted: {error}")
+            deleted = []
         preserved = present.saved.keys() - swept.saved.keys() - set(doomed)
         # Another manager may still be writing a version that is recorded and not there.
         lost = {n for n, at in managed.saved.items() if n not in there and at < moment - GRACE_SECONDS}
@@ -294,32 +275,11 @@ class CheckpointManager:
 
         self._note(change)
 
-    def _deleted(self, numbers: Sequence[int]) -> Sequence[int]:
-        """Delete versions; return their numbers, none when a guard says no: the next save tries again."""
-        try:
-            if numbers:
-                self._prune(numbers)
-        except (RefusedError, LockedError, NotFoundError) as error:  # or another manager deleted one
-            self._reporter.warn(f"{self._location}: old versions were not deleted: {error}")
-            return ()
-        return numbers
-
-    def _guarded(self, versions: Sequence[Version]) -> set[int]:
-        """Return the versions that no rule may delete."""
-        reasons = guard_reasons(versions, NO_EXCEPTIONS, find_unreadable(versions), now=time.time())
-        return {version.version for version in versions if version.path in reasons}
-
     def _prune(self, numbers: Sequence[int]) -> None:
         """Delete versions by their numbers; RefusedError when one is guarded."""
-        result = prune(
-            [self._location],
-            Policy((Latest(0),)),
-            guards=Guards(delete=tuple(numbers)),
-            wait_seconds=self._settings["wait_seconds"],
-            reporter=self._reporter,
-        )
+        result = prune([self._location], Policy((Latest(0),)), guards=Guards(delete=tuple(numbers)), **self._waiting)
         for error in result.errors:
-            self._reporter.warn(str(error))
+            self.reporter.warn(str(error))
 
 
 def _with(managed: Managed, number: int, moment: float | None = None) -> Managed:

@@ -45,13 +45,6 @@ class Binding(NamedTuple):
 _OPAQUE = (
     type,
     types.ModuleType,
-    types.FunctionType,
-    types.MethodType,
-    types.BuiltinFunctionType,
-    types.GeneratorType,
-    types.CodeType,
-    types.FrameType,
-    types.TracebackType,
     functools.partial,
     property,
     BaseException,
@@ -93,7 +86,9 @@ def is_node(value: object) -> bool:
     """Say whether an object may lead to values."""
     if isinstance(value, Trackable | dict | list | tuple):
         return True
-    return not isinstance(value, _OPAQUE) and (hasattr(value, "__dict__") or any(_slots_of(type(value))))
+    if isinstance(value, _OPAQUE) or type(value).__module__ == "builtins":  # functions, generators, frames and the like
+        return False
+    return hasattr(value, "__dict__") or any(_slots_of(type(value)))
 
 
 def children_of(node: object) -> Iterator[Child]:
@@ -262,7 +257,16 @@ class TrackedDict(dict[Any, Any], _Container):
     def __reduce_ex__(self, _: SupportsIndex) -> tuple[Any, ...]:
         return dict, (dict(self),)  # a copy is a plain dict, which waits for nothing
 
-    __hash__ = None  # type: ignore[assignment]
+
+def _moving(method: Callable[..., Any]) -> Any:
+    """Return a method of lists that also notices that elements may move."""
+
+    @functools.wraps(method)
+    def marked(tracked: TrackedList, *args: Any, **options: Any) -> Any:
+        tracked.mark_moved()
+        return method(tracked, *args, **options)
+
+    return marked
 
 
 class TrackedList(list[Any], _Container):
@@ -299,7 +303,7 @@ class TrackedList(list[Any], _Container):
         """Insert an element; at the end it is an addition."""
         if index.__index__() >= len(self):
             return self.append(value)
-        self._mark_moved()
+        self.mark_moved()
         return super().insert(index, wrapped(value))
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -314,9 +318,9 @@ class TrackedList(list[Any], _Container):
         index = range(len(self))[key]
         super().__setitem__(index, self._adopted(str(index), value))
 
-    def __delitem__(self, key: Any) -> None:
-        self._mark_moved()
-        super().__delitem__(key)
+    __delitem__, pop, remove, clear, sort, reverse = (
+        _moving(getattr(list, name)) for name in ("__delitem__", "pop", "remove", "clear", "sort", "reverse")
+    )
 
     def __iadd__(self, values: Iterable[Any]) -> Self:  # type: ignore[misc]
         self.extend(values)
@@ -328,35 +332,9 @@ class TrackedList(list[Any], _Container):
         self.extend(list(self) * (count.__index__() - 1))
         return self
 
-    def pop(self, index: SupportsIndex = -1) -> Any:
-        """Remove an element and return it."""
-        self._mark_moved()
-        return super().pop(index)
-
-    def remove(self, value: Any) -> None:
-        """Remove the first element that equals a value."""
-        self._mark_moved()
-        super().remove(value)
-
-    def clear(self) -> None:
-        """Remove all elements."""
-        self._mark_moved()
-        super().clear()
-
-    def sort(self, **options: Any) -> None:
-        """Sort the elements."""
-        self._mark_moved()
-        super().sort(**options)
-
-    def reverse(self) -> None:
-        """Reverse the order of the elements."""
-        self._mark_moved()
-        super().reverse()
-
-    def _mark_moved(self) -> None:
+    def mark_moved(self) -> None:
+        """Note that positions may no longer name the same elements."""
         self._moved = self._moved or any(is_leaf(each) or is_node(each) for each in self)
 
     def __reduce_ex__(self, _: SupportsIndex) -> tuple[Any, ...]:
         return list, (list(self),)
-
-    __hash__ = None  # type: ignore[assignment]

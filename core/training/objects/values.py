@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from edl_ckpt.core.adapters.nest import flatten, unflatten
 from edl_ckpt.core.adapters.tensorflow import iterator_state, restore_iterator, to_tensor
+from edl_ckpt.core.adapters.variables import array_of
 from edl_ckpt.core.base.arrays import as_array, dtype_name, is_of
 from edl_ckpt.core.base.libraries import library, torch_tensor
 from edl_ckpt.core.operations.save import Table
@@ -47,13 +48,6 @@ def shape_of(value: Any, name: str) -> Shape | None:
         return Shape(tuple(value.shape), dtype)
     array = as_array(value, name)
     return Shape(array.shape, dtype_name(array))
-
-
-def array_of(value: Any, name: str) -> npt.NDArray[Any]:
-    """Return a value of a program as an array, a tensor of a GPU as a copy in memory."""
-    if is_of(value, "torch") and value.device.type not in {"cpu", "meta"}:
-        return as_array(value.detach().cpu(), name)
-    return as_array(value, name)
 
 
 def state_of(value: Any, name: str) -> dict[str, npt.NDArray[Any]]:

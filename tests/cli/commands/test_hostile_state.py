@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import resource
@@ -71,6 +72,7 @@ def run_all(template: Path, base: Path, scene: str) -> list[str]:
             shutil.copytree(template, work)
             hostile_state.SCENES[scene](work / "run")
         problems += [f"{command}: {problem}" for problem in try_command(work, command, scene)]
+        gc.collect()  # what an error held in a circle belongs to its own command, and not to the next one
         if not reads:
             remove(work)
     return problems

@@ -16,7 +16,7 @@ from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.tables import Bar, Cell, Column, Table
 from edl_ckpt.core import CheckpointSummary, DiffResult
 from edl_ckpt.core.model.tables import ShardSummary
-from edl_ckpt.core.operations.diff import DenseDiff
+from edl_ckpt.core.operations.diff.results import DenseDiff
 from edl_ckpt.core.operations.summary import VariableSummary
 
 NAMES = [f"layer_{i}/bias:0" for i in range(9)]

@@ -79,15 +79,15 @@ def quantized(
     out = np.empty((len(rows), form.width(rows.shape[1])), np.uint8)
     step = max(_BLOCK_BYTES // max(data.shape[1], 1), 1)
     for start in range(0, len(rows), step):
-        some = slice(start, start + step)
-        single = np.ascontiguousarray(rows[some], np.float32)
+        block = slice(start, start + step)
+        single = np.ascontiguousarray(rows[block], np.float32)
         scale, offset, inverse = _scales(single, form)
         bad = np.flatnonzero(~(np.isfinite(scale) & np.isfinite(offset)))
         if len(bad):
-            shown = ", ".join(map(str, ids[some][bad[:_SHOWN]].tolist()))
+            shown = ", ".join(map(str, ids[block][bad[:_SHOWN]].tolist()))
             why = "is not finite, or beyond float16" if form.half else "is not finite"
             raise UnsupportedError(f"table {name!r}: a value {why} in {len(bad)} rows and perhaps more: ids {shown}")
-        _store(single, scale, offset, inverse, form, out[some], errors)
+        _store(single, scale, offset, inverse, form, out[block], errors)
     return out
 
 

@@ -18,7 +18,8 @@ from checkpoints import noted_reads, only
 from edl_ckpt.core import reshard_version, save_checkpoint
 from edl_ckpt.core.base.errors import CorruptError, IncompleteError
 from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.operations.diff import HISTOGRAM_EDGES, DiffResult, diff_versions
+from edl_ckpt.core.operations.diff import diff_versions
+from edl_ckpt.core.operations.diff.results import HISTOGRAM_EDGES, DiffResult
 from edl_ckpt.core.operations.save import Table
 from oracle import Model
 from places import GOLDEN

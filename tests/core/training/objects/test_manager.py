@@ -53,7 +53,7 @@ def save_five(manager: CheckpointManager, first: int) -> None:
 
 def warnings_of(manager: CheckpointManager) -> list[str]:
     """Return the warnings that a manager gave, without those on layouts."""
-    reporter = manager._reporter
+    reporter = manager.reporter
     assert isinstance(reporter, Recorder)
     return [text for text in reporter.warnings if "layout" not in text]
 
