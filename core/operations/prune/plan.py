@@ -131,26 +131,26 @@ class PrunePlan:
             )
 
     def __repr__(self) -> str:
-        return describe(
-            "PrunePlan",
-            escaped(abridged((location.url for location in self.locations), 2)),
-            f"delete {len(self.deletions)} of {counted(len(self.entries), 'version')}",
-            size(self.deleted_bytes),
-            counted(len(self.warnings), "warning") if self.warnings else "",
-        )
+        title, *facts = self._facts()
+        warnings = counted(len(self.warnings), "warning") if self.warnings else ""
+        return describe("PrunePlan", escaped(title), *facts, warnings)
+
+    def _facts(self) -> tuple[str, str, str]:
+        deleted = f"delete {len(self.deletions)} of {counted(len(self.entries), 'version')}"
+        return abridged((location.url for location in self.locations), 2), deleted, size(self.deleted_bytes)
 
     def _repr_html_(self) -> str:
         going_first = sorted(self.entries, key=lambda entry: entry.action is Action.KEEP)
         one = len(self.locations) == 1
         names = ((str(e.version) if one else e.ref, e) for e in going_first)
         rows = ((name, e.action.value, Bytes(e.size_bytes), e.state, "; ".join(e.reasons)) for name, e in names)
-        facts = (f"delete {len(self.deletions)} of {counted(len(self.entries), 'version')}", size(self.deleted_bytes))
+        title, *facts = self._facts()
         warnings = ((warning,) for warning in self.warnings)
         tables = (
             table(("version", "action", "size", "state", "why"), rows, len(self.entries), "version"),
             table(("warning",), warnings, len(self.warnings), "warning"),
         )
-        return card("PrunePlan", abridged((location.url for location in self.locations), 2), facts, tables)
+        return card("PrunePlan", title, facts, tables)
 
 
 def plan_prune(
