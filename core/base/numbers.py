@@ -7,6 +7,10 @@ import operator
 from edl_ckpt.core.base.errors import UsageError
 
 
+class MalformedError(ValueError):
+    """Bytes that cannot be what they should be; who knows the file makes a CorruptError of it."""
+
+
 def whole_number(what: str, number: object, *, least: int | None = None) -> int:
     """Return a number of any integer type, or an array or variable of one, as an int; UsageError below `least`.
 
@@ -51,3 +55,21 @@ def varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+def varint_at(data: bytes, position: int, end: int) -> tuple[int, int]:
+    r"""Return the varint of at most 64 bits at a position, and where it ends; MalformedError for anything else.
+
+    >>> varint_at(b"\xac\x02", 0, 2)
+    (300, 2)
+    """
+    value = shift = 0
+    for offset in range(position, min(end, position + 10)):
+        byte = data[offset]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value >> 64:
+                break
+            return value, offset + 1
+        shift += 7
+    raise MalformedError("a varint is cut short or too long")

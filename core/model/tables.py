@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from edl_ckpt.core.base.words import counted, describe, escaped
@@ -176,6 +176,10 @@ class TableEntry:
     empty_dim: int = 0
     placement: Placement | None = None
     """The rule by which its rows belong to shards, where that is not the rule of the layout."""
+
+    def described(self) -> TableEntry:
+        """Return the entry of a tensor [rows, dim]: without rows its dtype and dim are those of an empty one."""
+        return self if self.rows else replace(self, dtype=None, dim=0, empty_dtype=self.dtype, empty_dim=self.dim)
 
     @property
     def row_bytes(self) -> int:

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from edl_ckpt.core.base.job import SILENT, Counted, Job, Opens, packed, together
+from edl_ckpt.core.base.job import SILENT, Counted, FunctionWork, Job, packed, together
 from edl_ckpt.core.base.memory import peak_memory_bytes
 from edl_ckpt.core.base.parallel import RESULT_BYTES, Advance, Executor, run_all
 from edl_ckpt.core.catalog.target import check_beside
@@ -41,6 +41,7 @@ from edl_ckpt.core.moving.source import Source, SparsePair
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint
 from edl_ckpt.core.proof.read_back import prove_version
 from edl_ckpt.core.proof.values import ValueOptions
+from edl_ckpt.core.reading.picklable import HeldValue
 from edl_ckpt.core.reading.pieces import PIECE_BYTES
 from edl_ckpt.core.sources.elasticdl.target import VersionLayout
 from edl_ckpt.core.state.annotate import Describe
@@ -60,39 +61,27 @@ class MoveDone(NamedTuple):
     parts: Sequence[TargetPart]
 
 
-@dataclass(frozen=True, slots=True)
-class MoveWork:
-    """A move as a work for other processes.
+def move_task(
+    opened: Sending[Source], task: MoveTask[Stretch], advance: Advance, *, terms: MoveTerms, targets: SharedTargets
+) -> MoveDone:
+    """Move what a task needs, in another process; what it reads again is neither summed nor reported.
 
-    A task opens the files that it writes, and answers when they are safe and closed again.
+    It opens the files that it writes, and answers when they are safe and closed again.
     """
-
-    terms: MoveTerms
-    source: Opens[Source]
-    targets: SharedTargets
-    memory_bytes: int
-
-    def open(self) -> Sending[Source]:
-        """Open the source in another process."""
-        return Sending(self.source.open(), self.memory_bytes)
-
-    def do(self, opened: Sending[Source], task: MoveTask[Stretch], advance: Advance) -> MoveDone:
-        """Move what a task needs; what it reads again is neither summed nor reported."""
-        with self.targets.opened(_targets_of(task, self.terms.layouts), task.extents, opened.memory) as files:
-            first = Mover(self.terms, opened.source, files, Counted(advance))
-            again = Mover(self.terms, opened.source, files, SILENT)
-            for extent in task.extents:
-                literals = literals_in(self.terms.layouts, extent, self.terms.small)
-                files[extent.target].write_between(literals)
-            for dense in task.dense:
-                first.move_dense(dense)
-            for rows, values, counts in task.reads:
-                mover = first if counts else again
-                if isinstance(rows, Stretch):
-                    mover.move_stretch(rows, values=values)
-                else:
-                    mover.move_small(rows)
-        return MoveDone(first.sketch, files.sent)
+    with targets.opened(_targets_of(task, terms.layouts), task.extents, opened.memory) as files:
+        first = Mover(terms, opened.source, files, Counted(advance))
+        again = Mover(terms, opened.source, files, SILENT)
+        for extent in task.extents:
+            files[extent.target].write_between(literals_in(terms.layouts, extent, terms.small))
+        for dense in task.dense:
+            first.move_dense(dense)
+        for rows, values, counts in task.reads:
+            mover = first if counts else again
+            if isinstance(rows, Stretch):
+                mover.move_stretch(rows, values=values)
+            else:
+                mover.move_small(rows)
+    return MoveDone(first.sketch, files.sent)
 
 
 def _targets_of(task: MoveTask[Stretch], layouts: VersionLayout) -> set[int]:
@@ -138,7 +127,8 @@ class Move:
             executor.share(targets.place)
             self._write_between(files)
         sketch = ContentSketch()
-        work = MoveWork(self.terms, self._source.value(), targets, memory_bytes)
+        opens = HeldValue(self._source.value(), partial(Sending[Source], memory_bytes=memory_bytes))
+        work = FunctionWork(opens, partial(move_task, terms=self.terms, targets=targets))
         with self._job.run(work, Sending(self._source, 0), tasks) as results:
             for done in results:
                 sketch.add(done.sketch)

@@ -66,12 +66,10 @@ class Moments:
     reach: float = 0.0
     bins: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(_BINS, np.int64))
 
+    @np.errstate(all="ignore")  # signalling NaNs, and sums that exceed float64
     def add(self, values: npt.NDArray[np.generic]) -> None:
         """Add a batch of any shape."""
-        with np.errstate(all="ignore"):  # signalling NaNs, and sums that exceed float64
-            self._add(values.reshape(-1).astype(np.float64))
-
-    def _add(self, flat: npt.NDArray[np.float64]) -> None:
+        flat = values.reshape(-1).astype(np.float64)
         good = flat[np.isfinite(flat)]
         self.elements += len(flat)
         self.nan += int(np.count_nonzero(np.isnan(flat)))
@@ -101,24 +99,12 @@ class Moments:
 
     def result(self, name: str, kind: str) -> TensorStats:
         """Return the statistics, with the histogram cut to the bins that have values."""
-        histogram, edges = self._shown()
-        some = self.finite > 0
-        l2 = self.squares + self.finite * self.mean * self.mean
-        return TensorStats(
-            name=name,
-            kind=kind,
-            elements=self.elements,
-            minimum=self.minimum if some else None,
-            maximum=self.maximum if some else None,
-            mean=self.mean if some else None,
-            std=math.sqrt(self.squares / self.finite) if some else None,
-            l2=math.sqrt(l2) if some else None,
-            zeros=self.zeros,
-            nan=self.nan,
-            inf=self.elements - self.finite - self.nan,
-            histogram=histogram,
-            edges=edges,
-        )
+        counts = self.zeros, self.nan, self.elements - self.finite - self.nan, *self._shown()
+        if not self.finite:
+            return TensorStats(name, kind, self.elements, None, None, None, None, None, *counts)
+        std = math.sqrt(self.squares / self.finite)
+        l2 = math.sqrt(self.squares + self.finite * self.mean * self.mean)
+        return TensorStats(name, kind, self.elements, self.minimum, self.maximum, self.mean, std, l2, *counts)
 
     def _shown(self) -> tuple[tuple[int, ...], tuple[float, ...]]:
         used = np.flatnonzero(self.bins)

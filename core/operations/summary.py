@@ -80,21 +80,15 @@ class CheckpointSummary:
     """What a version of another system than ElasticDL lacks, in words."""
 
     def __repr__(self) -> str:
-        return describe(
-            "CheckpointSummary",
-            escaped(self.ref),
-            counted(len(self.shards), "shard"),
-            counted(len(self.variables), "variable"),
-            counted(len(self.tables), "table"),
-            size(self.size_bytes),
-            self.generation,
-        )
+        shards, *facts = self._facts()
+        content = counted(len(self.variables), "variable"), counted(len(self.tables), "table")
+        return describe("CheckpointSummary", escaped(self.ref), shards, *content, *facts)
+
+    def _facts(self) -> tuple[str, ...]:
+        return counted(len(self.shards), "shard"), size(self.size_bytes), self.generation
 
     def _repr_html_(self) -> str:
-        facts = (
-            *(counted(len(self.shards), "shard"), counted(self.parameters, "parameter")),
-            *(size(self.size_bytes), self.generation),
-        )
+        shards, *facts = self._facts()
         tables = (
             table(
                 ("table", "rows", "dim", "dtype", "initializer", "size"),
@@ -109,7 +103,7 @@ class CheckpointSummary:
                 "variable",
             ),
         )
-        return card("CheckpointSummary", self.ref, facts, tables)
+        return card("CheckpointSummary", self.ref, (shards, counted(self.parameters, "parameter"), *facts), tables)
 
 
 def summarize(version: Version, shards: Sequence[ShardIndex]) -> CheckpointSummary:

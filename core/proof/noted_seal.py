@@ -55,7 +55,9 @@ def seal_from_notes(store: Store, version: Version, *, own: tuple[NoteName, Shar
         sketch = ContentSketch()
         for ps_id, note in sorted(notes.items()):
             _add(sketch, note, version, ps_id)
-        _check_all_known(checkpoint, sketch)
+        tables = {table.name for shard in checkpoint.shards for table in shard.tables if table.rows}
+        if set(checkpoint.variable_names) != sketch.variable_names() or tables != set(sketch.tables):
+            raise CorruptError("the notes on its shards do not fit their content", path=version.path)
         _check_agreement(checkpoint)
         fingerprint = fingerprint_of(checkpoint, sketch).text
         checkpoint.check_unchanged()
@@ -106,10 +108,3 @@ def _check_agreement(checkpoint: Checkpoint) -> None:
                 path=shard.file.path if shard else checkpoint.version.path,
                 hint=f"try: {command('verify', checkpoint.version.ref)}",
             )
-
-
-def _check_all_known(checkpoint: Checkpoint, sketch: ContentSketch) -> None:
-    """Raise CorruptError unless the notes have sums of every variable and of every table with rows, and no others."""
-    tables = {table.name for shard in checkpoint.shards for table in shard.tables if table.rows}
-    if set(checkpoint.variable_names) != sketch.variable_names() or tables != set(sketch.tables):
-        raise CorruptError("the notes on its shards do not fit their content", path=checkpoint.version.path)

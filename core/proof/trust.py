@@ -47,18 +47,15 @@ class Trust:
             self.why = error.message
             self.reporter.warn(f"{self.version.ref}: going on because of the option: {error.message}")
 
+    def doubt(self, fault: str, code: str, *, path: str = "", offset: int | None = None) -> None:
+        """Overrule a fault of the version, or of the file at a path; CorruptError without `force`."""
+        path = path or self.version.path
+        self.overrule(CorruptError(fault, code=code, path=path, offset=offset, hint=hint(self.version)))
+
     def confirm(self, fingerprint: str) -> None:
         """Compare the fingerprint of the values that were read with the seal; CorruptError when it is another one."""
-        if self.seal is None or self.seal.fingerprint == fingerprint:
-            return
-        self.overrule(
-            CorruptError(
-                "the values do not have the fingerprint in the version's seal",
-                code="fingerprint-mismatch",
-                path=self.version.path,
-                hint=hint(self.version),
-            )
-        )
+        if self.seal is not None and self.seal.fingerprint != fingerprint:
+            self.doubt("the values do not have the fingerprint in the version's seal", "fingerprint-mismatch")
 
     def sign(self, seal: Seal, command: str) -> Seal:
         """Return a new seal of the version's content, with the decisions that led to it."""
@@ -94,9 +91,8 @@ def check_trust(version: Version, *, force: bool = False, reporter: Reporter = W
     if seal is None:
         if has_newer_note(store, version.version):
             raise UnsupportedError("a newer edl-ckpt wrote the notes on its shards; upgrade", path=version.path)
-        mixed = mixture(store, version)
-        if mixed:
-            trust.overrule(CorruptError(mixed, code="mixed-runs", path=version.path, hint=hint(version)))
+        if mixed := mixture(store, version):
+            trust.doubt(mixed, "mixed-runs")
         return trust
     trust.history = seal.history
     change = describe_change(seal, version)
@@ -104,14 +100,7 @@ def check_trust(version: Version, *, force: bool = False, reporter: Reporter = W
         trust.seal = seal
         return trust
     check_not_replaced(version)  # or it is the seal of the next shards
-    trust.overrule(
-        CorruptError(
-            f"does not match its seal: {change}",
-            code="checksum-mismatch",
-            path=version.path,
-            hint=hint(version),
-        )
-    )
+    trust.doubt(f"does not match its seal: {change}", "checksum-mismatch")
     return trust
 
 

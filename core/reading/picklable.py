@@ -10,9 +10,10 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from edl_ckpt.core.base.errors import LockedError
+from edl_ckpt.core.base.job import Opens
 from edl_ckpt.core.model.tables import ShardIndex
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.reading.reader import Checkpoint
@@ -92,13 +93,13 @@ class CheckpointHolder:
 
 @dataclass(frozen=True, slots=True)
 class HeldValue(Generic[Held]):
-    """An opened checkpoint as a value, and what holds it in the process that opens it."""
+    """A checkpoint or another source as a value, and what holds it in the process that opens it."""
 
-    source: CheckpointValue
-    hold: Callable[[Checkpoint], Held]
+    source: Opens[Any]
+    hold: Callable[[Any], Held]
 
     def open(self) -> Held:
-        """Open the checkpoint in another process."""
+        """Open the source in another process."""
         return self.hold(self.source.open())
 
 

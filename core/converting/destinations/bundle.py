@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 
 from edl_ckpt.core.base.errors import UnsupportedError
+from edl_ckpt.core.base.numbers import varint_at
 from edl_ckpt.core.converting.changes import Outgoing, OutTable
 from edl_ckpt.core.converting.destinations.interface import ArrayDestination, check_ids, rule_owners
 from edl_ckpt.core.converting.rows import CountedRows, RowPlaces, Spread
@@ -24,7 +25,6 @@ from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import Encoding
-from edl_ckpt.core.sources.bundle.table import varint_at
 from edl_ckpt.core.sources.bundle.tables import part_of
 from edl_ckpt.core.sources.bundle.writing import lay_out
 from edl_ckpt.core.sources.steps.file_layout import Array, FileLayout, Slab

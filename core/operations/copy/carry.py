@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import xxhash
@@ -20,13 +19,11 @@ from edl_ckpt.core.commit.writers import Extent, Sending, SharedUploads, TargetP
 from edl_ckpt.core.model.seals import Chunk
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.proof.sealing import CHUNK_BYTES, TASK_CHUNKS, batches, checksum, rereads_correctly
-from edl_ckpt.core.reading.picklable import CheckpointValue
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.paths import FILES_DIR
 from edl_ckpt.core.storage import Store, open_store
 from edl_ckpt.core.storage.interface import RangeReader, Sink, lists_marks
-from edl_ckpt.core.storage.parts import PART_MEMORY_BYTES
 
 _memory = ThreadMemory()
 
@@ -153,24 +150,14 @@ def tasks_of(targets: SharedTargets | None, shard: int, chunks: Sequence[Chunk],
             at, first, edges = chunk.end, last, [chunk.end]
 
 
-@dataclass(frozen=True, slots=True)
-class CarryWork:
-    """The pass over a version as a work for other processes; a task writes to one shard, and answers with checksums."""
-
-    source: CheckpointValue
-    targets: SharedTargets
-    batch_bytes: int
-
-    def open(self) -> Sending[Checkpoint]:
-        """Open the source in another process."""
-        return Sending(self.source.open(), PART_MEMORY_BYTES)
-
-    def do(self, opened: Sending[Checkpoint], task: Carried, advance: Advance) -> CarriedSums:
-        """Copy the chunks of a task."""
-        sums = []
-        reader = opened.source.files[opened.source.version.files[task.shard].path]
-        with self.targets.only(task.shard).opened([task.shard], task.extents, opened.memory) as files:
-            for some in batches(task.chunks, self.batch_bytes):
-                sums += carry(reader, some, files[task.shard])
-                advance(some[-1].end - some[0].start)
-        return CarriedSums(sums, files.sent)
+def carry_task(
+    opened: Sending[Checkpoint], task: Carried, advance: Advance, *, targets: SharedTargets, batch_bytes: int
+) -> CarriedSums:
+    """Copy the chunks of a task in another process; it writes to one shard, and answers with checksums."""
+    sums = []
+    reader = opened.source.files[opened.source.version.files[task.shard].path]
+    with targets.only(task.shard).opened([task.shard], task.extents, opened.memory) as files:
+        for some in batches(task.chunks, batch_bytes):
+            sums += carry(reader, some, files[task.shard])
+            advance(some[-1].end - some[0].start)
+    return CarriedSums(sums, files.sent)

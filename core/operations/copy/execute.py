@@ -11,14 +11,15 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Unpack
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, LockedError, RefusedError
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.job import FunctionWork, Job
 from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.base.words import command, counted, describe, size
 from edl_ckpt.core.catalog.target import check_beside
@@ -30,14 +31,14 @@ from edl_ckpt.core.commit.writers import Sending, StagedTargets
 from edl_ckpt.core.model.seals import Chunk, Seal, SealedShard, now_text
 from edl_ckpt.core.model.tables import ShardIndex
 from edl_ckpt.core.model.versions import State, Version
-from edl_ckpt.core.operations.copy.carry import Carried, CarryWork, carry, carry_other_files, tasks_of
+from edl_ckpt.core.operations.copy.carry import Carried, carry, carry_other_files, carry_task, tasks_of
 from edl_ckpt.core.operations.copy.plan import CopyEntry, CopyPlan, layouts_of_copy
 from edl_ckpt.core.proof.duplicates import check_unique_ids, near_job
 from edl_ckpt.core.proof.fingerprint import fingerprint_of, value_bytes
 from edl_ckpt.core.proof.sealing import CHUNK_BYTES, cut, make_seal, tensors_of
-from edl_ckpt.core.proof.trust import check_trust, hint
+from edl_ckpt.core.proof.trust import check_trust
 from edl_ckpt.core.proof.values import fingerprint, read_back
-from edl_ckpt.core.reading.picklable import CheckpointValue
+from edl_ckpt.core.reading.picklable import CheckpointValue, HeldValue
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.sources.elasticdl.target import check_texts, check_version, restore_warnings
 from edl_ckpt.core.state.annotate import Describe, MetadataCopies
@@ -47,6 +48,7 @@ from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.state.seal import read_seal, seal_bytes
 from edl_ckpt.core.storage import Store
 from edl_ckpt.core.storage.interface import RangeReader, Sinks
+from edl_ckpt.core.storage.parts import PART_MEMORY_BYTES
 
 _FAR_BATCH_BYTES: Final = 8 << 20
 """What a request of a copy brings: a connection moves it in four times the time that a request waits."""
@@ -309,7 +311,8 @@ class _Copy:
             executor.share(targets.only(min(shard.index for shard in missing if shard.chunks)).place)
         task_bytes = max(executor.task_bytes(sum(shard.reader.size_bytes for shard in missing)), CHUNK_BYTES)
         tasks = _tasks(targets, missing, task_bytes)
-        work = CarryWork(CheckpointValue.of(source), targets, self.batch_bytes)
+        opens = HeldValue(CheckpointValue.of(source), partial(Sending[Checkpoint], memory_bytes=PART_MEMORY_BYTES))
+        work = FunctionWork(opens, partial(carry_task, targets=targets, batch_bytes=self.batch_bytes))
         with self.job.run(work, Sending(source, 0), tasks) as results:
             for task, done in zip(tasks, results, strict=True):
                 output.take(done.parts)
@@ -321,15 +324,8 @@ class _Copy:
         for number, total in enumerate(sums, task.first):
             chunk = shard.chunks[number]
             if self.seal is not None and total != chunk.sum:
-                self.trust.overrule(
-                    CorruptError(
-                        f"chunk {chunk.number} of {tensors_of(chunk, shard.content)} does not match its seal",
-                        code="checksum-mismatch",
-                        path=shard.reader.path,
-                        offset=chunk.start,
-                        hint=hint(self.version),
-                    )
-                )
+                fault = f"chunk {chunk.number} of {tensors_of(chunk, shard.content)} does not match its seal"
+                self.trust.doubt(fault, "checksum-mismatch", path=shard.reader.path, offset=chunk.start)
             shard.sums[number] = total
         with shard.lock:
             shard.open_tasks -= 1
@@ -348,7 +344,7 @@ class _Copy:
         elif self.seal is not None and not self.trust.why:
             text = self.seal.fingerprint
         elif source.is_far:
-            with self._open_written(written) as target:
+            with _reading_back(written) as target:
                 text = self._fingerprint(target)
         else:
             text = self._fingerprint(source)  # they are equal, and this one is nearer
@@ -360,21 +356,11 @@ class _Copy:
         self.reporter.start("proving", value_bytes(checkpoint))
         return fingerprint(checkpoint, Job.here(self.job.workers, reporter=self.reporter)).text
 
-    @staticmethod
-    def _open_written(written: Written) -> Checkpoint:
-        try:
-            return open_checkpoint(written.version, staged=written.staged)
-        except CorruptError as error:
-            raise _differs(error.path, error.offset, f" ({error.message})") from error
-
     def _read_back(self, sealed: Sequence[SealedShard], written: Written) -> str:
         """Read what was written, each byte once; return its fingerprint. EdlCkptError unless it is what was read."""
-        with self._open_written(written) as target:
-            try:
-                self.reporter.start("proving", value_bytes(target))
-                sketch, sums = read_back(target, [shard.chunks for shard in sealed], near_job(target, self.job))
-            except CorruptError as error:
-                raise _differs(error.path, error.offset, f" ({error.message})") from error
+        with _reading_back(written) as target:
+            self.reporter.start("proving", value_bytes(target))
+            sketch, sums = read_back(target, [shard.chunks for shard in sealed], near_job(target, self.job))
             for shard, file, now in zip(sealed, target.version.files, sums, strict=True):
                 wrong = next((chunk for chunk, one in zip(shard.chunks, now, strict=True) if chunk != one), None)
                 if wrong is not None:
@@ -390,6 +376,16 @@ def _tasks(targets: SharedTargets | None, shards: Sequence[_Shard], task_bytes: 
         shard.open_tasks = len(of_shard)
         tasks += of_shard
     return tasks
+
+
+@contextmanager
+def _reading_back(written: Written) -> Iterator[Checkpoint]:
+    """Open what was written; EdlCkptError where the block finds that it cannot be what was read."""
+    try:
+        with open_checkpoint(written.version, staged=written.staged) as target:
+            yield target
+    except CorruptError as error:
+        raise _differs(error.path, error.offset, f" ({error.message})") from error
 
 
 def _differs(path: str | None, offset: int | None, detail: str = "") -> EdlCkptError:

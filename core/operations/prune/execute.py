@@ -168,7 +168,7 @@ def _execute(
     """Execute a plan; the caller holds the locks of all its locations. `known` is what is known of their metadata."""
     present = _look_again(plan, now, known)
     going = {e.path for e in plan.deletions}
-    look = _Recheck(plan, now, known)
+    look = _recheck(plan, now, known)
     reporter.start("deleting", plan.deleted_bytes)
     deleted: list[Version] = []
     failed: list[tuple[str, EdlCkptError]] = []
@@ -206,25 +206,23 @@ def _execute(
     )
 
 
-class _Recheck:
-    """Looks again at everything that a plan relies on before a deletion, when the last look was some time ago.
+def _recheck(plan: PrunePlan, now: float, known: Mapping[Location, Known]) -> Callable[[Version], None]:
+    """Return what looks again at all that a plan relies on before a deletion, when the last look was some time ago.
 
     A process may be stopped between a look and the deletion. The kernel's boot clock goes on meanwhile.
     """
+    began = looked = time.clock_gettime(time.CLOCK_BOOTTIME)
 
-    def __init__(self, plan: PrunePlan, now: float, known: Mapping[Location, Known]) -> None:
-        self._plan = plan
-        self._known = known
-        self._now = now
-        self._began = self._looked = time.clock_gettime(time.CLOCK_BOOTTIME)
-
-    def __call__(self, version: Version) -> None:
+    def look(version: Version) -> None:
         """Raise RefusedError when the plan is stale by now."""
+        nonlocal looked
         moment = time.clock_gettime(time.CLOCK_BOOTTIME)
-        if moment - self._looked > LOOK_AGAIN_SECONDS:
+        if moment - looked > LOOK_AGAIN_SECONDS:
             prove_lock(version.location)
-            _look_again(self._plan, self._now + moment - self._began, self._known)
-            self._looked = moment
+            _look_again(plan, now + moment - began, known)
+            looked = moment
+
+    return look
 
 
 def _look_again(plan: PrunePlan, now: float, known: Mapping[Location, Known]) -> dict[Location, tuple[Version, ...]]:

@@ -131,26 +131,26 @@ class PrunePlan:
             )
 
     def __repr__(self) -> str:
-        return describe(
-            "PrunePlan",
-            escaped(abridged((location.url for location in self.locations), 2)),
-            f"delete {len(self.deletions)} of {counted(len(self.entries), 'version')}",
-            size(self.deleted_bytes),
-            counted(len(self.warnings), "warning") if self.warnings else "",
-        )
+        title, *facts = self._facts()
+        warnings = counted(len(self.warnings), "warning") if self.warnings else ""
+        return describe("PrunePlan", escaped(title), *facts, warnings)
+
+    def _facts(self) -> tuple[str, str, str]:
+        deleted = f"delete {len(self.deletions)} of {counted(len(self.entries), 'version')}"
+        return abridged((location.url for location in self.locations), 2), deleted, size(self.deleted_bytes)
 
     def _repr_html_(self) -> str:
         going_first = sorted(self.entries, key=lambda entry: entry.action is Action.KEEP)
         one = len(self.locations) == 1
         names = ((str(e.version) if one else e.ref, e) for e in going_first)
         rows = ((name, e.action.value, Bytes(e.size_bytes), e.state, "; ".join(e.reasons)) for name, e in names)
-        facts = (f"delete {len(self.deletions)} of {counted(len(self.entries), 'version')}", size(self.deleted_bytes))
+        title, *facts = self._facts()
         warnings = ((warning,) for warning in self.warnings)
         tables = (
             table(("version", "action", "size", "state", "why"), rows, len(self.entries), "version"),
             table(("warning",), warnings, len(self.warnings), "warning"),
         )
-        return card("PrunePlan", abridged((location.url for location in self.locations), 2), facts, tables)
+        return card("PrunePlan", title, facts, tables)
 
 
 def plan_prune(
@@ -351,14 +351,12 @@ def _reason_to_delete(version: Version, guards: Guards) -> str:
 
 
 def _not_asked_for(version: Version, policy: Policy, guards: Guards, why: Why) -> list[str]:
-    """Return why a version stays although no rule keeps it: nothing asked for its deletion."""
-    if version.state is State.INCOMPLETE:
-        return _way_to_delete(version, guards, why)
-    return ["no rule was given"] if policy.is_empty and version.state is State.COMPLETE else []
+    """Return why a version stays although no rule keeps it: nothing asked for its deletion.
 
-
-def _way_to_delete(version: Version, guards: Guards, why: Why) -> list[str]:
-    """Return how an incomplete version is deleted that no process is writing; `why` has the guards in the way."""
+    An incomplete one that no process is writing says how it is deleted; `why` has the guards in the way.
+    """
+    if version.state is not State.INCOMPLETE:
+        return ["no rule was given"] if policy.is_empty and version.state is State.COMPLETE else []
     tags = [option for option in why.values() if option[:1] == ("--drop-tag",)]
     if not why:
         return [] if guards.incomplete else ["incomplete and old: --incomplete deletes it"]

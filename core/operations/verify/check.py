@@ -303,10 +303,9 @@ def _verify(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tup
         shards_read = len(checkpoint.shards)
     if any(finding.severity == "error" for finding in report.findings):  # names, shards and seal may be of two moments
         check_not_replaced(version)
-    order = {"error": 0, "warning": 1}
     findings = sorted(
         report.findings,
-        key=lambda f: (order[f.severity], f.shard is None, f.shard or 0, f.offset or 0, f.code, f.subject),
+        key=lambda f: (f.severity, f.shard is None, f.shard or 0, f.offset or 0, f.code, f.subject),
     )
     result = VerifyResult(
         version.ref,

@@ -113,20 +113,16 @@ class VerifyResult:
         return all(finding.severity != "error" for finding in self.findings)
 
     def __repr__(self) -> str:
-        return describe(
-            "VerifyResult",
-            escaped(self.ref),
-            "ok" if self.ok else "not ok",
-            counted(len(self.findings), "finding"),
-            f"level {self.level}",
-            "sealed" if self.sealed else "",
-        )
+        verdict, *facts = self._facts()
+        return describe("VerifyResult", escaped(self.ref), verdict, counted(len(self.findings), "finding"), *facts)
+
+    def _facts(self) -> tuple[str, ...]:
+        return "ok" if self.ok else "not ok", f"level {self.level}", "sealed" if self.sealed else ""
 
     def _repr_html_(self) -> str:
         rows = ((f.code, f.severity, f.place, f.message, f.hint) for f in self.findings)
-        facts = ("ok" if self.ok else "not ok", f"level {self.level}", "sealed" if self.sealed else "")
         columns = ("finding", "severity", "place", "message", "what to do")
-        return card("VerifyResult", self.ref, facts, [table(columns, rows, len(self.findings), "finding")])
+        return card("VerifyResult", self.ref, self._facts(), [table(columns, rows, len(self.findings), "finding")])
 
 
 WARNINGS: Final = frozenset(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, groupby
 from queue import Empty, SimpleQueue
 from typing import Final
 
@@ -103,27 +103,23 @@ class ContentCheck:
     def _check_all(self, job: Job) -> None:
         """Check all ids; the values of each part of a table that has passed may be read meanwhile."""
         checkpoint = self.checkpoint
-        units: dict[tuple[int, int], tuple[Ids, list[IdsAt]]] = {}
+        seen = set[tuple[int, int]]()
         places = list(ids_at(checkpoint, self._task_bytes, values=self._with_values))
         work = ids_work(checkpoint, keep=job.executor.result_bytes > RESULT_BYTES)
-        some = in_tasks(places, self._task_bytes)
-        current: tuple[int, int] | None = None
-        with job.run(work, checkpoint, some) as results:
-            for place, found in zip(places, chain.from_iterable(results), strict=True):
-                key = (place.shard, place.table)
-                if current not in {None, key}:
-                    self._sound &= self._finish_unit(*units[current])
-                    if stop_requested():
-                        raise LockedError("stopped")
-                current = key
-                unit, own = units.setdefault(key, (Ids(), []))
-                own.append(place._replace(first_row=unit.order.rows, rows=found.order.rows))
-                unit.add(found)
-        if current is not None:
-            self._sound &= self._finish_unit(*units[current])
+        with job.run(work, checkpoint, in_tasks(places, self._task_bytes)) as results:
+            read = zip(places, chain.from_iterable(results), strict=True)
+            for key, pieces in groupby(read, key=lambda pair: (pair[0].shard, pair[0].table)):
+                if seen and stop_requested():
+                    raise LockedError("stopped")
+                unit, numbered = Ids(), list[IdsAt]()
+                for place, ids in pieces:
+                    numbered.append(place._replace(first_row=unit.order.rows, rows=ids.order.rows))
+                    unit.add(ids)
+                self._sound &= self._finish_unit(unit, numbered)
+                seen.add(key)
         for number, shard in enumerate(checkpoint.shards):
             for at, entry in enumerate(shard.tables):
-                if (number, at) not in units:  # rows without ids, or neither
+                if (number, at) not in seen:  # rows without ids, or neither
                     self._sound &= self._has_all_ids(shard, entry, 0)
         self._report_across()
         if self._unsure and self._is_concurrent:

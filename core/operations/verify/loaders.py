@@ -121,19 +121,16 @@ class _TorchRec(Loader):
 class _Raw(Loader):
     """Loaders that choose files by their names."""
 
-    def _read(self, path: str) -> Iterator[bulk.I64]:
-        reader = self.checkpoint.files[self.checkpoint.version.path_of(path)]
-        for start in range(0, reader.size_bytes - reader.size_bytes % 8, _BLOCK_BYTES):
-            data = reader.read(start, min(_BLOCK_BYTES, reader.size_bytes - reader.size_bytes % 8 - start))
-            yield np.frombuffer(data, "<i8").astype(np.int64)
-
     def _of_file(self, table: str, path: str, ranks: Ranks) -> Iterator[Load]:
         saved = {
             self.checkpoint.version.name_of(shard.path(run))
             for shard, entry in self.checkpoint.entries(table)
             for run in entry.ids
         }
-        for ids in self._read(path):
+        reader = self.checkpoint.files[self.checkpoint.version.path_of(path)]
+        size = reader.size_bytes - reader.size_bytes % 8
+        for start in range(0, size, _BLOCK_BYTES):
+            ids = np.frombuffer(reader.read(start, min(_BLOCK_BYTES, size - start)), "<i8").astype(np.int64)
             yield Load(ids, ranks(ids), path in saved)
 
     def _unread(self, table: str, paths: Sequence[str]) -> Iterator[Load]:

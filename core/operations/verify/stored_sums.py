@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.parallel import run_parallel
 from edl_ckpt.core.kernel.checksums import CRCS
-from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.seals import Seal
-from edl_ckpt.core.model.tables import Extent, ShardIndex, StoredSum
+from edl_ckpt.core.model.tables import DenseEntry, Extent, ShardIndex, StoredSum, TableEntry
 from edl_ckpt.core.operations.verify.findings import Report, ValueSample
 from edl_ckpt.core.proof.sealing import Mismatch, comparable, rereads_correctly, tensors_of
 from edl_ckpt.core.proof.values import odd_values
@@ -120,25 +119,23 @@ def report_chunks(checkpoint: Checkpoint, wrong: Sequence[Mismatch], report: Rep
         report.add("checksum-mismatch", message, shard=files[name], subject=chunk.name, offset=chunk.start)
 
 
-_Tensor: TypeAlias = tuple[str, DType | None, Extent]
-
-
 def _values(checkpoint: Checkpoint) -> Iterator[_Comparison]:
     for shard in checkpoint.shards:
-        tensors: list[_Tensor] = [(entry.name, entry.dtype, entry.values) for entry in shard.variables]
-        tensors += [(entry.name, entry.dtype, entry.values) for entry in shard.tables]
-        for name, dtype, extent in tensors:
+        entries: tuple[DenseEntry | TableEntry, ...] = (*shard.variables, *shard.tables)
+        for entry in entries:
+            extent = entry.values
             for start in range(extent.start, extent.end, _STEP_BYTES):
                 piece = Extent(start, min(start + _STEP_BYTES, extent.end), file=extent.file)
-                yield _Comparison(piece.size_bytes, partial(_look, checkpoint, shard, (name, dtype, piece)))
+                yield _Comparison(piece.size_bytes, partial(_look, checkpoint, shard, entry, piece))
 
 
-def _look(checkpoint: Checkpoint, shard: ShardIndex, tensor: _Tensor, report: Report) -> None:
-    name, dtype, piece = tensor
-    if dtype is None:
-        return
+def _look(
+    checkpoint: Checkpoint, shard: ShardIndex, entry: DenseEntry | TableEntry, piece: Extent, report: Report
+) -> None:
     data = np.frombuffer(checkpoint.reader(shard, piece).read(piece.start, piece.size_bytes), np.uint8)
-    for code, kind, count in zip(("nan", "inf", "huge-value"), _ODD, odd_values(data, dtype).tolist(), strict=True):
+    for code, kind, count in zip(
+        ("nan", "inf", "huge-value"), _ODD, odd_values(data, entry.dtype).tolist(), strict=True
+    ):
         if count:
             message = f"{count} of the values in a sampled part are {kind}"
-            report.add(code, message, shard=shard.file, subject=name, offset=piece.start)
+            report.add(code, message, shard=shard.file, subject=entry.name, offset=piece.start)

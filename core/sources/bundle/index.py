@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnsupportedError
-from edl_ckpt.core.base.numbers import varint
-from edl_ckpt.core.sources.bundle.table import MalformedError, entries, table, varint_at
+from edl_ckpt.core.base.numbers import MalformedError, varint, varint_at
+from edl_ckpt.core.sources.bundle.table import entries, table
 
 _VERSION: Final = 1
 """The newest version of the format: a header names the oldest one that may read it."""

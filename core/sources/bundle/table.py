@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
-from edl_ckpt.core.base.numbers import varint
+from edl_ckpt.core.base.numbers import MalformedError, varint, varint_at
 from edl_ckpt.core.kernel.checksums import crc32c, masked, unmasked
 
 FOOTER_BYTES: Final = 48
@@ -26,31 +26,9 @@ _BLOCK_BYTES: Final = 256 << 10
 """TensorFlow ends a block once it has so many bytes."""
 
 
-class MalformedError(ValueError):
-    """Bytes that cannot be what they should be; who knows the file makes a CorruptError of it."""
-
-
 def _require(fact: bool, message: str) -> None:  # noqa: FBT001 - a statement, as of `assert`
     if not fact:
         raise MalformedError(message)
-
-
-def varint_at(data: bytes, position: int, end: int) -> tuple[int, int]:
-    r"""Return the varint of at most 64 bits at a position, and where it ends; MalformedError for anything else.
-
-    >>> varint_at(b"\xac\x02", 0, 2)
-    (300, 2)
-    """
-    value = shift = 0
-    for offset in range(position, min(end, position + 10)):
-        byte = data[offset]
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if value >> 64:
-                break
-            return value, offset + 1
-        shift += 7
-    raise MalformedError("a varint is cut short or too long")
 
 
 def entries(data: bytes) -> Iterator[tuple[bytes, bytes, int]]:

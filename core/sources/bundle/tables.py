@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from edl_ckpt.core.model.dtypes import TF_DTYPES, DType
 from edl_ckpt.core.model.layouts import Placement
-from edl_ckpt.core.model.tables import Box, Encoding, Extent, GatheredRows, IdRun, TableEntry, TableInfo
+from edl_ckpt.core.model.tables import Box, Encoding, Extent, GatheredRows, TableEntry, TableInfo
 from edl_ckpt.core.sources.bundle.data_files import DataFile, DataFiles
 from edl_ckpt.core.sources.bundle.index import Index, StoredTensor
 
@@ -160,15 +160,14 @@ def _add_parts(table: KeyedTable, parts: Sequence[KeyedPart], file: DataFile, fi
     info = TableInfo(table.name, dim, "", dtype=dtype.tf_enum, companion_of=table.companion_of, slot=table.slot)
     file.shard.infos.append(info)
     parts = [part for part in parts if part.rows]
-    if parts:
-        ids = tuple(_ids(part, file, files) for part in parts)
-        values = _values(parts, file, dim * dtype.itemsize)
-        rows = sum(part.rows for part in parts)
-        entry = TableEntry(table.name, dtype, dim, rows, values, ids, start, placement=placement)
-    else:
-        empty = Extent(start, start, file=file.number)
-        entry = TableEntry(table.name, None, 0, 0, empty, (), start, dtype, dim, placement)
-    file.shard.tables.append(entry)
+    ids = tuple(
+        file.shard.id_run(files[keys.shard].file, keys.start, keys.end, _ENCODINGS[keys.dtype], keys.shape[0])
+        for keys in (part.keys for part in parts)
+    )
+    values = _values(parts, file, dim * dtype.itemsize) if parts else Extent(start, start, file=file.number)
+    rows = sum(part.rows for part in parts)
+    entry = TableEntry(table.name, dtype, dim, rows, values, ids, start, placement=placement)
+    file.shard.tables.append(entry.described())
 
 
 def _values(parts: Sequence[KeyedPart], file: DataFile, row_bytes: int) -> Extent:
@@ -181,14 +180,3 @@ def _values(parts: Sequence[KeyedPart], file: DataFile, row_bytes: int) -> Exten
     ]
     number = file.shard.gather(GatheredRows(firsts[-1], row_bytes, tuple(boxes)))
     return Extent(0, firsts[-1] * row_bytes, file=number)
-
-
-def _ids(part: KeyedPart, file: DataFile, files: DataFiles) -> IdRun:
-    """Return the ids of a part; those in the file of another shard are borrowed by a box."""
-    keys, encoding = part.keys, _ENCODINGS[part.keys.dtype]
-    if keys.shard == part.values.shard:
-        return IdRun(keys.start, keys.end, encoding, file=file.number)
-    borrowed = file.shard.number(files[keys.shard].file)
-    box = Box(Extent(keys.start, keys.end, file=borrowed), encoding.itemsize, part.rows)
-    number = file.shard.gather(GatheredRows(part.rows, encoding.itemsize, (box,)))
-    return IdRun(0, keys.end - keys.start, encoding, file=number)

@@ -8,12 +8,13 @@ table `T_counter`. `T_opt_args.json` names the rule of the router that chose the
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.base.json_objects import parse_object
 from edl_ckpt.core.model.layouts import Placement
+from edl_ckpt.core.sources.steps import raw_tables
 from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
 from edl_ckpt.core.sources.steps.raw_tables import IDS, VALUES, RawColumn, RawName, RawTable, add_tables, claim_tables
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:  # a listing needs no index
 
 system: Final = "dynamicemb"
 marks: Final = (".rank_",)
-_NUMBER: Final = "(0|[1-9][0-9]{0,8})"
+heads, digest = raw_tables.no_heads, raw_tables.no_digest
+_NUMBER: Final = raw_tables.NUMBER
 _COLUMNS: Final = {
     "emb_keys": IDS,
     "emb_values": VALUES,
@@ -39,17 +41,6 @@ _DTYPES: Final = {"float32", "int64", "uint64"}
 """Since 2026-09 (NVIDIA/recsys-examples#482) a table may be saved in another dtype, which its arguments name."""
 _RULES: Final = {"roundrobin": Placement.UNSIGNED_MOD, "hash_roundrobin": Placement.FMIX64_MOD}
 """By the router's names; where it has ranges of keys (`continuous`), a key alone does not say its rank."""
-
-
-def heads(files: Files) -> Sequence[str]:
-    """Return (): names and sizes say everything that a listing needs."""
-    del files
-    return ()
-
-
-def digest(data: bytes) -> Digest:
-    """Return None: there are no heads."""
-    del data
 
 
 def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | None:

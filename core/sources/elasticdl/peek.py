@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
+from edl_ckpt.core.base.numbers import MalformedError, varint_at
 from edl_ckpt.core.sources.elasticdl import names
 
 _MOST_ENTRIES: Final = 200_000
@@ -128,36 +129,22 @@ _VARINT_TAG: Final = 2 << 3
 
 def _fields(shard: int, budget: Budget) -> Iterator[tuple[int, str, int]]:
     """Yield (number, name, tag that follows the name) of each field of a shard that begins with a name."""
-    at, size = 0, os.fstat(shard).st_size
-    for _ in range(_MOST_FIELDS):
-        if at >= size or budget.spent:
-            return
-        window = os.pread(shard, _PEEK_BYTES, at)
-        tag, start = _varint(window, 0)
-        length, start = _varint(window, start)
-        if start < 0:
-            return
-        if tag & 7 != _BYTES:
-            if tag != 1 << 3:  # the version; nothing else of a shard is a number
+    offset, size = 0, os.fstat(shard).st_size
+    with suppress(MalformedError):
+        for _ in range(_MOST_FIELDS):
+            if offset >= size or budget.spent:
                 return
-            at += start
-            continue
-        if window[start : start + 1] == b"\n":  # its first field, a text
-            count, first = _varint(window, start + 1)
-            name = window[first : first + count] if first > 0 else b""
-            if first > 0 and len(name) == count:
-                yield tag >> 3, name.decode("utf-8", "replace"), (window[first + count : first + count + 1] or b"\0")[0]
-        at += start + length
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number and the position behind it, -1 when there is none."""
-    value = 0
-    for shift in range(0, 70, 7):
-        if not 0 <= at < len(data):
-            return 0, -1
-        value |= (data[at] & 0x7F) << shift
-        at += 1
-        if data[at - 1] < 0x80:
-            return value, at
-    return 0, -1
+            window = os.pread(shard, _PEEK_BYTES, offset)
+            tag, start = varint_at(window, 0, len(window))
+            length, start = varint_at(window, start, len(window))
+            if tag & 7 != _BYTES:
+                if tag != 1 << 3:  # the version; nothing else of a shard is a number
+                    return
+                offset += start
+                continue
+            if window[start : start + 1] == b"\n":  # its first field, a text
+                count, first = varint_at(window, start + 1, len(window))
+                name, after = window[first : first + count], window[first + count : first + count + 1]
+                if len(name) == count:
+                    yield tag >> 3, name.decode("utf-8", "replace"), (after or b"\0")[0]
+            offset += start + length

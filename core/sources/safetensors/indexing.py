@@ -16,21 +16,10 @@ from edl_ckpt.core.base.json_objects import parse_object
 from edl_ckpt.core.base.parallel import run_parallel
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.model.layouts import Placement
-from edl_ckpt.core.model.tables import (
-    Blob,
-    Box,
-    DenseEntry,
-    Encoding,
-    Extent,
-    GatheredRows,
-    IdRun,
-    Problem,
-    TableEntry,
-    TableInfo,
-)
+from edl_ckpt.core.model.tables import Blob, DenseEntry, Encoding, Extent, Problem, TableEntry, TableInfo
 from edl_ckpt.core.sources.safetensors.header import FileTensor, Header, read_header
 from edl_ckpt.core.sources.safetensors.sets import ENDING, INDEX, listing, read_by_loaders, set_of, weight_map
-from edl_ckpt.core.sources.steps.content import Content, Found, ShardContent
+from edl_ckpt.core.sources.steps.content import Content, Found
 from edl_ckpt.core.sources.steps.interface import HEAD_BYTES
 from edl_ckpt.core.storage.interface import RangeReader
 
@@ -159,30 +148,10 @@ def _is_pair(ids: FileTensor, vectors: _OpenTensor | None) -> bool:
 
 def _add_table(name: str, ids: _OpenTensor, vectors: _OpenTensor) -> None:
     """Add the rows of a table to the shard that has its vectors."""
-    shard, (rows, dim), dtype = vectors.file.shard, vectors.stored.shape, vectors.stored.dtype
-    run = _id_run(ids, shard)
+    shard, (rows, dim), stored = vectors.file.shard, vectors.stored.shape, ids.stored
+    run = shard.id_run(ids.file.file, stored.start, stored.end, _ENCODINGS[stored.tag], rows)
     begin = min(vectors.stored.start, run.start if run.file == vectors.extent.file else vectors.stored.start)
-    entry = TableEntry(
-        name,
-        dtype if rows else None,
-        dim if rows else 0,
-        rows,
-        vectors.extent,
-        (run,),
-        begin,
-        empty_dtype=None if rows else dtype,
-        empty_dim=0 if rows else dim,
-        placement=Placement.NONE,
-    )
-    shard.tables.append(entry)
+    placement, dtype = Placement.NONE, vectors.stored.dtype
+    entry = TableEntry(name, dtype, dim, rows, vectors.extent, (run,), begin, placement=placement)
+    shard.tables.append(entry.described())
     shard.infos.append(TableInfo(name, dim, "", begin))
-
-
-def _id_run(ids: _OpenTensor, shard: ShardContent) -> IdRun:
-    """Return the ids of a table in a shard; those in a file of another shard are read from there."""
-    encoding, extent = _ENCODINGS[ids.stored.tag], ids.extent
-    if ids.file.shard is shard:
-        return IdRun(extent.start, extent.end, encoding, file=extent.file)
-    size, rows = encoding.itemsize, ids.stored.shape[0]
-    box = Box(Extent(extent.start, extent.end, file=shard.number(ids.file.file)), size, rows)
-    return IdRun(0, extent.size_bytes, encoding, file=shard.gather(GatheredRows(rows, size, (box,))))

@@ -9,8 +9,12 @@ from typing import Final
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.model.tables import (
     Blob,
+    Box,
     DenseEntry,
+    Encoding,
+    Extent,
     GatheredRows,
+    IdRun,
     Problem,
     ShardIndex,
     StoredSum,
@@ -55,6 +59,14 @@ class ShardContent:
                 return number
         self.borrowed.append(file)
         return len(known)
+
+    def id_run(self, file: ShardFile, start: int, end: int, encoding: Encoding, rows: int) -> IdRun:
+        """Return the ids of so many rows in a file; those in the file of another shard are borrowed by a box."""
+        number = self.number(file)
+        if number < len(self.file.files):
+            return IdRun(start, end, encoding, file=number)
+        box = Box(Extent(start, end, file=number), encoding.itemsize, rows)
+        return IdRun(0, end - start, encoding, file=self.gather(GatheredRows(rows, encoding.itemsize, (box,))))
 
     def as_index(self, version: int) -> ShardIndex:
         """Return what was added."""

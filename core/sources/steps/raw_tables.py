@@ -8,7 +8,7 @@ were cut off may look like shorter rows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -18,11 +18,13 @@ from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.base.words import base_name, counted, missing_shards
 from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.model.layouts import Placement
-from edl_ckpt.core.sources.steps.interface import Claim
+from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
 
 if TYPE_CHECKING:  # a listing needs no index
     from edl_ckpt.core.sources.steps.content import Content
 
+NUMBER: Final = "(0|[1-9][0-9]{0,8})"
+"""How a number in the name of a file is spelled."""
 _ID_BYTES: Final = 8
 _SAMPLED_SHARDS: Final = 4
 _SAMPLED_IDS: Final = 1024
@@ -159,6 +161,17 @@ def survey(files: Mapping[str, Sized], parse: Callable[[str], RawName | None]) -
     return [tables[-1] for tables in ordered], [table for tables in ordered for table in tables[:-1]]
 
 
+def no_heads(files: Files) -> Sequence[str]:
+    """Return (): names and sizes say everything that a listing needs."""
+    del files
+    return ()
+
+
+def no_digest(data: bytes) -> Digest:
+    """Return None: there are no heads."""
+    del data
+
+
 def claim_tables(
     files: Mapping[str, Sized], parse: Callable[[str], RawName | None], common: Iterable[str] = ()
 ) -> Claim | None:
@@ -225,19 +238,10 @@ def _add_rows(
     rows, dtype, name = table.rows(ps_id), DTYPES[column.dtype], table.name + column.suffix
     companion_of, slot = (table.name, column.slot) if column.slot else owner
     values.shard.infos.append(TableInfo(name, dim, "", companion_of=companion_of, slot=slot))
-    entry = TableEntry(
-        name,
-        dtype if rows else None,
-        dim if rows else 0,
-        rows,
-        Extent(0, values.file.size_bytes, file=values.number),
-        (IdRun(0, rows * _ID_BYTES, Encoding.INT64, file=ids.number),),
-        0,
-        empty_dtype=None if rows else dtype,
-        empty_dim=0 if rows else dim,
-        placement=placement,
-    )
-    values.shard.tables.append(entry)
+    extent = Extent(0, values.file.size_bytes, file=values.number)
+    runs = (IdRun(0, rows * _ID_BYTES, Encoding.INT64, file=ids.number),)
+    entry = TableEntry(name, dtype, dim, rows, extent, runs, 0, placement=placement)
+    values.shard.tables.append(entry.described())
 
 
 def rule_of(content: Content, table: RawTable, rules: Iterable[Placement]) -> Placement:

@@ -8,10 +8,11 @@ A table that is saved by itself has no rank in its name. Keys are int64. Nothing
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.model.layouts import Placement
+from edl_ckpt.core.sources.steps import raw_tables
 from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
 from edl_ckpt.core.sources.steps.raw_tables import IDS, VALUES, RawName, RawTable, add_tables, claim_tables, rule_of
 
@@ -20,24 +21,14 @@ if TYPE_CHECKING:  # a listing needs no index
 
 system: Final = "tfra"
 marks: Final = ("-keys", "-values")
-_NUMBER: Final = "(0|[1-9][0-9]{0,8})"
+heads, digest = raw_tables.no_heads, raw_tables.no_digest
+_NUMBER: Final = raw_tables.NUMBER
 _FILE: Final = re.compile(
     f"(.*/)?([^/]+)_mht_{_NUMBER}of{_NUMBER}(?:_rank{_NUMBER}_size{_NUMBER})?-(keys|values)", re.DOTALL | re.ASCII
 )
 
 _SLOTS: Final = "accum accumulator gradient_accumulator linear m mg momentum rms squared_linear v vhat velocity"
 _SLOT: Final = re.compile(f"_(?:.+_)?({'|'.join(_SLOTS.split())})", re.DOTALL)
-
-
-def heads(files: Files) -> Sequence[str]:
-    """Return (): names and sizes say everything."""
-    del files
-    return ()
-
-
-def digest(data: bytes) -> Digest:
-    """Return None: there are no heads."""
-    del data
 
 
 def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | None:

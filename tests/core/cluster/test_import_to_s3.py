@@ -157,7 +157,7 @@ def test_no_credentials_in_a_task(s3: Bucket, tmp_path: Path, client: Any, monke
     sent = what_travels(monkeypatch)
     target = Location(s3.url, {"key": "nobody-else", "secret": "not-to-be-seen"})
     import_arrays(tmp_path / "m.safetensors", target, 5, 2, executor=client)
-    assert any(b"MoveWork" in data for data in sent)
+    assert any(b"move_task" in data for data in sent)
     assert not [data for data in sent if b"nobody-else" in data or b"not-to-be-seen" in data]
 
 

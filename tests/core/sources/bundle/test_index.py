@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from bundle_files import HEADER, block, entry, table, varint
 from edl_ckpt.core import open_checkpoint
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnsupportedError
+from edl_ckpt.core.base.numbers import MalformedError, varint_at
 from edl_ckpt.core.sources.bundle import format as bundle
 from edl_ckpt.core.sources.bundle.index import read_index
-from edl_ckpt.core.sources.bundle.table import MalformedError, decompressed, entries, varint_at
+from edl_ckpt.core.sources.bundle.table import decompressed, entries
 from places import DATA
 
 INDEX = (DATA / "systems/bundle/sharded/model.ckpt-40.index").read_bytes()
