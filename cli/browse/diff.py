@@ -14,11 +14,10 @@ from edl_ckpt.cli.render import diff as render_diff
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.tables import Bar, Cell, Column
 from edl_ckpt.core.operations.diff import HISTOGRAM_EDGES, diff_versions
-from edl_ckpt.core.operations.diff.results import TableDiff
+from edl_ckpt.core.operations.diff.results import DenseDiff, DiffResult, TableDiff
 
 if TYPE_CHECKING:
     from edl_ckpt.core.model.versions import Version
-    from edl_ckpt.core.operations.diff.results import DenseDiff, DiffResult
 
 _COLUMNS = (Column("name", "name"), *render_diff.COLUMNS.values())
 _TOP = 20

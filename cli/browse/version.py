@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,18 +20,15 @@ from edl_ckpt.cli.render.shared_tables import SHARD_COLUMNS, shard_cells
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.tables import Cell, Column
 from edl_ckpt.core.base import words
-from edl_ckpt.core.model.tables import DenseEntry
+from edl_ckpt.core.model.tables import DenseEntry, TableEntry
 from edl_ckpt.core.operations.summary import TableSummary, VariableSummary
 from edl_ckpt.core.sources.systems import title_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from textual.widget import Widget
 
     from edl_ckpt.cli.browse.source import OpenVersion
     from edl_ckpt.core.base.errors import EdlCkptError
-    from edl_ckpt.core.model.tables import TableEntry
     from edl_ckpt.core.model.versions import Version
 
 TABS: Final = ("tables", "variables", "shards", "about")

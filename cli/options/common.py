@@ -9,7 +9,7 @@ import functools
 import inspect
 import os
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
 
@@ -21,10 +21,10 @@ from edl_ckpt.cli.options.usage import origin
 from edl_ckpt.cli.terminal.output import Output, reported_errors
 from edl_ckpt.cli.terminal.secrets import exposed, hide_options
 from edl_ckpt.cli.terminal.templates import REFERENCES, Template
-from edl_ckpt.cli.terminal.text import escaped, parse_choice, parse_duration, parse_limit, parse_size
+from edl_ckpt.cli.terminal.text import escaped, parse_duration, parse_limit, parse_size
 from edl_ckpt.core.base.errors import EdlCkptError, ReplacedError, UsageError
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.base.words import command
+from edl_ckpt.core.base.words import command, meant
 
 if TYPE_CHECKING:
     from edl_ckpt.core.base.job import Reporter
@@ -38,6 +38,8 @@ _KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 _CONTEXT = "context"
 _REPLACED_ATTEMPTS = 5
 _FORMATS = ("json", "csv", "jsonl")
+_ELSEWHERE = {"ENVIRONMENT", "DEFAULT_MAP"}
+"""Where values of options come from that are not on the command line: the second is a configuration file."""
 _MAY_BE_EMPTY = ("NAME", "GLOB")
 _PARSERS: Mapping[str, Callable[[str], object]] = {
     "SIZE": parse_size,
@@ -316,7 +318,8 @@ def with_output(function: Callable[..., None]) -> Callable[..., None]:
         with reported_errors(out):
             COMMIT.more()  # `demo` runs one command after another
             context, given = values.pop(_CONTEXT), dict(values)
-            out.defaulted = _defaulted(context, values)
+            sources = {name: context.get_parameter_source(name) for name in values}
+            out.defaulted = frozenset(name for name, source in sources.items() if source and source.name in _ELSEWHERE)
             out.storages = None if context.obj is None else context.obj.storages
             _configure(out, context, values)
             out.warn(*stray_variables(), *(context.obj.warnings if context.obj is not None else ()))
@@ -364,12 +367,6 @@ def attempted(work: Callable[[], Value], again: Callable[[ReplacedError], object
     return work()
 
 
-def _defaulted(context: typer.Context, values: Iterable[str]) -> frozenset[str]:
-    """Return the parameters whose values come from the environment or from a configuration file."""
-    sources = {name: context.get_parameter_source(name) for name in values}
-    return frozenset(n for n, source in sources.items() if source and source.name in {"ENVIRONMENT", "DEFAULT_MAP"})
-
-
 def check_values(context: Any, values: Mapping[str, Any]) -> None:
     """Raise UsageError, which names its origin, for a value that its option's metavar does not allow.
 
@@ -386,8 +383,11 @@ def check_values(context: Any, values: Mapping[str, Any]) -> None:
                 _PARSERS[metavar](text)
             except UsageError as error:
                 raise UsageError(f"{origin(context, parameter)}: {error.message}") from None
-        elif metavar.islower() and text not in metavar.split("|"):
-            parse_choice(origin(context, parameter), text, metavar.split("|"))
+        elif metavar.islower() and text not in (known := metavar.split("|")):
+            *others, last = known
+            listed = f"{', '.join(others)} or {last}" if others else last
+            hint = meant(text, known)
+            raise UsageError(f"{origin(context, parameter)}: expected {listed}, got {text!r}", hint=hint)
 
 
 def _check_empty(context: Any, parameter: Any, value: object) -> None:

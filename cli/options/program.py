@@ -67,7 +67,10 @@ def parser(only: str | None = None) -> Any:
 def run(arguments: list[str]) -> NoReturn:
     """Run one command, and raise SystemExit with its exit code."""
     if arguments in [["--help"], ["-h"]]:
-        _show_help()
+        from edl_ckpt.cli.manual.pages import root  # for it, no command needs to be built
+
+        print(drawn(root()), flush=True)
+        raise SystemExit(0)
     defaults: dict[str, dict[str, Any]] = {}
     configured = None
     try:
@@ -104,11 +107,3 @@ def _refused(error: Any, arguments: list[str], *, json: bool) -> int:
 
     print(drawn(overview(command_of(error.ctx)), sys.stderr), file=sys.stderr)
     return 2
-
-
-def _show_help() -> NoReturn:
-    """Print the help of the program, for which no command needs to be built."""
-    from edl_ckpt.cli.manual.pages import root
-
-    print(drawn(root()), flush=True)
-    raise SystemExit(0)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from edl_ckpt.cli.render.shared_tables import first_rows
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import as_dict
 from edl_ckpt.cli.terminal.tables import MOST_ROWS, Bar, Cell, Column, Content, Histogram, Lines, Table, beside, styled
-from edl_ckpt.core.operations.diff import HISTOGRAM_EDGES
-
-if TYPE_CHECKING:
-    from edl_ckpt.core.operations.diff import DenseDiff, DiffResult, TableDiff
+from edl_ckpt.core.operations.diff import HISTOGRAM_EDGES, DenseDiff, DiffResult, TableDiff
 
 Part = TypeVar("Part", "DenseDiff", "TableDiff")
 COUNTS: Final = ("added", "removed", "changed", "unchanged")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from edl_ckpt.cli.terminal.documents import Several, as_dict, picked
+from edl_ckpt.cli.terminal.documents import Several, picked, rows_of
 from edl_ckpt.cli.terminal.tables import Column, Lines, Table
 
 if TYPE_CHECKING:
@@ -21,8 +21,7 @@ def document(systems: Sequence[System]) -> dict[str, Any]:
 
 def rows(systems: Sequence[System]) -> list[list[Any]]:
     """Return a header and a row for each system."""
-    body = (as_dict(system) | {"judged_with": Several(system.judged_with, "; ")} for system in systems)
-    return [_KEYS.split(), *([row[key] for key in _KEYS.split()] for row in body)]
+    return rows_of(_KEYS, (picked(s, _KEYS, judged_with=Several(s.judged_with, "; ")) for s in systems))
 
 
 def human(systems: Sequence[System]) -> Lines:

@@ -73,7 +73,8 @@ def human(results: Sequence[VerifyResult], *, every: bool = True) -> Lines:
     Of very many findings the first of each version are shown, unless `every` one is wanted.
     """
     for result in results:
-        yield _verdict(result)
+        outcome, comma, warnings = verdict(result).partition(", ")
+        yield head(result.ref, outcome, "green" if result.ok else "red").append(comma + warnings, "yellow")
         findings, more = first_rows(result.findings, "finding", every=every, way=PIPE)
         yield from map(_line, findings)
         yield from more
@@ -126,11 +127,6 @@ def verdict(result: VerifyResult) -> str:
     parts = [text.count(counts["error"], "error") if counts["error"] else "ok"]
     parts += [text.count(counts["warning"], "warning")] if counts["warning"] else []
     return ", ".join(parts)
-
-
-def _verdict(result: VerifyResult) -> RenderableType:
-    words, comma, warnings = verdict(result).partition(", ")
-    return head(result.ref, words, "green" if result.ok else "red").append(comma + warnings, "yellow")
 
 
 def _line(finding: Finding) -> RenderableType:
