@@ -42,7 +42,7 @@ class BrowseApp(App[None]):
         ref: CheckpointRef,
         *,
         parse: Callable[[str], CheckpointRef],
-        shown: Callable[[str], str] | None = None,
+        shown: Callable[[str], str] = str,
         now: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(ansi_color=True)

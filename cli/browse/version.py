@@ -140,15 +140,11 @@ class VersionPage(SearchPage):
         self.grid.show(self._rows(), cursor=self._cursors[self._tab], empty=empty)
 
     def _show_tabs(self) -> None:
-        counts = self._counts()
+        s = self._source.summary if self._source else None
+        shards = len(s.shards if s else self._version.shards)
+        counts = (len(s.tables), len(s.variables), shards, None) if s else (None, None, shards, None)
         labels = [name if n is None else f"{name} {text.count(n)}" for name, n in zip(TABS, counts, strict=True)]
         self.query_one(TabLine).show(labels, self._tab)
-
-    def _counts(self) -> list[int | None]:
-        if self._source is None:
-            return [None, None, len(self._version.shards), None]
-        s = self._source.summary
-        return [len(s.tables), len(s.variables), len(s.shards), None]
 
     def _rows(self) -> GridRows:
         s = self._source.summary if self._source else None
@@ -273,10 +269,8 @@ class ShardPage(SearchPage):
 
     def title_parts(self) -> tuple[str, str]:
         """Return the shard and its size."""
-        size = words.size(self._shard.file.all_bytes)
-        return f"{self._source.version.ref} > shard {self._ps_id}", ", ".join(
-            filter(None, (size, self._shard.generation))
-        )
+        known = filter(None, (words.size(self._shard.file.all_bytes), self._shard.generation))
+        return f"{self._source.version.ref} > shard {self._ps_id}", ", ".join(known)
 
     def reference(self) -> str:
         """Return the path of the file."""

@@ -61,17 +61,14 @@ def _answer(shell: str, arguments: Sequence[str]) -> str:
 def _line(shell: str, arguments: Sequence[str]) -> TypedLine:
     """Return the words that a shell handed over."""
     if shell == "bash":
-        return split(os.environ.get("COMP_LINE", "").encode()[: _number("COMP_POINT")].decode("utf-8", "ignore"))
+        line, point = (os.environ.get(variable, "") for variable in ("COMP_LINE", "COMP_POINT"))
+        end = int(point) if point.isascii() and point.isdigit() else None
+        return split(line.encode()[:end].decode("utf-8", "ignore"))
     if shell == "zsh":
         *words, raw, quote = arguments
         meaning = split(f"x {quote}{raw}").words[-1]
         return TypedLine([*words, meaning], raw, quote if quote in {"'", '"'} else "")
     return TypedLine(list(arguments), arguments[-1], "")
-
-
-def _number(variable: str) -> int:
-    text = os.environ.get(variable, "")
-    return int(text) if text.isascii() and text.isdigit() else 1 << 20
 
 
 def split(text: str) -> TypedLine:

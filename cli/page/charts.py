@@ -173,7 +173,7 @@ def metric(report: LocationReport, name: str) -> str:
         {"version": str(v.key), "value": value, _SAYS: f"{v.key}: {number(value)}"}
         for v, value in zip(report.versions, values, strict=True)
     ]
-    if all(row["value"] is None for row in rows):
+    if all(value is None for value in values):
         return ""
     return _drawn(f"{label(name)} of each version", rows, {"type": "line", "point": {"size": 40}}, {
         "x": _versions(rows),

@@ -140,12 +140,14 @@ class VersionCells:
 
     def row(self, v: Version) -> list[Any]:
         """Return the cells of a version."""
+        # A rank that had nothing to save is not missing.
+        all_shards = len(v.shards) if v.state is State.COMPLETE else v.ps_num
         cells = (metric_cell(v.metrics, name, best=self._best.get(name) == v.path) for name in self._metrics)
         return [
             "?" if v.number is None else str(v.number),
             v.uuid,
             title_of(v.layout.system) if self._is_mixed else "",
-            _shards(v),
+            f"{len(v.shards)}/{'?' if all_shards is None else all_shards}",
             words.size(v.size_bytes),
             Bar(v.size_bytes, self._largest),
             text.age(self._now - v.modified) if v.modified else "",
@@ -153,12 +155,6 @@ class VersionCells:
             *(Cell(cell, "green" if cell.endswith(BEST) else "") for cell in cells),
             Cell(remarks(v, self._newest), "dim"),
         ]
-
-
-def _shards(version: Version) -> str:
-    """Return how many shards there are of how many; a rank that had nothing to save is not missing."""
-    present, all_saved = len(version.shards), version.state is State.COMPLETE
-    return f"{present}/{present if all_saved else '?' if version.ps_num is None else version.ps_num}"
 
 
 def remarks(version: Version, newest: Version | None) -> str:

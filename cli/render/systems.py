@@ -33,9 +33,6 @@ def human(systems: Sequence[System]) -> Lines:
         Column("writes"),
         Column("judged with", "prose", worth=2),
     )
-    yield Table(*columns, rows=map(_cells, systems))
-
-
-def _cells(system: System) -> list[Any]:
-    reads, writes = ("yes" if can else "-" for can in (system.reads, system.writes))
-    return [system.name, system.title, reads, writes, ", ".join(system.judged_with)]
+    can = {True: "yes", False: "-"}
+    rows = ([s.name, s.title, can[s.reads], can[s.writes], ", ".join(s.judged_with)] for s in systems)
+    yield Table(*columns, rows=rows)

@@ -104,7 +104,8 @@ class Output:
         if self.json:
             self.print_json(document())
         elif self.jsonl and rows is not None:
-            self._print_jsonl(rows())
+            head, *others = ([cell.values if isinstance(cell, Several) else cell for cell in row] for row in rows())
+            self.write("".join(to_json(dict(zip(head, row, strict=True))) + "\n" for row in others))
         elif self.csv and rows is not None:
             self._print_csv(rows())
         elif self.template is not None and records is not None:
@@ -148,10 +149,6 @@ class Output:
             self.write(start + ("," + (gap or " ")).join(map(str, some)))
             start, end = "," + (gap or " "), gap[:-2]
         self.write(f"{end}]{after}\n")
-
-    def _print_jsonl(self, rows: Sequence[Sequence[Any]]) -> None:
-        head, *others = ([cell.values if isinstance(cell, Several) else cell for cell in row] for row in rows)
-        self.write("".join(to_json(dict(zip(head, row, strict=True))) + "\n" for row in others))
 
     def _print_csv(self, rows: Sequence[Sequence[Any]]) -> None:
         import csv

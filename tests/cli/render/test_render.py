@@ -531,7 +531,7 @@ def test_live_view(results: Results) -> None:
     view.warn("\x1b")
     view.warn("x" * 300)
     view.show(WatchStep(results.moment, results.events), results.events)
-    check_human(view.lines())
+    check_human(iter(view.lines()))
 
 
 def test_every_case_has_its_renderer() -> None:
