@@ -45,8 +45,7 @@ class DiffPage(SearchPage):
             return place, ""
         parts = self._parts
         differing = sum(part.status != "equal" for part in parts)
-        known = "equal" if self._result.equal else f"{differing} of {text.count(len(parts), 'tensor')} differ"
-        return place, known
+        return place, "equal" if self._result.equal else f"{differing} of {text.count(len(parts), 'tensor')} differ"
 
     def reference(self) -> str:
         """Return what `diff` takes."""

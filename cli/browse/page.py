@@ -323,7 +323,9 @@ class BrowserPage(Screen[None]):
 
     def action_help(self) -> None:
         """Show the keys."""
-        self.browser.show_keys(self)
+        from edl_ckpt.cli.browse.help import HelpPage
+
+        self.app.push_screen(HelpPage(self))
 
     def action_back(self) -> None:
         """Close the line to type in, or go back; from the first screen there is nowhere to go."""

@@ -44,7 +44,9 @@ def watch_command(
     from edl_ckpt.core.operations.follow.watch import watch_steps
 
     where, kinds = followed_location(out, location), _kinds(on)
-    hook = Hook.of(execute, shell=shell)
+    if execute is None and shell:
+        raise UsageError("--shell can only be used with --exec")
+    hook = None if execute is None else Hook(execute, shell=shell)
     limits = Limits(parse_limit(stall_after) or None)
     with render.view(out, where, limits, lines=hook is not None) as view:
         looks = watch_steps(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
@@ -38,11 +39,8 @@ def answer(shell: str, arguments: Sequence[str]) -> NoReturn:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
     signal.setitimer(signal.ITIMER_REAL, _REMOTE_SECONDS if asks_remote() else _LOCAL_SECONDS)
-    try:
-        text = _answer(shell, arguments)
-        os.write(1, text.encode())
-    except Exception:  # noqa: BLE001, S110 - a shell in which somebody types is no place for a traceback
-        pass
+    with suppress(Exception):  # a shell in which somebody types is no place for a traceback
+        os.write(1, _answer(shell, arguments).encode())
     raise SystemExit(0)
 
 

@@ -198,9 +198,8 @@ class Completer:
 
         from edl_ckpt.cli.completion.places import config_path
 
-        path = config_path(self._asked.options.get("--config", ()))
         try:
-            with open(path, "rb", opener=peek.open_at_once) as file:
+            with open(config_path(self._asked.options.get("--config", ())), "rb", opener=peek.open_at_once) as file:
                 section = tomllib.loads(file.read(1 << 20).decode()).get("checkpoint_storage")
             if not isinstance(section, dict):
                 return None

@@ -106,8 +106,7 @@ def _metavar(parameter: Any, context: Any) -> str:
 
 
 def _text(parameter: Any) -> str:
-    text = str(parameter.help or "")
-    return "Show this help." if parameter.name == "help" else text
+    return "Show this help." if parameter.name == "help" else str(parameter.help or "")
 
 
 def _notes(option: Any) -> Iterator[str]:

@@ -365,8 +365,7 @@ class _Reading:
         for command in setting.commands:
             option = self._known.get(command, {}).get(setting.name.replace("-", "_"))
             if option is None:
-                names = [f"[{known.replace(' ', '.')}]" for known in (*self._known, STORAGE)]
-                hint = meant(f"[{command}]", names)
+                hint = meant(f"[{command}]", (f"[{known.replace(' ', '.')}]" for known in (*self._known, STORAGE)))
                 if command in self._known:
                     hint = meant(setting.name.replace("-", "_"), self._known[command])
                 raise setting.key.error(f"the command {command!r} has no option {setting.name!r}", hint)

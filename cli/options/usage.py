@@ -23,9 +23,9 @@ def is_refusal(error: BaseException) -> bool:
     return hasattr(error, "format_message") and hasattr(error, "exit_code")
 
 
-def is_plain_call(error: BaseException) -> bool:
-    """Say whether the parser only missed a command: its message is then the help."""
-    return type(error).__name__ == "NoArgsIsHelpError"
+def plain_call(error: Any) -> Any:
+    """Return the context of a call that lacks only a command, whose message is the help; None of any other."""
+    return error.ctx if type(error).__name__ == "NoArgsIsHelpError" else None
 
 
 def explained(error: Any) -> UsageError:

@@ -27,8 +27,7 @@ def rows(found: Settings) -> list[list[Any]]:
 def human(found: Settings, *, origin: bool, every: bool) -> Lines:
     """Yield the files, and a row for each setting that has a value; with `every`, for all."""
     for file in found.files:
-        limited = "" if file.trusted else "only how output looks and what a command may use"
-        yield head(file.path, limited)
+        yield head(file.path, "" if file.trusted else "only how output looks and what a command may use")
     if not found.files:
         yield styled("no configuration file", "dim")
     table = Table(

@@ -103,9 +103,8 @@ def about(summary: CheckpointSummary) -> str:
 
 def table_cells(table: TableSummary, *, alone: bool = False) -> list[Any]:
     """Return the row of an embedding table, for TABLE_COLUMNS; a companion follows its table unless it is `alone`."""
-    below = table.companion_of and not alone
     return [
-        Cell(f"  :{table.slot}") if below else Cell(table.title, "bold"),
+        Cell(f"  :{table.slot}") if table.companion_of and not alone else Cell(table.title, "bold"),
         text.count(table.rows),
         str(table.dim),
         table.dtype or "-",

@@ -41,11 +41,10 @@ def timestamp(seconds: float) -> str | None:
 
 def document(listings: Sequence[Listing]) -> dict[str, Any]:
     """Return `edl-ckpt/list/1`."""
-    keys = "location layout versions modes interrupted_copies foreign"
     locations = [
         picked(
             listing,
-            keys,
+            "location layout versions modes interrupted_copies foreign",
             location=listing.location.url,
             versions=list(map(keys_of, listing.versions)),
             foreign=[picked(f, "name elasticdl_version") for f in listing.foreign],

@@ -40,13 +40,12 @@ def metric_cell(metrics: Mapping[str, float], name: str, *, best: bool = False) 
 
 def document(listing: Listing, versions: Sequence[Version]) -> dict[str, Any]:
     """Return `edl-ckpt/metrics/1`."""
-    best = best_versions(listing, names_of(listing.versions))
     return document_of(
         "metrics",
         listing,
         "location modes best versions",
         location=listing.location.url,
-        best={name: version.key for name, version in best.items()},
+        best={name: v.key for name, v in best_versions(listing, names_of(listing.versions)).items()},
         versions=[picked(v, "version ref metrics tags note", version=v.number) for v in versions],
     )
 
@@ -96,8 +95,7 @@ def import_document(plan: ImportPlan, *, applied: bool) -> dict[str, Any]:
     keys = "ref version step metrics replaced"
     matched = [picked(m, keys, ref=m.version.ref, version=m.version.number) for m in plan.matches]
     keys = "source location matched steps_without_version versions_without_metrics skipped applied"
-    where = plan.location.url
-    return document_of("metrics-import", plan, keys, location=where, matched=matched, applied=applied)
+    return document_of("metrics-import", plan, keys, location=plan.location.url, matched=matched, applied=applied)
 
 
 def import_rows(plan: ImportPlan) -> list[list[Any]]:

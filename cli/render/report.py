@@ -38,5 +38,4 @@ def document(report: LocationReport) -> dict[str, Any]:
 
 def human(report: LocationReport, place: str) -> Lines:
     """Yield where the page is, and what it is about."""
-    versions = text.count(report.total_versions, "version")
-    yield head(place, f"{versions} of {text.escaped(report.location.url)}")
+    yield head(place, f"{text.count(report.total_versions, 'version')} of {text.escaped(report.location.url)}")

@@ -19,8 +19,7 @@ def document(location: Location, holders: Sequence[Holder]) -> dict[str, Any]:
         | {"alive": holder.is_alive, "silent_seconds": holder.silent_seconds}
         for holder in holders
     ]
-    about = {"location": location.url, "unlocked": bool(holders)}
-    return {"schema": "edl-ckpt/unlock/1", **about, "holders": listed}
+    return {"schema": "edl-ckpt/unlock/1", "location": location.url, "unlocked": bool(holders), "holders": listed}
 
 
 def human(location: Location, holders: Sequence[Holder]) -> list[str]:

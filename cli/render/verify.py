@@ -86,8 +86,7 @@ def human(results: Sequence[VerifyResult], *, every: bool = True) -> Lines:
             yield styled(f"  fingerprint {result.fingerprint}")
     if results:
         yield styled(checked(results), "dim")
-        hints = {f.hint for r in results for f in r.findings if f.hint}
-        for hint in sorted(hints):
+        for hint in sorted({f.hint for r in results for f in r.findings if f.hint}):
             yield styled(f"hint: {hint}", "dim")
 
 

@@ -335,9 +335,8 @@ def _folded(cell: _Drawable, column: Column, width: int) -> list[Cell]:
 def side_by_side(cells: Iterable[Cell], shown: Sequence[tuple[Column, int, int]], margin: str = "") -> Line:
     """Return cells in one line, each as wide as its column."""
     line: Line = [Cell(margin)] if margin else []
-    last = len(shown) - 1
     for position, (cell, (column, width, _)) in enumerate(zip(cells, shown, strict=True)):
-        gap = " " * _GAP if position < last else ""
+        gap = " " * _GAP if position < len(shown) - 1 else ""
         line.append(Cell(padded(cell.text, width, right=column.kind == "number") + gap, cell.style))
     return line
 

@@ -30,8 +30,7 @@ def escaped(name: str) -> str:
     """
     if name.isascii() and name.isprintable():
         return name
-    after = [" ", *name]
-    return "".join(c if _harmless(c, before) else _escape(c) for before, c in zip(after, name, strict=False))
+    return "".join(c if _harmless(c, before) else _escape(c) for before, c in zip([" ", *name], name, strict=False))
 
 
 def without_commands(text: str) -> str:
