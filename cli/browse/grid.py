@@ -258,8 +258,8 @@ class Grid(ScrollView, can_focus=True):
         return self._strip(side_by_side(styled, shown), width, "reverse")
 
     def _strip(self, cells: Sequence[Cell], width: int, style: str = "") -> Strip:
-        return Strip([Segment(cell.text, _style(cell.style)) for cell in cells]).adjust_cell_length(
-            width, _style(style)
+        return Strip([Segment(cell.text, Style.parse(cell.style)) for cell in cells]).adjust_cell_length(
+            width, Style.parse(style)
         )
 
     def _cells(self, row: Sequence[Content]) -> list[Any]:
@@ -305,7 +305,3 @@ def _fitted(cell: Any, width: int, kind: str) -> Cell:
     if kind == "prose" and cell_width(cell.text) > width:
         return Cell(f"{fold(cell.text, max(width - len(_MORE), 1))[0]}{_MORE}", cell.style)
     return Cell(shortened(cell.text, width), cell.style)
-
-
-def _style(name: str) -> Style:
-    return Style.parse(name) if name else Style.null()

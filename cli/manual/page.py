@@ -52,11 +52,6 @@ class ManualPage:
     blocks: tuple[Block, ...]
     is_topic: bool = False
 
-    @property
-    def title(self) -> str:
-        """Return the command line that the page is about."""
-        return f"{PROGRAM} {self.name}".strip()
-
 
 def command_page(name: str, command: Any, context: Any, function: Callable[..., None]) -> ManualPage:
     """Return the page of a command: `command` is the parser of `name`, `function` what it runs."""

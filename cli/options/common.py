@@ -419,11 +419,12 @@ def _configure(out: Output, context: Any, values: dict[str, Any]) -> None:
 
         if folder := user_directory("XDG_CACHE_HOME", ".cache"):  # for what the indexes of other systems say
             remember_in(folder)
-    try:
-        out.storage_options = parse_pairs(common["storage_option"] or [])
-    except UsageError as error:
-        option = next(p for p in context.command.params if p.name == "storage_option")
-        raise UsageError(f"{origin(context, option)} {error.message}") from None
+    for pair in common["storage_option"] or ():
+        key, _, value = pair.partition("=")
+        if not key or key == pair:  # which no message shows: it may be a secret
+            option = next(p for p in context.command.params if p.name == "storage_option")
+            raise UsageError(f"{origin(context, option)} expects KEY=VALUE")
+        out.storage_options[key] = value
     hide_options(out.storage_options)
     warning = None if "storage_option" in out.defaulted else exposed(out.storage_options)
     if warning:
@@ -465,17 +466,6 @@ def _spread(bundle: type) -> list[inspect.Parameter]:
     return [
         inspect.Parameter(f.name, _KEYWORD_ONLY, default=f.default, annotation=hints[f.name]) for f in fields(bundle)
     ]
-
-
-def parse_pairs(texts: list[str]) -> dict[str, str]:
-    """Return KEY=VALUE texts as a dict; UsageError, which shows no secret, for a text without '='."""
-    pairs: dict[str, str] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise UsageError("expects KEY=VALUE")
-        pairs[key] = value
-    return pairs
 
 
 def check_prometheus(out: Output, *, prometheus: bool) -> None:

@@ -39,11 +39,6 @@ class Setting:
     fault: str | None = None
     """Why a command would refuse it."""
 
-    @property
-    def is_shown(self) -> bool:
-        """Say whether somebody chose it, or it is more than a flag that is off."""
-        return self.source != "default" or self.value not in (None, False, [], ())
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -52,11 +47,6 @@ class Settings:
     files: tuple[ConfigFile, ...]
     settings: tuple[Setting, ...]
     warnings: tuple[str, ...]
-
-    @property
-    def is_sound(self) -> bool:
-        """Say whether every command would take its settings."""
-        return not any(setting.fault for setting in self.settings)
 
 
 def settings_in_force(named: str | None) -> Settings:
