@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from edl_ckpt.cli.render.metrics import BEST, best_paths, metric_cell, names_of
+from edl_ckpt.cli.render.metrics import best_paths, metric_cells, names_of
 from edl_ckpt.cli.render.shared_tables import first_rows
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import Several, picked
@@ -141,7 +141,6 @@ class VersionCells:
         """Return the cells of a version."""
         # A rank that had nothing to save is not missing.
         all_shards = len(v.shards) if v.state is State.COMPLETE else v.ps_num
-        cells = (metric_cell(v.metrics, name, best=self._best.get(name) == v.path) for name in self._metrics)
         return [
             "?" if v.number is None else str(v.number),
             v.uuid,
@@ -151,7 +150,7 @@ class VersionCells:
             Bar(v.size_bytes, self._largest),
             text.age(self._now - v.modified) if v.modified else "",
             Cell(v.state.value, STATE_STYLES[v.state]),
-            *(Cell(cell, "green" if cell.endswith(BEST) else "") for cell in cells),
+            *metric_cells(v, self._metrics, self._best),
             Cell(remarks(v, self._newest), "dim"),
         ]
 
