@@ -66,17 +66,12 @@ def _main(arguments: list[str]) -> NoReturn:
     except KeyboardInterrupt:  # no command has begun; in a command, `reported_errors` catches it
         raise SystemExit(130) from None
     except (OSError, MemoryError, RecursionError) as error:  # as above
-        raise SystemExit(_failed_before(error, arguments)) from None
+        if isinstance(error, BrokenPipeError):
+            raise SystemExit(141) from None
+        from edl_ckpt.cli.options.config import error_exit
+        from edl_ckpt.core.storage.faults import error_of_system
 
-
-def _failed_before(error: OSError | MemoryError | RecursionError, arguments: list[str]) -> int:
-    """Report an error of the system before a command began, and return its exit code."""
-    from edl_ckpt.cli.options.config import error_exit
-    from edl_ckpt.core.storage.faults import error_of_system
-
-    if isinstance(error, BrokenPipeError):
-        return 141
-    return error_exit(error_of_system(error), arguments)
+        raise SystemExit(error_exit(error_of_system(error), arguments)) from None
 
 
 def _open_streams() -> None:

@@ -15,7 +15,6 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 
 from edl_ckpt.cli.browse.diff import DiffPage
-from edl_ckpt.cli.browse.help import HelpPage
 from edl_ckpt.cli.browse.page import BrowserPage, JobEnded
 from edl_ckpt.cli.browse.verify import VerifyPage
 from edl_ckpt.cli.browse.versions import BeginningPage, ChoicePage
@@ -42,7 +41,7 @@ class BrowseApp(App[None]):
         ref: CheckpointRef,
         *,
         parse: Callable[[str], CheckpointRef],
-        shown: Callable[[str], str] | None = None,
+        shown: Callable[[str], str] = str,
         now: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(ansi_color=True)
@@ -95,10 +94,6 @@ class BrowseApp(App[None]):
         self.refresh(repaint=True, layout=True)
 
     # What several screens begin.
-
-    def show_keys(self, page: BrowserPage) -> None:
-        """Show the keys of a screen."""
-        self.push_screen(HelpPage(page))
 
     def verify(self, version: Version) -> None:
         """Show the check of a version."""

@@ -14,11 +14,10 @@ from edl_ckpt.cli.render import diff as render_diff
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.tables import Bar, Cell, Column
 from edl_ckpt.core.operations.diff import diff_versions
-from edl_ckpt.core.operations.diff.results import HISTOGRAM_EDGES, TableDiff
+from edl_ckpt.core.operations.diff.results import HISTOGRAM_EDGES, DenseDiff, DiffResult, TableDiff
 
 if TYPE_CHECKING:
     from edl_ckpt.core.model.versions import Version
-    from edl_ckpt.core.operations.diff.results import DenseDiff, DiffResult
 
 _COLUMNS = (Column("name", "name"), *render_diff.COLUMNS.values())
 _TOP = 20
@@ -46,8 +45,7 @@ class DiffPage(SearchPage):
             return place, ""
         parts = self._parts
         differing = sum(part.status != "equal" for part in parts)
-        known = "equal" if self._result.equal else f"{differing} of {text.count(len(parts), 'tensor')} differ"
-        return place, known
+        return place, "equal" if self._result.equal else f"{differing} of {text.count(len(parts), 'tensor')} differ"
 
     def reference(self) -> str:
         """Return what `diff` takes."""

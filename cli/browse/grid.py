@@ -22,7 +22,7 @@ from textual.strip import Strip
 
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.folding import cell_width, fold, shortened
-from edl_ckpt.cli.terminal.tables import Bar, Cell, Column, Fit, Histogram, side_by_side
+from edl_ckpt.cli.terminal.tables import Cell, Column, Fit, cell_of, side_by_side
 
 _MORE: Final = " ..."
 _MOST_WIDEST: Final = 400
@@ -117,8 +117,8 @@ class Grid(ScrollView, can_focus=True):
             """Return what the row was made from; None where rows are read."""
             return self.rows.items[self.index] if isinstance(self.rows, ItemRows) else None
 
-    def __init__(self, *, shown: Callable[[str], str] | None = None) -> None:
-        super().__init__(classes="-plain" if shown else "")
+    def __init__(self, *, shown: Callable[[str], str] = str) -> None:
+        super().__init__(classes="" if shown is str else "-plain")
         self.rows: GridRows = ItemRows((), (), lambda item: item)
         self.cursor = 0
         self.empty = ""
@@ -238,7 +238,7 @@ class Grid(ScrollView, can_focus=True):
         layout = self._laid_out(width)
         shown = [(self.rows.columns[c], layout.widths[c], c) for c in layout.shown]
         if y < self._head:
-            titles = [Cell(shortened(self._plain(text.escaped(column.heading)), w), "bold") for column, w, _ in shown]
+            titles = [Cell(shortened(self._shown(text.escaped(column.heading)), w), "bold") for column, w, _ in shown]
             return self._strip(side_by_side(titles, shown), width)
         index = int(self.scroll_offset.y) + y - self._head
         if index >= len(self.rows):
@@ -258,28 +258,20 @@ class Grid(ScrollView, can_focus=True):
         return self._strip(side_by_side(styled, shown), width, "reverse")
 
     def _strip(self, cells: Sequence[Cell], width: int, style: str = "") -> Strip:
-        return Strip([Segment(cell.text, _style(cell.style)) for cell in cells]).adjust_cell_length(
-            width, _style(style)
+        return Strip([Segment(cell.text, Style.parse(cell.style)) for cell in cells]).adjust_cell_length(
+            width, Style.parse(style)
         )
 
     def _cells(self, row: Sequence[Content]) -> list[Any]:
         """Return the cells of a row, their texts escaped, and in characters that the terminal has."""
-        return [self._cell(content) for content in row]
-
-    def _cell(self, content: Content) -> Any:
-        if isinstance(content, Bar | Histogram | Numbers):
-            return content
-        found, style = (content, "") if isinstance(content, str) else content
-        return Cell(self._plain(text.escaped(found)), style)
-
-    def _plain(self, words: str) -> str:
-        return self._shown(words) if self._shown else words
+        cells: list[Any] = [content if isinstance(content, Numbers) else cell_of(content) for content in row]
+        return [Cell(self._shown(cell.text), cell.style) if isinstance(cell, Cell) else cell for cell in cells]
 
     def _fitted(self, row: Sequence[Content], shown: Sequence[tuple[Column, int, int]]) -> list[Cell]:
         """Return the cells of a row for their columns, each on one line."""
         cells = self._cells(row)
-        fitted = [_fitted(cells[c], width, column.kind) for column, width, c in shown]
-        return [Cell(self._plain(cell.text), cell.style) for cell in fitted] if self._shown else fitted
+        fitted = (_fitted(cells[c], width, column.kind) for column, width, c in shown)
+        return [Cell(self._shown(cell.text), cell.style) for cell in fitted]
 
     def details(self, width: int) -> Iterator[Text]:
         """Yield what the row under the cursor does not show: columns that were left out, and texts that were cut."""
@@ -292,7 +284,7 @@ class Grid(ScrollView, can_focus=True):
             whole = c in layout.shown and _wanted(cell) <= layout.widths[c]
             if whole or not isinstance(cell, Cell) or not cell.text.strip():
                 continue
-            name = self._plain(text.escaped(column.heading))
+            name = self._shown(text.escaped(column.heading))
             if column.kind in {"name", "prose"}:
                 yield from (Text(line) for line in fold(f"{name}  {cell.text}" if c and name else cell.text, width))
             else:
@@ -313,7 +305,3 @@ def _fitted(cell: Any, width: int, kind: str) -> Cell:
     if kind == "prose" and cell_width(cell.text) > width:
         return Cell(f"{fold(cell.text, max(width - len(_MORE), 1))[0]}{_MORE}", cell.style)
     return Cell(shortened(cell.text, width), cell.style)
-
-
-def _style(name: str) -> Style:
-    return Style.parse(name) if name else Style.null()

@@ -38,11 +38,7 @@ class TextPage(BrowserPage):
         raise NotImplementedError
 
     def on_resize(self) -> None:
-        """Fold the text anew; Textual calls the handler of each class."""
-        self.draw_text()
-
-    def draw_text(self) -> None:
-        """Write the text for the window as it is."""
+        """Fold the text anew for the window as it is; Textual calls the handler of each class."""
         width = max(self.app.size.width - 2, 20)
         self.query_one("#text", Static).update(Text("\n").join(self.lines(width)))
 

@@ -220,8 +220,7 @@ class BrowserPage(Screen[None]):
 
     def shown(self, words: str) -> str:
         """Return a text of anybody's, harmless and in characters that the terminal has."""
-        harmless = text.escaped(words)
-        return self.browser.shown(harmless) if self.browser.shown else harmless
+        return self.browser.shown(text.escaped(words))
 
     def on_grid_cursor_moved(self) -> None:
         """Say more about the row under the cursor."""
@@ -324,7 +323,9 @@ class BrowserPage(Screen[None]):
 
     def action_help(self) -> None:
         """Show the keys."""
-        self.browser.show_keys(self)
+        from edl_ckpt.cli.browse.help import HelpPage
+
+        self.app.push_screen(HelpPage(self))
 
     def action_back(self) -> None:
         """Close the line to type in, or go back; from the first screen there is nowhere to go."""

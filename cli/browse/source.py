@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Final
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError
 from edl_ckpt.core.catalog.files import directory_alone, named_file, named_step
 from edl_ckpt.core.catalog.listing import list_versions, pick, resolve, split_version_dir
-from edl_ckpt.core.model.versions import CheckpointRef
+from edl_ckpt.core.model.versions import CheckpointRef, Listing, Version
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.sources.registry import is_uuid
 
 if TYPE_CHECKING:
     from edl_ckpt.core.base.job import Reporter
-    from edl_ckpt.core.model.versions import Listing, Version
     from edl_ckpt.core.operations.summary import CheckpointSummary
     from edl_ckpt.core.storage.location import Location
 

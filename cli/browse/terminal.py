@@ -27,7 +27,7 @@ def check_terminal() -> None:
         raise UnsupportedError(f"{named} cannot move its cursor, which browse needs", hint=_TRY)
 
 
-def plain(stream: TextIO) -> Callable[[str], str] | None:
-    """Return how a terminal without block characters, or without UTF-8, shows a text; None for one that has all."""
+def plain(stream: TextIO) -> Callable[[str], str]:
+    """Return how a terminal without block characters, or without UTF-8, shows a text; `str` for one that has all."""
     every = "█é"
-    return None if shown_on(stream, every) == every else partial(shown_on, stream)
+    return str if shown_on(stream, every) == every else partial(shown_on, stream)

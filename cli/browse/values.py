@@ -17,13 +17,13 @@ from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.tables import Cell, Column
 from edl_ckpt.core.base import words
 from edl_ckpt.core.operations.lookup import Lookup, sample_rows
+from edl_ckpt.core.reading.pages import Page as RowsRead
 from edl_ckpt.core.reading.pages import TablePages
 
 if TYPE_CHECKING:
     from edl_ckpt.cli.browse.source import OpenVersion
     from edl_ckpt.cli.browse.work import BackgroundJob
     from edl_ckpt.core.operations.summary import TableSummary, VariableSummary
-    from edl_ckpt.core.reading.pages import Page as RowsRead
 
 GO = ScreenKey("g", "g", "go to id", "go", "go to the row of an id")
 SAMPLE = ScreenKey("m", "m", "sample", "sample", "show 100 rows chosen at random; again: others; esc shows all rows")

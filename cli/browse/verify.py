@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from edl_ckpt.core.model.versions import Version
     from edl_ckpt.core.operations.verify.findings import Finding
 
-_LEVELS: Final = ("quick", "default", "deep")
+
 _FLAGS: Final = {"quick": " --quick", "default": "", "deep": " --deep"}
 _STARTS = (
-    ScreenKey("1", "1", "headers", "start(0)", "read names and headers"),
-    ScreenKey("2", "2", "ids", "start(1)", "read every id, too"),
-    ScreenKey("3", "3", "deep", "start(2)", "read every value, too, and compare with the seal"),
+    ScreenKey("1", "1", "headers", "start('quick')", "read names and headers"),
+    ScreenKey("2", "2", "ids", "start('default')", "read every id, too"),
+    ScreenKey("3", "3", "deep", "start('deep')", "read every value, too, and compare with the seal"),
 )
 _WHOLE = ScreenKey("", "enter", "whole finding", "open_row", "show the whole finding, with its hint")
 _COLUMNS = (
@@ -95,10 +95,10 @@ class VerifyPage(BrowserPage):
             self._notice = render_verify.checked([check.result])
         super().show_status()
 
-    def action_start(self, level: int) -> None:
+    def action_start(self, level: str) -> None:
         """Begin a check; a running one is cancelled."""
         self._notice = ""
-        self.browser.start_check(self._version, _LEVELS[level])
+        self.browser.start_check(self._version, level)
         self.show_check()
 
     def action_cancel(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,18 +20,15 @@ from edl_ckpt.cli.render.shared_tables import SHARD_COLUMNS, shard_cells
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.tables import Cell, Column
 from edl_ckpt.core.base import words
-from edl_ckpt.core.model.tables import DenseEntry
+from edl_ckpt.core.model.tables import DenseEntry, TableEntry
 from edl_ckpt.core.operations.summary import TableSummary, VariableSummary
 from edl_ckpt.core.sources.systems import title_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from textual.widget import Widget
 
     from edl_ckpt.cli.browse.source import OpenVersion
     from edl_ckpt.core.base.errors import EdlCkptError
-    from edl_ckpt.core.model.tables import TableEntry
     from edl_ckpt.core.model.versions import Version
 
 TABS: Final = ("tables", "variables", "shards", "about")
@@ -143,15 +140,11 @@ class VersionPage(SearchPage):
         self.grid.show(self._rows(), cursor=self._cursors[self._tab], empty=empty)
 
     def _show_tabs(self) -> None:
-        counts = self._counts()
+        s = self._source.summary if self._source else None
+        shards = len(s.shards if s else self._version.shards)
+        counts = (len(s.tables), len(s.variables), shards, None) if s else (None, None, shards, None)
         labels = [name if n is None else f"{name} {text.count(n)}" for name, n in zip(TABS, counts, strict=True)]
         self.query_one(TabLine).show(labels, self._tab)
-
-    def _counts(self) -> list[int | None]:
-        if self._source is None:
-            return [None, None, len(self._version.shards), None]
-        s = self._source.summary
-        return [len(s.tables), len(s.variables), len(s.shards), None]
 
     def _rows(self) -> GridRows:
         s = self._source.summary if self._source else None
@@ -276,10 +269,8 @@ class ShardPage(SearchPage):
 
     def title_parts(self) -> tuple[str, str]:
         """Return the shard and its size."""
-        size = words.size(self._shard.file.all_bytes)
-        return f"{self._source.version.ref} > shard {self._ps_id}", ", ".join(
-            filter(None, (size, self._shard.generation))
-        )
+        known = filter(None, (words.size(self._shard.file.all_bytes), self._shard.generation))
+        return f"{self._source.version.ref} > shard {self._ps_id}", ", ".join(known)
 
     def reference(self) -> str:
         """Return the path of the file."""

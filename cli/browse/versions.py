@@ -17,12 +17,11 @@ from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.tables import Cell, Column
 from edl_ckpt.core.base import words
 from edl_ckpt.core.catalog.listing import list_versions, resolve
-from edl_ckpt.core.model.versions import State
+from edl_ckpt.core.model.versions import CheckpointRef, Listing, State, Version
 from edl_ckpt.core.sources.systems import kinds_of
 
 if TYPE_CHECKING:
     from edl_ckpt.core.base.errors import EdlCkptError
-    from edl_ckpt.core.model.versions import CheckpointRef, Listing, Version
     from edl_ckpt.core.storage.location import Location
 
 COMPARE = ScreenKey("", "enter", "compare", "open_row", "compare with the version under the cursor")

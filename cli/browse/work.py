@@ -44,11 +44,10 @@ class BackgroundJob(Progress):
         self._stop = threading.Event()
         self.is_running = False
 
-    def begin(self) -> BackgroundJob:
+    def begin(self) -> None:
         """Start the thread; a daemon, since the end of the program waits for nobody."""
         self.is_running = True
         threading.Thread(target=self._run, name="edl-ckpt-browse", daemon=True).start()
-        return self
 
     def give_up(self) -> None:
         """Stop the work as soon as it reports or waits; `ended` is not called."""

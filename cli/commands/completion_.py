@@ -36,8 +36,7 @@ def completion_command(
     and the versions, tags, metrics, tables and variables of the location on the line or of the default one.
     """
     if shell not in SCRIPTS:
-        hint = meant(shell, SCRIPTS)
-        raise UsageError(f"no completion for {shell!r}; expected {', '.join(SCRIPTS)}", hint=hint)
+        raise UsageError(f"no completion for {shell!r}; expected {', '.join(SCRIPTS)}", hint=meant(shell, SCRIPTS))
     script = SCRIPTS[shell].read_text(encoding="utf-8")
     document = {"schema": "edl-ckpt/completion/1", "shell": shell, "place": PLACES[shell], "script": script}
     if out.json:

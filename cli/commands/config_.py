@@ -27,4 +27,4 @@ def config_show_command(
     out.show(
         lambda: render.document(found), render.human(found, origin=origin, every=every), lambda: render.rows(found)
     )
-    out.conclude(ok=found.is_sound)
+    out.conclude(ok=not any(setting.fault for setting in found.settings))

@@ -50,8 +50,7 @@ def copy_command(
         raise UsageError("LOCATION is missing, the place to copy to", hint="expected [REF] LOCATION")
     if len(words) > 2 or "@" in words[-1].rpartition("/")[2]:
         raise UsageError("expected [REF] LOCATION; the copy has the same version number")
-    source = words[0] if len(words) == 2 else None
-    versions = _versions(source, out, since=since, every=every)
+    versions = _versions(words[0] if len(words) == 2 else None, out, since=since, every=every)
     plan = plan_copy(versions, out.location(words[-1]), force=force)
     out.warn(*plan.warnings)
     with working(out, cluster, workers, target=plan.target) as work, resumable(out, _AGAIN):

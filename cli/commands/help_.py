@@ -31,6 +31,5 @@ def help_command(
     name = " ".join(words or ())
     known = (*COMMANDS, *GROUPS, *TOPICS)
     if name and name not in known:
-        hint = meant(name, known) or f"topics: {', '.join(TOPICS)}"
-        raise UsageError(f"no help on {escaped(name)}", hint=hint)
+        raise UsageError(f"no help on {escaped(name)}", hint=meant(name, known) or f"topics: {', '.join(TOPICS)}")
     out.write(drawn(page(name, parser)) + "\n")

@@ -34,8 +34,7 @@ def inspect_command(
 
     version = looked_at(ref, out)
     with open_checkpoint(version, partial=True) as checkpoint:
-        whole = summarize(version, checkpoint.shards)
-        summary = select(whole, shard=shard, table=table, variable=variable)
+        summary = select(summarize(version, checkpoint.shards), shard=shard, table=table, variable=variable)
         names, tables = [v.name for v in summary.variables], [t.name for t in summary.tables]
         found: Sequence[TensorStats] = ()
         if stats:

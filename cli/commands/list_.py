@@ -47,6 +47,7 @@ def list_command(
     --experiment the command shows a line for each trial, the best first.
     """
     import time
+    from dataclasses import replace
 
     o.check_prometheus(out, prometheus=prometheus)
     out.template = o.template_of(out, template, null=null)
@@ -71,7 +72,8 @@ def list_command(
         out.write(of_listings(whole, [error.path or "" for error in failed]))
         _end(out, whole, failed)
         return
-    listings = [narrowed(_only(*each), sort=sort, best=best, tags=tag or (), mode=mode) for each in found]
+    only = (replace(every, versions=tuple(v for v in every.versions if path in {"", v.path})) for every, path in found)
+    listings = [narrowed(listing, sort=sort, best=best, tags=tag or (), mode=mode) for listing in only]
     out.show(
         lambda: render_list.document(listings),
         render_list.human(listings, time.time(), whole, every=out.shows_all(False), is_sorted=sort is not None),
@@ -163,10 +165,3 @@ def _listing(where: Location, grace_seconds: float) -> tuple[Listing, str]:
     if version.is_alone:
         return Listing(where, (version,)), ""
     return list_versions(version.location, grace_seconds=grace_seconds), version.path
-
-
-def _only(listing: Listing, path: str) -> Listing:
-    """Return a listing with one version alone, the whole listing for ''."""
-    from dataclasses import replace
-
-    return replace(listing, versions=tuple(v for v in listing.versions if path in {"", v.path}))

@@ -64,6 +64,5 @@ def policy_clear_command(out: Output, location: o.Place = None, lock_wait: o.Loc
 def _store(out: Output, location: str | None, policy: Policy, lock_wait: str) -> None:
     from edl_ckpt.core.operations.prune.plan import store_policy
 
-    where = out.location(location)
-    store_policy(where, policy, **o.locking(out, lock_wait))
+    store_policy(out.location(location), policy, **o.locking(out, lock_wait))
     policy_show_command(out, location)

@@ -15,7 +15,6 @@ from edl_ckpt.core.base.words import command
 
 if TYPE_CHECKING:
     from edl_ckpt.core.operations.report.results import LocationReport
-    from edl_ckpt.core.storage.location import Location
 
 
 @declared(
@@ -43,6 +42,7 @@ def report_command(
     the extra `report`, unless --json prints the data alone.
     """
     from edl_ckpt.cli.render import report as render
+    from edl_ckpt.core.catalog.listing import split_version_dir
     from edl_ckpt.core.operations.report.results import ReportLimits
     from edl_ckpt.core.operations.report.survey import report_location
 
@@ -50,7 +50,10 @@ def report_command(
         raise UsageError("where should the page go?", hint="try: -o report.html, or --json for the data alone")
     if output == "-" and out.json:
         raise UsageError("--json and the page cannot both go to stdout", hint="try: -o report.html --json")
-    where = _checked(out.location(location))
+    where = out.location(location)
+    if split := split_version_dir(where):
+        hint = f"try: {command('report', split[0].url)}"
+        raise UsageError("expected a location, not a version of it", path=where.url, hint=hint)
     policy = rules.policy(out, [where])
     with _page_file(out, output, force=force) as write:
         report = report_location(
@@ -65,17 +68,6 @@ def report_command(
     if output != "-":
         out.show(lambda: render.document(report), render.human(report, output or ""))
     out.conclude(ok=not report.unread)
-
-
-def _checked(where: Location) -> Location:
-    """Return a location; UsageError when it is the directory of a version."""
-    from edl_ckpt.core.catalog.listing import split_version_dir
-
-    split = split_version_dir(where)
-    if split is not None:
-        hint = f"try: {command('report', split[0].url)}"
-        raise UsageError("expected a location, not a version of it", path=where.url, hint=hint)
-    return where
 
 
 @contextmanager

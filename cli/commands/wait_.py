@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from edl_ckpt.cli.manual.marks import LISTS, declared
 from edl_ckpt.cli.options.common import Interval, Mode, Place, StallAfter, flag, followed_location, option
@@ -11,9 +11,6 @@ from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import escaped, parse_limit
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.words import meant
-
-if TYPE_CHECKING:
-    from edl_ckpt.core.operations.follow.wait import WaitResult
 
 
 @declared(
@@ -66,14 +63,9 @@ def wait_command(
         ref = result.version.ref
         out.write((escaped(ref) if sys.stdout.isatty() else ref) + "\n")
     if result.version is None:
-        out.say(f"{escaped(result.location.url)}: {escaped(result.why)}{_of_metric(result, best)}")
+        known, absent = {name for each in result.unfinished for name in each.version.metrics}, ""
+        if best is not None and result.unfinished and best not in known:
+            hint = meant(best, known, "metrics")
+            absent = f"; no version has a value of {best!r}" + (f"; {hint}" if hint else "")
+        out.say(f"{escaped(result.location.url)}: {escaped(result.why)}{absent}")
         raise SystemExit(3)
-
-
-def _of_metric(result: WaitResult, best: str | None) -> str:
-    """Return what is wrong with the metric that is waited for, '' when some version has it."""
-    known = {name for unfinished in result.unfinished for name in unfinished.version.metrics}
-    if best is None or not result.unfinished or best in known:
-        return ""
-    hint = meant(best, known, "metrics")
-    return f"; no version has a value of {best!r}" + (f"; {hint}" if hint else "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.manual.marks import LISTS, declared
@@ -13,9 +12,7 @@ from edl_ckpt.core.base.errors import EdlCkptError, UsageError
 from edl_ckpt.core.base.words import counted, meant
 
 if TYPE_CHECKING:
-    from edl_ckpt.cli.terminal.hooks import Hook
-    from edl_ckpt.core.operations.follow.changes import EventKind, WatchEvent
-    from edl_ckpt.core.operations.follow.watch import WatchStep
+    from edl_ckpt.core.operations.follow.changes import EventKind
 
 
 @declared(
@@ -47,7 +44,9 @@ def watch_command(
     from edl_ckpt.core.operations.follow.watch import watch_steps
 
     where, kinds = followed_location(out, location), _kinds(on)
-    hook = Hook.of(execute, shell=shell)
+    if execute is None and shell:
+        raise UsageError("--shell can only be used with --exec")
+    hook = None if execute is None else Hook(execute, shell=shell)
     limits = Limits(parse_limit(stall_after) or None)
     with render.view(out, where, limits, lines=hook is not None) as view:
         looks = watch_steps(
@@ -58,23 +57,12 @@ def watch_command(
             limits=limits,
             reporter=view,
         )
-        _follow(out, looks, kinds, view.show, hook)
-
-
-def _follow(
-    out: Output,
-    looks: Iterator[WatchStep],
-    kinds: frozenset[EventKind],
-    show: Callable[[WatchStep, list[WatchEvent]], None],
-    hook: Hook | None,
-) -> None:
-    """Show each look, and run the command for each of its events; an error at the end when one has failed."""
-    for look in looks:
-        events = [event for event in look.events if event.kind in kinds]
-        show(look, events)
-        for event in events if hook else ():
-            if hook and (fault := hook.run(event)):
-                out.warn(f"{event.kind} {event.ref}: {fault}")
+        for look in looks:
+            events = [event for event in look.events if event.kind in kinds]
+            view.show(look, events)
+            for event in events:
+                if hook is not None and (fault := hook.run(event)):
+                    out.warn(f"{event.kind} {event.ref}: {fault}")
     if hook is not None and hook.failed:
         raise EdlCkptError(f"{hook.failed} of {counted(hook.runs, 'command')} failed")
 

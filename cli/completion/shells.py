@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
@@ -38,11 +39,8 @@ def answer(shell: str, arguments: Sequence[str]) -> NoReturn:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
     signal.setitimer(signal.ITIMER_REAL, _REMOTE_SECONDS if asks_remote() else _LOCAL_SECONDS)
-    try:
-        text = _answer(shell, arguments)
-        os.write(1, text.encode())
-    except Exception:  # noqa: BLE001, S110 - a shell in which somebody types is no place for a traceback
-        pass
+    with suppress(Exception):  # a shell in which somebody types is no place for a traceback
+        os.write(1, _answer(shell, arguments).encode())
     raise SystemExit(0)
 
 
@@ -61,17 +59,14 @@ def _answer(shell: str, arguments: Sequence[str]) -> str:
 def _line(shell: str, arguments: Sequence[str]) -> TypedLine:
     """Return the words that a shell handed over."""
     if shell == "bash":
-        return split(os.environ.get("COMP_LINE", "").encode()[: _number("COMP_POINT")].decode("utf-8", "ignore"))
+        line, point = (os.environ.get(variable, "") for variable in ("COMP_LINE", "COMP_POINT"))
+        end = int(point) if point.isascii() and point.isdigit() else None
+        return split(line.encode()[:end].decode("utf-8", "ignore"))
     if shell == "zsh":
         *words, raw, quote = arguments
         meaning = split(f"x {quote}{raw}").words[-1]
         return TypedLine([*words, meaning], raw, quote if quote in {"'", '"'} else "")
     return TypedLine(list(arguments), arguments[-1], "")
-
-
-def _number(variable: str) -> int:
-    text = os.environ.get(variable, "")
-    return int(text) if text.isascii() and text.isdigit() else 1 << 20
 
 
 def split(text: str) -> TypedLine:

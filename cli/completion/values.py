@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, starmap
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -51,6 +51,7 @@ class Completer:
         if kind.startswith("="):
             return self._listed(kind[1:].split("|"))
         topics = self._table["topics"].items()
+        name, equals, _ = kind.partition("=")  # `metric=` is a metric, and its value follows
         finders: dict[str, Callable[[], Iterable[Candidate]]] = {
             "ref": self._references,
             "location": self._locations,
@@ -58,16 +59,13 @@ class Completer:
             "file": lambda: self._paths(files=True),
             "version": lambda: self._versions(numbers_only=True),
             "tag": lambda: [Candidate(tag, f"tag of {key}") for tag, key in self._glimpse.tags.items()],
-            "metric": lambda: [Candidate(name, "metric") for name in self._glimpse.metrics],
-            "metric=": lambda: [Candidate(f"{name}=", "metric") for name in self._glimpse.metrics],
-            "key": lambda: [Candidate(name, "metadata") for name in self._glimpse.keys],
-            "key=": lambda: [Candidate(f"{name}=", "metadata") for name in self._glimpse.keys],
-            "table": lambda: self._names("tables", "table"),
-            "variable": lambda: self._names("variables", "variable"),
+            "metric": lambda: [Candidate(name + equals, "metric") for name in self._glimpse.metrics],
+            "key": lambda: [Candidate(name + equals, "metadata") for name in self._glimpse.keys],
+            **{kind: partial(self._names, kind) for kind in ("table", "variable")},
             "command": self._pages,
             "page": lambda: [*self._pages(), *(starmap(Candidate, topics) if not self._asked.arguments else ())],
         }
-        return finders[kind]() if kind in finders else ()
+        return finders[name]() if name in finders else ()
 
     def _listed(self, words: Iterable[str]) -> Iterator[Candidate]:
         """Yield words; behind a comma, those that the list has not."""
@@ -150,12 +148,12 @@ class Completer:
             yield from (Candidate(tag, f"tag of {key}") for tag, key in seen.tags.items())
             yield from numbers
 
-    def _names(self, part: str, note: str) -> Iterable[Candidate]:
-        """Return the names of tables or variables in the version that the line names."""
+    def _names(self, note: str) -> Iterable[Candidate]:
+        """Return the names of tables or variables, as `note` says, in the version that the line names."""
         if self._place is None:
             return []
-        found = self._place.names(self._typed_ref[1], variables=part == "variables")
-        return [Candidate(name, note) for name in getattr(found, part)]
+        found = self._place.names(self._typed_ref[1], variables=note == "variable")
+        return [Candidate(name, note) for name in getattr(found, f"{note}s")]
 
     @cached_property
     def _glimpse(self) -> glance.Glimpse:
@@ -200,9 +198,8 @@ class Completer:
 
         from edl_ckpt.cli.completion.places import config_path
 
-        path = config_path(self._asked.options.get("--config", ()))
         try:
-            with open(path, "rb", opener=peek.open_at_once) as file:
+            with open(config_path(self._asked.options.get("--config", ())), "rb", opener=peek.open_at_once) as file:
                 section = tomllib.loads(file.read(1 << 20).decode()).get("checkpoint_storage")
             if not isinstance(section, dict):
                 return None

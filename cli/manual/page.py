@@ -52,23 +52,20 @@ class ManualPage:
     blocks: tuple[Block, ...]
     is_topic: bool = False
 
-    @property
-    def title(self) -> str:
-        """Return the command line that the page is about."""
-        return f"{PROGRAM} {self.name}".strip()
-
 
 def command_page(name: str, command: Any, context: Any, function: Callable[..., None]) -> ManualPage:
     """Return the page of a command: `command` is the parser of `name`, `function` what it runs."""
-    summary, description = _described(function.__doc__ or "")
+    summary, _, rest = (function.__doc__ or "").strip().partition("\n")
+    description = tuple(" ".join(part.split()) for part in rest.split("\n\n") if part.strip())
     parameters = [p for p in command.get_params(context) if not getattr(p, "hidden", False)]
     arguments = [p for p in parameters if p.param_type_name == "argument"]
     options = [p for p in parameters if p.param_type_name == "option"]
     lines = tuple(f"{PROGRAM} {line}" for line in getattr(function, "examples", ()))
+    words = {word for p in parameters for word in re.findall(r"[A-Z]+", _metavar(p, context))}
     blocks = (
         Block("Arguments", rows=tuple(Row(_metavar(p, context), _text(p)) for p in arguments)),
         *_option_blocks(name, options, context),
-        Block("Values", rows=tuple(_kinds(parameters, context))),
+        Block("Values", rows=tuple(Row(word, text) for word, text in _KINDS.items() if word in words)),
         Block("Exit codes", rows=tuple(_exit_rows(marks.exits_of(function)))),
         Block("Examples", lines=lines),
     )
@@ -82,12 +79,6 @@ def usage_line(name: str, parameters: Iterable[Any], context: Any) -> str:
     arguments = [_metavar(p, context) for p in every if p.param_type_name == "argument"]
     needed = [_flags(p, context) for p in every if p.param_type_name == "option" and p.required]
     return " ".join([PROGRAM, *name.split(), *arguments, *needed, "[OPTIONS]"])
-
-
-def _described(docstring: str) -> tuple[str, tuple[str, ...]]:
-    """Return the first line of a docstring, and its other paragraphs, each on one line."""
-    first, _, rest = docstring.strip().partition("\n")
-    return first, tuple(" ".join(part.split()) for part in rest.split("\n\n") if part.strip())
 
 
 def _option_blocks(name: str, options: Iterable[Any], context: Any) -> Iterator[Block]:
@@ -110,8 +101,7 @@ def _metavar(parameter: Any, context: Any) -> str:
 
 
 def _text(parameter: Any) -> str:
-    text = str(parameter.help or "")
-    return "Show this help." if parameter.name == "help" else text
+    return "Show this help." if parameter.name == "help" else str(parameter.help or "")
 
 
 def _notes(option: Any) -> Iterator[str]:
@@ -123,11 +113,6 @@ def _notes(option: Any) -> Iterator[str]:
         yield f"default: {default}"
     if isinstance(option.envvar, str):
         yield f"env: {option.envvar}"
-
-
-def _kinds(parameters: Iterable[Any], context: Any) -> Iterator[Row]:
-    words = {word for p in parameters for word in re.findall(r"[A-Z]+", _metavar(p, context))}
-    yield from (Row(word, text) for word, text in _KINDS.items() if word in words)
 
 
 def _exit_rows(found: Mapping[int, str]) -> Iterator[Row]:

@@ -30,12 +30,11 @@ def root() -> ManualPage:
         Row("-V, --version", "Print the version."),
     )
     codes = "0 done, 3 findings, 4 incomplete, 5 corrupt, 10 not found, 16 refused: `edl-ckpt help exit-codes`."
-    lines = tuple(f"{PROGRAM} {line}" for line in _EXAMPLES)
     rest = (
         Block("Topics", rows=topics),
         Block("Options", rows=options),
         Block("Exit codes", (codes,)),
-        Block("Examples", lines=lines),
+        Block("Examples", lines=tuple(f"{PROGRAM} {line}" for line in _EXAMPLES)),
     )
     return ManualPage("", _SUMMARY, f"{PROGRAM} COMMAND [ARGUMENTS] [OPTIONS]", (_DESCRIPTION,), (*sections, *rest))
 

@@ -9,7 +9,7 @@ import functools
 import inspect
 import os
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -21,10 +21,10 @@ from edl_ckpt.cli.options.usage import origin
 from edl_ckpt.cli.terminal.output import Output, reported_errors
 from edl_ckpt.cli.terminal.secrets import exposed, hide_options
 from edl_ckpt.cli.terminal.templates import REFERENCES, Template
-from edl_ckpt.cli.terminal.text import escaped, parse_choice, parse_duration, parse_limit, parse_size
+from edl_ckpt.cli.terminal.text import escaped, parse_duration, parse_limit, parse_size
 from edl_ckpt.core.base.errors import EdlCkptError, ReplacedError, UsageError
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.base.words import command
+from edl_ckpt.core.base.words import command, meant
 
 if TYPE_CHECKING:
     from edl_ckpt.core.model.versions import CheckpointRef, Version
@@ -38,6 +38,8 @@ _KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 _CONTEXT = "context"
 _REPLACED_ATTEMPTS = 5
 _FORMATS = ("json", "csv", "jsonl")
+_ELSEWHERE = {"ENVIRONMENT", "DEFAULT_MAP"}
+"""Where values of options come from that are not on the command line: the second is a configuration file."""
 _MAY_BE_EMPTY = ("NAME", "GLOB")
 _PARSERS: Mapping[str, Callable[[str], object]] = {
     "SIZE": parse_size,
@@ -309,7 +311,8 @@ def with_output(function: Callable[..., None]) -> Callable[..., None]:
         with reported_errors(out):
             COMMIT.more()  # `demo` runs one command after another
             context, given = values.pop(_CONTEXT), dict(values)
-            out.defaulted = _defaulted(context, values)
+            sources = {name: context.get_parameter_source(name) for name in values}
+            out.defaulted = frozenset(name for name, source in sources.items() if source and source.name in _ELSEWHERE)
             out.storages = None if context.obj is None else context.obj.storages
             _configure(out, context, values)
             out.warn(*stray_variables(), *(context.obj.warnings if context.obj is not None else ()))
@@ -357,12 +360,6 @@ def attempted(work: Callable[[], Value], again: Callable[[ReplacedError], object
     return work()
 
 
-def _defaulted(context: typer.Context, values: Iterable[str]) -> frozenset[str]:
-    """Return the parameters whose values come from the environment or from a configuration file."""
-    sources = {name: context.get_parameter_source(name) for name in values}
-    return frozenset(n for n, source in sources.items() if source and source.name in {"ENVIRONMENT", "DEFAULT_MAP"})
-
-
 def check_values(context: Any, values: Mapping[str, Any]) -> None:
     """Raise UsageError, which names its origin, for a value that its option's metavar does not allow.
 
@@ -379,8 +376,11 @@ def check_values(context: Any, values: Mapping[str, Any]) -> None:
                 _PARSERS[metavar](text)
             except UsageError as error:
                 raise UsageError(f"{origin(context, parameter)}: {error.message}") from None
-        elif metavar.islower() and text not in metavar.split("|"):
-            parse_choice(origin(context, parameter), text, metavar.split("|"))
+        elif metavar.islower() and text not in (known := metavar.split("|")):
+            *others, last = known
+            listed = f"{', '.join(others)} or {last}" if others else last
+            hint = meant(text, known)
+            raise UsageError(f"{origin(context, parameter)}: expected {listed}, got {text!r}", hint=hint)
 
 
 def _check_empty(context: Any, parameter: Any, value: object) -> None:
@@ -412,11 +412,12 @@ def _configure(out: Output, context: Any, values: dict[str, Any]) -> None:
 
         if folder := user_directory("XDG_CACHE_HOME", ".cache"):  # for what the indexes of other systems say
             remember_in(folder)
-    try:
-        out.storage_options = parse_pairs(common["storage_option"] or [])
-    except UsageError as error:
-        option = next(p for p in context.command.params if p.name == "storage_option")
-        raise UsageError(f"{origin(context, option)} {error.message}") from None
+    for pair in common["storage_option"] or ():
+        key, _, value = pair.partition("=")
+        if not key or key == pair:  # which no message shows: it may be a secret
+            option = next(p for p in context.command.params if p.name == "storage_option")
+            raise UsageError(f"{origin(context, option)} expects KEY=VALUE")
+        out.storage_options[key] = value
     hide_options(out.storage_options)
     warning = None if "storage_option" in out.defaulted else exposed(out.storage_options)
     if warning:
@@ -458,17 +459,6 @@ def _spread(bundle: type) -> list[inspect.Parameter]:
     return [
         inspect.Parameter(f.name, _KEYWORD_ONLY, default=f.default, annotation=hints[f.name]) for f in fields(bundle)
     ]
-
-
-def parse_pairs(texts: list[str]) -> dict[str, str]:
-    """Return KEY=VALUE texts as a dict; UsageError, which shows no secret, for a text without '='."""
-    pairs: dict[str, str] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise UsageError("expects KEY=VALUE")
-        pairs[key] = value
-    return pairs
 
 
 def check_prometheus(out: Output, *, prometheus: bool) -> None:

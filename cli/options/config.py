@@ -258,7 +258,7 @@ def read_config(files: Iterable[ConfigFile], app: typer.Typer) -> tuple[Defaults
                 reading.set(setting)
         else:
             warnings += reading.take_harmless(file.path)
-    return _nested(reading.defaults), Configured(tuple(warnings), storages, reading.places)
+    return reading.defaults, Configured(tuple(warnings), storages, reading.places)
 
 
 def _known_options(app: typer.Typer) -> dict[str, dict[str, ConfigOption]]:
@@ -310,7 +310,8 @@ class _Reading:
 
     def __init__(self, app: typer.Typer) -> None:
         self._known = _known_options(app)
-        self.defaults: Defaults = {name: {} for name in self._known}
+        self.defaults: Defaults = {}
+        """Those of `tag add` stand in `tag`, as typer expects them."""
         self.places: dict[tuple[str, str], TomlKey] = {}
 
     def take_harmless(self, path: str) -> list[str]:
@@ -364,30 +365,17 @@ class _Reading:
         for command in setting.commands:
             option = self._known.get(command, {}).get(setting.name.replace("-", "_"))
             if option is None:
-                hint = self._meant(command, setting.name)
+                hint = meant(f"[{command}]", (f"[{known.replace(' ', '.')}]" for known in (*self._known, STORAGE)))
+                if command in self._known:
+                    hint = meant(setting.name.replace("-", "_"), self._known[command])
                 raise setting.key.error(f"the command {command!r} has no option {setting.name!r}", hint)
             if fault := option.fault(setting.value):
                 raise setting.key.error(f"{setting.name} {fault}")
-            self.defaults[command][option.parameter] = setting.value
+            table: dict[str, Any] = self.defaults
+            for word in command.split():
+                table = table.setdefault(word, {})
+            table[option.parameter] = setting.value
             self.places[command, option.parameter] = setting.key
-
-    def _meant(self, command: str, name: str) -> str | None:
-        """Return a hint that names the table or the option that was perhaps meant."""
-        if command in self._known:
-            return meant(name.replace("-", "_"), self._known[command])
-        return meant(f"[{command}]", [f"[{known.replace(' ', '.')}]" for known in (*self._known, STORAGE)])
-
-
-def _nested(defaults: Defaults) -> Defaults:
-    """Return the defaults with those of `tag add` nested in `tag`, as typer expects them."""
-    nested: Defaults = {}
-    for command, values in defaults.items():
-        group, _, name = command.rpartition(" ")
-        if group:
-            nested.setdefault(group, {})[name] = values
-        else:
-            nested[name] = values
-    return nested
 
 
 def _parse_toml(path: str) -> tuple[dict[str, Any], TomlKey]:

@@ -96,12 +96,9 @@ def neighbour_hint(path: str, others: Iterable[str] = ()) -> str | None:
     except OSError:
         return None
     found = closest(name, [*names, *(others if not folder else ())])
-    close = [escaped(os.path.join(folder, each, rest).rstrip("/")) for each in found if _is_there(folder, each, rest)]
+    paths = [os.path.join(folder, each, rest) for each in found]
+    close = [escaped(path.rstrip("/")) for path in paths if not rest or os.path.lexists(path)]
     return f"did you mean {' or '.join(close)}?" if close else None
-
-
-def _is_there(folder: str, name: str, rest: str) -> bool:
-    return not rest or os.path.lexists(os.path.join(folder, name, rest))
 
 
 def _as_version(word: str, out: Output) -> str | None:

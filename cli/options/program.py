@@ -12,7 +12,7 @@ from edl_ckpt.cli import __version__
 from edl_ckpt.cli.catalogue import COMMANDS, GROUPS, SECTIONS, function_of
 from edl_ckpt.cli.manual.help import HelpCommand, HelpGroup, command_of, drawn
 from edl_ckpt.cli.options.config import config_files, error_exit, named_config, read_config
-from edl_ckpt.cli.options.usage import explained, is_plain_call, is_refusal
+from edl_ckpt.cli.options.usage import explained, is_refusal, plain_call
 from edl_ckpt.cli.terminal.output import AlreadyReported, Output
 from edl_ckpt.cli.terminal.secrets import check_arguments
 from edl_ckpt.core.base.errors import UsageError
@@ -67,7 +67,10 @@ def parser(only: str | None = None) -> Any:
 def run(arguments: list[str]) -> NoReturn:
     """Run one command, and raise SystemExit with its exit code."""
     if arguments in [["--help"], ["-h"]]:
-        _show_help()
+        from edl_ckpt.cli.manual.pages import root  # for it, no command needs to be built
+
+        print(drawn(root()), flush=True)
+        raise SystemExit(0)
     defaults: dict[str, dict[str, Any]] = {}
     configured = None
     try:
@@ -91,24 +94,11 @@ def run(arguments: list[str]) -> NoReturn:
     except Exception as error:
         if not is_refusal(error):
             raise
+        if context := plain_call(error):
+            from edl_ckpt.cli.manual.pages import overview  # most commands show no page
+
+            print(drawn(overview(command_of(context)), sys.stderr), file=sys.stderr)
+            raise SystemExit(2) from None
         json = any(values.get("json") for values in defaults.values())
-        raise SystemExit(_refused(error, arguments, json=json)) from None
+        raise SystemExit(error_exit(explained(error), arguments, json=json)) from None
     raise SystemExit(code or 0)
-
-
-def _refused(error: Any, arguments: list[str], *, json: bool) -> int:
-    """Report a refusal of the parser, with the help when only a command is missing; return the exit code."""
-    if not is_plain_call(error):
-        return error_exit(explained(error), arguments, json=json)
-    from edl_ckpt.cli.manual.pages import overview  # most commands show no page
-
-    print(drawn(overview(command_of(error.ctx)), sys.stderr), file=sys.stderr)
-    return 2
-
-
-def _show_help() -> NoReturn:
-    """Print the help of the program, for which no command needs to be built."""
-    from edl_ckpt.cli.manual.pages import root
-
-    print(drawn(root()), flush=True)
-    raise SystemExit(0)

@@ -21,6 +21,7 @@ from edl_ckpt.core.storage.location import check_no_password
 
 _DIR: Final = "EDL_CKPT_DIR"
 HIDDEN: Final = "***"
+_SOURCES: Final = {"ENVIRONMENT": "environment", "DEFAULT_MAP": "file"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +39,6 @@ class Setting:
     fault: str | None = None
     """Why a command would refuse it."""
 
-    @property
-    def is_shown(self) -> bool:
-        """Say whether somebody chose it, or it is more than a flag that is off."""
-        return self.source != "default" or self.value not in (None, False, [], ())
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -51,11 +47,6 @@ class Settings:
     files: tuple[ConfigFile, ...]
     settings: tuple[Setting, ...]
     warnings: tuple[str, ...]
-
-    @property
-    def is_sound(self) -> bool:
-        """Say whether every command would take its settings."""
-        return not any(setting.fault for setting in self.settings)
 
 
 def settings_in_force(named: str | None) -> Settings:
@@ -91,19 +82,15 @@ def _of_command(command: Any, context: Any, name: str, configured: Configured) -
         if parameter.param_type_name != "option" or parameter.envvar is None or parameter.hidden:
             continue
         flag = next(flag for flag in parameter.opts if flag.startswith("--")).lstrip("-")
-        source = context.get_parameter_source(parameter.name).name
+        source = _SOURCES.get(context.get_parameter_source(parameter.name).name, "default")
         value = context.params.get(parameter.name)
-        variable = str(parameter.envvar)
-        if source == "ENVIRONMENT":
-            fault = _fault(parameter, context, parameter.value_from_envvar(context))
+        variable, origin, fault = str(parameter.envvar), "", None
+        if source == "environment":
+            origin, fault = variable, _fault(parameter, context, parameter.value_from_envvar(context))
             value = os.environ[variable] if fault else value
-            yield Setting(flag, _shown(flag, value), "environment", variable, variable, fault=fault)
-        elif source == "DEFAULT_MAP":
-            fault = _fault(parameter, context, value)
-            origin = configured.origin(name, parameter.name)
-            yield Setting(flag, _shown(flag, value), "file", origin, variable, fault=fault)
-        else:
-            yield Setting(flag, _shown(flag, value), "default", "", variable)
+        elif source == "file":
+            origin, fault = configured.origin(name, parameter.name), _fault(parameter, context, value)
+        yield Setting(flag, _shown(flag, value), source, origin, variable, fault=fault)
 
 
 def _fault(parameter: Any, context: Any, value: Any) -> str | None:

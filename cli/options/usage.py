@@ -23,9 +23,9 @@ def is_refusal(error: BaseException) -> bool:
     return hasattr(error, "format_message") and hasattr(error, "exit_code")
 
 
-def is_plain_call(error: BaseException) -> bool:
-    """Say whether the parser only missed a command: its message is then the help."""
-    return type(error).__name__ == "NoArgsIsHelpError"
+def plain_call(error: Any) -> Any:
+    """Return the context of a call that lacks only a command, whose message is the help; None of any other."""
+    return error.ctx if type(error).__name__ == "NoArgsIsHelpError" else None
 
 
 def explained(error: Any) -> UsageError:
@@ -35,7 +35,8 @@ def explained(error: Any) -> UsageError:
     if kind == "NoSuchOption":
         return UsageError(f"no such option: {escaped(error.option_name)}", hint=_option_hint(error, context, path))
     if kind == "MissingParameter" and error.param is not None:
-        return UsageError(f"{_shown(error.param, context)} is missing", hint=_usage(context))
+        takes = f" {error.param.make_metavar(context)}" if error.param.param_type_name == "option" else ""
+        return UsageError(f"{_flag(error.param)}{takes} is missing", hint=_usage(context))
     if kind == "BadParameter" and error.param is not None:
         return UsageError(f"{origin(context, error.param)}: {_fault(error)}", hint=f"try: {path} --help")
     text = str(error.format_message())
@@ -76,13 +77,6 @@ def _flag(parameter: Any) -> str:
     if parameter.param_type_name == "argument":
         return str(parameter.metavar or parameter.name.upper())
     return str(next((flag for flag in parameter.opts if flag.startswith("--")), parameter.opts[0]))
-
-
-def _shown(parameter: Any, context: Any) -> str:
-    """Return a parameter as the help shows it: `--ps N`, or LOCATION."""
-    if parameter.param_type_name == "argument":
-        return _flag(parameter)
-    return f"{_flag(parameter)} {parameter.make_metavar(context)}"
 
 
 def _option_hint(error: Any, context: Any, path: str) -> str:

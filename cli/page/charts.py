@@ -173,7 +173,7 @@ def metric(report: LocationReport, name: str) -> str:
         {"version": str(v.key), "value": value, _SAYS: f"{v.key}: {number(value)}"}
         for v, value in zip(report.versions, values, strict=True)
     ]
-    if all(row["value"] is None for row in rows):
+    if all(value is None for value in values):
         return ""
     return _drawn(f"{label(name)} of each version", rows, {"type": "line", "point": {"size": 40}}, {
         "x": _versions(rows),
@@ -251,10 +251,9 @@ def histogram(tensor: SampledTensor) -> str:
     edges = [edge for edge in stats.edges if math.isfinite(edge)]
     if not stats.histogram or len(edges) != len(stats.edges):
         return ""
-    bins = zip(edges, edges[1:], stats.histogram, strict=False)
     rows = [
         {"from": low, "to": high, "count": some, _SAYS: f"{number(low)} to {number(high)}: {count(some)}"}
-        for low, high, some in bins
+        for low, high, some in zip(edges, edges[1:], stats.histogram, strict=False)
     ]
     few, thousands = ({"format": form, "tickCount": ticks} for form, ticks in (("~g", 4), ("~s", 3)))
     return _drawn(f"Histogram of {label(stats.name)}", rows, {"type": "bar"}, {
@@ -309,8 +308,7 @@ def _drawn(
         "data": {"values": rows},
         **(layer if beside is None else {"layer": [layer, beside]}),
     }
-    draw = library("vl_convert", "report").vegalite_to_svg
-    return _inlined(draw(spec), title)
+    return _inlined(library("vl_convert", "report").vegalite_to_svg(spec), title)
 
 
 _NAMED: Final = re.compile(r"url\(#([\w-]+)\)")

@@ -146,15 +146,10 @@ def _versions(report: LocationReport) -> Section:
         Figure(charts.saves(report), "When each version was saved"),
     ]
     caption = f"Versions, the newest first: {len(rows)} of {report.total_versions}"
-    tables = [HtmlTable(caption, *_without_empty(columns, rows))]
+    filled = [k for k in range(len(columns)) if any(row[k] != "" for row in rows)]
+    tables = [HtmlTable(caption, [columns[k] for k in filled], [[row[k] for k in filled] for row in rows])]
     problems = [escaped(problem) for problem in report.problems]
     return Section("versions", "Versions", [rules], problems, shown, (), tables)
-
-
-def _without_empty(columns: list[_Column], rows: list[list[Any]]) -> tuple[list[_Column], list[list[Any]]]:
-    """Return a table without the columns that have no content."""
-    filled = [k for k in range(len(columns)) if any(row[k] != "" for row in rows)]
-    return [columns[k] for k in filled], [[row[k] for k in filled] for row in rows]
 
 
 def _version_row(report: LocationReport, version: Version) -> list[Any]:
@@ -178,22 +173,16 @@ def _numbers(*titles: str) -> list[_Column]:
 def _metrics(report: LocationReport) -> Section | None:
     if not report.metrics:
         return None
-    captions = [_metric_caption(report, name) for name in report.metrics]
-    small = [Figure(charts.metric(report, name), text) for name, text in zip(report.metrics, captions, strict=True)]
+    small = []
+    for name in report.metrics:
+        best = report.best.get(name)
+        known = "" if best is None else f": best at {best.key}, {number(best.metrics[name])}"
+        small.append(Figure(charts.metric(report, name), charts.label(name) + known))
     measured = [version for version in reversed(report.versions) if version.metrics]
     columns = [("version", "name"), *((escaped(name), "number long") for name in report.metrics)]
     rows = [[str(v.key), *(number(v.metrics.get(name)) for name in report.metrics)] for v in measured]
     return Section(
         "metrics", "Metrics", small=small, tables=[HtmlTable("Metrics of each version", columns, rows, folded=True)]
-    )
-
-
-def _metric_caption(report: LocationReport, name: str) -> str:
-    best = report.best.get(name)
-    return (
-        charts.label(name)
-        if best is None
-        else f"{charts.label(name)}: best at {best.key}, {number(best.metrics[name])}"
     )
 
 

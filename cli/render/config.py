@@ -25,10 +25,12 @@ def rows(found: Settings) -> list[list[Any]]:
 
 
 def human(found: Settings, *, origin: bool, every: bool) -> Lines:
-    """Yield the files, and a row for each setting that has a value; with `every`, for all."""
+    """Yield the files, and a row for each setting that somebody chose or that is more than a flag that is off.
+
+    With `every`, there is a row for all.
+    """
     for file in found.files:
-        limited = "" if file.trusted else "only how output looks and what a command may use"
-        yield head(file.path, limited)
+        yield head(file.path, "" if file.trusted else "only how output looks and what a command may use")
     if not found.files:
         yield styled("no configuration file", "dim")
     table = Table(
@@ -36,7 +38,7 @@ def human(found: Settings, *, origin: bool, every: bool) -> Lines:
         *([Column("origin", "name", worth=8)] if origin else []), Column("commands", "prose", worth=5),
     )  # fmt: skip
     for each in found.settings:
-        if each.is_shown or every:
+        if every or each.source != "default" or each.value not in (None, False, [], ()):
             value = (text.escaped(_value(each)), "red" if each.fault else "")
             source = [text.escaped(each.origin) or "default"] if origin else []
             table.add(each.name, value, *source, ", ".join(each.commands))

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from edl_ckpt.cli.render.shared_tables import first_rows
+from edl_ckpt.cli.render.shared_tables import first_rows, long_table
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import as_dict
-from edl_ckpt.cli.terminal.tables import MOST_ROWS, Bar, Cell, Column, Content, Histogram, Lines, Table, beside, styled
-from edl_ckpt.core.operations.diff.results import HISTOGRAM_EDGES
-
-if TYPE_CHECKING:
-    from edl_ckpt.core.operations.diff.results import DenseDiff, DiffResult, TableDiff
+from edl_ckpt.cli.terminal.tables import MOST_ROWS, Bar, Cell, Column, Content, Histogram, Lines, beside, styled
+from edl_ckpt.core.operations.diff.results import HISTOGRAM_EDGES, DenseDiff, DiffResult, TableDiff
 
 Part = TypeVar("Part", "DenseDiff", "TableDiff")
 COUNTS: Final = ("added", "removed", "changed", "unchanged")
@@ -69,15 +66,10 @@ def human(result: DiffResult, *, every: bool = True) -> Lines:
     verb = "differs" if differ == 1 else "differ"
     yield head.append(f"  {differ} of {text.count(len(parts), 'tensor')} {verb}", "dim")
     largest = max((p.relative for p in parts if p.relative and math.isfinite(p.relative)), default=0.0)
-    tables, more_tables = first_rows(_by_interest(result.tables, every=every), "table", every=every)
-    variables, more_variables = first_rows(_by_interest(result.variables, every=every), "variable", every=every)
-    if tables:
-        yield _drawn("embedding table", tables, _OF_TABLES, largest)
-    yield from more_tables
-    if variables:
-        yield _drawn("dense variable", variables, _OF_VARIABLES, largest)
-    yield from more_variables
-    for table in tables:
+    tables, variables = _by_interest(result.tables, every=every), _by_interest(result.variables, every=every)
+    yield from _drawn("embedding table", tables, _OF_TABLES, largest, every=every)
+    yield from _drawn("dense variable", variables, _OF_VARIABLES, largest, every=every)
+    for table in first_rows(tables, "table", every=every)[0]:
         yield from _details(table)
 
 
@@ -129,10 +121,12 @@ def cells(part: DenseDiff | TableDiff, largest: float) -> dict[str, Content]:
     }
 
 
-def _drawn(title: str, parts: Sequence[DenseDiff | TableDiff], names: Sequence[str], largest: float) -> Table:
+def _drawn(title: str, parts: Sequence[Part], names: Sequence[str], largest: float, *, every: bool) -> Lines:
+    def row(part: Part) -> list[Any]:
+        return [part.name, *map(cells(part, largest).__getitem__, names)]
+
     columns = (Column(title, "name"), *map(COLUMNS.__getitem__, names))
-    rows = ([part.name, *map(cells(part, largest).__getitem__, names)] for part in parts)
-    return Table(*columns, rows=rows, whole=True)
+    return long_table(columns, parts, row, title.rpartition(" ")[2], every=every)
 
 
 def _details(table: TableDiff) -> Lines:

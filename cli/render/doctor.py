@@ -100,7 +100,9 @@ def human(program: Sequence[Fact], extras: Sequence[Fact], storage: StorageRepor
     yield styled("program", "bold")
     yield _facts(program)
     yield styled("extras", "bold")
-    yield _extras(extras)
+    value, gives = Column("value", worth=7, title=""), Column("gives", "prose", worth=8, title="")
+    columns = _VERDICT, Column("extra", "name", worth=10, title=""), value, gives
+    yield Table(*columns, rows=((_STYLES[f.verdict], f.name, f.value, Cell(f.why, "dim")) for f in extras))
     if missing := next((extra for extra in extras if extra.verdict is not Verdict.FINE), None):
         yield styled(f"for example: {extra_hint(missing.name)}", "dim")
     if storage is not None:
@@ -118,10 +120,3 @@ def _facts(facts: Sequence[Fact]) -> Table:
     columns = Column("fact", "name", worth=10, title=""), Column("value", "prose", worth=8, title="")
     rows = ((_STYLES[f.verdict], f.name, f"{f.value}: {f.why}" if f.why else f.value) for f in facts)
     return Table(_VERDICT, *columns, rows=rows)
-
-
-def _extras(facts: Iterable[Fact]) -> Table:
-    """Return a table of extras, with what each gives."""
-    value, gives = Column("value", worth=7, title=""), Column("gives", "prose", worth=8, title="")
-    columns = _VERDICT, Column("extra", "name", worth=10, title=""), value, gives
-    return Table(*columns, rows=((_STYLES[f.verdict], f.name, f.value, Cell(f.why, "dim")) for f in facts))

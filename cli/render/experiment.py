@@ -73,7 +73,9 @@ def human(experiment: Experiment) -> Lines:
     versions = sum(len(trial.listing.versions) for trial in experiment.trials)
     size = sum(map(_size, experiment.trials))
     counts = f"{text.count(len(experiment.trials), 'trial')}, {text.count(versions, 'version')}, {words.size(size)}"
-    yield head(experiment.location.url, f"{counts}{_by(experiment)}")
+    mode = f" ({experiment.mode})" if experiment.mode else ""
+    by = "" if experiment.metric is None else f", by {text.escaped(experiment.metric)}{mode}"
+    yield head(experiment.location.url, f"{counts}{by}")
     yield _table(experiment)
     if experiment.best is not None:
         yield styled(f"{BEST} is the best of all complete versions", "dim")
@@ -82,12 +84,6 @@ def human(experiment: Experiment) -> Lines:
         yield styled(f"is max or min better for {name}? Say it with --mode, or `edl-ckpt metrics mode`", "dim")
     elif experiment.metric is None and any(v.metrics for t in experiment.trials for v in t.listing.versions):
         yield styled("the trials have several metrics: choose one with --metric", "dim")
-
-
-def _by(experiment: Experiment) -> str:
-    if experiment.metric is None:
-        return ""
-    return f", by {text.escaped(experiment.metric)}" + (f" ({experiment.mode})" if experiment.mode else "")
 
 
 def _table(experiment: Experiment) -> RenderableType:

@@ -54,7 +54,6 @@ def human(result: ExportResult) -> Lines:
     counts = ((result.variables, "variable"), (result.tables, "table"), (result.rows, "row"))
     yield styled(f"{', '.join(text.count(*count) for count in counts)} in {result.seconds:.2f} s", "dim")
     for table in result.errors:
-        far = f"greatest error {table.greatest:.3g}, mean {table.mean:.3g}"
-        yield f"quantized {text.escaped(table.name)}: {far}"
+        yield f"quantized {text.escaped(table.name)}: greatest error {table.greatest:.3g}, mean {table.mean:.3g}"
     if result.proved:
         yield from proved_lines("exported content", result.fingerprint)

@@ -7,10 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli.render.metadata import lines
-from edl_ckpt.cli.render.shared_tables import first_rows, shard_table
+from edl_ckpt.cli.render.shared_tables import first_rows, long_table, shard_table
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import Several, as_dict
-from edl_ckpt.cli.terminal.tables import Cell, Column, Histogram, Lines, Table, beside, head, styled
+from edl_ckpt.cli.terminal.tables import Cell, Column, Histogram, Lines, beside, head, styled
 from edl_ckpt.core.base import words
 from edl_ckpt.core.sources.systems import ELASTICDL, shards_of, title_of
 
@@ -82,19 +82,11 @@ def human(summary: CheckpointSummary, stats: Sequence[TensorStats] = (), *, ever
     if summary.metadata:
         yield styled("metadata", "dim")
         yield lines(summary.metadata)
-    tables, more_tables = first_rows(summary.tables, "table", every=every)
-    if tables:
-        cells = partial(table_cells, alone=len(summary.tables) == 1)
-        yield Table(*TABLE_COLUMNS, rows=map(cells, tables), whole=True)
-    yield from more_tables
-    variables, more_variables = first_rows(summary.variables, "variable", every=every)
-    if variables:
-        yield Table(*VARIABLE_COLUMNS, rows=map(variable_cells, variables), whole=True)
-    yield from more_variables
-    items, more_items = first_rows(summary.items, "item", every=every)
-    if items:
-        yield Table(*ITEM_COLUMNS, rows=([i.name, i.kind, words.size(i.size_bytes), str(i.shard)] for i in items))
-    yield from more_items
+    cells = partial(table_cells, alone=len(summary.tables) == 1)
+    yield from long_table(TABLE_COLUMNS, summary.tables, cells, "table", every=every)
+    yield from long_table(VARIABLE_COLUMNS, summary.variables, variable_cells, "variable", every=every)
+    items = [(i.name, i.kind, words.size(i.size_bytes), str(i.shard)) for i in summary.items]
+    yield from long_table(ITEM_COLUMNS, items, list, "item", every=every)
     shown, more_stats = first_rows(stats, "tensor", every=every)
     yield from _stats(shown)
     yield from more_stats
@@ -111,9 +103,8 @@ def about(summary: CheckpointSummary) -> str:
 
 def table_cells(table: TableSummary, *, alone: bool = False) -> list[Any]:
     """Return the row of an embedding table, for TABLE_COLUMNS; a companion follows its table unless it is `alone`."""
-    below = table.companion_of and not alone
     return [
-        Cell(f"  :{table.slot}") if below else Cell(table.title, "bold"),
+        Cell(f"  :{table.slot}") if table.companion_of and not alone else Cell(table.title, "bold"),
         text.count(table.rows),
         str(table.dim),
         table.dtype or "-",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from edl_ckpt.cli.render.metrics import BEST, best_paths, metric_cell, names_of
+from edl_ckpt.cli.render.metrics import best_paths, metric_cells, names_of
 from edl_ckpt.cli.render.shared_tables import first_rows
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import Several, picked
@@ -41,11 +41,10 @@ def timestamp(seconds: float) -> str | None:
 
 def document(listings: Sequence[Listing]) -> dict[str, Any]:
     """Return `edl-ckpt/list/1`."""
-    keys = "location layout versions modes interrupted_copies foreign"
     locations = [
         picked(
             listing,
-            keys,
+            "location layout versions modes interrupted_copies foreign",
             location=listing.location.url,
             versions=list(map(keys_of, listing.versions)),
             foreign=[picked(f, "name elasticdl_version") for f in listing.foreign],
@@ -140,25 +139,20 @@ class VersionCells:
 
     def row(self, v: Version) -> list[Any]:
         """Return the cells of a version."""
-        cells = (metric_cell(v.metrics, name, best=self._best.get(name) == v.path) for name in self._metrics)
+        # A rank that had nothing to save is not missing.
+        all_shards = len(v.shards) if v.state is State.COMPLETE else v.ps_num
         return [
             "?" if v.number is None else str(v.number),
             v.uuid,
             title_of(v.layout.system) if self._is_mixed else "",
-            _shards(v),
+            f"{len(v.shards)}/{'?' if all_shards is None else all_shards}",
             words.size(v.size_bytes),
             Bar(v.size_bytes, self._largest),
             text.age(self._now - v.modified) if v.modified else "",
             Cell(v.state.value, STATE_STYLES[v.state]),
-            *(Cell(cell, "green" if cell.endswith(BEST) else "") for cell in cells),
+            *metric_cells(v, self._metrics, self._best),
             Cell(remarks(v, self._newest), "dim"),
         ]
-
-
-def _shards(version: Version) -> str:
-    """Return how many shards there are of how many; a rank that had nothing to save is not missing."""
-    present, all_saved = len(version.shards), version.state is State.COMPLETE
-    return f"{present}/{present if all_saved else '?' if version.ps_num is None else version.ps_num}"
 
 
 def remarks(version: Version, newest: Version | None) -> str:

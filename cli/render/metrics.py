@@ -38,15 +38,20 @@ def metric_cell(metrics: Mapping[str, float], name: str, *, best: bool = False) 
     return f"{metrics[name]:.6g}{BEST if best else ''}" if name in metrics else ""
 
 
+def metric_cells(version: Version, names: Sequence[str], best: Mapping[str, str]) -> list[Any]:
+    """Return a cell for each metric of a version; `best` has the paths of the best versions, whose cells are marked."""
+    marked = [(name, best.get(name) == version.path) for name in names]
+    return [Cell(metric_cell(version.metrics, n, best=is_best), "green" if is_best else "") for n, is_best in marked]
+
+
 def document(listing: Listing, versions: Sequence[Version]) -> dict[str, Any]:
     """Return `edl-ckpt/metrics/1`."""
-    best = best_versions(listing, names_of(listing.versions))
     return document_of(
         "metrics",
         listing,
         "location modes best versions",
         location=listing.location.url,
-        best={name: version.key for name, version in best.items()},
+        best={name: v.key for name, v in best_versions(listing, names_of(listing.versions)).items()},
         versions=[picked(v, "version ref metrics tags note", version=v.number) for v in versions],
     )
 
@@ -65,14 +70,8 @@ def human(listing: Listing, versions: Sequence[Version]) -> Lines:
         yield styled("no metrics; record them with `edl-ckpt metrics set` or `metrics import`", "dim")
         return
     columns = (Column(name, "number") for name in names)
-    table = Table(Column("version", "number"), *columns, Column("tags", "prose", worth=4))
-    for v in versions:
-        cells = [
-            Cell(metric_cell(v.metrics, name, best=is_best).ljust(1), "green" if is_best else "")
-            for name, is_best in ((name, best.get(name) == v.path) for name in names)
-        ]
-        table.add(str(v.key), *cells, " ".join(v.tags))
-    yield table
+    cells = ([str(v.key), *metric_cells(v, names, best), " ".join(v.tags)] for v in versions)
+    yield Table(Column("version", "number"), *columns, Column("tags", "prose", worth=4), rows=cells)
     undeclared = [name for name in names if not known_mode(listing, name)]
     if {v.path for v in versions} & set(best.values()):
         yield styled(f"{BEST} is the best of all complete versions", "dim")
@@ -96,8 +95,7 @@ def import_document(plan: ImportPlan, *, applied: bool) -> dict[str, Any]:
     keys = "ref version step metrics replaced"
     matched = [picked(m, keys, ref=m.version.ref, version=m.version.number) for m in plan.matches]
     keys = "source location matched steps_without_version versions_without_metrics skipped applied"
-    where = plan.location.url
-    return document_of("metrics-import", plan, keys, location=where, matched=matched, applied=applied)
+    return document_of("metrics-import", plan, keys, location=plan.location.url, matched=matched, applied=applied)
 
 
 def import_rows(plan: ImportPlan) -> list[list[Any]]:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import Several, failure, picked, rows_of
 from edl_ckpt.cli.terminal.tables import Cell, Column, Content, Lines, Table, head, styled
 from edl_ckpt.core.base import words
-from edl_ckpt.core.operations.prune.plan import Action
+from edl_ckpt.core.operations.prune.plan import Action, PruneEntry, PrunePlan
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from edl_ckpt.core.operations.convert import ConvertResult
     from edl_ckpt.core.operations.prune.execute import PruneResult
-    from edl_ckpt.core.operations.prune.plan import PruneEntry, PrunePlan
-    from edl_ckpt.core.storage.location import Location
+
+
+_COLUMNS: Final = (
+    Column("version", "number", title=""),
+    Column("size", "number", worth=3, title=""),
+    Column("action", worth=9, title=""),
+    Column("why", "prose", worth=8, title=""),
+)
 
 
 def document(
@@ -57,11 +61,13 @@ def plan_human(plan: PrunePlan, *, listed: str = "all") -> Lines:
         yield styled("keep " + text.escaped(", or ".join(plan.policy)), "dim")
     for location in () if plan.only_purges else plan.locations:
         entries = [e for e in plan.entries if e.location == location]
-        yield _head(location, entries)
-        going = [e for e in entries if e.action is Action.DELETE and listed != "kept"]
-        staying = [e for e in entries if e.action is Action.KEEP and listed != "deleted"]
-        if going or staying:
-            yield _table([*going, *staying])
+        going, staying = ([e for e in entries if e.action is action] for action in (Action.DELETE, Action.KEEP))
+        gone, kept = (words.size(sum(e.size_bytes for e in part)) for part in (going, staying))
+        counts = f"{len(staying)} kept, {kept}; {len(going)} to delete, {gone}"
+        yield head(location.url, counts if entries else "no checkpoint")
+        shown = [*(going if listed != "kept" else ()), *(staying if listed != "deleted" else ())]
+        if shown:
+            yield Table(*_COLUMNS, rows=map(_cells, shown))
 
 
 def human(
@@ -89,25 +95,6 @@ def human(
         yield styled(f"{versions} deleted, {words.size(result.freed_bytes)} freed")
     if result.purge:
         yield styled(f"trash emptied, {words.size(result.purge.freed_bytes)} freed")
-
-
-def _head(location: Location, entries: Sequence[PruneEntry]) -> RenderableType:
-    if not entries:
-        return head(location.url, "no checkpoint")
-    going = [e.size_bytes for e in entries if e.action is Action.DELETE]
-    staying = [e.size_bytes for e in entries if e.action is Action.KEEP]
-    kept = f"{len(staying)} kept, {words.size(sum(staying))}"
-    return head(location.url, f"{kept}; {len(going)} to delete, {words.size(sum(going))}")
-
-
-def _table(entries: Sequence[PruneEntry]) -> RenderableType:
-    columns = (
-        Column("version", "number", title=""),
-        Column("size", "number", worth=3, title=""),
-        Column("action", worth=9, title=""),
-        Column("why", "prose", worth=8, title=""),
-    )
-    return Table(*columns, rows=map(_cells, entries))
 
 
 def _cells(entry: PruneEntry) -> list[Content]:

@@ -10,13 +10,14 @@ from edl_ckpt.cli.terminal.documents import as_dict, document_of, picked
 from edl_ckpt.cli.terminal.tables import Lines, head
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.model.versions import Version
     from edl_ckpt.core.operations.report.results import LocationReport
 
 
 def document(report: LocationReport) -> dict[str, Any]:
     """Return `edl-ckpt/report/1`."""
     opened = "ref ok fault? parameters tables findings"
+    entries = report.retention.entries if report.retention else {}
+    kept = {path: {"action": e.action.value, "reasons": list(e.reasons)} for path, e in entries.items()}
     return document_of(
         "report",
         report,
@@ -24,7 +25,7 @@ def document(report: LocationReport) -> dict[str, Any]:
         " tensors drift problems left_out bytes_read unread",
         location=report.location.url,
         made=timestamp(report.made),
-        versions=[keys_of(version) | _kept(report, version) for version in report.versions],
+        versions=[keys_of(v) | {"action": None, "reasons": []} | kept.get(v.path, {}) for v in report.versions],
         best={name: version.ref for name, version in report.best.items()},
         retention=picked(report.retention, "rules stored deletions deleted_bytes") if report.retention else None,
         opened=[
@@ -35,12 +36,6 @@ def document(report: LocationReport) -> dict[str, Any]:
     )
 
 
-def _kept(report: LocationReport, version: Version) -> dict[str, Any]:
-    entry = report.retention.entries.get(version.path) if report.retention else None
-    return {"action": entry.action.value if entry else None, "reasons": list(entry.reasons) if entry else []}
-
-
 def human(report: LocationReport, place: str) -> Lines:
     """Yield where the page is, and what it is about."""
-    versions = text.count(report.total_versions, "version")
-    yield head(place, f"{versions} of {text.escaped(report.location.url)}")
+    yield head(place, f"{text.count(report.total_versions, 'version')} of {text.escaped(report.location.url)}")

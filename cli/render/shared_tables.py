@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from edl_ckpt.cli.terminal import text
@@ -38,6 +38,21 @@ def first_rows(
     more = text.count(len(items) - MOST_ROWS, f"more {noun}")
     shown = items[-MOST_ROWS:] if last else items[:MOST_ROWS]
     return shown, [styled(f"  and {more}; {way}, and --json has everything", "dim")]
+
+
+def long_table(
+    columns: Sequence[Column],
+    items: Sequence[Item],
+    cells: Callable[[Item], Iterable[Content]],
+    noun: str,
+    *,
+    every: bool,
+) -> Lines:
+    """Yield a table with a row of `cells` for each item, none without items; of very many as `first_rows` says."""
+    shown, more = first_rows(items, noun, every=every)
+    if shown:
+        yield Table(*columns, rows=map(cells, shown), whole=True)
+    yield from more
 
 
 def proved_lines(what: str, fingerprint: str | None) -> Lines:

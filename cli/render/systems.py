@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from edl_ckpt.cli.terminal.documents import Several, as_dict, picked
+from edl_ckpt.cli.terminal.documents import Several, picked, rows_of
 from edl_ckpt.cli.terminal.tables import Column, Lines, Table
 
 if TYPE_CHECKING:
@@ -21,8 +21,7 @@ def document(systems: Sequence[System]) -> dict[str, Any]:
 
 def rows(systems: Sequence[System]) -> list[list[Any]]:
     """Return a header and a row for each system."""
-    body = (as_dict(system) | {"judged_with": Several(system.judged_with, "; ")} for system in systems)
-    return [_KEYS.split(), *([row[key] for key in _KEYS.split()] for row in body)]
+    return rows_of(_KEYS, (picked(s, _KEYS, judged_with=Several(s.judged_with, "; ")) for s in systems))
 
 
 def human(systems: Sequence[System]) -> Lines:
@@ -34,9 +33,6 @@ def human(systems: Sequence[System]) -> Lines:
         Column("writes"),
         Column("judged with", "prose", worth=2),
     )
-    yield Table(*columns, rows=map(_cells, systems))
-
-
-def _cells(system: System) -> list[Any]:
-    reads, writes = ("yes" if can else "-" for can in (system.reads, system.writes))
-    return [system.name, system.title, reads, writes, ", ".join(system.judged_with)]
+    can = {True: "yes", False: "-"}
+    rows = ([s.name, s.title, can[s.reads], can[s.writes], ", ".join(s.judged_with)] for s in systems)
+    yield Table(*columns, rows=rows)

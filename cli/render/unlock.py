@@ -14,19 +14,12 @@ from edl_ckpt.core.storage.location import Location
 
 def document(location: Location, holders: Sequence[Holder]) -> dict[str, Any]:
     """Return `edl-ckpt/unlock/1`."""
-    return {
-        "schema": "edl-ckpt/unlock/1",
-        "location": location.url,
-        "unlocked": bool(holders),
-        "holders": [
-            {
-                **{key: holder.owner.get(key) for key in ("pid", "host", "since", "purpose")},
-                "alive": holder.is_alive,
-                "silent_seconds": holder.silent_seconds,
-            }
-            for holder in holders
-        ],
-    }
+    listed = [
+        {key: holder.owner.get(key) for key in ("pid", "host", "since", "purpose")}
+        | {"alive": holder.is_alive, "silent_seconds": holder.silent_seconds}
+        for holder in holders
+    ]
+    return {"schema": "edl-ckpt/unlock/1", "location": location.url, "unlocked": bool(holders), "holders": listed}
 
 
 def human(location: Location, holders: Sequence[Holder]) -> list[str]:

@@ -73,7 +73,8 @@ def human(results: Sequence[VerifyResult], *, every: bool = True) -> Lines:
     Of very many findings the first of each version are shown, unless `every` one is wanted.
     """
     for result in results:
-        yield _verdict(result)
+        outcome, comma, warnings = verdict(result).partition(", ")
+        yield head(result.ref, outcome, "green" if result.ok else "red").append(comma + warnings, "yellow")
         findings, more = first_rows(result.findings, "finding", every=every, way=PIPE)
         yield from map(_line, findings)
         yield from more
@@ -85,8 +86,7 @@ def human(results: Sequence[VerifyResult], *, every: bool = True) -> Lines:
             yield styled(f"  fingerprint {result.fingerprint}")
     if results:
         yield styled(checked(results), "dim")
-        hints = {f.hint for r in results for f in r.findings if f.hint}
-        for hint in sorted(hints):
+        for hint in sorted({f.hint for r in results for f in r.findings if f.hint}):
             yield styled(f"hint: {hint}", "dim")
 
 
@@ -126,11 +126,6 @@ def verdict(result: VerifyResult) -> str:
     parts = [text.count(counts["error"], "error") if counts["error"] else "ok"]
     parts += [text.count(counts["warning"], "warning")] if counts["warning"] else []
     return ", ".join(parts)
-
-
-def _verdict(result: VerifyResult) -> RenderableType:
-    words, comma, warnings = verdict(result).partition(", ")
-    return head(result.ref, words, "green" if result.ok else "red").append(comma + warnings, "yellow")
 
 
 def _line(finding: Finding) -> RenderableType:

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli.render.listing import STATE_STYLES, timestamp
 from edl_ckpt.cli.terminal import text
@@ -81,46 +81,8 @@ def _shards(arrived: int, ps_num: int | None) -> str:
     return f"{arrived}/{'?' if ps_num is None else ps_num}"
 
 
-def live_human(
-    moment: Moment,
-    events: Sequence[WatchEvent],
-    rates: Mapping[str, float],
-    *,
-    limits: Limits,
-    title: str,
-    notes: Sequence[str] = (),
-    width: int = 80,
-    height: int = 24,
-) -> Iterator[Text]:
-    """Yield the lines of the live view: the newest versions, then the last events and warnings, as many as fit.
-
-    `rates` are bytes a second by the paths of versions. No line is wider than the terminal.
-    """
-    heading = folded(_heading(moment, rates, title), width)
-    yield from heading
-    room = max(1, height - 1 - len(heading))
-    news = [*map(human, events), *map(_note, notes)]
-    most = min(len(news), room // 3) if room >= 6 else 0
-    tail = [part for line in news[len(news) - most :] for part in folded(line, width)]
-    tail = tail[len(tail) - min(len(tail), room // 3) :]
-    lines = [styled().append_tokens(line) for line in _table(moment, rates, limits).lines(width, blocks=False)]
-    yield from lines[-max(1, room - len(tail) - bool(tail) - 1) :]
-    if not moment.seen:
-        yield _note("no version yet" if moment.exists else "the location does not exist yet")
-    if tail:
-        yield _note("")
-        yield from tail
-
-
 def _note(note: str) -> Text:
     return styled(text.escaped(note), "dim")
-
-
-def _heading(moment: Moment, rates: Mapping[str, float], title: str) -> Text:
-    total = sum(seen.version.size_bytes for seen in moment.seen.values())
-    rate = sum(rates.values())
-    speed = f", {words.size(int(rate))}/s" if rate >= 1 else ""
-    return head(title, f"{text.count(len(moment.seen), 'version')}, {words.size(total)}{speed}")
 
 
 def _table(moment: Moment, rates: Mapping[str, float], limits: Limits) -> Table:
@@ -162,9 +124,10 @@ def view(out: Output, location: Location, limits: Limits, *, lines: bool) -> Ite
         return
     live = LiveView(out, location, limits)
     try:
-        with live:
-            yield live
+        live.screen.start(refresh=True)
+        yield live
     finally:
+        live.screen.stop()
         out.print_human(live.lines(height=_EVENTS))
 
 
@@ -203,7 +166,7 @@ class LiveView(SilentReporter):
         self._events: deque[WatchEvent] = deque(maxlen=_EVENTS)
         self._notes: deque[str] = deque(maxlen=_NOTES)
         self._sizes: dict[str, deque[tuple[float, int]]] = {}
-        self._live = Live(
+        self.screen = Live(
             console=self._console,
             screen=True,
             refresh_per_second=_REFRESHES,
@@ -211,13 +174,6 @@ class LiveView(SilentReporter):
             redirect_stderr=False,
             get_renderable=lambda: Group(*self.lines()),
         )
-
-    def __enter__(self) -> Self:
-        self._live.start(refresh=True)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
 
     def warn(self, text: str) -> None:
         """Show a warning below the versions."""
@@ -237,7 +193,7 @@ class LiveView(SilentReporter):
                 while len(samples) > 2 and moment.tick - samples[0][0] > _RATE_SECONDS:
                     samples.popleft()
             self._sizes = sizes
-        self._live.refresh()
+        self.screen.refresh()
 
     def _rates(self) -> dict[str, float]:
         """Return the bytes a second of each version that grows."""
@@ -249,19 +205,25 @@ class LiveView(SilentReporter):
         return rates
 
     def lines(self, height: int | None = None) -> list[Text]:
-        """Return what is shown, for the terminal as it is now, or for so many lines."""
+        """Return what is shown, for the terminal as it is now, or for so many lines; none is wider than the terminal.
+
+        Those are the newest versions, then the last events and warnings, as many as fit.
+        """
         width, rows = self._console.size
         with self._lock:
-            if self._moment is None:
+            if (moment := self._moment) is None:
                 return []
-            drawn = live_human(
-                self._moment,
-                list(self._events),
-                self._rates(),
-                limits=self._limits,
-                title=self._title,
-                notes=list(self._notes),
-                width=width,
-                height=height or rows,
-            )
-            return list(drawn)
+            rates, news = self._rates(), [*map(human, self._events), *map(_note, self._notes)]
+        total, rate = sum(seen.version.size_bytes for seen in moment.seen.values()), sum(rates.values())
+        speed = f", {words.size(int(rate))}/s" if rate >= 1 else ""
+        about = f"{text.count(len(moment.seen), 'version')}, {words.size(total)}{speed}"
+        heading = folded(head(self._title, about), width)
+        room = max(1, (height or rows) - 1 - len(heading))
+        most = min(len(news), room // 3) if room >= 6 else 0
+        tail = [part for line in news[len(news) - most :] for part in folded(line, width)]
+        tail = tail[len(tail) - min(len(tail), room // 3) :]
+        table = _table(moment, rates, self._limits).lines(width, blocks=False)
+        lines = [styled().append_tokens(line) for line in table][-max(1, room - len(tail) - bool(tail) - 1) :]
+        if not moment.seen:
+            lines.append(_note("no version yet" if moment.exists else "the location does not exist yet"))
+        return [*heading, *lines, *([_note("")] if tail else []), *tail]

@@ -26,7 +26,7 @@ def annotation(severity: str, message: str, title: str = "edl-ckpt") -> str:
     >>> annotation("error", "50% is lost", "verify: 1")
     '::error title=verify%3A 1::50%25 is lost'
     """
-    return f"::{severity} title={_property(title)}::{_data(message)}"
+    return f"::{severity} title={_data(title).replace(':', '%3A').replace(',', '%2C')}::{_data(message)}"
 
 
 def finding_lines(results: Sequence[VerifyResult]) -> Iterator[str]:
@@ -40,7 +40,3 @@ def finding_lines(results: Sequence[VerifyResult]) -> Iterator[str]:
 
 def _data(text: str) -> str:
     return escaped(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")

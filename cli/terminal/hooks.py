@@ -33,29 +33,18 @@ def variables(event: WatchEvent) -> dict[str, str]:
 class Hook:
     """Runs the command, one event after the other; its output goes to stderr, and its stdin is empty."""
 
-    def __init__(self, words: list[str]) -> None:
-        self._words = words
-        self.runs = 0
-        self.failed = 0
-
-    @staticmethod
-    def of(text: str | None, *, shell: bool) -> Hook | None:
-        """Return the hook of a command line; UsageError when there is no such program, before anything is watched."""
-        if text is None:
-            if shell:
-                raise UsageError("--shell can only be used with --exec")
-            return None
+    def __init__(self, text: str, *, shell: bool) -> None:
+        """Take a command line; UsageError when there is no such program, before anything is watched."""
+        self.runs = self.failed = 0
         try:
-            words = ["/bin/sh", "-c", text] if shell else shlex.split(text)
+            self._words = ["/bin/sh", "-c", text] if shell else shlex.split(text)
         except ValueError as error:
             raise UsageError(f"--exec {text!r}: {error}") from None
-        if not words or not text.strip():
+        if not self._words or not text.strip():
             raise UsageError("--exec: no command")
-        if shutil.which(words[0]) is None:
-            raise UsageError(
-                f"--exec: no program {words[0]!r}", hint="--shell runs the command in a shell, which knows more"
-            )
-        return Hook(words)
+        if shutil.which(program := self._words[0]) is None:
+            hint = "--shell runs the command in a shell, which knows more"
+            raise UsageError(f"--exec: no program {program!r}", hint=hint)
 
     def run(self, event: WatchEvent) -> str:
         """Run the command for an event, and wait for its end; return why it failed, '' when it did not.

@@ -104,7 +104,8 @@ class Output:
         if self.json:
             self.print_json(document())
         elif self.jsonl and rows is not None:
-            self._print_jsonl(rows())
+            head, *others = ([cell.values if isinstance(cell, Several) else cell for cell in row] for row in rows())
+            self.write("".join(to_json(dict(zip(head, row, strict=True))) + "\n" for row in others))
         elif self.csv and rows is not None:
             self._print_csv(rows())
         elif self.template is not None and records is not None:
@@ -134,8 +135,7 @@ class Output:
 
         A terminal gets it indented. A line of a stream of documents stays a line.
         """
-        indent = 2 if sys.stdout.isatty() and not line else None
-        self.write(to_json(document, indent=indent) + "\n")
+        self.write(to_json(document, indent=2 if sys.stdout.isatty() and not line else None) + "\n")
 
     def print_json_list(self, document: dict[str, Any], items: Iterable[Sequence[int]]) -> None:
         """Print a document whose last value, an empty list, gets these numbers; they are printed as they come."""
@@ -148,10 +148,6 @@ class Output:
             self.write(start + ("," + (gap or " ")).join(map(str, some)))
             start, end = "," + (gap or " "), gap[:-2]
         self.write(f"{end}]{after}\n")
-
-    def _print_jsonl(self, rows: Sequence[Sequence[Any]]) -> None:
-        head, *others = ([cell.values if isinstance(cell, Several) else cell for cell in row] for row in rows)
-        self.write("".join(to_json(dict(zip(head, row, strict=True))) + "\n" for row in others))
 
     def _print_csv(self, rows: Sequence[Sequence[Any]]) -> None:
         import csv
@@ -339,8 +335,7 @@ class Output:
         """Print the traceback of an unexpected exception and end with 70."""
         self.end_progress()
         print_aside(traceback.format_exc().rstrip())
-        python = sys.version.split()[0]
-        text = f"internal error: this is a bug in edl-ckpt {__version__} (Python {python})."
+        text = f"internal error: this is a bug in edl-ckpt {__version__} (Python {sys.version.split()[0]})."
         print(self._folded(f"{text} Please report it with the traceback above."), file=sys.stderr)
         if self.json:
             print(_error_document(70, "internal", traceback.format_exc(limit=0).strip()), file=sys.stderr)

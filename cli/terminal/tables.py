@@ -123,7 +123,7 @@ class Table:
         """Add a row with a cell for each column; texts are escaped."""
         if len(cells) != len(self.columns):
             raise ValueError(f"{len(cells)} cells for {len(self.columns)} columns")
-        self.rows.append([_cell(cell) for cell in cells])
+        self.rows.append([cell_of(cell) for cell in cells])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
         from rich.segment import Segment
@@ -303,7 +303,8 @@ def _share(widths: dict[int, int], wants: dict[int, int], room: int) -> None:
         left = room - _total(widths, list(widths))
 
 
-def _cell(content: Content) -> _Drawable:
+def cell_of(content: Content) -> _Drawable:
+    """Return what stands in a cell: a drawing, or a text, which is escaped."""
     if isinstance(content, str):
         return _plain_cell(content)
     if isinstance(content, Bar | Histogram):
@@ -334,9 +335,8 @@ def _folded(cell: _Drawable, column: Column, width: int) -> list[Cell]:
 def side_by_side(cells: Iterable[Cell], shown: Sequence[tuple[Column, int, int]], margin: str = "") -> Line:
     """Return cells in one line, each as wide as its column."""
     line: Line = [Cell(margin)] if margin else []
-    last = len(shown) - 1
     for position, (cell, (column, width, _)) in enumerate(zip(cells, shown, strict=True)):
-        gap = " " * _GAP if position < last else ""
+        gap = " " * _GAP if position < len(shown) - 1 else ""
         line.append(Cell(padded(cell.text, width, right=column.kind == "number") + gap, cell.style))
     return line
 

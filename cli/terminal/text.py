@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Sequence
 
 from edl_ckpt.core.base.errors import UsageError
-from edl_ckpt.core.base.words import meant, plural
+from edl_ckpt.core.base.words import plural
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgtp]?)(i?)b?", re.IGNORECASE | re.ASCII)
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhdw])", re.ASCII)
@@ -30,8 +30,7 @@ def escaped(name: str) -> str:
     """
     if name.isascii() and name.isprintable():
         return name
-    after = [" ", *name]
-    return "".join(c if _harmless(c, before) else _escape(c) for before, c in zip(after, name, strict=False))
+    return "".join(c if _harmless(c, before) else _escape(c) for before, c in zip([" ", *name], name, strict=False))
 
 
 def without_commands(text: str) -> str:
@@ -111,18 +110,6 @@ def histogram(values: Sequence[float]) -> str:
     largest = max(values, default=0)
     steps = " ▁▂▃▄▅▆▇█"
     return "".join(steps[0 if v == 0 else max(1, round(v / largest * 8))] for v in values)
-
-
-def parse_choice(flag: str, word: str, known: Sequence[str]) -> str:
-    """Return the value of an option that has only a few; UsageError for another.
-
-    >>> parse_choice("--list", "kept", ("all", "kept"))
-    'kept'
-    """
-    if word in known:
-        return word
-    listed = f"{', '.join(known[:-1])} or {known[-1]}" if len(known) > 1 else known[0]
-    raise UsageError(f"{flag}: expected {listed}, got {word!r}", hint=meant(word, known))
 
 
 def parse_size(text: str) -> int:

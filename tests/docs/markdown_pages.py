@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from edl_ckpt.cli.manual.page import Block, ManualPage, Row
+from edl_ckpt.cli.manual.page import PROGRAM, Block, ManualPage, Row
 
 
 def draw(pages: Sequence[ManualPage]) -> str:
@@ -16,7 +16,7 @@ def draw(pages: Sequence[ManualPage]) -> str:
 
 
 def _page(page: ManualPage, level: str) -> Iterator[str]:
-    title = page.summary.removesuffix(".") if page.is_topic else page.title
+    title = page.summary.removesuffix(".") if page.is_topic else f"{PROGRAM} {page.name}".strip()
     yield from (f"{level} {title}", "")
     for text in (() if page.is_topic else (page.summary,)) + page.description:
         yield from (_escaped(text), "")

@@ -93,7 +93,7 @@ from edl_ckpt.core.operations.export import ExportPlan, plan_export
 from edl_ckpt.core.operations.export.interface import PlannedFile
 from edl_ckpt.core.operations.follow.changes import EventKind, Limits, Moment, WatchEvent
 from edl_ckpt.core.operations.follow.wait import WaitResult, wait_for_version
-from edl_ckpt.core.operations.follow.watch import watch_steps
+from edl_ckpt.core.operations.follow.watch import WatchStep, watch_steps
 from edl_ckpt.core.operations.lookup import Neighbours, find_nearest
 from edl_ckpt.core.operations.metric_sources import ImportPlan, MetricSeries, match_series
 from edl_ckpt.core.operations.prune.execute import PruneResult
@@ -505,9 +505,6 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "wait.document": lambda r: map(render_wait.document, r.waits),
     "watch.document": lambda r: map(render_watch.document, r.events),
     "watch.human": lambda r: ([render_watch.human(event)] for event in r.events),
-    "watch.live_human": lambda r: [
-        render_watch.live_human(r.moment, r.events, {}, limits=Limits(), title="a\x1b[bold]", notes=["\x1b", "x" * 300])
-    ],
 }
 """What each renderer makes of each result that it takes: a new renderer is a new row."""
 
@@ -526,6 +523,15 @@ def test_every_renderer(name: str, results: Results, capsys: pytest.CaptureFixtu
             assert {len(row) for row in item} == {len(item[0])}
         else:
             check_human(item)
+
+
+def test_live_view(results: Results) -> None:
+    """The live view of a watch shows versions, events and warnings in words that fit."""
+    view = render_watch.LiveView(Output(), Location("a\x1b[bold]"), Limits())
+    view.warn("\x1b")
+    view.warn("x" * 300)
+    view.show(WatchStep(results.moment, results.events), results.events)
+    check_human(iter(view.lines()))
 
 
 def test_every_case_has_its_renderer() -> None:
