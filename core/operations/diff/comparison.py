@@ -140,7 +140,7 @@ class TableComparison:
             return
         step, matches = max(_ELEMENTS_AT_ONCE // max(a.dim, 1), 1), at[places]
         for start in range(0, len(places), step):
-            mine, theirs = (_as_slice(each[start : start + step]) for each in (places, matches))
+            mine, theirs = (_as_slice(rows[start : start + step]) for rows in (places, matches))
             self._compare_rows(a.ids[mine], a.rows(mine), b.rows(theirs))
 
     def _compare_rows(self, ids: npt.NDArray[np.int64], a: npt.NDArray[np.generic], b: npt.NDArray[np.generic]) -> None:

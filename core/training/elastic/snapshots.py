@@ -83,7 +83,7 @@ def _encode(value: Any, where: str, arrays: list[npt.NDArray[Any]]) -> Any:
     if type(value) is float:
         return value if math.isfinite(value) else {"float": repr(value)}
     if type(value) in {list, tuple}:
-        nodes = [_encode(each, f"{where}[{at}]", arrays) for at, each in enumerate(value)]
+        nodes = [_encode(item, f"{where}[{number}]", arrays) for number, item in enumerate(value)]
         return {"tuple": nodes} if type(value) is tuple else nodes
     if isinstance(value, dict):
         return {"dict": [[_key(k, where), _encode(v, f"{where}[{k!r}]", arrays)] for k, v in value.items()]}
