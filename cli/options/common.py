@@ -19,7 +19,7 @@ from edl_ckpt.cli.options.config import COMMAND_LINE_ONLY, stray_variables, user
 from edl_ckpt.cli.options.hints import add_hint, check_named, is_named
 from edl_ckpt.cli.options.usage import origin
 from edl_ckpt.cli.terminal.output import Output, reported_errors
-from edl_ckpt.cli.terminal.secrets import exposed, hide_options
+from edl_ckpt.cli.terminal.secrets import exposed, hide, is_secret
 from edl_ckpt.cli.terminal.templates import REFERENCES, Template
 from edl_ckpt.cli.terminal.text import escaped, parse_duration, parse_limit, parse_size
 from edl_ckpt.core.base.errors import EdlCkptError, ReplacedError, UsageError
@@ -328,7 +328,9 @@ def with_output(function: Callable[..., None]) -> Callable[..., None]:
     for p in own:
         parameters += _spread(hints[p.name]) if p.name in bundles else [p.replace(annotation=hints[p.name])]
     rows = {"csv": Csv, "jsonl": Jsonl} if getattr(function, "prints_rows", False) else {}
-    systems = {"system": System} if any(map(_takes_place, parameters)) else {}
+    marks = (info for p in parameters for info in getattr(p.annotation, "__metadata__", ()))
+    metavars = " ".join(str(getattr(info, "metavar", "")) for info in marks)
+    systems = {"system": System} if "REF" in metavars or "LOCATION" in metavars else {}
     for name, annotation in (rows | systems | _COMMON).items():
         default = {"config": None, "storage_option": None, "system": None, "progress": "auto"}.get(name, False)
         parameters.append(inspect.Parameter(name, _KEYWORD_ONLY, default=default, annotation=annotation))
@@ -339,12 +341,6 @@ def with_output(function: Callable[..., None]) -> Callable[..., None]:
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
-
-
-def _takes_place(parameter: inspect.Parameter) -> bool:
-    """Say whether a parameter is a location, or a version of one."""
-    metavars = (str(getattr(info, "metavar", "")) for info in getattr(parameter.annotation, "__metadata__", ()))
-    return any("REF" in metavar or "LOCATION" in metavar for metavar in metavars)
 
 
 def attempted(work: Callable[[], Value], again: Callable[[ReplacedError], object]) -> Value:
@@ -418,7 +414,7 @@ def _configure(out: Output, context: Any, values: dict[str, Any]) -> None:
             option = next(p for p in context.command.params if p.name == "storage_option")
             raise UsageError(f"{origin(context, option)} expects KEY=VALUE")
         out.storage_options[key] = value
-    hide_options(out.storage_options)
+    hide(value for name, value in out.storage_options.items() if is_secret(name))
     warning = None if "storage_option" in out.defaulted else exposed(out.storage_options)
     if warning:
         out.warn(warning)

@@ -57,8 +57,11 @@ def document(listings: Sequence[Listing]) -> dict[str, Any]:
 def keys_of(version: Version) -> dict[str, Any]:
     """Return a version as `list --json` has it."""
     own: dict[str, Any] = {"version": version.number, "shards": len(version.shards), "fault": version.why_unreadable}
-    own |= {"modified": timestamp(version.modified), "sealed": bool(version.fingerprint)}
-    own |= {"system": version.layout.system}
+    own |= {
+        "modified": timestamp(version.modified),
+        "sealed": bool(version.fingerprint),
+        "system": version.layout.system,
+    }
     return picked(
         version,
         "version uuid? ref path state ps_num shards missing missing_count size_bytes modified metrics tags metadata"

@@ -46,11 +46,6 @@ def hide_arguments(arguments: Iterable[str]) -> None:
     hide([*named, *(os.environ.get(name, "") for name in _ENVIRONMENT)])
 
 
-def hide_options(options: Mapping[str, str]) -> None:
-    """Hide the secrets among storage options, wherever they come from."""
-    hide([value for name, value in options.items() if is_secret(name)])
-
-
 def hide_section(section: object) -> None:
     """Hide the credentials in a section of a configuration file, and in its tables, whatever else is wrong with it."""
     if isinstance(section, Mapping):
