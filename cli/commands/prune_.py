@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.convert import ConvertResult
     from edl_ckpt.core.operations.prune.execute import PruneResult
     from edl_ckpt.core.operations.prune.plan import PrunePlan
+    from edl_ckpt.core.state.lock import Locking
     from edl_ckpt.core.storage.location import Location
 
 _FINISH = "run the same prune again to finish it"
@@ -93,29 +94,19 @@ def prune_command(
     from edl_ckpt.core.operations.prune.guards import Guards
     from edl_ckpt.core.operations.prune.plan import PrunePlan, plan_prune
     from edl_ckpt.core.operations.prune.plan_file import read_plan
-    from edl_ckpt.core.operations.strip import strip_versions
 
     places = _places(out, locations, experiment)
     policy = rules.policy(out, places)
     named, dropped = tuple(delete or ()), tuple(drop_tag or ())
     guards = Guards(incomplete, even_newest, named, dropped, parse_duration(grace), allow_empty_rule)
-    if apply and (locations or experiment or not policy.is_empty or incomplete):
-        raise UsageError("--apply takes locations and rules from its plan; do not give others")
-    if strip_after and (apply or plan_out):
-        raise UsageError("--strip-after is no part of a plan in a file; give it with the rules")
+    _check_file(apply, plan_out, strip_after, more=bool(locations or experiment or not policy.is_empty or incomplete))
     strips_only = strip_after and policy.is_empty and not (guards.ask_for_deletion or purge)
     age = parse_duration(older_than)
     planned = dry_run or bool(plan_out and not (apply or yes))
     asks = not (yes or planned) and sys.stdin.isatty() and sys.stderr.isatty()
     review = partial(_review, out, max_delete=max_delete, plan_out=plan_out, may_empty=yes or planned or asks)
     locking = o.locking(out, lock_wait)
-
-    def strip(plan: PrunePlan, *, dry_run: bool = True) -> Sequence[ConvertResult]:
-        if not strip_after:
-            return ()
-        spared = {entry.path for entry in plan.deletions}
-        return strip_versions(plan.locations, strip_after, spared=spared, dry_run=dry_run, **locking)
-
+    strip = partial(_strip, strip_after, locking)
     confirm = partial(_confirm, out, strip=strip, trash=trash, listed=listed) if asks else None
     show = partial(_show, out, listed=listed, brief=asks and sys.stdout.isatty())
     planning: dict[str, Any] = {"guards": guards, "purge_older_than_seconds": age if purge else None}
@@ -139,6 +130,22 @@ def prune_command(
         chosen = plan if planned else execute_prune(plan, **acting)
         stripped = strip(plan, dry_run=planned)
     show(chosen, stripped=stripped)
+
+
+def _check_file(apply: str | None, plan_out: str | None, strip_after: int | None, *, more: bool) -> None:
+    """Raise UsageError for options that do not go with a plan in a file."""
+    if apply and more:
+        raise UsageError("--apply takes locations and rules from its plan; do not give others")
+    if strip_after and (apply or plan_out):
+        raise UsageError("--strip-after is no part of a plan in a file; give it with the rules")
+
+
+def _strip(after: int | None, locking: Locking, plan: PrunePlan, *, dry_run: bool = True) -> Sequence[ConvertResult]:
+    """Strip old versions that a plan keeps, or only say which ones, if it is asked for."""
+    from edl_ckpt.core.operations.strip import strip_versions
+
+    spared = {entry.path for entry in plan.deletions}
+    return strip_versions(plan.locations, after, spared=spared, dry_run=dry_run, **locking) if after else ()
 
 
 def _places(out: Output, locations: list[str] | None, experiment: str | None) -> list[Location]:
