@@ -63,7 +63,7 @@ def wait_command(
         ref = result.version.ref
         out.write((escaped(ref) if sys.stdout.isatty() else ref) + "\n")
     if result.version is None:
-        known, absent = {name for each in result.unfinished for name in each.version.metrics}, ""
+        known, absent = {name for late in result.unfinished for name in late.version.metrics}, ""
         if best is not None and result.unfinished and best not in known:
             hint = meant(best, known, "metrics")
             absent = f"; no version has a value of {best!r}" + (f"; {hint}" if hint else "")
