@@ -27,7 +27,7 @@ COUNTS = {
     "guards for other kernels": 0,
     "private names of clients": 0,
     "stores opened": 25,
-    "worn names": 841,
+    "worn names": 840,
 }
 """Signs of one idea written twice (`counters`). They only fall, and a lower number is written here."""
 MAX_C_LINES = 800

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from edl_ckpt.core.state.lock import Locking
     from edl_ckpt.core.storage.location import Location
 
+    _Strip = Callable[..., Sequence[ConvertResult]]
+
 _FINISH = "run the same prune again to finish it"
 _RESUME = "run the same prune again to delete them"
 _SAME_CODE = (AuthError, UnavailableError, UnsupportedError)
@@ -105,18 +107,14 @@ def prune_command(
     planned = dry_run or bool(plan_out and not (apply or yes))
     asks = not (yes or planned) and sys.stdin.isatty() and sys.stderr.isatty()
     review = partial(_review, out, max_delete=max_delete, plan_out=plan_out, may_empty=yes or planned or asks)
-    locking = o.locking(out, lock_wait)
-    strip = partial(_strip, strip_after, locking)
+    strip = partial(_strip, strip_after, o.locking(out, lock_wait))
     confirm = partial(_confirm, out, strip=strip, trash=trash, listed=listed) if asks else None
-    show = partial(_show, out, listed=listed, brief=asks and sys.stdout.isatty())
+    show = partial(_show, out, strip=strip, listed=listed, brief=asks and sys.stdout.isatty())
     planning: dict[str, Any] = {"guards": guards, "purge_older_than_seconds": age if purge else None}
-    acting: dict[str, Any] = {"trash": trash, "confirm": confirm, **locking}
+    acting: dict[str, Any] = {"trash": trash, "confirm": confirm, **o.locking(out, lock_wait)}
     if not (apply or planned or strips_only):
         with stoppable(out, _FINISH):
-            done = prune(places, policy, review=review, **planning, **acting)
-            stripped = strip(done.plan, dry_run=False)
-        show(done, stripped=stripped)
-        return
+            return show(prune(places, policy, review=review, **planning, **acting))
     if strips_only:
         plan = PrunePlan(tuple(places), (), (), guards)
     elif apply:
@@ -127,9 +125,7 @@ def prune_command(
     if planned and plan_out:
         out.say(f"to carry out the plan: {command('prune', '--apply', str(plan_out))}")
     with stoppable(out, _FINISH):
-        chosen = plan if planned else execute_prune(plan, **acting)
-        stripped = strip(plan, dry_run=planned)
-    show(chosen, stripped=stripped)
+        return show(plan if planned else execute_prune(plan, **acting))
 
 
 def _check_file(apply: str | None, plan_out: str | None, strip_after: int | None, *, more: bool) -> None:
@@ -189,9 +185,7 @@ def _review(out: Output, plan: PrunePlan, *, max_delete: int | None, plan_out: s
         write_plan(plan_out, plan)
 
 
-def _confirm(
-    out: Output, plan: PrunePlan, *, strip: Callable[[PrunePlan], Sequence[ConvertResult]], trash: bool, listed: str
-) -> bool:
+def _confirm(out: Output, plan: PrunePlan, *, strip: _Strip, trash: bool, listed: str) -> bool:
     """Show the plan where the question comes, and ask; there is nothing to ask when it changes nothing."""
     from edl_ckpt.cli.render import prune as render
 
@@ -215,13 +209,19 @@ def _confirm(
 
 
 def _show(
-    out: Output, done: PrunePlan | PruneResult, *, stripped: Sequence[ConvertResult], brief: bool, listed: str
+    out: Output,
+    done: PrunePlan | PruneResult,
+    *,
+    strip: Callable[..., Sequence[ConvertResult]],
+    brief: bool,
+    listed: str,
 ) -> None:
-    """Print a plan, or a result with the files that could not be deleted."""
+    """Strip what stays, and print a plan, or a result with the files that could not be deleted."""
     from edl_ckpt.cli.render import prune as render
     from edl_ckpt.core.operations.prune.plan import PrunePlan
 
     plan, result = (done, None) if isinstance(done, PrunePlan) else (done.plan, done)
+    stripped = strip(plan, dry_run=result is None)
     out.show(
         lambda: render.document(plan, result, stripped),
         render.human(plan, result, stripped, brief=brief, listed=listed),
