@@ -148,7 +148,8 @@ class Storages:
         3
         """
         found = self.of(place) or CheckpointStorage(place, **self.numbers)
-        return {name: getattr(found, name) for name in _SAVES}
+        numbers = (found.save_experiment_best, found.save_trial_best, found.save_trial_latest)
+        return dict(zip(_SAVES, numbers, strict=True))
 
     def of(self, place: Location) -> CheckpointStorage | None:
         """Return the storage that a location lies in, the one with the longest path; None when it is in none."""
