@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from edl_ckpt.core.base.arrays import ThreadMemory
-from edl_ckpt.core.base.errors import UnsupportedError
+from edl_ckpt.core.base.errors import UnsupportedError, UsageError
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.converting.changes import Changes, LeftOut, Outgoing, OutTable, OutVariable, outgoing
@@ -93,6 +93,10 @@ def plan_conversion(
     destination = DESTINATIONS[system](Given(source, out, ranks, number, most_file_bytes, whole))
     counted: dict[str, CountedRows] = {}
     gone: list[LeftOut] = []
+    left = destination.out.left_out
+    if left and not (destination.out.tables or destination.out.variables):
+        message = f"nothing of it would be written: {left[0].name!r} is left out ({left[0].reason})"
+        raise UsageError(f"{message}, and so is all else", path=source.version.ref)
     places = id_places(source, job) if destination.out.tables else {}
     if any(not table.by_number for table in destination.out.tables):
         check_unique_ids(source, job.silent())

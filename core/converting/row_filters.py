@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -88,8 +89,11 @@ def _term(text: str, term: str) -> Term:
     match = _TERM.fullmatch(term)
     if match is None:
         raise UsageError(f"{text!r}: {term.strip()!r} is no comparison of a column with a number", hint=_FORM)
-    number = match[3].replace("_", "")
-    return Term(match[1], match[2], int(number) if re.fullmatch(r"[-+]?[0-9]+", number) else float(number))
+    text_of_number = match[3].replace("_", "")
+    number = int(text_of_number) if re.fullmatch(r"[-+]?[0-9]+", text_of_number) else float(text_of_number)
+    if abs(number) > sys.float_info.max:
+        raise UsageError(f"{text!r}: {match[3]} is too large for any column", hint=_FORM)
+    return Term(match[1], match[2], number)
 
 
 class BoundFilter(NamedTuple):

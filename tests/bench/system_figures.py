@@ -80,13 +80,13 @@ def _exports(bench: Bench) -> Iterator[Figure]:
     torch_items.write_step(source / "step_1", torch_items.boxes(TABLE, values, cuts, 8))
     del values
     size = f"{sum(path.stat().st_size for path in source.rglob('*.distcp')) / 1e9:.2f} GB"
-    ways = {
-        f"export of a step of 8 ranks, {size}": (Target(2.0), "export", "out.safetensors"),
-        f"a step of 8 ranks for 3, {size}": (Target(1.5, mib=200), "reshard", "--ranks", "3", "--output"),
-        f"a step of 8 ranks as TFRA's, {size}": (Target(2.0), "export", "--format", "tfra", "--ranks", "2"),
-        f"a step of 8 ranks in int8, {size}": (Target(2.0), "export", "--quantize", "int8-fbgemm", "out.npy"),
+    ways: dict[str, tuple[Target, list[str]]] = {
+        f"export of a step of 8 ranks, {size}": (Target(2.0), ["export", "out.safetensors"]),
+        f"a step of 8 ranks for 3, {size}": (Target(1.5, mib=200), ["reshard", "--ranks", "3", "--output"]),
+        f"a step of 8 ranks as TFRA's, {size}": (Target(2.0), ["export", "--format", "tfra", "--ranks", "2"]),
+        f"a step of 8 ranks in int8, {size}": (Target(2.0), ["export", "--quantize", "int8-fbgemm", "out.npy"]),
     }
-    for name, (target, verb, *words) in ways.items():
+    for name, (target, (verb, *words)) in ways.items():
         out = bench.work / (words.pop() if "." in words[-1] else "out")
         ours = [*EDL, verb, str(source), *words, str(out), "--quiet"]
         yield pairs(Figure(name, CP, target), bench.runs, bench.work, ours, copying(source, copy), remove(out, copy))
