@@ -108,6 +108,7 @@ CALLS: dict[str, Call | tuple[Call, ...]] = {
     "resolve": lambda p: edl.resolve(p("run@1")),
     "restore": lambda p: edl.restore(p("run@1"), 0, 2),
     "sample_rows": lambda p: edl.sample_rows(p("run@1"), "t"),
+    "strip_versions": lambda p: edl.strip_versions([p("run")], 1),
     "slice_table": lambda p: edl.slice_table(p("run@1"), "t", "0:2"),
     "slice_variable": lambda p: (
         edl.save_checkpoint(p("new"), 1, 1, variables={"w": np.zeros(5)}, tables={}),

@@ -84,6 +84,7 @@ def test_no_command_escapes() -> None:
         "cli/commands/test_unreadable.py",  # without the capabilities of root
         "docs/console.py",  # pages
         "docs/roff.py",  # a name in man pages
+        "docs/markdown_pages.py",  # the same
         "docs/test_ci.py",  # a shell runs it, in place of a runner
         "support/fault_sweep.py",  # compares the scan itself, at every call
         "support/fork_server.py",  # what `program` runs commands in

@@ -183,7 +183,7 @@ def test_systems_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     """`systems` has every system, with those that packages bring; only ElasticDL's files are written."""
     assert [(s["name"], s["writes"]) for s in document("systems")["systems"]] == [
         ("elasticdl", True),
-        *((name, False) for name in ("dcp", "tensorflow", "safetensors", "tfra", "dynamicemb")),
+        *((name, True) for name in ("dcp", "tensorflow", "safetensors", "tfra", "dynamicemb")),
     ]
     other = type("Other", (), {"systems": ("other",)})
     monkeypatch.setattr("edl_ckpt.core.sources.registry.others", lambda: (other,))

@@ -471,10 +471,7 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "metrics.import_human": lambda r: [render_metrics.import_human(r.matched, applied=True)],
     "metrics.import_rows": lambda r: [render_metrics.import_rows(r.matched)],
     "metrics.rows": lambda r: [render_metrics.rows(r.listing.versions)],
-    "prune.document": lambda r: [
-        render_prune.document(r.pruned.plan),
-        render_prune.document(r.pruned.plan, replace(r.pruned, purge=Removal(freed_bytes=5))),
-    ],
+    "prune.document": lambda r: [render_prune.document(r.pruned.plan, result) for result in (None, r.pruned)],
     "prune.rows": lambda r: [render_prune.rows(r.pruned.plan)],
     "prune.human": lambda r: [render_prune.human(r.pruned.plan, r.pruned)],
     "prune.plan_human": lambda r: [render_prune.plan_human(r.pruned.plan)],
@@ -528,8 +525,7 @@ def test_every_renderer(name: str, results: Results, capsys: pytest.CaptureFixtu
 def test_live_view(results: Results) -> None:
     """The live view of a watch shows versions, events and warnings in words that fit."""
     view = render_watch.LiveView(Output(), Location("a\x1b[bold]"), Limits())
-    view.warn("\x1b")
-    view.warn("x" * 300)
+    view.warn("\x1b" + "x" * 300)
     view.show(WatchStep(results.moment, results.events), results.events)
     check_human(iter(view.lines()))
 
