@@ -1,7 +1,7 @@
 /* Compiled inner loops of bulk.py, which has each of them in numpy too: the same results and the same errors, faster.
  *
- * `move_file_rows`, `sketch_file_rows` and `write_groups` use files too; without them, Python reads and writes beside
- * the other calls.
+ * `move_file_rows`, `sketch_file_rows`, `read_runs` and `write_groups` use files too; without them, Python reads and
+ * writes beside the other calls.
  * Every function takes buffers of exact element types and releases the GIL. It checks the sizes of all buffers first,
  * and no write ever leaves a buffer. A failed check raises a ValueError that names the argument, the expected value
  * and the one that came. Multi-byte values are little-endian: on other machines the module refuses to load, and numpy
@@ -110,6 +110,7 @@ PyObject *move_rows(PyObject *self, PyObject *args);
 PyObject *write_groups(PyObject *self, PyObject *args);
 PyObject *move_file_rows(PyObject *self, PyObject *args);
 PyObject *sketch_file_rows(PyObject *self, PyObject *args);
+PyObject *read_runs(PyObject *self, PyObject *args);
 PyObject *sketch_parts(PyObject *self, PyObject *args);
 PyObject *tally_parts(PyObject *self, PyObject *args);
 PyObject *move_parts(PyObject *self, PyObject *args);

@@ -171,6 +171,7 @@ static PyMethodDef methods[] = {
     {"move_file_rows", move_file_rows, METH_VARARGS, "Do so with the rows of a file, and write them to their targets."},
     {"write_groups", write_groups, METH_VARARGS, "Write consecutive stretches to files, one for each target."},
     {"sketch_file_rows", sketch_file_rows, METH_VARARGS, "Read rows of a file and add them to a sketch."},
+    {"read_runs", read_runs, METH_VARARGS, "Fill `out` with runs of bytes of a file."},
     {"sketch_parts", sketch_parts, METH_VARARGS, "Add the rows of many small tables to their sketches."},
     {"tally_parts", tally_parts, METH_VARARGS, "Decode the ids of many small tables; add rows and id bytes per owner."},
     {"move_parts", move_parts, METH_VARARGS, "Move the rows and ids of many small tables, and add them to sketches."},

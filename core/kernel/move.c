@@ -267,6 +267,30 @@ PyObject *sketch_file_rows(PyObject *Py_UNUSED(self), PyObject *args)
     return give(&b, PyLong_FromLong(error));
 }
 
+/* Fill `out` with runs of a file, one behind the other; None, or (run, number of the error as `read_whole`). */
+PyObject *read_runs(PyObject *Py_UNUSED(self), PyObject *args)
+{
+    Py_ssize_t run_bytes, n, k = 0;
+    Buffers b;
+    Py_buffer *starts = &b.view[0], *out = &b.view[1];
+    int file, error = 0;
+    if (!take(&b, args, "iy*nw*:read_runs", &file, starts, &run_bytes, out))
+        return NULL;
+    n = starts->len / 8;
+    if (run_bytes < 1)
+        return refuse(&b, "read_runs: run_bytes must be at least 1, got %zd", run_bytes);
+    if (out->len / run_bytes != n || out->len % run_bytes)
+        return refuse_size(&b, "read_runs", "out", out, n, run_bytes);
+    Py_BEGIN_ALLOW_THREADS
+    for (k = 0; k < n && !error; k++)
+        error = read_whole(file, (uint8_t *)out->buf + k * run_bytes, run_bytes, ((const int64_t *)starts->buf)[k]);
+    Py_END_ALLOW_THREADS
+    release(&b);
+    if (!error)
+        Py_RETURN_NONE;
+    return Py_BuildValue("ni", k - 1, error);
+}
+
 /* Small parts of many tables in one call. Each is a row of int64 numbers, in this order. */
 enum { PART_IDS, PART_ID_BYTES, PART_ROWS, PART_TABLE, PART_VALUES, PART_ROW_BYTES, PART_SUMS, PART_NUMBERS };
 

@@ -20,7 +20,7 @@ from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import DenseEntry, Encoding, IdRun, ShardIndex, TableEntry
 from edl_ckpt.core.sources.elasticdl.placement import row_owners
-from edl_ckpt.core.storage.interface import RangeReader
+from edl_ckpt.core.storage.interface import RangeReader, is_on_disk
 
 if TYPE_CHECKING:
     from edl_ckpt.core.reading.reader import Checkpoint
@@ -31,6 +31,8 @@ VALUE_BATCH_BYTES: Final = 1 << 20
 """Bytes of values that each worker reads at a time: with the arrays made from them, about the L2 cache of a core."""
 _NEAR_BYTES: Final = 4096
 """Runs of bytes that are less than a page apart are read at once."""
+_MANY_RUNS: Final = 1000
+"""For so many stretches, a call of Python for each costs more than reading every run by itself."""
 _LARGE_BYTES: Final = 64 << 10
 """Runs of so many bytes are read one by one, to where they belong."""
 
@@ -261,7 +263,8 @@ def read_elements(
 def read_runs(reader: RangeReader, starts: bulk.I64, run_bytes: int, *, workers: int = 1) -> bulk.U8:
     """Return the runs of bytes that begin at some offsets, int64 [n], as uint8 [n, run_bytes].
 
-    Those that lie less than a page apart are read at once, in stretches of at most a batch.
+    Those that lie less than a page apart are read at once, in stretches of at most a batch; very many, on a disk, by
+    the kernel one by one.
     """
     out = np.empty((len(starts), run_bytes), np.uint8)
     if not out.size:
@@ -270,6 +273,13 @@ def read_runs(reader: RangeReader, starts: bulk.I64, run_bytes: int, *, workers:
     ordered = starts[order]
     gap = -1 if run_bytes >= _LARGE_BYTES else run_bytes + _NEAR_BYTES
     cuts = np.flatnonzero((np.diff(ordered) > gap) | (np.diff(ordered // VALUE_BATCH_BYTES) > 0)) + 1
+    if bulk.kernel is not None and is_on_disk(reader) and len(cuts) >= _MANY_RUNS:
+        data = np.empty_like(out)
+        if failed := bulk.kernel.read_runs(reader.descriptor, ordered, run_bytes, data):
+            raise reader.failed(failed[1], int(ordered[failed[0]]))
+        reader.add_moved(out.nbytes)
+        out[order] = data
+        return out
 
     def read(edges: tuple[int, int]) -> None:
         some = slice(*edges)

@@ -259,6 +259,13 @@ def test_rows_of_a_file_that_fails(tmp_path: Path) -> None:
             routing.sketch_file_rows(sums, ids, (good, 0), 80, rows[1:])
         with pytest.raises(ValueError, match="data has 800 bytes"):  # and no product of sizes overflows
             kernel.sketch_file_rows(sums, ids, good, 0, (1 << 63) - 1, 10, rows)
+        starts = np.array([0, 16, 1 << 40], np.int64)
+        assert kernel.read_runs(good, starts[:2], 8, rows[:2]) is None
+        assert kernel.read_runs(good, starts, 8, rows[:3]) == (2, -1)
+        assert kernel.read_runs(-1, starts, 8, rows[:3]) == (0, errno.EBADF)
+        for run_bytes, message in ((0, "run_bytes must"), (9, "out has"), ((1 << 63) - 1, "out has")):
+            with pytest.raises(ValueError, match=message):
+                kernel.read_runs(good, starts, run_bytes, rows[:3])
         with pytest.raises(ValueError, match="sketch has"):
             routing.sketch_file_rows(sums[:, 1:].copy(), ids, (good, 0), 80, rows)
         path.write_bytes(bytes(100 * 8))
