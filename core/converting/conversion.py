@@ -35,7 +35,7 @@ from edl_ckpt.core.sorting.partition import PartitionedTable, Ranges, parts_need
 from edl_ckpt.core.sources.steps import source as steps
 from edl_ckpt.core.storage.interface import OnDisk, Sinks
 
-_PIECE_BYTES: Final = 4 << 20
+_PIECE_BYTES: Final = 1 << 20
 _ONE_BUCKET: Final = Spread(1, None)
 _WHOLE: Final = frozenset({"dcp", "safetensors"})
 """Systems whose tensors are written as they are, whatever they mean: row numbers stay, and so do ids beside them."""
@@ -176,6 +176,7 @@ class Writing:
     rows: RowWriter = field(init=False)
     tensors: ContentSketch = field(default_factory=ContentSketch)
     """The sums of tensors that are neither variables nor matrices of the source."""
+    _memory: ThreadMemory = field(default_factory=ThreadMemory)
 
     def __post_init__(self) -> None:
         self.rows = RowWriter(self.plan.source, self.sinks, self.job)
@@ -242,7 +243,7 @@ class Writing:
         """Copy bytes of a variable, those that the source lacks as zeros, cast where that is asked for."""
         shard, entry = opened.find_variable(variable.source)
         stored = max(min(end, entry.size_bytes) - start, 0)
-        data = np.empty(end - start, np.uint8)
+        data = self._memory.take(end - start)
         if stored:
             opened.reader(shard, entry.values).read_into(entry.values.start + start, data.data[:stored])
         data[stored:] = 0  # rows that a larger matrix has
@@ -310,7 +311,6 @@ class Writing:
         destination = self.plan.destination
         if not destination.checksum:
             return {}
-        memory = ThreadMemory()
         pieces: dict[tuple[str, int], Crc32] = {}
 
         def tasks() -> Iterator[tuple[tuple[str, int], int, int, int, int]]:
@@ -321,7 +321,7 @@ class Writing:
 
         def add(task: tuple[tuple[str, int], int, int, int, int]) -> None:
             key, file, offset, start, size = task
-            data, sink = memory.take(size).data, self.sinks[file]
+            data, sink = self._memory.take(size).data, self.sinks[file]
             assert isinstance(sink, OnDisk)  # noqa: S101 - foreign files are written to a disk
             sink.read_into(offset + start, data)
             pieces[key].add(start, data)

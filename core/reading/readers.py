@@ -153,17 +153,25 @@ class GatheredReader(RangeReader):
 
     def read(self, offset: int, size: int) -> bytes:
         """Return exactly `size` bytes at `offset`, of whole rows or of parts of them."""
+        data = bytearray(size)
+        self.read_into(offset, memoryview(data))
+        return bytes(data)
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill the whole buffer from `offset` on."""
+        width, size = self._rows.row_bytes, len(buffer)
         if not size:
-            return b""
-        width = self._rows.row_bytes
+            return
         first, end = offset // width, -(-(offset + size) // width)
-        out = np.zeros((end - first, width), np.uint8)
+        given, start = np.frombuffer(buffer, np.uint8), offset - first * width
+        is_whole = (end - first) * width == size
+        out = given.reshape(-1, width) if is_whole else np.zeros((end - first, width), np.uint8)
         if self._rows.order is None and end <= self._lasts[-1]:
             self._read_between(first, end, out)
         else:
             self._read_rows(self._order(first, end), out)
-        start = offset - first * width
-        return out.reshape(-1)[start : start + size].tobytes()
+        if not is_whole:
+            given[:] = out.reshape(-1)[start : start + size]
 
     def _read_between(self, first: int, end: int, out: U8) -> None:
         """Read rows [first, end), which are those of the boxes in their order: uint8 [n, bytes of a row]."""
@@ -173,13 +181,15 @@ class GatheredReader(RangeReader):
                 break
             if low >= high:
                 continue
-            file, size = self._files[box.extent.file], box.row_bytes
+            file, size, at = self._files[box.extent.file], box.row_bytes, low - box.first
+            target = out[low - first : high - first, box.column : box.column + size]
             if box.steps:
-                data = read_runs(file, _starts(box, np.arange(low - box.first, high - box.first)), size)
-            else:
-                octets = file.read(box.extent.start + (low - box.first) * size, (high - low) * size)
-                data = np.frombuffer(octets, np.uint8).reshape(high - low, size)
-            out[low - first : high - first, box.column : box.column + size] = data
+                target[:] = read_runs(file, _starts(box, np.arange(at, high - box.first)), size)
+                continue
+            data = target if target.flags.c_contiguous else np.empty_like(target, order="C")
+            file.read_into(box.extent.start + at * size, data.reshape(-1).data)
+            if data is not target:
+                target[:] = data
 
     def _read_rows(self, numbers: I64, out: U8) -> None:
         """Read the rows of some numbers, int64 [n]: uint8 [n, bytes of a row]."""

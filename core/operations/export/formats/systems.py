@@ -24,11 +24,10 @@ from edl_ckpt.core.operations.export.interface import (
     FormatTraits,
     PlannedFile,
 )
-from edl_ckpt.core.operations.export.output.places import finish_outputs
 from edl_ckpt.core.operations.export.output.target import check_output, open_target
 from edl_ckpt.core.proof.trust import check_trust
 from edl_ckpt.core.reading.reader import open_checkpoint
-from edl_ckpt.core.storage.files import check_space
+from edl_ckpt.core.storage.files import Flusher, check_space
 
 
 class SystemFormat(ExportFormat):
@@ -89,12 +88,13 @@ class SystemFormat(ExportFormat):
             outputs = [target.new_file(path, size) for path, size in paths.items()]
             with ExitStack() as opened:
                 sinks = [opened.enter_context(output) for output in outputs]
+                flusher = opened.enter_context(Flusher(sinks))
                 writing = Writing(plan, sinks, self._job, os.path.dirname(target.path) or ".")
                 writing.write()
+                flusher.all_written()
                 plan.source.check_unchanged()
                 proved = prove(writing, alone_at(target.path))
                 source = confirm_source(writing, trust)
-            finish_outputs(outputs)
             return ExportResult(
                 *self._named,
                 target.publish(),
