@@ -123,21 +123,22 @@ def test_dynamicemb_keeps_the_rows_that_are_predicted(tmp_path: Path) -> None:
 
 
 @pytest.mark.frameworks
-@pytest.mark.parametrize("saved", range(1, 9) if LOADS > 12 else (4, 6))
+@pytest.mark.parametrize("saved", range(1, 9) if LOADS > 12 else (4,))
 def test_torchrec_loads_the_models_that_are_predicted(tmp_path: Path, saved: int) -> None:
     """Models of any numbers of rows into one to eight ranks, with managed collision and without."""
     judge, count = "EDL_CKPT_TEST_TORCHREC_PYTHON", max(LOADS // 30, 3)
     run_judge(judge, "torchrec_models.py", "uneven", str(tmp_path), str(saved), str(count), str(saved))
     loaded = {"kept": 0, "plain": 0}
-    for ranks in range(1, 9):
+    worlds = range(1, 9) if LOADS > 12 else (1, 3, 4, 8)
+    for ranks in worlds:
         run_judge(judge, "torchrec_models.py", "loads", str(tmp_path), str(ranks), str(count), str(saved))
         real = json.loads((tmp_path / f"loads_{ranks}.json").read_text())
         for name in loaded:
             mine = [number for number in range(count) if not loads_of(tmp_path / name, number, "torchrec", ranks)[1]]
             assert mine == real[name], (name, ranks)
             loaded[name] += len(mine)
-    assert loaded["plain"] == 8 * count
-    print(loaded, "of", 8 * count, "loads succeed as predicted, saved by", saved)
+    assert loaded["plain"] == len(worlds) * count
+    print(loaded, "of", len(worlds) * count, "loads succeed as predicted, saved by", saved)
 
 
 @pytest.mark.frameworks
