@@ -58,7 +58,6 @@ class OutTable:
     by_number: bool
     """True where its ids in the source are row numbers."""
     leaves_out: BoundFilter | None = None
-    resize: int | None = None
 
     @property
     def name(self) -> str:
@@ -72,7 +71,7 @@ class OutTable:
 
     def is_as(self, dtype: DType) -> bool:
         """Say whether all of it goes out as it was, under its own name; its values had this dtype."""
-        return (self.name, self.dtype, self.leaves_out, self.resize) == (self.source, dtype, None, None)
+        return (self.name, self.dtype, self.leaves_out) == (self.source, dtype, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,15 +144,16 @@ def outgoing(checkpoint: Checkpoint, changes: Changes) -> Outgoing:
     filters = [bind(checkpoint, parse_row_filter(text)) for text in changes.rows]
     renamed = new_names(changes.rename, lambda glob: _named(glob, tables, variables, slots))
     casts = _casts(changes.cast, tables, variables, slots)
-    sizes = {checkpoint.table_name(name): rows for name, rows in changes.resize}
+    for name, _ in changes.resize:
+        raise UnsupportedError(f"table {checkpoint.table_name(name)!r} is no matrix of its system, so it has no size")
     out = Outgoing(
-        tuple(_table(checkpoint, name, renamed, casts, filters, sizes.get(name)) for name in tables if name in kept),
+        tuple(_table(checkpoint, name, renamed, casts, filters) for name in tables if name in kept),
         tuple(_variable(checkpoint, name, renamed, casts) for name in variables if name in kept),
     )
     goes = {renamed.get(name, name) for name in dropped}
     out = out.without(goes, "dropped by name")
-    if changes.drop_companions:
-        out = out.without({renamed.get(name, name) for name in companions} - goes, "a companion of its table")
+    gone = {n for n in companions if changes.drop_companions or checkpoint.infos[n].companion_of in dropped}
+    out = out.without({renamed.get(name, name) for name in gone} - goes, "a companion of its table")
     names = [*(table.name for table in out.tables), *(variable.name for variable in out.variables)]
     ((name, count),) = Counter(names).most_common(1) or [("", 0)]
     if count > 1:
@@ -229,7 +229,6 @@ def _table(
     renamed: Mapping[str, str],
     casts: Mapping[str, DType],
     filters: Sequence[BoundFilter],
-    resize: int | None,
 ) -> OutTable:
     entries = [entry for _, entry in checkpoint.entries(name) if entry.rows]
     info = checkpoint.infos.get(name) or TableInfo(name, max((e.dim for e in entries), default=0), "uniform")
@@ -245,9 +244,7 @@ def _table(
     )
     by_number = bool(entries) and all(not run.is_stored for entry in entries for run in entry.ids)
     dtype = _cast(name, checkpoint.written_dtype(name), casts)
-    if resize is not None and not by_number:
-        raise UnsupportedError(f"table {name!r} is no matrix: its rows have ids, and it grows by itself")
-    return OutTable(name, new, dtype, sum(e.rows for e in entries), by_number, asked[0] if asked else None, resize)
+    return OutTable(name, new, dtype, sum(e.rows for e in entries), by_number, asked[0] if asked else None)
 
 
 def _variable(checkpoint: Checkpoint, name: str, renamed: Mapping[str, str], casts: Mapping[str, DType]) -> OutVariable:

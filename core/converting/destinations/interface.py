@@ -175,7 +175,7 @@ class ArrayDestination(Destination):
 
     def matrix(self, table: OutTable) -> Array:
         """Return the array of a table by row numbers."""
-        shape = (table.rows if table.resize is None else table.resize, table.info.dim)
+        shape = (table.rows, table.info.dim)
         return Array(table.name, table.dtype, shape, row_slabs(shape, self.ranks))
 
     @property
