@@ -33,7 +33,8 @@ _OPERATORS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     ">": operator.gt,
 }
 _TERM: Final = re.compile(
-    rf"\s*([A-Za-z_]\w*)\s*({'|'.join(_OPERATORS)})\s*([-+]?[0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)\s*", re.ASCII
+    rf"\s*([A-Za-z_]\w*)\s*({'|'.join(_OPERATORS)})\s*([-+]?[0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{{1,4}})?)\s*",
+    re.ASCII,
 )
 _FORM: Final = "expected TABLE where COLUMN OPERATOR NUMBER, and more of these behind 'and' or 'or'"
 _ID: Final = "id"
@@ -62,7 +63,7 @@ class RowFilter:
 
     def goes(self, ids: bulk.I64, values: Mapping[str, npt.NDArray[np.generic]]) -> npt.NDArray[np.bool_]:
         """Return which rows go, bool [n], from their ids and the values of its columns."""
-        wide = {c: v.astype(np.float64) if v.dtype.kind not in "iub" else v for c, v in values.items()}
+        wide = {c: v.astype(np.float64) if v.dtype.kind not in "iu" else v for c, v in values.items()}
         columns = {_ID: ids, **wide}  # a number is not rounded to a narrow float
         every = (
             np.logical_and.reduce([_OPERATORS[t.operator](columns[t.column], t.number) for t in way])
@@ -78,7 +79,7 @@ def parse_row_filter(text: str) -> RowFilter:
     >>> parse_row_filter("user where freqs < 3 or id >= 10 and versions<5").ways[1]
     (Term(column='id', operator='>=', number=10), Term(column='versions', operator='<', number=5))
     """
-    table, where, condition = text.partition(" where ")
+    table, where, condition = text.rpartition(" where ")
     if not table.strip() or not where:
         raise UsageError(f"{text!r} is no condition on rows", hint=_FORM)
     ways = tuple(
