@@ -155,6 +155,8 @@ def outgoing(checkpoint: Checkpoint, changes: Changes) -> Outgoing:
     gone = {n for n in companions if changes.drop_companions or checkpoint.infos[n].companion_of in dropped}
     out = out.without({renamed.get(name, name) for name in gone} - goes, "a companion of its table")
     names = [*(table.name for table in out.tables), *(variable.name for variable in out.variables)]
+    if not all(names):
+        raise UsageError("a table or variable needs a name; the new one is empty", path=checkpoint.version.ref)
     ((name, count),) = Counter(names).most_common(1) or [("", 0)]
     if count > 1:
         message = f"two of the version's tables or variables would be named {name!r}"

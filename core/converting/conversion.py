@@ -61,8 +61,21 @@ class Conversion:
     @property
     def rows(self) -> int:
         """Return the rows that go out; those of companions are those of their tables."""
+        if self.whole is not None:
+            mains = (name for name in self.source.table_names if not self.source.infos[name].companion_of)
+            return sum(self._rows_of(name) for name in mains)
         main_tables = (table for table in self.out.tables if not table.info.companion_of)
         return sum(self.counted[t.name].total if t.name in self.counted else t.rows for t in main_tables)
+
+    def _rows_of(self, table: str) -> int:
+        """Return the rows of a table that goes out as tensors; 0 where its tensor is left out."""
+        assert self.whole is not None  # noqa: S101 - the caller has looked
+        rows = sum(entry.rows for _, entry in self.source.entries(table))
+        if table not in self.whole:
+            return rows
+        shapes = [v.shape for v in self.out.variables if v.source == table]
+        kept = shapes == [self.whole.find_variable(table)[1].shape]
+        return rows if kept else sum(shape[0] for shape in shapes)
 
     @property
     def size_bytes(self) -> int:

@@ -124,7 +124,7 @@ def convert_version(
         size_bytes=plan.size_bytes,
         bytes_read=bytes_read,
         bytes_written=plan.size_bytes if proved else 0,
-        rows=plan.rows if plan.whole is None else sum(shard.rows for shard in shards),
+        rows=plan.rows,
         seconds=time.perf_counter() - begin,
         peak_memory_bytes=peak_memory_bytes(),
         fingerprint=proved.fingerprint.text if proved else "",

@@ -42,11 +42,12 @@ FOREIGN = {
     "dynamicemb, four ranks": ("dynamicemb", 3),
     "tfra": ("tfra", 3),
     "safetensors": ("safetensors", 200),
-    "safetensors, two files": ("safetensors", 300),
     "deeprec": ("bundle/deeprec", 100),
     "tfra in a bundle": ("bundle/tfra", 1),
     "partitioned": ("bundle/partitioned", 30),
 }
+OF_VALUES = {"huge-value", "unsupported-dtype"}
+"""What ElasticDL cannot do with values that an edit is asked for."""
 SPECIAL = [0.0, -0.0, 1.0, 65504.0, 65519.9, 65520.0, -7e4, 3.4028235e38, 1e-8, 6e-8, 1e-40, np.inf, -np.inf, 1 / 3]
 
 
@@ -106,7 +107,8 @@ def edited(version: Version, place: Path, changes: Changes) -> tuple[ConvertResu
         assert getattr(planned, key) == getattr(result, key), key
     out = at(place / "out", version.number or 0)
     checked = verify_version(out, level="deep")
-    assert checked.ok, checked.findings
+    wrong = [one for one in checked.findings if one.severity == "error" and one.code not in OF_VALUES]
+    assert not wrong, wrong
     assert (out.fingerprint, out.layout.system) == (result.fingerprint, version.layout.system)
     assert {name: data for name, data in files_of(place).items() if name in before} == before
     after = parts(out)
@@ -184,8 +186,7 @@ def test_each_name_can_be_dropped(tmp_path: Path, name: str) -> None:
             refused(version, place, Changes(drop=(one,)), UsageError, "nothing of it would be written")
             continue
         result, out = edited(version, place, Changes(drop=(one,)))
-        left = {n for n in arrays(out) if not n.endswith(("-partition_offset", "_ids", "-keys_filtered"))}
-        assert not left & gone
+        assert not {n for n, values in arrays(out).items() if values.size} & gone
         assert {d.name for d in result.dropped} >= gone
         assert {d.name for d in result.dropped if d.reason == "a companion of its table"} == gone - {one}
 
@@ -198,7 +199,7 @@ def test_companions_are_dropped(tmp_path: Path, name: str) -> None:
         companions = {n for n, info in checkpoint.infos.items() if info.companion_of}
     result, out = edited(version, tmp_path, Changes(drop_companions=True))
     assert {d.name for d in result.dropped} == companions
-    assert not companions & arrays(out).keys()
+    assert not companions & {n for n, values in arrays(out).items() if values.size}
 
 
 @pytest.mark.parametrize("shards", ["1", "3"])
@@ -429,7 +430,9 @@ def test_a_flipped_bit_under_a_seal(tmp_path: Path, name: str) -> None:
     version = source(name, tmp_path)
     if name == "3":
         drop_seal(version.location.url, 10)
-    seal_version(at(tmp_path / "run", version.number or 0))
+    with open_checkpoint(version) as checkpoint:
+        text = fingerprint_checkpoint(checkpoint).text
+    seal_version(version, text)
     version = at(tmp_path / "run", version.number or 0)
     with open_checkpoint(version) as checkpoint:
         table = checkpoint.table_names[-1] if name != "3" else "user"
