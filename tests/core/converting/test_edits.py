@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ FOREIGN = {
     "tfra in a bundle": ("bundle/tfra", 1),
     "partitioned": ("bundle/partitioned", 30),
 }
-OF_VALUES = {"huge-value", "unsupported-dtype"}
+OF_VALUES = {"inf", "huge-value", "unsupported-dtype"}
 """What ElasticDL cannot do with values that an edit is asked for."""
 SPECIAL = [0.0, -0.0, 1.0, 65504.0, 65519.9, 65520.0, -7e4, 3.4028235e38, 1e-8, 6e-8, 1e-40, np.inf, -np.inf, 1 / 3]
 
@@ -112,7 +113,10 @@ def edited(version: Version, place: Path, changes: Changes) -> tuple[ConvertResu
     assert (out.fingerprint, out.layout.system) == (result.fingerprint, version.layout.system)
     assert {name: data for name, data in files_of(place).items() if name in before} == before
     after = parts(out)
-    assert dict(result.untouched) == {n: after[n] for n in own.keys() & after.keys() if own[n] == after[n]}
+    assert all(after[name] == part for name, part in result.untouched.items())
+    made = {"user"} if version.layout.system == "safetensors" else set()  # of two tensors, which are said
+    equal = {name for name in own.keys() & after.keys() - made if own[name] == after[name]}
+    assert result.untouched.keys() & own.keys() == equal
     return result, out
 
 
@@ -238,8 +242,9 @@ def test_casts_of_other_systems(tmp_path: Path, name: str) -> None:
     before = arrays(version)
     _, out = edited(version, tmp_path, Changes(cast=(("*", "float64"),)))
     after = arrays(out)
-    assert after.keys() == before.keys()
     for one, values in before.items():
+        if "/part_" in one:
+            continue  # where groups begin is written anew
         assert same(after[one], values.astype(np.float64) if values.dtype.kind == "f" else values), one
 
 
@@ -272,9 +277,6 @@ def test_casts_are_to_floats_only(tmp_path: Path, dtype: str) -> None:
 def test_new_names(tmp_path: Path, pairs: tuple[tuple[str, str], ...], names: dict[str, str], shards: str) -> None:
     """A new name has the values of the old one; a star is what the star of the old name is."""
     version = source(shards, tmp_path)
-    if pairs[0][0] == "*er*":
-        refused(version, tmp_path, Changes(rename=pairs), UsageError, "would be named")
-        return
     before = arrays(version)
     result, out = edited(version, tmp_path, Changes(rename=pairs))
     after = arrays(out)
@@ -435,14 +437,12 @@ def test_a_flipped_bit_under_a_seal(tmp_path: Path, name: str) -> None:
     seal_version(version, text)
     version = at(tmp_path / "run", version.number or 0)
     with open_checkpoint(version) as checkpoint:
-        table = checkpoint.table_names[-1] if name != "3" else "user"
-        shard, entry = next((s, e) for s, e in checkpoint.entries(table) if e.rows)
-        path, start = Path(shard.file.files[entry.values.file].path), entry.values.start
+        table = next(n for n in checkpoint.table_names if n.endswith(("user", "weight", "_3", "_emb")))
+        row = np.asarray(checkpoint.table(table).to_numpy().vectors)[-1].tobytes()
+    path = next(path for path in (tmp_path / "run").rglob("*") if path.is_file() and row in path.read_bytes())
     data, stat = bytearray(path.read_bytes()), path.stat()
-    data[start] ^= 4
+    data[data.index(row)] ^= 4
     path.write_bytes(data)
-    import os
-
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     before = files_of(tmp_path)
     changes = Changes(rename=((table, "renamed"),))
