@@ -114,13 +114,13 @@ class Outgoing:
     left_out: tuple[LeftOut, ...] = ()
 
     def without(self, names: Iterable[str], reason: str) -> Outgoing:
-        """Return the rest, with these tables and variables, by their new names, left out for a reason."""
+        """Return the rest, with these tables and variables, by their names in the source, left out for a reason."""
         gone = set(names)
-        tables = [LeftOut(t.name, t.rows, t.rows * t.row_bytes, reason) for t in self.tables if t.name in gone]
-        dense = [LeftOut(v.name, 0, v.size_bytes, reason) for v in self.variables if v.name in gone]
+        tables = [LeftOut(t.name, t.rows, t.rows * t.row_bytes, reason) for t in self.tables if t.source in gone]
+        dense = [LeftOut(v.name, 0, v.size_bytes, reason) for v in self.variables if v.source in gone]
         return Outgoing(
-            tuple(t for t in self.tables if t.name not in gone),
-            tuple(v for v in self.variables if v.name not in gone),
+            tuple(t for t in self.tables if t.source not in gone),
+            tuple(v for v in self.variables if v.source not in gone),
             (*self.left_out, *tables, *dense),
         )
 
@@ -150,10 +150,9 @@ def outgoing(checkpoint: Checkpoint, changes: Changes) -> Outgoing:
         tuple(_table(checkpoint, name, renamed, casts, filters) for name in tables if name in kept),
         tuple(_variable(checkpoint, name, renamed, casts) for name in variables if name in kept),
     )
-    goes = {renamed.get(name, name) for name in dropped}
-    out = out.without(goes, "dropped by name")
+    out = out.without(dropped, "dropped by name")
     gone = {n for n in companions if changes.drop_companions or checkpoint.infos[n].companion_of in dropped}
-    out = out.without({renamed.get(name, name) for name in gone} - goes, "a companion of its table")
+    out = out.without(gone - dropped, "a companion of its table")
     names = [*(table.name for table in out.tables), *(variable.name for variable in out.variables)]
     if not all(names):
         raise UsageError("a table or variable needs a name; the new one is empty", path=checkpoint.version.ref)

@@ -158,7 +158,7 @@ def _tensors(source: Checkpoint, whole: Checkpoint, changes: Changes) -> Outgoin
     kept, owners = {v.source for v in out.variables}, {n: i.companion_of for n, i in source.infos.items()}
     without = changes.drop_companions or changes.drop
     gone = {n for n, owner in owners.items() if owner and without and (changes.drop_companions or owner not in kept)}
-    out = out.without((v.name for v in out.variables if v.source in gone), "a companion of its table")
+    out = out.without(gone, "a companion of its table")
     new = sizes | {n: sizes[i.companion_of] for n, i in source.infos.items() if i.companion_of in sizes}
     return replace(out, variables=tuple(_in_slabs(whole, variable, new) for variable in out.variables))
 

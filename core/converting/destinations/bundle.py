@@ -55,7 +55,10 @@ class ToBundle(ArrayDestination):
         void = [name for name in void if part_of(name.rpartition("-")[0])[0] in self._grouped]
         parts = [v.name for v in out.variables if _OF_PARTS.search(v.name)]
         made = {*void, *(name for name in parts if name.endswith("offset"))}
-        out = out.without([*parts, *void], "keys that were not admitted yet go by parts")
+        out = out.without(
+            (v.source for v in out.variables if v.name in {*parts, *void}),
+            "keys that were not admitted yet go by parts",
+        )
         left_out = tuple(one for one in out.left_out if one.name not in made)
         return Outgoing(out.tables, out.variables, left_out)
 
