@@ -84,6 +84,6 @@ def edit_command(
 
 def _size(word: str) -> tuple[str, int]:
     name, rows = o.pair_of(word, "--resize", "TABLE=N")
-    if not (rows.isascii() and rows.isdigit() and int(rows)):
+    if not (rows.isascii() and rows.isdigit() and len(rows) < 16 and int(rows)):
         raise UsageError(f"--resize expects a number of rows, got {rows!r}", hint="expected TABLE=N")
     return name, int(rows)

@@ -131,6 +131,12 @@ def layouts_at(store: Store) -> frozenset[Layout]:
     return _layouts_among(store, store.names(""))
 
 
+def step_numbers(store: Store) -> frozenset[int]:
+    """Return the numbers of the versions at a location that have files, however they are spelled."""
+    entries = store.entries(is_of_interest) if store.names("") else []
+    return frozenset(version.version for version in grouped(store, entries, math.inf).versions if version.files)
+
+
 def _layouts_among(store: Store, names: Collection[str]) -> frozenset[Layout]:
     """Return the layouts of these names in a location; names that others use count only if they are versions."""
     layouts = set(layouts_among(names))

@@ -58,7 +58,6 @@ class OutTable:
     by_number: bool
     """True where its ids in the source are row numbers."""
     leaves_out: BoundFilter | None = None
-    resize: int | None = None
 
     @property
     def name(self) -> str:
@@ -72,7 +71,7 @@ class OutTable:
 
     def is_as(self, dtype: DType) -> bool:
         """Say whether all of it goes out as it was, under its own name; its values had this dtype."""
-        return (self.name, self.dtype, self.leaves_out, self.resize) == (self.source, dtype, None, None)
+        return (self.name, self.dtype, self.leaves_out) == (self.source, dtype, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +114,13 @@ class Outgoing:
     left_out: tuple[LeftOut, ...] = ()
 
     def without(self, names: Iterable[str], reason: str) -> Outgoing:
-        """Return the rest, with these tables and variables, by their new names, left out for a reason."""
+        """Return the rest, with these tables and variables, by their names in the source, left out for a reason."""
         gone = set(names)
-        tables = [LeftOut(t.name, t.rows, t.rows * t.row_bytes, reason) for t in self.tables if t.name in gone]
-        dense = [LeftOut(v.name, 0, v.size_bytes, reason) for v in self.variables if v.name in gone]
+        tables = [LeftOut(t.name, t.rows, t.rows * t.row_bytes, reason) for t in self.tables if t.source in gone]
+        dense = [LeftOut(v.name, 0, v.size_bytes, reason) for v in self.variables if v.source in gone]
         return Outgoing(
-            tuple(t for t in self.tables if t.name not in gone),
-            tuple(v for v in self.variables if v.name not in gone),
+            tuple(t for t in self.tables if t.source not in gone),
+            tuple(v for v in self.variables if v.source not in gone),
             (*self.left_out, *tables, *dense),
         )
 
@@ -145,16 +144,18 @@ def outgoing(checkpoint: Checkpoint, changes: Changes) -> Outgoing:
     filters = [bind(checkpoint, parse_row_filter(text)) for text in changes.rows]
     renamed = new_names(changes.rename, lambda glob: _named(glob, tables, variables, slots))
     casts = _casts(changes.cast, tables, variables, slots)
-    sizes = {checkpoint.table_name(name): rows for name, rows in changes.resize}
+    for name, _ in changes.resize:
+        raise UnsupportedError(f"table {checkpoint.table_name(name)!r} is no matrix of its system, so it has no size")
     out = Outgoing(
-        tuple(_table(checkpoint, name, renamed, casts, filters, sizes.get(name)) for name in tables if name in kept),
+        tuple(_table(checkpoint, name, renamed, casts, filters) for name in tables if name in kept),
         tuple(_variable(checkpoint, name, renamed, casts) for name in variables if name in kept),
     )
-    goes = {renamed.get(name, name) for name in dropped}
-    out = out.without(goes, "dropped by name")
-    if changes.drop_companions:
-        out = out.without({renamed.get(name, name) for name in companions} - goes, "a companion of its table")
+    out = out.without(dropped, "dropped by name")
+    gone = {n for n in companions if changes.drop_companions or checkpoint.infos[n].companion_of in dropped}
+    out = out.without(gone - dropped, "a companion of its table")
     names = [*(table.name for table in out.tables), *(variable.name for variable in out.variables)]
+    if not all(names):
+        raise UsageError("a table or variable needs a name; the new one is empty", path=checkpoint.version.ref)
     ((name, count),) = Counter(names).most_common(1) or [("", 0)]
     if count > 1:
         message = f"two of the version's tables or variables would be named {name!r}"
@@ -229,7 +230,6 @@ def _table(
     renamed: Mapping[str, str],
     casts: Mapping[str, DType],
     filters: Sequence[BoundFilter],
-    resize: int | None,
 ) -> OutTable:
     entries = [entry for _, entry in checkpoint.entries(name) if entry.rows]
     info = checkpoint.infos.get(name) or TableInfo(name, max((e.dim for e in entries), default=0), "uniform")
@@ -245,9 +245,7 @@ def _table(
     )
     by_number = bool(entries) and all(not run.is_stored for entry in entries for run in entry.ids)
     dtype = _cast(name, checkpoint.written_dtype(name), casts)
-    if resize is not None and not by_number:
-        raise UnsupportedError(f"table {name!r} is no matrix: its rows have ids, and it grows by itself")
-    return OutTable(name, new, dtype, sum(e.rows for e in entries), by_number, asked[0] if asked else None, resize)
+    return OutTable(name, new, dtype, sum(e.rows for e in entries), by_number, asked[0] if asked else None)
 
 
 def _variable(checkpoint: Checkpoint, name: str, renamed: Mapping[str, str], casts: Mapping[str, DType]) -> OutVariable:

@@ -61,8 +61,21 @@ class Conversion:
     @property
     def rows(self) -> int:
         """Return the rows that go out; those of companions are those of their tables."""
+        if self.whole is not None:
+            mains = (name for name in self.source.table_names if not self.source.infos[name].companion_of)
+            return sum(self._rows_of(name) for name in mains)
         main_tables = (table for table in self.out.tables if not table.info.companion_of)
         return sum(self.counted[t.name].total if t.name in self.counted else t.rows for t in main_tables)
+
+    def _rows_of(self, table: str) -> int:
+        """Return the rows of a table that goes out as tensors; 0 where its tensor is left out."""
+        assert self.whole is not None  # noqa: S101 - the caller has looked
+        rows = sum(entry.rows for _, entry in self.source.entries(table))
+        if table not in self.whole:
+            return rows
+        shapes = [v.shape for v in self.out.variables if v.source == table]
+        kept = shapes == [self.whole.find_variable(table)[1].shape]
+        return rows if kept else sum(shape[0] for shape in shapes)
 
     @property
     def size_bytes(self) -> int:
@@ -133,6 +146,8 @@ def _tensors(source: Checkpoint, whole: Checkpoint, changes: Changes) -> Outgoin
         raise UnsupportedError(message, path=source.version.ref, hint="try: export --format tfra or dynamicemb")
     sizes = {source.table_name(name): rows for name, rows in changes.resize}
     for name in sizes:
+        if owner := source.infos[name].companion_of:
+            raise UsageError(f"{name!r} has the rows of {owner!r}: resize that table", path=source.version.ref)
         if any(run.is_stored for _, entry in source.entries(name) for run in entry.ids):
             message = f"table {name!r} has managed collision: nothing proves that another size keeps its raw ids"
             raise UnsupportedError(message, path=source.version.ref)
@@ -140,9 +155,10 @@ def _tensors(source: Checkpoint, whole: Checkpoint, changes: Changes) -> Outgoin
         changes, variables=(*changes.tables, *changes.variables), tables=(), drop_companions=False, resize=()
     )
     out = outgoing(whole, plain)
-    if changes.drop_companions:
-        gone = {name for name, info in source.infos.items() if info.companion_of}
-        out = out.without((v.name for v in out.variables if v.source in gone), "a companion of its table")
+    kept, owners = {v.source for v in out.variables}, {n: i.companion_of for n, i in source.infos.items()}
+    without = changes.drop_companions or changes.drop
+    gone = {n for n, owner in owners.items() if owner and without and (changes.drop_companions or owner not in kept)}
+    out = out.without(gone, "a companion of its table")
     new = sizes | {n: sizes[i.companion_of] for n, i in source.infos.items() if i.companion_of in sizes}
     return replace(out, variables=tuple(_in_slabs(whole, variable, new) for variable in out.variables))
 
@@ -230,10 +246,15 @@ class Writing:
         for start in range(0, max(size, 1), step):
             yield variable, cuts, start, min(start + step, size)
 
+    @property
+    def _is_remade(self) -> bool:
+        """Say whether a tensor may be another thing under new names: then all are compared as plain tensors."""
+        return replace(self.plan.changes, cast=()) != Changes()
+
     def _row_bytes(self, variable: OutVariable) -> int:
         """Return the bytes of a row where a tensor is a matrix of the source, else 0."""
         source = self.plan.source
-        if self.plan.whole is None or not source.has_table(variable.source):
+        if self.plan.whole is None or self._is_remade or not source.has_table(variable.source):
             return 0
         entries = [entry for _, entry in source.entries(variable.source)]
         is_matrix = all(not run.is_stored for entry in entries for run in entry.ids)
@@ -254,14 +275,14 @@ class Writing:
             ids = np.arange(offset // row_bytes, (offset + len(out)) // row_bytes, dtype=np.int64)
             self.meant.add_rows(variable.name, ids, out.reshape(-1, row_bytes))
         else:
-            known = self.plan.whole is None or variable.source in self.plan.source
+            known = self.plan.whole is None or (variable.source in self.plan.source and not self._is_remade)
             (self.meant if known else self.tensors).add_dense(variable.name, variable.size_bytes, offset, out)
         self._put(cuts, offset, out)
         self.job.reporter.advance(len(out))
 
     def _cast(self, data: bulk.U8, dtype: DType, target: DType) -> bulk.U8:
         out, overflowed = cast_bytes(data, dtype, target)
-        self.rows.overflowed += overflowed
+        self.rows.count_overflowed(overflowed)
         return out
 
     def _put(self, cuts: Sequence[Cut], offset: int, data: bulk.U8) -> None:

@@ -56,12 +56,17 @@ def confirm_source(writing: Writing, trust: Trust) -> str:
 
     Raises CorruptError as `Trust.confirm`; '' where something was changed, left out, or read as a plain tensor.
     """
-    plan, source = writing.plan, writing.plan.source
-    if plan.whole is not None or unchanged(plan) != {*source.table_names, *source.variable_names}:
+    if is_changed(writing.plan):
         return ""
-    text = fingerprint_of(source, writing.meant).text
+    text = fingerprint_of(writing.plan.source, writing.meant).text
     trust.confirm(text)
     return text
+
+
+def is_changed(plan: Conversion) -> bool:
+    """Say whether the sums of what goes out are not those of the source."""
+    source = plan.source
+    return plan.whole is not None or unchanged(plan) != {*source.table_names, *source.variable_names}
 
 
 def unchanged(plan: Conversion) -> set[str]:

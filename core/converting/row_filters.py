@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -32,7 +33,8 @@ _OPERATORS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     ">": operator.gt,
 }
 _TERM: Final = re.compile(
-    rf"\s*([A-Za-z_]\w*)\s*({'|'.join(_OPERATORS)})\s*([-+]?[0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)\s*", re.ASCII
+    rf"\s*([A-Za-z_]\w*)\s*({'|'.join(_OPERATORS)})\s*([-+]?[0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{{1,4}})?)\s*",
+    re.ASCII,
 )
 _FORM: Final = "expected TABLE where COLUMN OPERATOR NUMBER, and more of these behind 'and' or 'or'"
 _ID: Final = "id"
@@ -61,7 +63,8 @@ class RowFilter:
 
     def goes(self, ids: bulk.I64, values: Mapping[str, npt.NDArray[np.generic]]) -> npt.NDArray[np.bool_]:
         """Return which rows go, bool [n], from their ids and the values of its columns."""
-        columns = {_ID: ids, **values}
+        wide = {c: v.astype(np.float64) if v.dtype.kind not in "iu" else v for c, v in values.items()}
+        columns = {_ID: ids, **wide}  # a number is not rounded to a narrow float
         every = (
             np.logical_and.reduce([_OPERATORS[t.operator](columns[t.column], t.number) for t in way])
             for way in self.ways
@@ -76,7 +79,7 @@ def parse_row_filter(text: str) -> RowFilter:
     >>> parse_row_filter("user where freqs < 3 or id >= 10 and versions<5").ways[1]
     (Term(column='id', operator='>=', number=10), Term(column='versions', operator='<', number=5))
     """
-    table, where, condition = text.partition(" where ")
+    table, where, condition = text.rpartition(" where ")
     if not table.strip() or not where:
         raise UsageError(f"{text!r} is no condition on rows", hint=_FORM)
     ways = tuple(
@@ -89,11 +92,11 @@ def _term(text: str, term: str) -> Term:
     match = _TERM.fullmatch(term)
     if match is None:
         raise UsageError(f"{text!r}: {term.strip()!r} is no comparison of a column with a number", hint=_FORM)
-    text_of_number = match[3].replace("_", "")
-    number = int(text_of_number) if re.fullmatch(r"[-+]?[0-9]+", text_of_number) else float(text_of_number)
-    if abs(number) > sys.float_info.max:
+    number = Decimal(match[3].replace("_", ""))
+    if number.adjusted() > sys.float_info.max_10_exp or abs(number) > sys.float_info.max:
         raise UsageError(f"{text!r}: {match[3]} is too large for any column", hint=_FORM)
-    return Term(match[1], match[2], number)
+    is_whole = number.adjusted() >= 0 and number == int(number)
+    return Term(match[1], match[2], int(number) if is_whole or not number else float(number))
 
 
 class BoundFilter(NamedTuple):

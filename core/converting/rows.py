@@ -201,10 +201,13 @@ class RowWriter:
         if dtype is None or dtype == table.dtype:
             return rows
         data, overflowed = cast_bytes(np.ascontiguousarray(rows).reshape(-1), dtype, table.dtype)
-        if overflowed:
-            with self._lock:
-                self.overflowed += overflowed
+        self.count_overflowed(overflowed)
         return data.reshape(len(rows), -1)
+
+    def count_overflowed(self, values: int) -> None:
+        """Count values that became infinite, from any thread."""
+        with self._lock:
+            self.overflowed += values
 
 
 class _BucketFiles(Sinks):

@@ -17,7 +17,7 @@ from edl_ckpt.core.base.memory import peak_memory_bytes
 from edl_ckpt.core.base.words import base_name, command, describe, escaped
 from edl_ckpt.core.catalog.files import alone_at, open_location
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed
-from edl_ckpt.core.catalog.target import apart, free_target, layouts_at
+from edl_ckpt.core.catalog.target import apart, free_target, layouts_at, step_numbers
 from edl_ckpt.core.catalog.uuids import has_no_number
 from edl_ckpt.core.commit.interface import NewVersion, Written
 from edl_ckpt.core.commit.kinds import kind_of
@@ -25,11 +25,12 @@ from edl_ckpt.core.commit.publish.disk import replaces_link
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.converting.changes import Changes, LeftOut, NameMap, with_tables
 from edl_ckpt.core.converting.conversion import Conversion, Writing, plan_conversion
-from edl_ckpt.core.converting.proof import Proved, confirm_source, prove, unchanged
+from edl_ckpt.core.converting.proof import Proved, confirm_source, is_changed, prove, unchanged
 from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.moving.tasks import WriteResult
 from edl_ckpt.core.proof.trust import Trust, check_trust
+from edl_ckpt.core.proof.values import fingerprint
 from edl_ckpt.core.reading.reader import open_checkpoint
 from edl_ckpt.core.sources.elasticdl.target import DESIGN
 from edl_ckpt.core.sources.steps.names import STEPS, number_of_directory
@@ -108,11 +109,12 @@ def convert_version(
         if changes == Changes():  # nobody has asked for it
             for one in plan.out.left_out:
                 reporter.warn(f"{one.name} is left out: {one.reason}")
+        if trust.seal is not None and not dry_run and is_changed(plan):  # else damage would get a new seal
+            trust.confirm(fingerprint(source, job.silent()).text)
         run = _Run(plan, job, trust, new, where, wait_seconds)
         proved = None if dry_run else run.write()
         bytes_read = source.bytes_read
     shards = proved.shards if proved else ()
-    fingerprint = proved.fingerprint if proved else None
     return ConvertResult(
         ref=f"{where}@{new.number}",
         output=where.url,
@@ -122,10 +124,10 @@ def convert_version(
         size_bytes=plan.size_bytes,
         bytes_read=bytes_read,
         bytes_written=plan.size_bytes if proved else 0,
-        rows=plan.rows if plan.whole is None else sum(shard.rows for shard in shards),
+        rows=plan.rows,
         seconds=time.perf_counter() - begin,
         peak_memory_bytes=peak_memory_bytes(),
-        fingerprint=fingerprint.text if fingerprint else "",
+        fingerprint=proved.fingerprint.text if proved else "",
         shards=shards,
         forced=trust.forced,
         system=system,
@@ -138,8 +140,9 @@ def convert_version(
 
 def untouched(plan: Conversion, proved: Proved) -> dict[str, str]:
     """Return the fingerprints of what went out as it was, by name."""
-    parts = {**proved.fingerprint.tables, **proved.fingerprint.variables}
-    return {name: parts[name].hex() for name in sorted(unchanged(plan)) if name in parts}
+    tables, variables = proved.fingerprint.tables, proved.fingerprint.variables
+    parts = {name: (tables if plan.source.has_table(name) else variables).get(name) for name in sorted(unchanged(plan))}
+    return {name: part.hex() for name, part in parts.items() if part}
 
 
 def _new_version(
@@ -173,7 +176,7 @@ def _new_version(
     name = base_name(version.path)
     name = name if number is None and number_of_directory(name) == wanted else f"step_{wanted}"
     path = store.path(name)
-    if os.path.lexists(path):
+    if os.path.lexists(path) or wanted in step_numbers(store):
         raise RefusedError("exists there already", path=path, hint="nothing was changed")
     return NewVersion(form, wanted, "", copies=Version(where, wanted, path, form, State.COMPLETE, None, ()))
 

@@ -55,7 +55,10 @@ class ToBundle(ArrayDestination):
         void = [name for name in void if part_of(name.rpartition("-")[0])[0] in self._grouped]
         parts = [v.name for v in out.variables if _OF_PARTS.search(v.name)]
         made = {*void, *(name for name in parts if name.endswith("offset"))}
-        out = out.without([*parts, *void], "keys that were not admitted yet go by parts")
+        out = out.without(
+            (v.source for v in out.variables if v.name in {*parts, *void}),
+            "keys that were not admitted yet go by parts",
+        )
         left_out = tuple(one for one in out.left_out if one.name not in made)
         return Outgoing(out.tables, out.variables, left_out)
 
@@ -63,6 +66,12 @@ class ToBundle(ArrayDestination):
         """Raise UnsupportedError for tables that a loader would not find, or not read."""
         entries = [entry for shard in self.source.shards for entry in shard.tables] if self._is_own else []
         narrow = {entry.name for entry in entries if any(run.encoding is Encoding.INT32 for run in entry.ids)}
+        for shard in self.source.shards if self._is_own else ():
+            paths = {entry.values.file: entry.name for entry in shard.tables if entry.rows}
+            for number, file in enumerate(shard.file.files):
+                if number in paths and not self.of_system.search(file.path):
+                    message = f"table {paths[number]!r} lies in files of its own beside the bundle: nothing writes both"
+                    raise UnsupportedError(message, path=file.path)
         for table in tables:
             if not self._is_own and _PART in table.name:
                 hint = f"try: --rename '{table.name}=NEW'"

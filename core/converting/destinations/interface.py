@@ -175,7 +175,7 @@ class ArrayDestination(Destination):
 
     def matrix(self, table: OutTable) -> Array:
         """Return the array of a table by row numbers."""
-        shape = (table.rows if table.resize is None else table.resize, table.info.dim)
+        shape = (table.rows, table.info.dim)
         return Array(table.name, table.dtype, shape, row_slabs(shape, self.ranks))
 
     @property
@@ -286,7 +286,7 @@ class RawDestination(ArrayDestination):
 
     def accepted(self, out: Outgoing) -> Outgoing:
         """Return the tables; variables are left out, and rows that are no float32 are refused."""
-        out = out.without([variable.name for variable in out.variables], f"{self.system} keeps tables only")
+        out = out.without([variable.source for variable in out.variables], f"{self.system} keeps tables only")
         for table in out.tables:
             if self.forbidden.search(table.name) or not table.name:
                 hint = f"try: --rename '{table.name}=NEW'"
@@ -400,7 +400,7 @@ class ToDynamicemb(RawDestination):
                 self._ends |= {f"{name}_{end}": (name, end) for _ in columns}
         counters = {t.name for t in out.tables if t.name.endswith("_counter") and t.dtype == _INT64}
         self._ends |= {name: (name.removesuffix("_counter"), "counter_frequencies") for name in counters}
-        others = [t.name for t in out.tables if t.info.companion_of and t.name not in renamed]
+        others = [t.source for t in out.tables if t.info.companion_of and t.name not in renamed]
         out = out.without(others, "dynamicemb keeps scores and one state of an optimizer beside a table")
         out = replace(out, tables=tuple(_renamed(table, renamed) for table in out.tables))
         _check_floats(self.system, Outgoing(tuple(t for t in out.tables if t.name not in self._ends), ()))
