@@ -301,8 +301,8 @@ class Writing:
             self.plan.source, table.source, pieces, parts=parts, assign=ranges, directory=self.directory
         ) as cut:
             for part in cut.all_parts():
-                rows = self._rows(table, part.dtype, part.ids, part.values)
                 if len(part.ids):
+                    rows = self._rows(table, part.dtype, part.ids, part.values)
                     self._put(cuts, int(part.ids[0]) * width, rows.reshape(-1))
 
     def _sums(self) -> dict[tuple[str, int], int]:
