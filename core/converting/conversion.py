@@ -91,8 +91,9 @@ def plan_conversion(
     whole = as_tensors(source) if is_whole else None
     out = outgoing(source, changes) if whole is None else _tensors(source, whole, changes)
     destination = DESTINATIONS[system](Given(source, out, ranks, number, most_file_bytes, whole))
+    _check_files(source, destination)
     counted: dict[str, CountedRows] = {}
-    gone: list[LeftOut] = []
+    gone = [] if system == source.version.layout.system or changes.tables or changes.variables else _values(source)
     left = destination.out.left_out
     if left and not (destination.out.tables or destination.out.variables):
         message = f"nothing of it would be written: {left[0].name!r} is left out ({left[0].reason})"
@@ -118,6 +119,24 @@ def plan_conversion(
     destination.out = replace(destination.out, left_out=(*destination.out.left_out, *gone))
     destination.lay_out(counted)
     return Conversion(source, whole, destination, counted, changes)
+
+
+def _check_files(source: Checkpoint, destination: Destination) -> None:
+    """Raise UnsupportedError for a table or a variable in a file that would go along: it is of a second system."""
+    for shard in source.shards if destination.carried else ():
+        values = [(entry.name, entry.values.file) for entry in shard.tables]
+        values += [(entry.name, entry.values.file) for entry in shard.variables]
+        for name, number in values:
+            path = shard.file.files[number].path if number < len(shard.file.files) else ""
+            if source.version.name_of(path) in destination.carried:
+                message = f"{name!r} is in a file that {destination.system} does not read: nothing was written"
+                raise UnsupportedError(message, path=path, hint="export each system's part: export --format FORMAT")
+
+
+def _values(source: Checkpoint) -> list[LeftOut]:
+    """Return what no other system reads: values, texts and the like."""
+    blobs, system = [blob for shard in source.shards for blob in shard.blobs], source.version.layout.system
+    return [LeftOut(b.name, 0, b.values.size_bytes, f"only {system} reads it ({b.kind})") for b in blobs]
 
 
 def as_tensors(source: Checkpoint) -> Checkpoint:

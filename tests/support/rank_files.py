@@ -31,7 +31,7 @@ Tables = dict[str, list[Part]]
 
 
 def tables_in(directory: Path, system: str) -> Tables:
-    """Return the tables of a version, from its directory or the prefix of a bundle alone in one, by their names there."""
+    """Return the tables of a version, from its directory or the prefix of its bundle, by their names there."""
     readers = {"elasticdl": _elasticdl, "dcp": _dcp, "tfra": _tfra, "dynamicemb": _dynamicemb, "tensorflow": _bundle}
     found: Tables = defaultdict(list)
     for name, part in readers[system](directory if directory.is_dir() else directory.parent):
@@ -86,7 +86,7 @@ def _dynamicemb(directory: Path) -> list[tuple[str, Part]]:
 
 def _keyed(rank: int, path: Path, keys: str, values: str, dtype: type = np.float32) -> Part:
     ids = np.fromfile(path, np.int64)
-    rows = np.fromfile(str(path).replace(keys, values), dtype)
+    rows: Array = np.fromfile(str(path).replace(keys, values), dtype)
     return Part(rank, ids, rows.reshape(len(ids), -1) if len(ids) else rows.reshape(0, 0))
 
 
@@ -126,8 +126,8 @@ def boxes_of(directory: Path) -> dict[str, list[tuple[int, tuple[int, ...], Arra
     """Return rank, offsets and values of each box of each tensor of torch DCP; a dtype that numpy lacks as uint16."""
     index = _Names(io.BytesIO((directory / ".metadata").read_bytes())).load().given
     found: dict[str, list[tuple[int, tuple[int, ...], Array]]] = defaultdict(list)
-    for key, place in index["storage_data"].items():
-        about, place = index["state_dict_metadata"][key.given["fqn"]].given, place.given
+    for key, where in index["storage_data"].items():
+        about, place = index["state_dict_metadata"][key.given["fqn"]].given, where.given
         if not isinstance(about, dict) or "size" not in about:
             continue
         dtype = about["properties"].given[0]

@@ -1,8 +1,9 @@
-"""Every layout to every layout: numpy reads the files on both sides, and knows the rank of each id by the system's rule."""
+"""Every layout to every layout: numpy reads the files on both sides, and each system's rule says the rank of an id."""
 
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from checkpoints import at
+from checkpoints import at, files_of
 from edl_ckpt.core import (
     Changes,
     Table,
@@ -22,9 +23,10 @@ from edl_ckpt.core import (
     save_checkpoint,
     verify_version,
 )
+from edl_ckpt.core.base.errors import UnsupportedError, UsageError
 from edl_ckpt.core.operations.convert import ConvertResult
 from foreign import SYSTEMS
-from rank_files import Tables, joined, tables_in
+from rank_files import Array, Tables, joined, tables_in
 
 DESTINATIONS = ("elasticdl", "dcp", "tfra", "dynamicemb", "tensorflow")
 RANKS = (1, 2, 3, 8)
@@ -64,7 +66,7 @@ def convert(
 
 
 def check_rows(before: Tables, after: Tables, names: Mapping[str, str], *, rule: str, ranks: int) -> None:
-    """Assert that tables, with new names, have the same rows, each in the rank that a rule says, and no other tables."""
+    """Assert that tables, with new names, have the same rows, each in the rank of a rule; there are no others."""
     assert set(after) == set(names.values())
     for old, new in names.items():
         (ids, rows), (ids_there, rows_there) = joined(before[old]), joined(after[new])
@@ -99,7 +101,11 @@ def model(place: Path, shards: int) -> Version:
         name: Table(random.permutation(rows), random.standard_normal((rows, dim), np.float32))
         for name, (rows, dim) in sizes.items()
     }
-    variables = {"w": random.standard_normal((5, 3)), "b": np.zeros(0, np.float32), "step": np.array(7)}
+    variables: dict[str, Array] = {
+        "w": random.standard_normal((5, 3)),
+        "b": np.zeros(0, np.float32),
+        "step": np.array(7),
+    }
     return save_checkpoint(place, 10, shards, variables=variables, tables=tables)
 
 
@@ -185,24 +191,93 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize(
     ("case", "system"), [pytest.param(c, to, id=f"{c.folder}-{c.number}-{to}") for c in CASES for to in c.to]
 )
-def test_a_step_of_another_system_to_each(tmp_path: Path, case: Case, system: str, ranks: int) -> None:
+def test_a_step_of_another_system_to_each(tmp_path: Path, case: Case, system: str) -> None:
     """Its tables go to each system that has a place for their ids and dtypes: row by row, to the rank of the rule."""
-    rename, names = case.to[system]
+    (rename, names), ranks = case.to[system], RANKS[(CASES.index(case) + DESTINATIONS.index(system)) % len(RANKS)]
     version = at(SYSTEMS / case.folder, case.number)
     source = case.folder.partition("/")[0].replace("bundle", "tensorflow")
     before = tables_in(Path(version.path), "tfra" if case.number == 900 else source)
     changes = Changes(tables=tuple(names), rename=tuple(rename.items()))
-    there, result = convert(version, tmp_path / "there", system, ranks * 2, changes)
+    there, result = convert(version, tmp_path / "there", system, ranks, changes)
     own = source == system == "tfra" and case.number == 3
     after = tables_in(Path(there.path), system)
-    check_rows(before, after, names, rule="tfra's own" if own else system, ranks=ranks * 2)
+    check_rows(before, after, names, rule="tfra's own" if own else system, ranks=ranks)
     assert not result.dropped
     kept = {old for old, new in names.items() if old == new}
     assert {n: p for n, p in parts_of(there).items() if n in kept} == {
         n: p for n, p in parts_of(version).items() if n in kept
     }
     assert result.rows == sum(len(joined(before[name])[0]) for name in names if not COMPANION.search(name))
+
+
+NO_TABLES, NO_MATRIX, NO_FLOATS = "nothing of it would be written", "a matrix has ids 0 to", "tfra keeps float32"
+NO_GROUP, NO_KEY = "DeepRec has no part for negative keys", "dynamicemb has no key below 0"
+STEPS: Mapping[tuple[str, int], Mapping[str, str]] = {
+    ("dcp/torchrec", 2): {},
+    ("dcp/mch", 6): {"tfra": NO_FLOATS},
+    ("dcp/dtensor", 1): {"tfra": NO_TABLES, "dynamicemb": NO_TABLES},
+    ("safetensors", 100): {"tfra": NO_TABLES, "dynamicemb": NO_TABLES},
+    ("safetensors", 200): {"dcp": NO_MATRIX, "dynamicemb": NO_KEY, "tensorflow": NO_GROUP},
+    ("bundle/objects", 1): {"tfra": NO_TABLES, "dynamicemb": NO_TABLES},
+    ("bundle/deeprec", 100): {"dcp": NO_MATRIX, "tfra": NO_FLOATS},
+    ("tfra", 3): {"dcp": NO_MATRIX, "dynamicemb": NO_KEY, "tensorflow": NO_GROUP},
+    ("dynamicemb", 1): {"dcp": NO_MATRIX, "tfra": "cannot be the name of a table", "tensorflow": NO_GROUP},
+}
+"""Steps, and why a system does not take all of one."""
+
+
+@pytest.mark.parametrize(("folder", "number"), STEPS)
+def test_a_whole_step_is_refused_with_the_reason_and_nothing_is_written(
+    tmp_path: Path, folder: str, number: int
+) -> None:
+    """A step that a system would lose rows of, or read wrongly, is refused by name, and there is no file."""
+    for system, reason in STEPS[folder, number].items():
+        with pytest.raises((UnsupportedError, UsageError), match=reason):
+            convert_version(at(SYSTEMS / folder, number), 3, output=tmp_path / "out", system=system)
+        assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("folder", "number", "system"),
+    [(*step, system) for step, refused in STEPS.items() for system in DESTINATIONS if system not in refused],
+)
+def test_each_name_goes_out_or_is_left_out_with_a_reason(tmp_path: Path, folder: str, number: int, system: str) -> None:
+    """Of a whole step each name is in the new version, or it is left out with a reason."""
+    version = at(SYSTEMS / folder, number)
+    there, result = convert(version, tmp_path / "there", system, 3)
+    gone = {one.name for one in result.dropped}
+    assert all(one.reason and one.size_bytes >= 0 for one in result.dropped)
+    made = {name for name in names_of(version) if BOOKKEEPING.search(name)} if system == "tensorflow" else set()
+    new = {n for n in names_of(version) if system in {"dcp", "dynamicemb"} and (COMPANION.search(n) or "_mch_" in n)}
+    assert names_of(version) - gone - made - new <= names_of(there)
+    assert not names_of(there) & gone
+    with open_checkpoint(version) as one, open_checkpoint(there) as other:
+        for name in {*one.variable_names} & {*other.variable_names} - made:
+            assert one[name].dtype == other[name].dtype
+            assert one[name].tobytes() == other[name].tobytes(), name
+
+
+@pytest.mark.parametrize(
+    ("folders", "number", "name"),
+    [
+        (("dcp/torchrec/step_2", "dynamicemb/step_1"), 2, "dynamicemb/model.ebc/user"),
+        (("dcp/torchrec/step_2", "safetensors/checkpoint-100"), 2, "model."),
+        (("tfra/step_900",), 900, "item-parameter_DynamicEmbedding_item-shadow_m"),
+    ],
+)
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_step_with_files_of_two_systems_is_not_written_anew(
+    tmp_path: Path, folders: tuple[str, ...], number: int, name: str, *, in_place: bool
+) -> None:
+    """Files of a second system would go along with rows for the old ranks: a table in them is named and refused."""
+    step = tmp_path / "run" / f"step_{number}"
+    for folder in folders:
+        shutil.copytree(SYSTEMS / folder, step, dirs_exist_ok=True)
+    before = files_of(tmp_path)
+    with pytest.raises(UnsupportedError, match=r"in a file that .* does not read") as refused:
+        convert_version(at(tmp_path / "run", number), 3, output=None if in_place else tmp_path / "out")
+    assert f"'{name}" in str(refused.value)
+    assert files_of(tmp_path) == before
