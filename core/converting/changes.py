@@ -125,6 +125,14 @@ class Outgoing:
             (*self.left_out, *tables, *dense),
         )
 
+    def check_names(self, ref: str) -> None:
+        """Raise UsageError for two of one name."""
+        names = [*(table.name for table in self.tables), *(variable.name for variable in self.variables)]
+        ((name, count),) = Counter(names).most_common(1) or [("", 0)]
+        if count > 1:
+            hint = "try: --rename OLD=NEW"
+            raise UsageError(f"two of the version's tables or variables would be named {name!r}", path=ref, hint=hint)
+
     @property
     def companions(self) -> Mapping[str, list[OutTable]]:
         """Return the companions of each table that goes out, by its name."""
@@ -154,11 +162,7 @@ def outgoing(checkpoint: Checkpoint, changes: Changes) -> Outgoing:
     out = out.without(goes, "dropped by name")
     if changes.drop_companions:
         out = out.without({renamed.get(name, name) for name in companions} - goes, "a companion of its table")
-    names = [*(table.name for table in out.tables), *(variable.name for variable in out.variables)]
-    ((name, count),) = Counter(names).most_common(1) or [("", 0)]
-    if count > 1:
-        message = f"two of the version's tables or variables would be named {name!r}"
-        raise UsageError(message, path=checkpoint.version.ref)
+    out.check_names(checkpoint.version.ref)
     return out
 
 
@@ -305,6 +309,10 @@ def with_tables(checkpoint: Checkpoint, names: NameMap) -> Checkpoint:
         if table in checkpoint.table_names:
             raise UsageError(f"the version has a table {table!r} already", path=checkpoint.version.ref)
         _check(table, vectors, ids, checkpoint.version.ref)
+        remaining = [variable for shard in shards for variable in shard.variables]
+        if vectors not in remaining or ids not in (None, *remaining):
+            message = f"table {table!r}: {parts['vectors']!r} or its ids belong to another table of the map"
+            raise UsageError(message, path=checkpoint.version.ref)
         number = next(n for n, shard in enumerate(shards) if vectors in shard.variables)
         shards[number] = _with_table(shards[number], table, vectors, ids, parts.get("initializer", "uniform"))
         if ids is not None and ids not in shards[number].variables:

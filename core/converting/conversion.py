@@ -7,6 +7,7 @@ the new files through their own format, and compares the sums.
 from __future__ import annotations
 
 import math
+import os
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,6 +37,7 @@ from edl_ckpt.core.sources.steps import source as steps
 from edl_ckpt.core.storage.interface import OnDisk, Sinks
 
 _PIECE_BYTES: Final = 4 << 20
+_MOST_NAME_BYTES: Final = 255
 _ONE_BUCKET: Final = Spread(1, None)
 _WHOLE: Final = frozenset({"dcp", "safetensors"})
 """Systems whose tensors are written as they are, whatever they mean: row numbers stay, and so do ids beside them."""
@@ -91,6 +93,7 @@ def plan_conversion(
     whole = as_tensors(source) if is_whole else None
     out = outgoing(source, changes) if whole is None else _tensors(source, whole, changes)
     destination = DESTINATIONS[system](Given(source, out, ranks, number, most_file_bytes, whole))
+    destination.out.check_names(source.version.ref)
     _check_files(source, destination)
     counted: dict[str, CountedRows] = {}
     gone = [] if system == source.version.layout.system or changes.tables or changes.variables else _values(source)
@@ -118,6 +121,10 @@ def plan_conversion(
         counted[table.name] = rows
     destination.out = replace(destination.out, left_out=(*destination.out.left_out, *gone))
     destination.lay_out(counted)
+    for path in destination.files:
+        if max(len(os.fsencode(part)) for part in path.split("/")) > _MOST_NAME_BYTES:
+            hint = "give a shorter name to its table: --rename OLD=NEW"
+            raise UnsupportedError(f"the name of a file would have over {_MOST_NAME_BYTES} bytes: {path}", hint=hint)
     return Conversion(source, whole, destination, counted, changes)
 
 

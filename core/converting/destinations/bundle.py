@@ -65,7 +65,7 @@ class ToBundle(ArrayDestination):
         narrow = {entry.name for entry in entries if any(run.encoding is Encoding.INT32 for run in entry.ids)}
         for table in tables:
             if not self._is_own and _PART in table.name:
-                hint = f"try: --rename '{table.name}=NEW'"
+                hint = f"try: --rename '{table.source}=NEW'"
                 raise UnsupportedError(f"{table.name!r}: DeepRec finds no table with {_PART!r} in its name", hint=hint)
             if table.source in narrow:
                 raise UnsupportedError(f"table {table.source!r} has keys of int32, and keys are written as int64")
