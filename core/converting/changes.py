@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from edl_ckpt.core.base.errors import NotFoundError, UnsupportedError, UsageError
-from edl_ckpt.core.base.words import abridged, meant
+from edl_ckpt.core.base.words import abridged, escaped, meant
 from edl_ckpt.core.converting.row_filters import BoundFilter, bind, parse_row_filter
 from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.model.tables import DenseEntry, Encoding, IdRun, ShardIndex, TableEntry, TableInfo
@@ -182,7 +182,9 @@ def _named(
     slots: Mapping[str, str],
     noun: str = "table or variable",
 ) -> list[str]:
-    """Return the whole names that a glob matches; NotFoundError for none."""
+    """Return the whole names that a glob matches, of a whole name that one; NotFoundError for none."""
+    if glob in (*tables, *variables):
+        return [glob]
     names = [*names_like(glob, tables, slots), *names_like(glob, variables)]
     if not names:
         raise NotFoundError(f"no {noun} matches {glob!r}", hint=meant(glob, [*tables, *variables], "names"))
@@ -206,7 +208,7 @@ def new_names(pairs: Iterable[tuple[str, str]], matching: Callable[[str], Sequen
         before, _, after = old.partition("*")
         for name in names:
             inner = name[name.find(before) + len(before) :] if before in name else name
-            new[name] = pattern.replace("*", inner.removesuffix(after))
+            new[name] = pattern if name == old else pattern.replace("*", inner.removesuffix(after))
     return new
 
 
@@ -358,7 +360,7 @@ def template(checkpoint: Checkpoint) -> str:
 
 
 def _template(checkpoint: Checkpoint) -> Iterator[str]:
-    yield f"# A map of the names of {checkpoint.version.ref}. Change what is on the right; delete what stays as it is."
+    yield f"# A map of the names of {escaped(checkpoint.version.ref)}. Change what is on the right; delete what stays as it is."
     yield "[rename]"
     for name in (*checkpoint.table_names, *checkpoint.variable_names):
         yield f"{_quoted(name)} = {_quoted(name)}"
@@ -370,4 +372,4 @@ def _template(checkpoint: Checkpoint) -> Iterator[str]:
 
 
 def _quoted(name: str) -> str:
-    return json.dumps(name, ensure_ascii=False)
+    return json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -106,7 +106,7 @@ def test_a_bad_map_is_refused_before_anything_is_written(run: Path, tmp_path: Pa
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(name=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="*"), max_size=40))
+@given(name=st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
 @example(name="..")
 @example(name="x/../../y")
 @example(name="/x")
