@@ -360,7 +360,8 @@ def template(checkpoint: Checkpoint) -> str:
 
 
 def _template(checkpoint: Checkpoint) -> Iterator[str]:
-    yield f"# A map of the names of {escaped(checkpoint.version.ref)}. Change what is on the right; delete what stays as it is."
+    yield f"# A map of the names of {escaped(checkpoint.version.ref)}."
+    yield "# Change what is on the right; delete what stays as it is."
     yield "[rename]"
     for name in (*checkpoint.table_names, *checkpoint.variable_names):
         yield f"{_quoted(name)} = {_quoted(name)}"

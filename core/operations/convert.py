@@ -27,6 +27,7 @@ from edl_ckpt.core.converting.changes import Changes, LeftOut, NameMap, with_tab
 from edl_ckpt.core.converting.conversion import Conversion, Writing, plan_conversion
 from edl_ckpt.core.converting.proof import Proved, confirm_source, prove, unchanged
 from edl_ckpt.core.model.seals import Seal
+from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.moving.tasks import WriteResult
 from edl_ckpt.core.proof.trust import Trust, check_trust
@@ -97,6 +98,8 @@ def convert_version(
     new = replace(new, purpose=purpose, keep_old=keep_old, reporter=reporter)
     trust = check_trust(version, force=force, reporter=reporter)
     names = names or NameMap()
+    if names.tables:  # other tables have another fingerprint than the seal says
+        trust.seal = None
     changes = replace(changes, rename=(*names.rename.items(), *changes.rename))
     with open_checkpoint(version) as source:
         plan = plan_conversion(
@@ -114,7 +117,7 @@ def convert_version(
         run = _Run(plan, job, trust, new, where, wait_seconds)
         proved = None if dry_run else run.write()
         bytes_read = source.bytes_read
-    shards = proved.shards if proved else ()
+    shards = _shards_at(new, where, proved) if proved else ()
     fingerprint = proved.fingerprint if proved else None
     return ConvertResult(
         ref=f"{where}@{new.number}",
@@ -137,6 +140,13 @@ def convert_version(
         overflowed=run.overflowed,
         dry_run=dry_run,
     )
+
+
+def _shards_at(new: NewVersion, where: Location, proved: Proved) -> tuple[ShardSummary, ...]:
+    """Return the shards at the paths that they have now: they were proved in the staging directory."""
+    old = new.replaces or new.copies
+    path = old.path if old else open_location(where).path(new.layout.version_dir(new.number))
+    return tuple(replace(s, path=path + s.path.removeprefix(proved.version.path)) for s in proved.shards)
 
 
 def untouched(plan: Conversion, proved: Proved) -> dict[str, str]:

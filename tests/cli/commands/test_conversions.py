@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +14,23 @@ from hypothesis import strategies as st
 
 from builders import write_unchecked
 from checkpoints import at, files_of
-from edl_ckpt.core import Table, convert_version, save_checkpoint, verify_version
-from edl_ckpt.core.base.errors import UnsupportedError
+from edl_ckpt.core import (
+    Table,
+    Version,
+    convert_version,
+    fingerprint_checkpoint,
+    list_versions,
+    open_checkpoint,
+    save_checkpoint,
+    verify_version,
+)
+from edl_ckpt.core.base.errors import EdlCkptError, UnsupportedError
 from edl_ckpt.core.converting.changes import read_map
+from edl_ckpt.core.model.versions import State
 from edl_ckpt.core.operations.export import Selection, export_version, write_map
-from program import edl
+from program import document, edl
 from rank_files import joined, tables_in
-from system_runs import step_run
+from system_runs import SYSTEMS, settled, step_run, tree
 
 ARRAYS = {
     "w": np.arange(12, dtype=np.float32).reshape(4, 3),
@@ -233,3 +245,205 @@ def test_places_that_an_export_does_not_take(run: Path, tmp_path: Path, out: Pat
     refused(run, "reshard", torch, "--ranks", "3", "--output", inside, code=16, words="lies there")
     refused(run, "import", f"{torch}@2", f"{inside}@3", "--ps", "3", code=16, words="lies there")
     assert verify_version(at(torch, 2), level="deep").ok
+
+
+STEPS = {
+    "dcp": ("dcp/torchrec/step_2", 2),
+    "tfra": ("tfra/step_3", 3),
+    "dynamicemb": ("dynamicemb/step_2", 2),
+    "collisions": ("dcp/mch/step_6", 6),
+}
+"""Steps that are directories: where they are, and their numbers."""
+
+
+def copied(tmp_path: Path, name: str) -> tuple[Path, int]:
+    """Copy a step into a location of its own, with a file of the job beside its files; return it with the number."""
+    folder, number = STEPS[name]
+    step = Path(shutil.copytree(SYSTEMS / folder, tmp_path / "run" / Path(folder).name))
+    (step / "job.txt").write_text("the job's own")
+    return settled(tmp_path / "run"), number
+
+
+def content(version: Version) -> dict[str, bytes]:
+    """Return the fingerprints of tables and variables."""
+    with open_checkpoint(version) as checkpoint:
+        parts = fingerprint_checkpoint(checkpoint)
+        return {**parts.tables, **parts.variables}
+
+
+@pytest.mark.parametrize(("name", "ranks"), [("dcp", 1), ("dcp", 8), ("tfra", 3), ("dynamicemb", 5), ("collisions", 3)])
+def test_a_reshard_in_place_and_its_undo(tmp_path: Path, name: str, ranks: int) -> None:
+    """A step keeps its metrics, its tags and the job's files; undo brings the old bytes back."""
+    run, number = copied(tmp_path, name)
+    assert edl("metrics", "set", f"{run}@{number}", "auc=0.5").returncode == 0
+    assert edl("tag", "add", f"{run}@{number}", "serving").returncode == 0
+    (step,), before, parts = run.glob(f"step_{number}"), tree(run), content(at(run, number))
+    planned = document("reshard", run, "--ranks", str(ranks), "--dry-run")
+    assert (planned["to_ps"], planned["dry_run"], tree(run)) == (ranks, True, before)
+    done = document("reshard", run, "--ranks", str(ranks), "--keep-old")
+    assert (done["to_ps"], done["dropped"], done["size_bytes"]) == (ranks, [], planned["size_bytes"])
+    assert edl("verify", run, "--deep").returncode == 0
+    version = at(run, number)
+    assert content(version) == parts
+    there = 2 if name == "collisions" else ranks  # a raw id stays in its box, and there are two
+    assert (version.ps_num, version.metrics, version.tags) == (there, {"auc": 0.5}, ("serving",))
+    assert version.fingerprint == done["fingerprint"]
+    assert (step / "job.txt").read_text() == "the job's own"
+    (row,) = document("list", run)["locations"][0]["versions"]
+    assert (row["version"], row["ps_num"], row["state"]) == (number, there, "complete")
+    assert sorted({shard["path"] for shard in done["shards"]}) == sorted(shard.path for shard in version.shards)
+    again = tree(run)
+    assert "nothing to do" in edl("reshard", run, "--ranks", str(there), "--if-needed").stdout
+    assert tree(run) == again
+    assert edl("undo", run).returncode == 0
+    assert tree(run) == before
+    version = at(run, number)
+    assert (version.metrics, version.tags, content(version)) == ({"auc": 0.5}, ("serving",), parts)
+    assert verify_version(version, level="deep").ok
+
+
+def test_files_side_by_side_go_to_an_output(tmp_path: Path) -> None:
+    """A bundle's files lie side by side: in place they are refused; at an output each table keeps its fingerprint."""
+    run = settled(Path(shutil.copytree(SYSTEMS / "bundle/deeprec", tmp_path / "run")))
+    refused(run, "reshard", run, "--ranks", "3", code=16, words="files side by side are not replaced together")
+    done = document("reshard", run, "--ranks", "3", "--output", tmp_path / "out")
+    assert (done["to_ps"], done["rows"], done["system"]) == (3, 400, "tensorflow")
+    assert edl("verify", tmp_path / "out", "--deep").returncode == 0
+    with open_checkpoint(at(run, 100)) as one, open_checkpoint(at(tmp_path / "out", 100)) as other:
+        assert fingerprint_checkpoint(one).tables == fingerprint_checkpoint(other).tables
+    refused(run, "reshard", run, "--ranks", "2", "--output", tmp_path / "out", code=16, words="exists there already")
+
+
+@pytest.mark.parametrize(("size", "files"), [("200", 5), ("1KB", 3), ("1GB", 1)])
+def test_files_of_a_bounded_size(tmp_path: Path, size: str, files: int) -> None:
+    """A set of safetensors is cut again: no file has two tensors that are larger together, and the index names all."""
+    run = tmp_path / "run"
+    shutil.copytree(SYSTEMS / "safetensors/checkpoint-200", run / "checkpoint-200")
+    settled(run)
+    before = content(at(run, 200))
+    planned = document("reshard", run, "--max-shard-size", size, "--dry-run")
+    done = document("reshard", run, "--max-shard-size", size)
+    assert planned["to_ps"] == done["to_ps"] == len(done["shards"]) == files
+    sets = sorted((run / "checkpoint-200").glob("*.safetensors"))
+    assert len(sets) == files
+    most, names = {"200": 200, "1KB": 1000, "1GB": 10**9}[size], dict[str, str]()
+    for path in sets:
+        data = path.read_bytes()
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        header.pop("__metadata__", None)
+        sizes = [one["data_offsets"][1] - one["data_offsets"][0] for one in header.values()]
+        assert sum(sizes) <= most or sum(map(bool, sizes)) == 1
+        names |= dict.fromkeys(header, path.name)
+    for index in (run / "checkpoint-200").glob("*.index.json"):
+        assert json.loads(index.read_text())["weight_map"] == names
+    assert all(Path(shard["path"]) in sets for shard in done["shards"])
+    assert content(at(run, 200)) == before
+    assert verify_version(at(run, 200), level="deep").ok
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--ranks", "2"), "files of safetensors have no ranks"),
+        (("--max-shard-size", "0"), "files have at least 1 byte"),
+        (("--max-shard-size", "many"), "is not a size"),
+        ((), "--ps N is missing"),
+        (("--max-shard-size", "1KB", "--layout", "design"), "are for versions of ElasticDL"),
+    ],
+)
+def test_sizes_of_files_that_cannot_be(tmp_path: Path, options: tuple[str, ...], words: str) -> None:
+    """Ranks are not for sets of safetensors, and a size must be one."""
+    run = tmp_path / "run"
+    shutil.copytree(SYSTEMS / "safetensors/checkpoint-200", run / "checkpoint-200")
+    refused(run, "reshard", settled(run), *options, code=2, words=words)
+    torch = step_run(tmp_path / "torch", (2,))
+    refused(torch, "reshard", torch, "--max-shard-size", "1KB", code=2, words="--max-shard-size is for safetensors")
+
+
+@pytest.mark.parametrize("kind", ["dcp", "tfra", "dynamicemb", "tensorflow"])
+def test_an_export_says_what_it_writes(run: Path, out: Path, kind: str) -> None:
+    """A dry run names the files and sizes that the export then writes; text and JSON say the same."""
+    export = ("export", run, out, "--format", kind, "--ranks", "3", "--table", "item", "--variable", "w")
+    planned = document(*export, "--dry-run")
+    assert not out.exists()
+    assert "Nothing was written" in edl(*export, "--dry-run").stdout
+    done = document(*export)
+    files = {file["path"]: file["size_bytes"] for file in done["files"]}
+    assert {file["path"]: file["size_bytes"] for file in planned["files"]} == files
+    assert files == {str(path): path.stat().st_size for path in out.rglob("*") if path.is_file()}
+    assert (done["format"], done["tables"], done["rows"]) == (kind, 1, 3)
+    shutil.rmtree(out)
+    text = edl(*export)
+    assert ("w is left out: " in text.stderr) == (kind in {"tfra", "dynamicemb"})
+    assert f"exported as {kind}" in text.stdout
+    same = files_of(out)
+    assert edl(*export, "--force").returncode == 0
+    assert files_of(out) == same
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_template_of_another_system_changes_nothing(tmp_path: Path, name: str) -> None:
+    """The map that `--map-template` writes for a step leaves its import as it is."""
+    run, number = copied(tmp_path, name)
+    path = tmp_path / "map.toml"
+    assert edl("export", run, path, "--map-template").returncode == 0
+    refused(run, "export", run, path, "--map-template", code=16, words="exists already")
+    for place, options in (("plain", ()), ("mapped", ("--map", path))):
+        assert edl("import", f"{run}@{number}", f"{tmp_path / place}@7", "--ps", "3", *options).returncode == 0
+    one, other = (at(tmp_path / place, 7) for place in ("plain", "mapped"))
+    assert content(one) == content(other)
+    assert one.fingerprint == other.fingerprint
+
+
+def test_a_matrix_becomes_a_table_by_a_map(tmp_path: Path) -> None:
+    """With `ids = "rows"` a matrix of any system is a table, and with an array of ids it has those."""
+    run, path = tmp_path / "run", tmp_path / "map.toml"
+    rows, ids = np.arange(20, dtype=np.float32).reshape(5, 4), np.array([9, 4, 7, 1, 2**40])
+    save_checkpoint(run, 1, 1, variables={"rows": rows, "ids": ids, "more": rows + 1}, tables={}, layout="elasticdl")
+    path.write_text('[tables.a]\nids = "ids"\nvectors = "rows"\n[tables.b]\nids = "rows"\nvectors = "more"\n')
+    assert edl("export", run, tmp_path / "out", "--format", "tfra", "--ranks", "2", "--map", path).returncode == 0
+    found = tables_in(tmp_path / "out", "tfra")
+    order = np.argsort(ids)
+    assert np.array_equal(joined(found["a"])[0], ids[order])
+    assert np.array_equal(joined(found["a"])[1], rows[order])
+    assert np.array_equal(joined(found["b"])[0], np.arange(5))
+    assert np.array_equal(joined(found["b"])[1], rows + 1)
+    done = document("import", f"{run}@1", f"{tmp_path / 'new'}@2", "--ps", "3", "--map", path)
+    assert (done["rows"], done["to_ps"]) == (10, 3)
+    with open_checkpoint(at(tmp_path / "new", 2)) as checkpoint:
+        assert (checkpoint.table_names, checkpoint.variable_names) == (["a", "b"], [])
+        assert np.array_equal(checkpoint.table("a").to_numpy()[1], rows[order])
+    assert verify_version(at(tmp_path / "new", 2), level="deep").ok
+
+
+def test_readers_beside_a_reshard_in_place(tmp_path: Path) -> None:
+    """While a step is rewritten again and again, each list shows it complete, and each read finds it whole."""
+    run, number = copied(tmp_path, "dcp")
+    parts, stop = content(at(run, number)), threading.Event()
+    wrong: list[object] = []
+    refusals: list[EdlCkptError] = []
+
+    def look() -> None:
+        while not stop.is_set():
+            (row,) = list_versions(str(run)).versions
+            if (row.version, row.state) != (number, State.COMPLETE):
+                wrong.append(row)
+            try:
+                with open_checkpoint(row) as checkpoint:
+                    found = fingerprint_checkpoint(checkpoint)
+                    checkpoint.check_unchanged()  # as every command does before it believes what it has read
+                wrong.extend([] if {**found.tables, **found.variables} == parts else ["other content"])
+            except EdlCkptError as error:
+                refusals.append(error)
+
+    readers = [threading.Thread(target=look) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for ranks in (3, 1, 8, 2):
+        convert_version(at(run, number), ranks)
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert wrong == []
+    assert content(at(run, number)) == parts
+    assert verify_version(at(run, number), level="deep").ok
