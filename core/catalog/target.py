@@ -87,6 +87,16 @@ def free_target(location: LocationLike, version: int, *, layout: str | None = No
     return Target(store, chosen, version, directory, None, beside, warnings)
 
 
+def check_outside(version: Version, output: Location, *, replaces: bool = False) -> None:
+    """Raise RefusedError for an output in the directory of a version, or for one that replaces what has the version."""
+    path = output.local_path
+    if path is None or version.location.local_path is None:
+        return
+    here, there = os.path.realpath(path), os.path.realpath(version.path)
+    if f"{here}/".startswith(f"{there}/") or (replaces and there.startswith(f"{here}/")):
+        raise RefusedError("the version that is read lies there", path=output.url, hint="write elsewhere")
+
+
 def choose_layout(
     location: Location, beside: Iterable[Layout], asked: str | None = None, *, empty: Layout = DESIGN
 ) -> tuple[Layout, tuple[str, ...]]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from edl_ckpt.core.base.errors import NotFoundError, UnsupportedError, UsageError
-from edl_ckpt.core.base.words import abridged, meant
+from edl_ckpt.core.base.words import abridged, escaped, meant
 from edl_ckpt.core.converting.row_filters import BoundFilter, bind, parse_row_filter
 from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.model.tables import DenseEntry, Encoding, IdRun, ShardIndex, TableEntry, TableInfo
@@ -124,6 +124,16 @@ class Outgoing:
             (*self.left_out, *tables, *dense),
         )
 
+    def check_names(self, ref: str) -> None:
+        """Raise UsageError for two of one name, and for one without a name."""
+        names = [*(table.name for table in self.tables), *(variable.name for variable in self.variables)]
+        if not all(names):
+            raise UsageError("a table or variable needs a name; the new one is empty", path=ref)
+        ((name, count),) = Counter(names).most_common(1) or [("", 0)]
+        if count > 1:
+            hint = "try: --rename OLD=NEW"
+            raise UsageError(f"two of the version's tables or variables would be named {name!r}", path=ref, hint=hint)
+
     @property
     def companions(self) -> Mapping[str, list[OutTable]]:
         """Return the companions of each table that goes out, by its name."""
@@ -153,13 +163,7 @@ def outgoing(checkpoint: Checkpoint, changes: Changes) -> Outgoing:
     out = out.without(dropped, "dropped by name")
     gone = {n for n in companions if changes.drop_companions or checkpoint.infos[n].companion_of in dropped}
     out = out.without(gone - dropped, "a companion of its table")
-    names = [*(table.name for table in out.tables), *(variable.name for variable in out.variables)]
-    if not all(names):
-        raise UsageError("a table or variable needs a name; the new one is empty", path=checkpoint.version.ref)
-    ((name, count),) = Counter(names).most_common(1) or [("", 0)]
-    if count > 1:
-        message = f"two of the version's tables or variables would be named {name!r}"
-        raise UsageError(message, path=checkpoint.version.ref)
+    out.check_names(checkpoint.version.ref)
     return out
 
 
@@ -179,7 +183,9 @@ def _named(
     slots: Mapping[str, str],
     noun: str = "table or variable",
 ) -> list[str]:
-    """Return the whole names that a glob matches; NotFoundError for none."""
+    """Return the whole names that a glob matches, of a whole name that one; NotFoundError for none."""
+    if glob in (*tables, *variables):
+        return [glob]
     names = [*names_like(glob, tables, slots), *names_like(glob, variables)]
     if not names:
         raise NotFoundError(f"no {noun} matches {glob!r}", hint=meant(glob, [*tables, *variables], "names"))
@@ -203,7 +209,7 @@ def new_names(pairs: Iterable[tuple[str, str]], matching: Callable[[str], Sequen
         before, _, after = old.partition("*")
         for name in names:
             inner = name[name.find(before) + len(before) :] if before in name else name
-            new[name] = pattern.replace("*", inner.removesuffix(after))
+            new[name] = pattern if name == old else pattern.replace("*", inner.removesuffix(after))
     return new
 
 
@@ -303,6 +309,10 @@ def with_tables(checkpoint: Checkpoint, names: NameMap) -> Checkpoint:
         if table in checkpoint.table_names:
             raise UsageError(f"the version has a table {table!r} already", path=checkpoint.version.ref)
         _check(table, vectors, ids, checkpoint.version.ref)
+        remaining = [variable for shard in shards for variable in shard.variables]
+        if vectors not in remaining or ids not in (None, *remaining):
+            message = f"table {table!r}: {parts['vectors']!r} or its ids belong to another table of the map"
+            raise UsageError(message, path=checkpoint.version.ref)
         number = next(n for n, shard in enumerate(shards) if vectors in shard.variables)
         shards[number] = _with_table(shards[number], table, vectors, ids, parts.get("initializer", "uniform"))
         if ids is not None and ids not in shards[number].variables:
@@ -348,7 +358,8 @@ def template(checkpoint: Checkpoint) -> str:
 
 
 def _template(checkpoint: Checkpoint) -> Iterator[str]:
-    yield f"# A map of the names of {checkpoint.version.ref}. Change what is on the right; delete what stays as it is."
+    yield f"# A map of the names of {escaped(checkpoint.version.ref)}."
+    yield "# Change what is on the right; delete what stays as it is."
     yield "[rename]"
     for name in (*checkpoint.table_names, *checkpoint.variable_names):
         yield f"{_quoted(name)} = {_quoted(name)}"
@@ -360,4 +371,4 @@ def _template(checkpoint: Checkpoint) -> Iterator[str]:
 
 
 def _quoted(name: str) -> str:
-    return json.dumps(name, ensure_ascii=False)
+    return json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")

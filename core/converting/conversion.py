@@ -7,6 +7,7 @@ the new files through their own format, and compares the sums.
 from __future__ import annotations
 
 import math
+import os
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,6 +37,7 @@ from edl_ckpt.core.sources.steps import source as steps
 from edl_ckpt.core.storage.interface import OnDisk, Sinks
 
 _PIECE_BYTES: Final = 1 << 20
+_MOST_NAME_BYTES: Final = 255
 _ONE_BUCKET: Final = Spread(1, None)
 _WHOLE: Final = frozenset({"dcp", "safetensors"})
 """Systems whose tensors are written as they are, whatever they mean: row numbers stay, and so do ids beside them."""
@@ -104,8 +106,10 @@ def plan_conversion(
     whole = as_tensors(source) if is_whole else None
     out = outgoing(source, changes) if whole is None else _tensors(source, whole, changes)
     destination = DESTINATIONS[system](Given(source, out, ranks, number, most_file_bytes, whole))
+    destination.out.check_names(source.version.ref)
+    _check_files(source, destination)
     counted: dict[str, CountedRows] = {}
-    gone: list[LeftOut] = []
+    gone = [] if system == source.version.layout.system or changes.tables or changes.variables else _values(source)
     left = destination.out.left_out
     if left and not (destination.out.tables or destination.out.variables):
         message = f"nothing of it would be written: {left[0].name!r} is left out ({left[0].reason})"
@@ -130,7 +134,29 @@ def plan_conversion(
         counted[table.name] = rows
     destination.out = replace(destination.out, left_out=(*destination.out.left_out, *gone))
     destination.lay_out(counted)
+    for path in destination.files:
+        if max(len(os.fsencode(part)) for part in path.split("/")) > _MOST_NAME_BYTES:
+            hint = "give a shorter name to its table: --rename OLD=NEW"
+            raise UnsupportedError(f"the name of a file would have over {_MOST_NAME_BYTES} bytes: {path}", hint=hint)
     return Conversion(source, whole, destination, counted, changes)
+
+
+def _check_files(source: Checkpoint, destination: Destination) -> None:
+    """Raise UnsupportedError for a table or a variable in a file that would go along: it is of a second system."""
+    for shard in source.shards if destination.carried else ():
+        values = [(entry.name, entry.values.file) for entry in shard.tables]
+        values += [(entry.name, entry.values.file) for entry in shard.variables]
+        for name, number in values:
+            path = shard.file.files[number].path if number < len(shard.file.files) else ""
+            if source.version.name_of(path) in destination.carried:
+                message = f"{name!r} is in a file that {destination.system} does not read: nothing was written"
+                raise UnsupportedError(message, path=path, hint="export each system's part: export --format FORMAT")
+
+
+def _values(source: Checkpoint) -> list[LeftOut]:
+    """Return what no other system reads: values, texts and the like."""
+    blobs, system = [blob for shard in source.shards for blob in shard.blobs], source.version.layout.system
+    return [LeftOut(b.name, 0, b.values.size_bytes, f"only {system} reads it ({b.kind})") for b in blobs]
 
 
 def as_tensors(source: Checkpoint) -> Checkpoint:
@@ -323,8 +349,8 @@ class Writing:
             self.plan.source, table.source, pieces, parts=parts, assign=ranges, directory=self.directory
         ) as cut:
             for part in cut.all_parts():
-                rows = self._rows(table, part.dtype, part.ids, part.values)
                 if len(part.ids):
+                    rows = self._rows(table, part.dtype, part.ids, part.values)
                     self._put(cuts, int(part.ids[0]) * width, rows.reshape(-1))
 
     def _sums(self) -> dict[tuple[str, int], int]:

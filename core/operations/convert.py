@@ -11,13 +11,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from edl_ckpt.core.base.errors import RefusedError, UnsupportedError
+from edl_ckpt.core.base.errors import RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
 from edl_ckpt.core.base.memory import peak_memory_bytes
 from edl_ckpt.core.base.words import base_name, command, describe, escaped
 from edl_ckpt.core.catalog.files import alone_at, open_location
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed
-from edl_ckpt.core.catalog.target import apart, free_target, layouts_at, step_numbers
+from edl_ckpt.core.catalog.target import apart, check_outside, free_target, layouts_at, step_numbers
 from edl_ckpt.core.catalog.uuids import has_no_number
 from edl_ckpt.core.commit.interface import NewVersion, Written
 from edl_ckpt.core.commit.kinds import kind_of
@@ -27,12 +27,14 @@ from edl_ckpt.core.converting.changes import Changes, LeftOut, NameMap, with_tab
 from edl_ckpt.core.converting.conversion import Conversion, Writing, plan_conversion
 from edl_ckpt.core.converting.proof import Proved, confirm_source, is_changed, prove, unchanged
 from edl_ckpt.core.model.seals import Seal
+from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.moving.tasks import WriteResult
 from edl_ckpt.core.proof.trust import Trust, check_trust
 from edl_ckpt.core.proof.values import fingerprint
 from edl_ckpt.core.reading.reader import open_checkpoint
 from edl_ckpt.core.sources.elasticdl.target import DESIGN
+from edl_ckpt.core.sources.safetensors.sets import ENDING
 from edl_ckpt.core.sources.steps.names import STEPS, number_of_directory
 from edl_ckpt.core.state.annotate import MetadataCopies
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
@@ -89,12 +91,16 @@ def convert_version(
     unless `force` is set.
     """
     begin, version = time.perf_counter(), as_version(version)
+    if most_file_bytes is not None and most_file_bytes < 1:
+        raise UsageError("files have at least 1 byte", hint="try: --max-shard-size 5GB")
     system, changes, job = system or version.layout.system, changes or Changes(), Job.here(workers, reporter=reporter)
     where = version.location if output is None else Location.of(output)
     new = _new_version(version, where, system, number, layout, in_place=output is None)
     new = replace(new, purpose=purpose, keep_old=keep_old, reporter=reporter)
     trust = check_trust(version, force=force, reporter=reporter)
     names = names or NameMap()
+    if names.tables:  # other tables have another fingerprint than the seal says
+        trust.seal = None
     changes = replace(changes, rename=(*names.rename.items(), *changes.rename))
     with open_checkpoint(version) as source:
         plan = plan_conversion(
@@ -114,12 +120,12 @@ def convert_version(
         run = _Run(plan, job, trust, new, where, wait_seconds)
         proved = None if dry_run else run.write()
         bytes_read = source.bytes_read
-    shards = proved.shards if proved else ()
+    shards = _shards_at(new, where, proved) if proved else ()
     return ConvertResult(
         ref=f"{where}@{new.number}",
         output=where.url,
         from_ps=version.ps_num or 0,
-        to_ps=len(plan.destination.files) if system == "safetensors" else plan.destination.ranks,
+        to_ps=sum(f.endswith(ENDING) for f in plan.destination.files) or plan.destination.ranks,
         version=new.number,
         size_bytes=plan.size_bytes,
         bytes_read=bytes_read,
@@ -136,6 +142,13 @@ def convert_version(
         overflowed=run.overflowed,
         dry_run=dry_run,
     )
+
+
+def _shards_at(new: NewVersion, where: Location, proved: Proved) -> tuple[ShardSummary, ...]:
+    """Return the shards at the paths that they have now: they were proved in the staging directory."""
+    old = new.replaces or new.copies
+    path = old.path if old else open_location(where).path(new.layout.version_dir(new.number))
+    return tuple(replace(s, path=path + s.path.removeprefix(proved.version.path)) for s in proved.shards)
 
 
 def untouched(plan: Conversion, proved: Proved) -> dict[str, str]:
@@ -158,7 +171,9 @@ def _new_version(
     if number is None and version.number is None:
         raise has_no_number(version, where)
     wanted = version.version if number is None else number
-    if in_place:
+    if not in_place:
+        check_outside(version, where)
+    else:
         _check_in_place(version, system)
         return NewVersion(version.layout, wanted, "", replaces=version)
     if system == DESIGN.system:

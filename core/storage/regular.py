@@ -25,6 +25,7 @@ from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.local import is_gone
 
 STDOUT: Final = "/dev/stdout"
+_MOST_TOML_BYTES: Final = 8 << 20
 _NAMED: Final = {STDOUT: 1, "/dev/stderr": 2}
 _DESCRIPTOR: Final = re.compile(r"/(?:dev|proc/self)/fd/(\d{1,9})")
 _READER_SECONDS: Final = 0.5
@@ -95,8 +96,11 @@ def read_toml(path: str) -> dict[str, Any]:
     import tomllib  # few commands read any
 
     with storage_errors(path), open_input(path, "rb") as file:
+        data = file.read(_MOST_TOML_BYTES + 1)
+        if len(data) > _MOST_TOML_BYTES:
+            raise UsageError(f"larger than {_MOST_TOML_BYTES >> 20} MiB, which no map is", path=path)
         try:
-            return tomllib.load(file)
+            return tomllib.loads(data.decode())
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UsageError(f"not a TOML file: {error}", path=path) from None
         except RecursionError:

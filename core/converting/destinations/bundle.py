@@ -74,7 +74,7 @@ class ToBundle(ArrayDestination):
                     raise UnsupportedError(message, path=file.path)
         for table in tables:
             if not self._is_own and _PART in table.name:
-                hint = f"try: --rename '{table.name}=NEW'"
+                hint = f"try: --rename '{table.source}=NEW'"
                 raise UnsupportedError(f"{table.name!r}: DeepRec finds no table with {_PART!r} in its name", hint=hint)
             if table.source in narrow:
                 raise UnsupportedError(f"table {table.source!r} has keys of int32, and keys are written as int64")

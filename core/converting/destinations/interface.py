@@ -17,7 +17,7 @@ from typing import ClassVar, Final, NamedTuple
 import numpy as np
 
 from edl_ckpt.core.base.errors import UnsupportedError
-from edl_ckpt.core.converting.changes import Outgoing, OutTable, OutVariable
+from edl_ckpt.core.converting.changes import FLOATS, Outgoing, OutTable, OutVariable
 from edl_ckpt.core.converting.rows import CountedRows, RowPlaces, Spread
 from edl_ckpt.core.kernel import bulk, placement
 from edl_ckpt.core.model.dtypes import DTYPES
@@ -289,7 +289,7 @@ class RawDestination(ArrayDestination):
         out = out.without([variable.source for variable in out.variables], f"{self.system} keeps tables only")
         for table in out.tables:
             if self.forbidden.search(table.name) or not table.name:
-                hint = f"try: --rename '{table.name}=NEW'"
+                hint = f"try: --rename '{table.source}=NEW'"
                 raise UnsupportedError(f"{table.name!r} cannot be the name of a table of {self.system}", hint=hint)
         return out
 
@@ -372,7 +372,7 @@ def _renamed(table: OutTable, names: Mapping[str, str]) -> OutTable:
 def _check_floats(system: str, out: Outgoing) -> None:
     for table in out.tables:
         if table.dtype.name != "float32" and table.rows:
-            hint = f"try: --cast '{table.source}=float32'"
+            hint = "try: --dtype float32" if table.dtype.name in FLOATS else "choose others: --table GLOB"
             raise UnsupportedError(
                 f"table {table.source!r} has rows of {table.dtype.name}; {system} keeps float32", hint=hint
             )

@@ -21,7 +21,7 @@ from edl_ckpt.core.base.notebook import Bytes, card, table
 from edl_ckpt.core.base.parallel import Executor, Threads, default_workers
 from edl_ckpt.core.base.words import counted, describe, escaped, size
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed
-from edl_ckpt.core.catalog.target import Target, free_target
+from edl_ckpt.core.catalog.target import Target, check_outside, free_target
 from edl_ckpt.core.catalog.uuids import has_no_number
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, job_of, wrapped
 from edl_ckpt.core.commit.publish.disk import replaces_link
@@ -331,6 +331,7 @@ def _target_of(
         if number is None and version.number is None:
             raise has_no_number(version, output)
         own = version.layout if is_directory else DESIGN
+        check_outside(version, output)
         return free_target(output, wanted, layout=layout, empty=empty or own)
 
     if not version.is_elasticdl:

@@ -251,20 +251,19 @@ def rule_of(content: Content, table: RawTable, rules: Iterable[Placement]) -> Pl
     """
     import numpy as np  # a listing reads no ids
 
-    from edl_ckpt.core.kernel.bulk import I64
     from edl_ckpt.core.kernel.placement import misplaced
 
     if table.ps_num != content.version.ps_num:
         return Placement.NONE
-    ids: dict[int, I64] = {}
+    wrong, sampled, seen = dict.fromkeys(rules, 0), 0, 0
     for ps_id in sorted(table.parts):
         count = min(table.rows(ps_id), _SAMPLED_IDS)
         reader = content.files[table.parts[ps_id][IDS].path].reader if count else None
-        if reader and len(ids) < _SAMPLED_SHARDS:
-            ids[ps_id] = np.frombuffer(reader.read(0, count * _ID_BYTES), "<i8").astype(np.int64)
-    most_wrong = sum(map(len, ids.values())) // 4
-    wrong = {
-        rule: sum(len(misplaced(rule, sample, table.ps_num, ps_id)) for ps_id, sample in ids.items()) for rule in rules
-    }
+        if reader is None or (sampled >= _SAMPLED_SHARDS and len({*wrong.values()}) > 1):
+            continue  # further shards tell rules apart that agree so far
+        ids = np.frombuffer(reader.read(0, count * _ID_BYTES), "<i8").astype(np.int64)
+        sampled, seen = sampled + 1, seen + count
+        for rule in wrong:
+            wrong[rule] += len(misplaced(rule, ids, table.ps_num, ps_id))
     best = min(wrong, key=lambda rule: wrong[rule])  # rules may differ for a few ids only
-    return best if wrong[best] <= most_wrong else Placement.NONE
+    return best if wrong[best] <= seen // 4 else Placement.NONE

@@ -9,6 +9,7 @@ from typing import Final
 
 from edl_ckpt.core.base.errors import UnsupportedError, UsageError
 from edl_ckpt.core.base.words import meant
+from edl_ckpt.core.catalog.target import check_outside
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_shared, job_of
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.operations.export.cluster.run import PartsFormat
@@ -62,6 +63,8 @@ def requested(request: ExportRequest, format_name: str | None, executor: Executo
     """
     name = format_name or guess_format(request.goal.url)
     cluster = _cluster_of(executor, request)
+    if request.force or not request.version.is_elasticdl:
+        check_outside(request.version, request.goal, replaces=request.force)
     if name not in FORMATS:
         raise UsageError(f"no format {name!r}; expected one of {', '.join(FORMATS)}", hint=meant(name, FORMATS))
     if request.limit is not None and not FORMATS[name].traits.takes_limit:

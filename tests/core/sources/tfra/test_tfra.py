@@ -71,6 +71,18 @@ def test_the_rule_of_a_build_for_gpus(tmp_path: Path) -> None:
         assert verify_version(step(tmp_path, 1)).ok
 
 
+def test_a_late_shard_tells_the_rule(tmp_path: Path) -> None:
+    """Where small keys lie as both rules say, the one key that tells them apart counts, whatever its shard."""
+    folder = tmp_path / "step_1/TFRADynamicEmbedding"
+    folder.mkdir(parents=True)
+    for number in range(6):
+        large = [4_551_097_868] if number == 4 else []  # 2 by its value, 4 by its lowest 31 bits
+        np.array([number, number + 6, *large]).tofile(folder / f"u_mht_{number + 1}of6_rank0_size1-keys")
+        np.ones(2 + len(large), np.float32).tofile(folder / f"u_mht_{number + 1}of6_rank0_size1-values")
+    assert placements(tmp_path, 1) == {Placement.MASK31_MOD}
+    assert verify_version(step(tmp_path, 1)).ok
+
+
 @pytest.mark.parametrize(
     ("path", "found"),
     [
