@@ -75,7 +75,7 @@ def model(place: Path, shards: int) -> Version:
         "codes": Table(ids, random.integers(-9, 9, (8, 3)).astype(np.int8)),
         "none": Table(ids[:0], rows[:0]),
     }
-    variables = {
+    variables: Arrays = {
         "kernel": np.array(SPECIAL, np.float32).reshape(2, 7),
         "bias": random.standard_normal(5),
         "step": np.array(12, np.int64),

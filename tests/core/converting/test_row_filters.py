@@ -30,7 +30,7 @@ OPERATORS = {
     "==": operator.eq,
     "!=": operator.ne,
 }
-COLUMNS = {
+COLUMNS: dict[str, npt.NDArray[Any]] = {
     "freqs": np.array([0, 1, 2**53, 2**53 + 1, 2**63 - 1, -(2**63)], np.int64),
     "small": np.array([-128, 127, 0, 1, 2, 3], np.int8),
     "half": np.array([0.1, 65504, np.inf, -np.inf, np.nan, -0.0], np.float16),
@@ -96,7 +96,7 @@ def test_any_other_text_is_a_usage_error(condition: str) -> None:
     """A text that is no condition is refused with the form that is expected; nothing in it is evaluated."""
     with pytest.raises(UsageError) as error:
         parse_row_filter(f"user where {condition}")
-    assert "expected TABLE where COLUMN OPERATOR NUMBER" in error.value.hint
+    assert "expected TABLE where COLUMN OPERATOR NUMBER" in str(error.value.hint)
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_managed_collision_is_refused(tmp_path: Path, rule: str) -> None:
     before = files_of(tmp_path)
     with pytest.raises(UnsupportedError, match="have numbers: none can be left out") as error:
         convert_version(version, output=tmp_path / "out", changes=Changes(rows=(rule.format(table),)))
-    assert "export" in error.value.hint
+    assert "export" in str(error.value.hint)
     assert files_of(tmp_path) == before
     assert not (tmp_path / "out").exists()
 
