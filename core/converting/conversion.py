@@ -26,6 +26,7 @@ from edl_ckpt.core.converting.rows import CountedRows, RowWriter, Spread, count_
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.checksums import Crc32
 from edl_ckpt.core.model.dtypes import DType
+from edl_ckpt.core.model.tables import Encoding
 from edl_ckpt.core.proof.duplicates import check_unique_ids
 from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.reading.blocks import IdPiece, read_piece
@@ -130,15 +131,29 @@ def plan_conversion(
         if spread is None:
             _check_matrix(rows)
             continue
+        _check_signs(source, rows)
         destination.check(rows)
         counted[table.name] = rows
     destination.out = replace(destination.out, left_out=(*destination.out.left_out, *gone))
     destination.lay_out(counted)
+    _check_names(destination)
+    return Conversion(source, whole, destination, counted, changes)
+
+
+def _check_names(destination: Destination) -> None:
+    """Raise UnsupportedError for a file whose name no disk takes."""
     for path in destination.files:
         if max(len(os.fsencode(part)) for part in path.split("/")) > _MOST_NAME_BYTES:
             hint = "give a shorter name to its table: --rename OLD=NEW"
             raise UnsupportedError(f"the name of a file would have over {_MOST_NAME_BYTES} bytes: {path}", hint=hint)
-    return Conversion(source, whole, destination, counted, changes)
+
+
+def _check_signs(source: Checkpoint, rows: CountedRows) -> None:
+    """Raise UnsupportedError for unsigned ids that would be negative."""
+    table = rows.table.source
+    runs = [run for _, entry in source.entries(table) for run in entry.ids]
+    if rows.low < 0 and any(run.encoding is Encoding.UINT64 for run in runs):
+        raise UnsupportedError(f"table {table!r} has ids of uint64 from 2^63 on, and ids are int64")
 
 
 def _check_files(source: Checkpoint, destination: Destination) -> None:

@@ -64,7 +64,7 @@ def _elasticdl(directory: Path) -> list[tuple[str, Part]]:
 def _tfra(directory: Path) -> list[tuple[str, Part]]:
     found = []
     for path in sorted(directory.rglob("*-keys")):
-        match = re.fullmatch(r"(.*)_mht_(\d+)of(\d+)_rank(\d+)_size(\d+)-keys", path.name)
+        match = re.fullmatch(r"(.*)_mht_(\d+)of(\d+)_rank(\d+)_size(\d+)-keys", path.name, re.DOTALL)
         assert match, path.name
         device, devices, rank, size = map(int, match.groups()[1:])
         assert 1 in {devices, size}
