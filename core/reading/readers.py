@@ -181,13 +181,13 @@ class GatheredReader(RangeReader):
                 break
             if low >= high:
                 continue
-            file, size, at = self._files[box.extent.file], box.row_bytes, low - box.first
+            file, size, begin = self._files[box.extent.file], box.row_bytes, low - box.first
             target = out[low - first : high - first, box.column : box.column + size]
             if box.steps:
-                target[:] = read_runs(file, _starts(box, np.arange(at, high - box.first)), size)
+                target[:] = read_runs(file, _starts(box, np.arange(begin, high - box.first)), size)
                 continue
             data = target if target.flags.c_contiguous else np.empty_like(target, order="C")
-            file.read_into(box.extent.start + at * size, data.reshape(-1).data)
+            file.read_into(box.extent.start + begin * size, data.reshape(-1).data)
             if data is not target:
                 target[:] = data
 

@@ -66,12 +66,6 @@ class ToBundle(ArrayDestination):
         """Raise UnsupportedError for tables that a loader would not find, or not read."""
         entries = [entry for shard in self.source.shards for entry in shard.tables] if self._is_own else []
         narrow = {entry.name for entry in entries if any(run.encoding is Encoding.INT32 for run in entry.ids)}
-        for shard in self.source.shards if self._is_own else ():
-            paths = {entry.values.file: entry.name for entry in shard.tables if entry.rows}
-            for number, file in enumerate(shard.file.files):
-                if number in paths and not self.of_system.search(file.path):
-                    message = f"table {paths[number]!r} lies in files of its own beside the bundle: nothing writes both"
-                    raise UnsupportedError(message, path=file.path)
         for table in tables:
             if not self._is_own and _PART in table.name:
                 hint = f"try: --rename '{table.source}=NEW'"

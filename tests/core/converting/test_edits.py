@@ -412,7 +412,7 @@ def test_a_table_of_torch_under_another_name(tmp_path: Path, name: str) -> None:
 def test_tables_in_files_beside_a_bundle_are_refused(tmp_path: Path) -> None:
     """TFRA's own files beside a bundle are not written by either format, so an edit is refused with that reason."""
     version = at(copied("tfra", 900, tmp_path / "run").parent, 900)
-    words = "lies in files of its own beside the bundle"
+    words = "is in a file that tensorflow does not read"
     for changes in (Changes(drop=("item-parameter",)), Changes(rows=("item-parameter where id < 3",))):
         refused(version, tmp_path, changes, UnsupportedError, words)
 
