@@ -6,8 +6,9 @@ except when the caller asks for one.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Final, Self
 
@@ -44,6 +45,7 @@ from edl_ckpt.core.sources.registry import source_of
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader, Store, lists_marks
 
+_REPLACED: Final = "another command has replaced the version since it was listed"
 _OPENINGS: Final = 48
 """How many shards of far storage are opened at a time: each is a wait, and may read an index of some MiB."""
 _ASKED_ALONE: Final = 16
@@ -361,6 +363,8 @@ def open_checkpoint(
             if not staged:
                 check_not_replaced(version)
             raise
+        if not (staged or version.is_elasticdl or version.location.is_far):
+            _check_of_one_save(version)
         if not partial:
             raise_problems(version, shards)
         opened.pop_all()
@@ -372,12 +376,21 @@ def openings(store: Store) -> int:
     return _OPENINGS if store.properties.round_trips else 1
 
 
+def _check_of_one_save(version: Version) -> None:
+    """Raise ReplacedError when files were replaced while they were opened: an index does not say whose it is."""
+    now: list[tuple[int, float]] = []
+    with suppress(OSError):
+        now = [(stat.st_size, stat.st_mtime) for stat in (os.stat(file.path) for file in version.files)]
+    if now != [(file.size_bytes, file.modified) for file in version.files]:
+        raise ReplacedError(_REPLACED, path=version.path)
+
+
 def check_not_replaced(version: Version) -> None:
     """Raise ReplacedError when a version has new shards since its listing; for callers that found something wrong.
 
     On storage without rename, new shards always have new names. Elsewhere their times differ.
     """
-    if not version.layout.is_numbered:
+    if version.is_alone or version.is_file:
         return  # a file, which no command of ours replaces in place
     now = next((v for v in catalog.list_versions(version.location).versions if v.path == version.path), None)
     has_times = not version.location.is_far
@@ -385,7 +398,7 @@ def check_not_replaced(version: Version) -> None:
         {(s.path, s.size_bytes, s.modified if has_times else 0.0) for s in v.files} for v in (version, now or version)
     )
     if found - listed:
-        raise ReplacedError("another command has replaced the version since it was listed", path=version.path)
+        raise ReplacedError(_REPLACED, path=version.path)
 
 
 def _check_state(version: Version, *, partial: bool) -> None:
