@@ -58,6 +58,7 @@ def test_no_command_escapes() -> None:
         "cli/completion/test_completions.py",  # a shell runs it
         "cli/commands/test_copy_command.py",  # under strace, which kills it
         "cli/commands/test_after_commit.py",  # with a signal after the commit, in this process
+        "cli/commands/test_edit.py",  # interrupts it
         "cli/commands/test_doctor.py",  # with a disk that fails, in this process
         "cli/terminal/test_edges.py",  # a shell runs it, or a terminal
         "cli/options/test_guesses.py",  # a shell runs it
