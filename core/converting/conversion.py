@@ -37,7 +37,7 @@ from edl_ckpt.core.sorting.partition import PartitionedTable, Ranges, parts_need
 from edl_ckpt.core.sources.steps import source as steps
 from edl_ckpt.core.storage.interface import OnDisk, Sinks
 
-_PIECE_BYTES: Final = 1 << 20
+_PIECE_BYTES: Final = 4 << 20
 _MOST_NAME_BYTES: Final = 255
 _ONE_BUCKET: Final = Spread(1, None)
 _WHOLE: Final = frozenset({"dcp", "safetensors"})
