@@ -153,7 +153,7 @@ def outgoing(checkpoint: Checkpoint, changes: Changes) -> Outgoing:
     companions = {n for n, info in checkpoint.infos.items() if info.companion_of}
     filters = [bind(checkpoint, parse_row_filter(text)) for text in changes.rows]
     renamed = new_names(changes.rename, lambda glob: _named(glob, tables, variables, slots))
-    casts = _casts(changes.cast, tables, variables, slots)
+    casts = _casts(checkpoint, changes.cast)
     for name, _ in changes.resize:
         raise UnsupportedError(f"table {checkpoint.table_name(name)!r} is no matrix of its system, so it has no size")
     out = Outgoing(
@@ -213,16 +213,23 @@ def new_names(pairs: Iterable[tuple[str, str]], matching: Callable[[str], Sequen
     return new
 
 
-def _casts(
-    pairs: Iterable[tuple[str, str]], tables: Sequence[str], variables: Sequence[str], slots: Mapping[str, str]
-) -> dict[str, DType]:
-    """Return the new dtypes by names; of values that are no floats there is none."""
+def _casts(checkpoint: Checkpoint, pairs: Iterable[tuple[str, str]]) -> dict[str, DType]:
+    """Return the new dtypes by names; UsageError for a glob that names no floats."""
     casts: dict[str, DType] = {}
     for glob, dtype in pairs:
         if dtype not in FLOATS:
             raise UsageError(f"values are cast to {', '.join(FLOATS)}, not to {dtype!r}", hint=meant(dtype, FLOATS))
-        casts |= dict.fromkeys(_named(glob, tables, variables, slots), DTYPES[dtype])
+        names = _named(glob, checkpoint.table_names, checkpoint.variable_names, checkpoint.slots)
+        if not any(_dtype_of(checkpoint, name).name in FLOATS for name in names):
+            raise UsageError(f"nothing that {glob!r} names has floats, and only floats are cast")
+        casts |= dict.fromkeys(names, DTYPES[dtype])
     return casts
+
+
+def _dtype_of(checkpoint: Checkpoint, name: str) -> DType:
+    """Return the dtype of a table or a variable."""
+    is_table = checkpoint.has_table(name)
+    return checkpoint.written_dtype(name) if is_table else checkpoint.find_variable(name)[1].dtype
 
 
 def _cast(name: str, dtype: DType, casts: Mapping[str, DType]) -> DType:
@@ -250,7 +257,7 @@ def _table(
         dim=info.dim or max((e.dim for e in entries), default=0),
     )
     by_number = bool(entries) and all(not run.is_stored for entry in entries for run in entry.ids)
-    dtype = _cast(name, checkpoint.written_dtype(name), casts)
+    dtype = _cast(name, _dtype_of(checkpoint, name), casts)
     return OutTable(name, new, dtype, sum(e.rows for e in entries), by_number, asked[0] if asked else None)
 
 

@@ -228,6 +228,16 @@ def test_casts(tmp_path: Path, shards: str, dtype: str) -> None:
     assert {"codes", "step"} <= result.untouched.keys()
 
 
+@pytest.mark.parametrize("glob", ["codes", "step", "[cs]*"])
+def test_a_cast_of_no_floats(tmp_path: Path, glob: str) -> None:
+    """A glob that names whole numbers alone is refused: it would change nothing."""
+    version = source("3", tmp_path)
+    before = files_of(tmp_path)
+    with pytest.raises(UsageError, match="only floats are cast"):
+        edited(version, tmp_path, Changes(cast=((glob, "float16"),)))
+    assert files_of(tmp_path) == before
+
+
 def test_a_cast_and_back(tmp_path: Path) -> None:
     """What a wider type holds comes back with its fingerprint."""
     version = source("3", tmp_path)
