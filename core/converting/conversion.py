@@ -234,9 +234,14 @@ class Writing:
     tensors: ContentSketch = field(default_factory=ContentSketch)
     """The sums of tensors that are neither variables nor matrices of the source."""
     _memory: ThreadMemory = field(default_factory=ThreadMemory)
+    _crcs: dict[tuple[int, int], Crc32] = field(init=False)
+    """The checksums of tensors that went by `_put`, by file and offset."""
 
     def __post_init__(self) -> None:
         self.rows = RowWriter(self.plan.source, self.sinks, self.job)
+        destination = self.plan.destination
+        summed = destination.summed if destination.checksum else ()
+        self._crcs = {(file, offset): Crc32(destination.checksum) for _, file, offset, _ in summed}
 
     @property
     def meant(self) -> ContentSketch:
@@ -334,7 +339,10 @@ class Writing:
             if cut.start >= end:
                 return
             if low < high:
-                self.sinks[cut.file].write(cut.offset + low - cut.start, data[low - offset : high - offset].data)
+                piece = data[low - offset : high - offset].data
+                self.sinks[cut.file].write(cut.offset + low - cut.start, piece)
+                if (cut.file, cut.offset) in self._crcs:
+                    self._crcs[cut.file, cut.offset].add(low - cut.start, piece)
 
     def _numbered(self, table: OutTable, pieces: Sequence[IdPiece]) -> None:
         """Write a matrix whose rows have numbers in the source too."""
@@ -369,7 +377,7 @@ class Writing:
                     self._put(cuts, int(part.ids[0]) * width, rows.reshape(-1))
 
     def _sums(self) -> dict[tuple[str, int], int]:
-        """Return the checksums of what the files have, read back from them."""
+        """Return the checksums of what the files have, where rows came in any order read back from them."""
         destination = self.plan.destination
         if not destination.checksum:
             return {}
@@ -377,6 +385,9 @@ class Writing:
 
         def tasks() -> Iterator[tuple[tuple[str, int], int, int, int, int]]:
             for key, file, offset, size in destination.summed:
+                pieces[key] = self._crcs[file, offset]
+                if pieces[key].size_bytes == size:
+                    continue
                 pieces[key] = Crc32(destination.checksum)
                 for start in range(0, size, _PIECE_BYTES):
                     yield key, file, offset, start, min(_PIECE_BYTES, size - start)

@@ -67,6 +67,11 @@ class Crc32:
         with self._lock:
             self._pieces[at] = (len(data), crc)
 
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of all pieces."""
+        return sum(size for size, _ in self._pieces.values())
+
     def value(self) -> int:
         """Return the checksum of all pieces in their order."""
         crc = 0
