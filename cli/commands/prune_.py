@@ -109,12 +109,12 @@ def prune_command(
     review = partial(_review, out, max_delete=max_delete, plan_out=plan_out, may_empty=yes or planned or asks)
     strip = partial(_strip, strip_after, o.locking(out, lock_wait))
     confirm = partial(_confirm, out, strip=strip, trash=trash, listed=listed) if asks else None
-    show = partial(_show, out, strip=strip, listed=listed, brief=asks and sys.stdout.isatty())
+    finish = partial(_strip_and_show, out, strip=strip, listed=listed, brief=asks and sys.stdout.isatty())
     planning: dict[str, Any] = {"guards": guards, "purge_older_than_seconds": age if purge else None}
     acting: dict[str, Any] = {"trash": trash, "confirm": confirm, **o.locking(out, lock_wait)}
     if not (apply or planned or strips_only):
         with stoppable(out, _FINISH):
-            return show(prune(places, policy, review=review, **planning, **acting))
+            return finish(prune(places, policy, review=review, **planning, **acting))
     if strips_only:
         plan = PrunePlan(tuple(places), (), (), guards)
     elif apply:
@@ -125,7 +125,7 @@ def prune_command(
     if planned and plan_out:
         out.say(f"to carry out the plan: {command('prune', '--apply', str(plan_out))}")
     with stoppable(out, _FINISH):
-        return show(plan if planned else execute_prune(plan, **acting))
+        return finish(plan if planned else execute_prune(plan, **acting))
 
 
 def _check_file(apply: str | None, plan_out: str | None, strip_after: int | None, *, more: bool) -> None:
@@ -208,14 +208,7 @@ def _confirm(out: Output, plan: PrunePlan, *, strip: _Strip, trash: bool, listed
         raise SystemExit(130) from None
 
 
-def _show(
-    out: Output,
-    done: PrunePlan | PruneResult,
-    *,
-    strip: Callable[..., Sequence[ConvertResult]],
-    brief: bool,
-    listed: str,
-) -> None:
+def _strip_and_show(out: Output, done: PrunePlan | PruneResult, *, strip: _Strip, brief: bool, listed: str) -> None:
     """Strip what stays, and print a plan, or a result with the files that could not be deleted."""
     from edl_ckpt.cli.render import prune as render
     from edl_ckpt.core.operations.prune.plan import PrunePlan

@@ -154,8 +154,9 @@ def outgoing(checkpoint: Checkpoint, changes: Changes) -> Outgoing:
     filters = [bind(checkpoint, parse_row_filter(text)) for text in changes.rows]
     renamed = new_names(changes.rename, lambda glob: _named(glob, tables, variables, slots))
     casts = _casts(checkpoint, changes.cast)
-    for name, _ in changes.resize:
-        raise UnsupportedError(f"table {checkpoint.table_name(name)!r} is no matrix of its system, so it has no size")
+    if changes.resize:
+        name = checkpoint.table_name(changes.resize[0][0])
+        raise UnsupportedError(f"table {name!r} is no matrix of its system, so it has no size")
     out = Outgoing(
         tuple(_table(checkpoint, name, renamed, casts, filters) for name in tables if name in kept),
         tuple(_variable(checkpoint, name, renamed, casts) for name in variables if name in kept),

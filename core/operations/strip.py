@@ -6,12 +6,13 @@ from collections.abc import Collection, Sequence
 from typing import Final, Unpack
 
 from edl_ckpt.core.base.errors import RefusedError, UsageError
-from edl_ckpt.core.base.job import SILENT, WARNINGS
+from edl_ckpt.core.base.job import WARNINGS
 from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.converting.changes import Changes
 from edl_ckpt.core.model.versions import State
 from edl_ckpt.core.operations.convert import ConvertResult, convert_version
 from edl_ckpt.core.operations.prune.guards import looked_at
+from edl_ckpt.core.reading.reader import open_checkpoint
 from edl_ckpt.core.state.lock import Locking
 from edl_ckpt.core.storage import Location, LocationLike
 
@@ -43,11 +44,13 @@ def strip_versions(
         for version in sorted(whole, key=lambda v: v.version)[:-after]:
             if version.tags or version.metadata_fault or version.path in spared:
                 continue
+            with open_checkpoint(
+                version
+            ) as checkpoint:  # headers tell: no id is read of a version that is bare already
+                if not any(info.companion_of for info in checkpoint.infos.values()):
+                    continue
             try:
-                result = convert_version(version, changes=_BARE, dry_run=True, reporter=SILENT)
-                if result.dropped and not dry_run:
-                    result = convert_version(version, changes=_BARE, purpose="prune", **locking)
-                done += [result] if result.dropped else []
+                done.append(convert_version(version, changes=_BARE, dry_run=dry_run, purpose="prune", **locking))
             except RefusedError as error:
                 locking.get("reporter", WARNINGS).warn(f"not stripped: {error}")
     return tuple(done)
