@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from edl_ckpt.core.base.errors import EdlCkptError
+from edl_ckpt.core.converting.changes import Changes
 from edl_ckpt.core.converting.conversion import Conversion, Writing, as_tensors
 from edl_ckpt.core.model.seals import Seal, SealedShard, now_text
 from edl_ckpt.core.model.tables import ShardSummary
@@ -66,7 +67,10 @@ def confirm_source(writing: Writing, trust: Trust) -> str:
 def is_changed(plan: Conversion) -> bool:
     """Say whether the sums of what goes out are not those of the source."""
     source = plan.source
-    return plan.whole is not None or unchanged(plan) != {*source.table_names, *source.variable_names}
+    if plan.whole is not None:  # matrices are summed by their rows, tables with ids as plain tensors
+        entries = [entry for shard in source.shards for entry in shard.tables]
+        return plan.changes != Changes() or any(run.is_stored for entry in entries for run in entry.ids)
+    return unchanged(plan) != {*source.table_names, *source.variable_names}
 
 
 def unchanged(plan: Conversion) -> set[str]:

@@ -21,9 +21,10 @@ from edl_ckpt.core import (
     fingerprint_checkpoint,
     open_checkpoint,
     save_checkpoint,
+    verify_and_seal,
     verify_version,
 )
-from edl_ckpt.core.base.errors import UnsupportedError
+from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.sources.dcp.writing import lay_out, pickled
 from edl_ckpt.core.sources.steps.file_layout import Array, Slab
@@ -165,3 +166,23 @@ def test_the_pickle_of_a_value_is_that_value() -> None:
 
     value: dict[str, object] = {"a": [1, -5, 1 << 40, True, None, ("x", "x"), {}], "x" * 300: ()}
     assert pickle.loads(pickled(value)) == pickle.loads(pickled(value, memo=False)) == value
+
+
+@pytest.mark.parametrize(("name", "number"), [("torchrec", 2), ("mch", 6)])
+def test_a_sealed_step_with_damage_gets_no_new_seal(tmp_path: Path, name: str, number: int) -> None:
+    """A plain reshard compares what it read with the seal of the source, and writes nothing when it differs."""
+    place = copied(f"dcp/{name}", number, tmp_path / "run").parent
+    verify_and_seal(at(place, number))
+    assert convert_version(at(place, number), 3, output=tmp_path / "good").fingerprint
+    with open_checkpoint(at(place, number)) as checkpoint:
+        shard, entry = next(iter(checkpoint.entries(max(checkpoint.table_names, key=len))))
+        path, offset = shard.path(entry.values), entry.values.start
+        position = shard.gathered[0].boxes[0].extent if shard.gathered else None
+    file = Path(path if position is None else checkpoint.version.shards[0].path)
+    data, stat = bytearray(file.read_bytes()), file.stat()
+    data[(offset if position is None else position.start) + 5] ^= 1
+    file.write_bytes(data)
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    with pytest.raises(CorruptError):
+        convert_version(at(place, number), 3, output=tmp_path / "bad")
+    assert not list((tmp_path / "bad").glob("step*"))
