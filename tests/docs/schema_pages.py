@@ -9,9 +9,9 @@ from edl_ckpt.cli.render.schemas import OF_COMMANDS
 
 _HEAD = """# JSON documents
 
-The keys of every document that `--json` prints, made from its [JSON Schema](../schemas). `[]` stands for each item of a list,
-`{}` for each name of an object. A key in parentheses is not always there. A number may be the text `NaN`, `Infinity` or
-`-Infinity`.
+The keys of every document that `--json` prints, made from its [JSON Schema](../schemas). `[]` stands for each item of a
+list, `{}` for each name of an object. A key in parentheses is not always there. A number may be the text `NaN`,
+`Infinity` or `-Infinity`.
 [JSON and exit codes](../json-and-exit-codes.md) explains the documents.
 """
 _WORDS = {"string": "text", "integer": "integer", "number": "number", "boolean": "true or false", "null": "null"}
