@@ -32,7 +32,7 @@ _PANELS: Final[Mapping[str, str]] = {
     "order cast rename resize max-shard-size ranks quantize map-template",
     WORK: "no-write loader world-size quick deep sample strict stats tolerance top grace workers max-memory lock-wait "
     "timeout stall-after interval exec shell cluster",
-    OUTPUT: "json csv jsonl null list origin rows npy raw junit summary prometheus quiet verbose no-color progress "
+    OUTPUT: "json csv jsonl null list origin rows npy raw junit ids summary prometheus quiet verbose no-color progress "
     "no-mouse help",
     STORAGE: "storage-option config",
 }

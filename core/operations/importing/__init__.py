@@ -26,7 +26,7 @@ from edl_ckpt.core.catalog.target import Target, free_target
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_source, check_target, job_of
 from edl_ckpt.core.converting.changes import NameMap, read_map
 from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.moving.settings import ReshardSettings
+from edl_ckpt.core.moving.part_plan import ReshardSettings
 from edl_ckpt.core.operations.importing.archives import check_members
 from edl_ckpt.core.operations.importing.arrays import ARRAY_ENDINGS, ArraySource
 from edl_ckpt.core.operations.importing.bundles import SYSTEM

@@ -3,6 +3,8 @@
 DeepRec's `NAME/part_3-keys` and TFRA's `NAME_mht_4of8-keys` are parts of the table NAME. So are those of TFRA's saved
 objects, `.../tables_of_VARIABLE/3/.ATTRIBUTES/table-keys`. Frequencies, versions and an optimizer's slots
 are companions. Whatever does not fit is left to be a variable.
+
+Open data files of a bundle, and the tensors that lie in them in one extent.
 """
 
 from __future__ import annotations
@@ -14,11 +16,75 @@ from itertools import accumulate
 from math import prod
 from typing import Final, NamedTuple
 
+from edl_ckpt.core.base.errors import CorruptError
+from edl_ckpt.core.kernel.checksums import unmasked
+from edl_ckpt.core.model import tables as model
 from edl_ckpt.core.model.dtypes import TF_DTYPES, DType
 from edl_ckpt.core.model.layouts import Placement
-from edl_ckpt.core.model.tables import Box, Encoding, Extent, GatheredRows, TableEntry, TableInfo
-from edl_ckpt.core.sources.bundle.data_files import DataFile, DataFiles
+from edl_ckpt.core.model.versions import ShardFile
 from edl_ckpt.core.sources.bundle.index import Index, StoredTensor
+from edl_ckpt.core.sources.steps.content import ShardContent
+
+_KINDS: Final = {
+    7: "string",
+    8: "complex64",
+    11: "qint8",
+    12: "quint8",
+    13: "qint32",
+    15: "qint16",
+    16: "quint16",
+    18: "complex128",
+    20: "resource",
+    21: "variant",
+    24: "float8_e5m2",
+    25: "float8_e4m3fn",
+    29: "int4",
+    30: "uint4",
+}
+"""What tensorflow.DataType calls element types that are none of ours."""
+_ENCODED: Final = {7, 20, 21}
+"""Those whose checksum is of other bytes than those of the file."""
+
+
+class DataFile(NamedTuple):
+    """An open data file: its shard, and its number there."""
+
+    shard: ShardContent
+    file: ShardFile
+    number: int
+
+    def extent(self, tensor: StoredTensor) -> model.Extent:
+        """Return the bytes of a tensor in it."""
+        return model.Extent(tensor.start, tensor.end, file=self.number)
+
+    def add_sum(self, name: str, tensor: StoredTensor, extent: model.Extent) -> None:
+        """Add the checksum of a tensor, if it is one of the bytes in the file."""
+        if tensor.dtype not in _ENCODED:
+            self.shard.sums.append(model.StoredSum(name, "crc32c", unmasked(tensor.crc32c), (extent,)))
+
+
+DataFiles = Mapping[int, DataFile]
+"""Open data files by their numbers."""
+
+
+def dtype_of(name: str, tensor: StoredTensor, file: DataFile) -> DType | None:
+    """Return the dtype of a tensor, None for one that is not ours; CorruptError when its bytes are not its shape's."""
+    dtype = TF_DTYPES.get(tensor.dtype)
+    if dtype is not None and prod(tensor.shape) * dtype.itemsize != tensor.end - tensor.start:
+        message = f"{name!r} has {tensor.end - tensor.start} bytes; expected {dtype.name} {list(tensor.shape)}"
+        raise CorruptError(message, path=file.file.path, offset=tensor.start)
+    return dtype
+
+
+def add_tensor(name: str, tensor: StoredTensor, file: DataFile) -> None:
+    """Add a tensor that lies in one extent, with its checksum."""
+    extent, dtype = file.extent(tensor), dtype_of(name, tensor, file)
+    if dtype is not None:
+        file.shard.variables.append(model.DenseEntry(name, dtype, tensor.shape, extent, tensor.start))
+    else:
+        file.shard.blobs.append(model.Blob(name, _KINDS.get(tensor.dtype, f"dtype {tensor.dtype}"), extent))
+    file.add_sum(name, tensor, extent)
+
 
 _COMPANIONS: Final = ("freqs", "versions")
 _PARTS: Final = [
@@ -27,7 +93,7 @@ _PARTS: Final = [
     re.compile(r"(.*/tables_of_[^/]+)/([0-9]{1,9})/\.ATTRIBUTES/table()", re.ASCII | re.DOTALL),
 ]
 """How parts are spelled: the table's name without the part's number is the first group and the third one."""
-_ENCODINGS: Final = {9: Encoding.INT64, 23: Encoding.UINT64, 3: Encoding.INT32}
+_ENCODINGS: Final = {9: model.Encoding.INT64, 23: model.Encoding.UINT64, 3: model.Encoding.INT32}
 
 
 class KeyedPart(NamedTuple):
@@ -157,26 +223,27 @@ def add_table(table: KeyedTable, files: DataFiles) -> None:
 def _add_parts(table: KeyedTable, parts: Sequence[KeyedPart], file: DataFile, files: DataFiles) -> None:
     """Add those parts of a table that one shard has, as one."""
     dtype, dim, placement, start = table.dtype, table.dim, table.placement, parts[0].values.start
-    info = TableInfo(table.name, dim, "", dtype=dtype.tf_enum, companion_of=table.companion_of, slot=table.slot)
+    info = model.TableInfo(table.name, dim, "", dtype=dtype.tf_enum, companion_of=table.companion_of, slot=table.slot)
     file.shard.infos.append(info)
     parts = [part for part in parts if part.rows]
     ids = tuple(
         file.shard.id_run(files[keys.shard].file, keys.start, keys.end, _ENCODINGS[keys.dtype], keys.shape[0])
         for keys in (part.keys for part in parts)
     )
-    values = _values(parts, file, dim * dtype.itemsize) if parts else Extent(start, start, file=file.number)
+    values = _values(parts, file, dim * dtype.itemsize) if parts else model.Extent(start, start, file=file.number)
     rows = sum(part.rows for part in parts)
-    entry = TableEntry(table.name, dtype, dim, rows, values, ids, start, placement=placement)
+    entry = model.TableEntry(table.name, dtype, dim, rows, values, ids, start, placement=placement)
     file.shard.tables.append(entry.described())
 
 
-def _values(parts: Sequence[KeyedPart], file: DataFile, row_bytes: int) -> Extent:
+def _values(parts: Sequence[KeyedPart], file: DataFile, row_bytes: int) -> model.Extent:
     """Return the rows of parts, one after the other."""
     if len(parts) == 1:
         return file.extent(parts[0].values)
     firsts = [*accumulate((part.rows for part in parts), initial=0)]
     boxes = [
-        Box(file.extent(part.values), row_bytes, part.rows, first) for part, first in zip(parts, firsts, strict=False)
+        model.Box(file.extent(part.values), row_bytes, part.rows, first)
+        for part, first in zip(parts, firsts, strict=False)
     ]
-    number = file.shard.gather(GatheredRows(firsts[-1], row_bytes, tuple(boxes)))
-    return Extent(0, firsts[-1] * row_bytes, file=number)
+    number = file.shard.gather(model.GatheredRows(firsts[-1], row_bytes, tuple(boxes)))
+    return model.Extent(0, firsts[-1] * row_bytes, file=number)

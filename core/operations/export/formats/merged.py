@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from edl_ckpt.core.base.errors import EdlCkptError, UsageError
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.moving.settings import ReshardSettings
+from edl_ckpt.core.moving.part_plan import ReshardSettings
 from edl_ckpt.core.operations.export.content.selection import STORED
 from edl_ckpt.core.operations.export.interface import (
     ContentCounts,
