@@ -1,0 +1,165 @@
+"""What a version has lost: missing and damaged shards, and with them variables, and a part of each table.
+
+Nothing that is lost can be counted. A seal says how many bytes each table had in each shard, so it tells the share and
+the names. Without a seal, servers that own rows by their ids count as equal, and the variables of a lost shard have no
+name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, IncompleteError, NotFoundError
+from edl_ckpt.core.base.words import abridged, base_name, counted, missing_shards
+from edl_ckpt.core.model.layouts import Placement
+from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.state.seal import read_seal
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.reading.reader import Checkpoint
+
+_LISTED: Final = 20
+_MISSING: Final = frozenset({"missing-shard", "missing-file"})
+
+
+@dataclass(frozen=True, slots=True)
+class LostShard:
+    """A shard that cannot be read, and why; `code` is that of the finding of `verify`. None: which one is not known."""
+
+    shard: int | None
+    path: str
+    message: str
+    code: str = "missing-shard"
+    offset: int | None = None
+
+    @staticmethod
+    def of(shard: int, path: str, error: EdlCkptError) -> LostShard:
+        """Return the shard for which a file met an error."""
+        code = error.code if isinstance(error, CorruptError) else "missing-shard"
+        return LostShard(shard, error.path or path, error.message, code, error.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class LostTable:
+    """About how many rows of a table are lost, and of how many; None where nothing tells."""
+
+    name: str
+    rows: int | None
+    total: int | None
+    share: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What cannot be read of a version, or of those of its shards that somebody asked for; False for nothing."""
+
+    shards: tuple[LostShard, ...] = ()
+    tables: tuple[LostTable, ...] = ()
+    variables: tuple[str, ...] = ()
+    """The variables of lost shards that a seal names."""
+
+    def __bool__(self) -> bool:
+        return bool(self.shards)
+
+    @property
+    def which(self) -> str:
+        """Return the lost shards in a few words."""
+        numbers = {lost.shard for lost in self.shards if lost.shard is not None}
+        known = f"shard{'' if len(numbers) == 1 else 's'} {abridged(sorted(numbers), _LISTED)}"
+        return known if numbers else "missing files"
+
+    def of_table(self, name: str) -> Loss:
+        """Return what is lost of one table."""
+        return replace(self, tables=tuple(table for table in self.tables if table.name == name), variables=())
+
+    def lines(self) -> Iterator[str]:
+        """Yield which shards are lost and why, then what is lost with them."""
+        for lost in islice(self.shards, _LISTED):
+            place = "" if lost.offset is None else f" (at byte {lost.offset})"
+            yield f"{base_name(lost.path)}: {lost.message}{place}"
+        for table in islice(self.tables, _LISTED):
+            rows = "rows" if table.rows is None else f"about {table.rows:,} of {table.total:,} rows"
+            share = "" if table.share is None else f" ({table.share:.0%})".replace("%", " %")
+            yield f"{table.name}: {rows}{share} are lost with {self.which}"
+        if self.variables:
+            names = abridged(map(repr, self.variables), _LISTED)
+            yield f"{counted(len(self.variables), 'variable')} lost with {self.which}: {names}"
+        rest = len(self.shards[_LISTED:]) + len(self.tables[_LISTED:])
+        if rest:
+            yield f"{rest} more shards and tables are lost; --json lists all"
+
+    @contextmanager
+    def explains(self, shard: int | None = None) -> Iterator[None]:
+        """Raise the error of a lost shard where the block does not find something: it may have been there."""
+        try:
+            yield
+        except NotFoundError as error:
+            if not self:
+                raise
+            raise self.error(f"{error.message} in the rest", shard) from None
+
+    def error(self, but: str, shard: int | None = None) -> EdlCkptError:
+        """Return the error with which a command ends; `but` says what it did. It names one shard, damaged if any is."""
+        ordered = sorted(self.shards, key=lambda lost: (lost.shard != shard, lost.code in _MISSING))
+        worst, message = ordered[0], f"{ordered[0].message}; {but}"
+        if worst.code in _MISSING:
+            return IncompleteError(message, path=worst.path)
+        return CorruptError(message, code=worst.code, path=worst.path, offset=worst.offset)
+
+
+NOTHING: Final = Loss()
+
+
+def loss_of(checkpoint: Checkpoint, version: Version | None = None, owners: set[int] | None = None) -> Loss:
+    """Return what a partly opened checkpoint lacks of a version, by default its own; `owners` are the shards asked for.
+
+    Reads a seal where there is something to say. Of some shards alone, the result has no tables and variables.
+    """
+    version = version or checkpoint.version
+    lost = [LostShard(None, version.path, words, "missing-file") for words in version.lacks]
+    for gap in () if version.lacks else version.missing_ranges:
+        among = gap if owners is None else sorted(owners.intersection(gap))
+        parts = ((range(i, i + 1), i) for i in islice(among, _LISTED * _LISTED))
+        lost += [LostShard(i, version.path, missing_shards([one], version.ps_num)) for one, i in parts]
+    lost += checkpoint.lost
+    if not lost or owners is not None:
+        return Loss(tuple(lost))
+    sealed = _sealed_bytes(checkpoint, version)
+    names = sorted({*checkpoint.table_names, *(name for kind, name, _ in sealed if kind == "table")})
+    of_tables = (_lost_table(checkpoint, name, sealed, len(lost)) for name in names)
+    variables = {name for kind, name, is_left in sealed if kind == "variable" and not is_left}
+    return Loss(tuple(lost), tuple(filter(None, of_tables)), tuple(sorted(variables - {*checkpoint.variable_names})))
+
+
+def _sealed_bytes(checkpoint: Checkpoint, version: Version) -> Counter[tuple[str, str, bool]]:
+    """Return the bytes of each variable and table in a seal, by kind, name, and whether its shard was opened."""
+    sealed: Counter[tuple[str, str, bool]] = Counter()
+    left = {version.name_of(file.path): file.size_bytes for s in checkpoint.shards for file in s.file.files}
+    with suppress(EdlCkptError):
+        seal = None if version.is_alone or version.uuid else read_seal(checkpoint.store, version.version)
+        for shard in seal.shards if seal and left.items() <= seal.sizes.items() else ():
+            for chunk in shard.chunks:
+                sealed[chunk.kind, chunk.name, shard.name in left] += chunk.end - chunk.start
+    return sealed
+
+
+def _lost_table(
+    checkpoint: Checkpoint, name: str, sealed: Counter[tuple[str, str, bool]], count: int
+) -> LostTable | None:
+    """Return what is lost of a table; None for nothing."""
+    left, gone = sealed["table", name, True], sealed["table", name, False]
+    share: float | None = gone / (left + gone) if left + gone else None
+    if not sealed and checkpoint.placement(name) is not Placement.NONE:
+        share = count / max(len(checkpoint.shards) + count, 1)
+    if share == 0 or (sealed and share is None):
+        return None
+    rows = sum(entry.rows for _, entry in checkpoint.entries(name)) if checkpoint.has_table(name) else 0
+    if share is None or share == 1 or not rows:
+        return LostTable(name, None, None, share)
+    lost = round(rows * share / (1 - share))
+    return LostTable(name, lost, rows + lost, share)
