@@ -31,8 +31,8 @@ from edl_ckpt.core.model.tables import ShardIndex, TableEntry
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.reading.aliases import own_name
 from edl_ckpt.core.reading.blocks import as_dtype, id_blocks
-from edl_ckpt.core.reading.loss import NOTHING, Loss, loss_of
-from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint, raise_problems
+from edl_ckpt.core.reading.loss import NOTHING, Loss, open_rest
+from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.reading.sampling import sample_table
 from edl_ckpt.core.reading.slices import Axis, Index, choose, memory_bytes, parse_index, read_chosen, result_shape
 from edl_ckpt.core.reading.table import find_rows
@@ -98,7 +98,7 @@ def look_up(
     wanted = _unique(ids)
     owner = owners(version.layout.placement, wanted, version.ps_num or 1)
     shards = None if everywhere or owner is None else set(owner.tolist()) or {0}
-    with _open_some(version, shards) as (checkpoint, loss):
+    with open_rest(version, owners=shards) as (checkpoint, loss):
         with loss.explains():
             table = checkpoint.table_name(table)
         vectors, hits = find_rows(checkpoint, table, wanted, everywhere=everywhere)
@@ -119,18 +119,6 @@ def _unique(ids: Ids) -> I64:
 
 
 @contextmanager
-def _open_some(version: Version, owners: set[int] | None) -> Iterator[tuple[Checkpoint, Loss]]:
-    """Open those of some shards that can be read, None for all; the error of one of them when none can."""
-    chosen = tuple(shard for shard in version.shards if owners is None or shard.ps_id in owners)
-    with open_checkpoint(replace(version, shards=chosen), partial=True) as checkpoint:
-        loss = loss_of(checkpoint, version, owners)
-        if loss and not checkpoint.shards:
-            raise loss.error("nothing was read")
-        raise_problems(version, checkpoint.shards)
-        yield checkpoint, loss
-
-
-@contextmanager
 def _open_with(version: Version, name: str) -> Iterator[tuple[Checkpoint, str]]:
     """Open the shard that a dense variable belongs to, else all shards; yield them with its own name there.
 
@@ -142,7 +130,7 @@ def _open_with(version: Version, name: str) -> Iterator[tuple[Checkpoint, str]]:
     present = {shard.ps_id for shard in version.shards}
     owner = {variable_owner(name, ps_num)} & present if is_known else None
     for chosen in (owner, None) if owner else (None,):
-        with _open_some(version, chosen) as (checkpoint, loss):
+        with open_rest(version, owners=chosen) as (checkpoint, loss):
             own = own_name(checkpoint, name)
             if chosen is None:
                 with loss.explains():
@@ -234,11 +222,7 @@ def open_table(
     NotFoundError for an unknown one, LockedError at the end when a shard has changed meanwhile, and what
     `open_checkpoint` raises.
     """
-    with open_checkpoint(version, partial=partial) as checkpoint:
-        loss = loss_of(checkpoint)
-        if loss and not checkpoint.shards:
-            raise loss.error("nothing was read")
-        raise_problems(checkpoint.version, checkpoint.shards if partial else ())
+    with open_rest(version, partial=partial) as (checkpoint, loss):
         companions = set(checkpoint.slots.values())
         names = [name for name in checkpoint.table_names if name not in companions]
         if table is None and len(names) != 1:

@@ -12,36 +12,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, IncompleteError, NotFoundError
 from edl_ckpt.core.base.words import abridged, base_name, counted, missing_shards
+from edl_ckpt.core.catalog.listing import VersionLike, as_version
 from edl_ckpt.core.model.layouts import Placement
+from edl_ckpt.core.model.tables import LostShard
 from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint, raise_problems
 from edl_ckpt.core.state.seal import read_seal
-
-if TYPE_CHECKING:
-    from edl_ckpt.core.reading.reader import Checkpoint
 
 _LISTED: Final = 20
 _MISSING: Final = frozenset({"missing-shard", "missing-file"})
-
-
-@dataclass(frozen=True, slots=True)
-class LostShard:
-    """A shard that cannot be read, and why; `code` is that of the finding of `verify`. None: which one is not known."""
-
-    shard: int | None
-    path: str
-    message: str
-    code: str = "missing-shard"
-    offset: int | None = None
-
-    @staticmethod
-    def of(shard: int, path: str, error: EdlCkptError) -> LostShard:
-        """Return the shard for which a file met an error."""
-        code = error.code if isinstance(error, CorruptError) else "missing-shard"
-        return LostShard(shard, error.path or path, error.message, code, error.offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +98,25 @@ class Loss:
 NOTHING: Final = Loss()
 
 
+@contextmanager
+def open_rest(
+    version: VersionLike, *, partial: bool = True, owners: set[int] | None = None
+) -> Iterator[tuple[Checkpoint, Loss]]:
+    """Open the shards that can be read, of all or of some, and yield them with what is lost; nothing unless `partial`.
+
+    Raises the error of a lost shard when none can be read, and CorruptError when the others contradict each other.
+    """
+    version = as_version(version)
+    chosen = tuple(shard for shard in version.shards if owners is None or shard.ps_id in owners)
+    with open_checkpoint(replace(version, shards=chosen), partial=partial) as checkpoint:
+        loss = loss_of(checkpoint, version, owners) if partial else NOTHING
+        if loss and not checkpoint.shards:
+            raise loss.error("nothing was read")
+        if partial and version.is_elasticdl:
+            raise_problems(version, checkpoint.shards)
+        yield checkpoint, loss
+
+
 def loss_of(checkpoint: Checkpoint, version: Version | None = None, owners: set[int] | None = None) -> Loss:
     """Return what a partly opened checkpoint lacks of a version, by default its own; `owners` are the shards asked for.
 
@@ -127,6 +129,10 @@ def loss_of(checkpoint: Checkpoint, version: Version | None = None, owners: set[
         parts = ((range(i, i + 1), i) for i in islice(among, _LISTED * _LISTED))
         lost += [LostShard(i, version.path, missing_shards([one], version.ps_num)) for one, i in parts]
     lost += checkpoint.lost
+    for shard in () if version.is_elasticdl else checkpoint.shards:  # there they are left out one by one
+        problems = (problem for problem in shard.problems if not problem.warning)
+        path, number = shard.file.path, shard.file.ps_id
+        lost += [LostShard(number, path, f"{p.subject!r}: {p.message}", p.code, p.offset) for p in problems]
     if not lost or owners is not None:
         return Loss(tuple(lost))
     sealed = _sealed_bytes(checkpoint, version)

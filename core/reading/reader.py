@@ -34,11 +34,10 @@ from edl_ckpt.core.catalog import listing as catalog
 from edl_ckpt.core.catalog.runs import mixed_runs
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.layouts import Placement
-from edl_ckpt.core.model.tables import DenseEntry, Extent, ShardIndex, TableEntry, table_dtype
+from edl_ckpt.core.model.tables import DenseEntry, Extent, LostShard, ShardIndex, TableEntry, table_dtype
 from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.reading.blocks import read_elements
 from edl_ckpt.core.reading.gather import Gathering, Server
-from edl_ckpt.core.reading.loss import LostShard
 from edl_ckpt.core.reading.names import slots_of, whole_name
 from edl_ckpt.core.reading.parts import Part, PartLike
 from edl_ckpt.core.reading.readers import GatheredReader, KeptReader, keep, take_over
