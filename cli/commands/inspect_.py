@@ -49,7 +49,8 @@ def inspect_command(
         render.human(summary, found, every=out.shows_all(every)),
         lambda: render.rows(summary, found),
     )
-    for shard_index, problem in ((s, p) for s in checkpoint.shards for p in s.problems):
+    told = {lost.code for lost in loss.shards} | {"missing-file"}
+    for shard_index, problem in ((s, p) for s in checkpoint.shards for p in s.problems if p.code not in told):
         out.warn(f"shard {shard_index.file.ps_id}, {problem.subject}: {problem.message} ({problem.code})")
     if version.fault is not None:
         raise version.fault.error()

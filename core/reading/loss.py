@@ -45,6 +45,8 @@ class Loss:
     tables: tuple[LostTable, ...] = ()
     variables: tuple[str, ...] = ()
     """The variables of lost shards that a seal names."""
+    is_named: bool = True
+    """False where variables may be lost that nothing names."""
 
     def __bool__(self) -> bool:
         return bool(self.shards)
@@ -58,20 +60,25 @@ class Loss:
 
     def of_table(self, name: str) -> Loss:
         """Return what is lost of one table."""
-        return replace(self, tables=tuple(table for table in self.tables if table.name == name), variables=())
+        return replace(
+            self, tables=tuple(table for table in self.tables if table.name == name), variables=(), is_named=True
+        )
 
     def lines(self) -> Iterator[str]:
         """Yield which shards are lost and why, then what is lost with them."""
         for lost in islice(self.shards, _LISTED):
             place = "" if lost.offset is None else f" (at byte {lost.offset})"
-            yield f"{base_name(lost.path)}: {lost.message}{place}"
+            name = base_name(lost.path)
+            yield f"{'' if lost.message.startswith(name) else f'{name}: '}{lost.message}{place}"
         for table in islice(self.tables, _LISTED):
             rows = "rows" if table.rows is None else f"about {table.rows:,} of {table.total:,} rows"
-            share = "" if table.share is None else f" ({table.share:.0%})".replace("%", " %")
-            yield f"{table.name}: {rows}{share} are lost with {self.which}"
+            share = " may be" if table.share is None else f" ({table.share:.0%}) are".replace("%", " %")
+            yield f"{table.name}: {rows}{share} lost with {self.which}"
         if self.variables:
             names = abridged(map(repr, self.variables), _LISTED)
             yield f"{counted(len(self.variables), 'variable')} lost with {self.which}: {names}"
+        if not self.is_named:
+            yield f"dense variables may be lost with {self.which}; without a seal nothing names them"
         rest = len(self.shards[_LISTED:]) + len(self.tables[_LISTED:])
         if rest:
             yield f"{rest} more shards and tables are lost; --json lists all"
@@ -123,23 +130,27 @@ def loss_of(checkpoint: Checkpoint, version: Version | None = None, owners: set[
     Reads a seal where there is something to say. Of some shards alone, the result has no tables and variables.
     """
     version = version or checkpoint.version
-    lost = [LostShard(None, version.path, words, "missing-file") for words in version.lacks]
+    lost = [LostShard(None, version.path, f"missing or torn: {words}", "missing-file") for words in version.lacks]
     for gap in () if version.lacks else version.missing_ranges:
         among = gap if owners is None else sorted(owners.intersection(gap))
         parts = ((range(i, i + 1), i) for i in islice(among, _LISTED * _LISTED))
         lost += [LostShard(i, version.path, missing_shards([one], version.ps_num)) for one, i in parts]
     lost += checkpoint.lost
-    for shard in () if version.is_elasticdl else checkpoint.shards:  # there they are left out one by one
-        problems = (problem for problem in shard.problems if not problem.warning)
+    named: set[str] = set()
+    for shard in () if version.is_elasticdl else checkpoint.shards:  # there tensors are left out one by one
         path, number = shard.file.path, shard.file.ps_id
-        lost += [LostShard(number, path, f"{p.subject!r}: {p.message}", p.code, p.offset) for p in problems]
+        for p in shard.problems:
+            named |= {p.subject} if p.code == "missing-file" else set()
+            lost += () if p.warning else [LostShard(number, path, f"{p.subject!r}: {p.message}", p.code, p.offset)]
     if not lost or owners is not None:
         return Loss(tuple(lost))
     sealed = _sealed_bytes(checkpoint, version)
     names = sorted({*checkpoint.table_names, *(name for kind, name, _ in sealed if kind == "table")})
-    of_tables = (_lost_table(checkpoint, name, sealed, len(lost)) for name in names)
-    variables = {name for kind, name, is_left in sealed if kind == "variable" and not is_left}
-    return Loss(tuple(lost), tuple(filter(None, of_tables)), tuple(sorted(variables - {*checkpoint.variable_names})))
+    count = len({one.shard for one in lost} - {None}) or len(lost)
+    of_tables = (_lost_table(checkpoint, name, sealed, count) for name in names)
+    named |= {name for kind, name, is_left in sealed if kind == "variable" and not is_left}
+    gone = tuple(sorted(named - {*checkpoint.variable_names, *checkpoint.table_names}))
+    return Loss(tuple(lost), tuple(filter(None, of_tables)), gone, bool(sealed or named))
 
 
 def _sealed_bytes(checkpoint: Checkpoint, version: Version) -> Counter[tuple[str, str, bool]]:
