@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options.cluster import Cluster, cluster_of, workers_of, working
 from edl_ckpt.cli.options.common import (
-    CommandLineOnly,
     DryRun,
     argument,
     flag,
@@ -87,9 +86,7 @@ def export_command(
     dry_run: DryRun = False,
     cluster: Cluster = None,
     force: Annotated[bool, flag("Replace an existing OUTPUT.", "--force")] = False,
-    partial: Annotated[
-        bool, flag("Export what can be read, where shards are missing or damaged.", "--partial"), CommandLineOnly()
-    ] = False,
+    partial: Annotated[bool, flag("Export what can be read of a damaged version.", "--partial")] = False,
     ignore_seal: Annotated[bool, flag("Go on although the version does not match its seal.", "--ignore-seal")] = False,
 ) -> None:
     """Write a version in a format other tools read.
