@@ -278,10 +278,16 @@ class NameMap:
 
     `[rename]` has old = "new", where a `*` in the new name is what the one of the old name stands for. `[tables.NAME]`
     has ids, vectors and, when known, initializer; with ids "rows" the ids are the numbers of the rows.
+
+    Only an import of files reads the rest: `id_column` and `vector_column` are columns of a file of rows, the second
+    perhaps a glob of one for each element, and `key` is the dotted path to a dict of tensors in a .pt.
     """
 
     rename: Mapping[str, str] = field(default_factory=dict)
     tables: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    id_column: str | None = None
+    vector_column: str | None = None
+    key: str | None = None
 
 
 def read_map(path: str | os.PathLike[str]) -> NameMap:
@@ -301,6 +307,22 @@ def read_map(path: str | os.PathLike[str]) -> NameMap:
         if not all(isinstance(value, str) for value in table.values()):
             raise UsageError(f"[tables.{name}] takes strings", path=path)
     return NameMap(rename, tables)
+
+
+def tables_of(texts: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return the tables of a map from texts: NAME=IDS,VECTORS, or NAME=MATRIX for ids that are the numbers of its rows.
+
+    >>> tables_of(["user=user_ids,user_vecs", "item=emb.weight"])["item"]
+    {'ids': 'rows', 'vectors': 'emb.weight'}
+    """
+    tables: dict[str, dict[str, str]] = {}
+    for text in texts:
+        name, _, arrays = text.partition("=")
+        ids, comma, vectors = arrays.rpartition(",")
+        if not name or not vectors or bool(comma) != bool(ids) or name in tables:
+            raise UsageError(f"expected NAME=IDS,VECTORS or NAME=MATRIX, each NAME once, got {text!r}")
+        tables[name] = {"ids": ids or ROWS, "vectors": vectors}
+    return tables
 
 
 def with_tables(checkpoint: Checkpoint, names: NameMap) -> Checkpoint:

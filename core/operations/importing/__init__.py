@@ -24,7 +24,7 @@ from edl_ckpt.core.catalog.listing import (
 )
 from edl_ckpt.core.catalog.target import Target, free_target
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_source, check_target, job_of
-from edl_ckpt.core.converting.changes import NameMap, read_map
+from edl_ckpt.core.converting.changes import NameMap, read_map, tables_of
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.moving.settings import ReshardSettings
 from edl_ckpt.core.operations.importing.archives import check_members
@@ -50,6 +50,7 @@ __all__ = [
     "plan_arrays",
     "plan_checkpoint",
     "read_map",
+    "tables_of",
 ]
 
 
@@ -107,8 +108,10 @@ def _planned(
 ) -> Iterator[tuple[ArraysPlan, ReshardSettings]]:
     """Yield the plan and its settings, with the source open."""
     work = job.executor
-    with ArraySource(Location.of(source), shared=work.is_cluster) as opened:
-        arrays, read_before = assign_names(opened, names or NameMap()), work.bytes_read()
+    with ArraySource(Location.of(source), names, shared=work.is_cluster) as opened:
+        arrays, read_before = assign_names(opened), work.bytes_read()
+        for warning in opened.warnings:
+            job.reporter.warn(warning)
         for file in [value_of(opened.location, reader) for reader in arrays.readers[:1] if opened.shared]:
             check_source(work, file.place, file.path, reporter=job.reporter)
         if writes:
