@@ -35,12 +35,7 @@ _OF_CHECKPOINTS: Final = ("plan_checkpoint", "import_checkpoint")
 def import_command(
     out: Output,
     source: Annotated[
-        str,
-        argument(
-            "INPUT",
-            "A .safetensors, .npz, .npy, .pt, .parquet, .csv, .jsonl or .vec (word2vec) file; a directory of .npy or "
-            "Parquet files; a TensorFlow checkpoint; or a checkpoint of any system.",
-        ),
+        str, argument("INPUT", "A file, a directory of .npy or Parquet files, or a checkpoint of any system.")
     ],
     target: Annotated[str, argument("LOCATION@VERSION", "The version to make; it must not exist.")],
     ps: Annotated[int, option("N", "The number of parameter servers.", "--ps", least=1, most=65535)],
@@ -48,16 +43,11 @@ def import_command(
         str | None, option("FILE", "A TOML file: [rename] old = 'new'; [tables.NAME] ids, vectors.", "--map")
     ] = None,
     table: Annotated[
-        list[str] | None,
-        option(
-            "NAME=IDS,VECTORS", "Make a table of two arrays, or by NAME=MATRIX of one: its row numbers are the ids."
-        ),
+        list[str] | None, option("NAME=IDS,VECTORS|NAME=MATRIX", "Make a table of arrays. A matrix has ids 0 to n-1.")
     ] = None,
-    id_column: Annotated[str | None, option("COLUMN", "The ids in a file of rows. Default: by their name.")] = None,
-    vector_column: Annotated[
-        str | None, option("COLUMN|GLOB", "The vectors in a file of rows, or a column for each element.")
-    ] = None,
-    key: Annotated[str | None, option("PATH", "Which dict of a .pt has the tensors, such as model or a.b.")] = None,
+    id_column: Annotated[str | None, option("NAME", "The column of ids. Default: by its name.")] = None,
+    vector_column: Annotated[str | None, option("NAME|GLOB", "The column of vectors, or one for each element.")] = None,
+    key: Annotated[str | None, option("KEY", "The dict of tensors in a .pt, such as model or a.b.")] = None,
     layout: Layout = None,
     dry_run: DryRun = False,
     cluster: Cluster = None,
@@ -65,6 +55,9 @@ def import_command(
     lock_wait: LockWait = "10s",
 ) -> None:
     """Make a version from arrays of other tools.
+
+    INPUT is safetensors, .npz, .npy, PyTorch (.pt), Parquet, CSV, JSON lines (.jsonl), word2vec (.vec), a checkpoint of
+    TensorFlow or of any other system.
 
     Each row goes to the parameter server that ElasticDL expects. The fingerprint proves the result. --dry-run reads the
     ids, and shows the shards that would be written.
@@ -80,16 +73,16 @@ def import_command(
     wait = parse_duration(lock_wait)
     acting: dict[str, Any] = {"layout": asked_layout(out, layout, ref.location), "reporter": out}
     checkpoint = importing.as_checkpoint(place, reporter=out)
-    by = importing.read_map(names) if names else importing.NameMap()
-    by = replace(by, tables={**by.tables, **importing.tables_of(table or ())}, key=key)
-    by = replace(by, id_column=id_column, vector_column=vector_column)
-    if checkpoint is not None and by != importing.NameMap():
+    mapped = importing.read_map(names) if names else importing.NameMap()
+    mapped = replace(mapped, tables={**mapped.tables, **importing.tables_of(table or ())})
+    mapped = replace(mapped, id_column=id_column, vector_column=vector_column, key=key)
+    if checkpoint is not None and mapped != importing.NameMap():
         if cluster or key or id_column or vector_column:
             raise UsageError("a checkpoint goes with --map and --table, and then without --cluster")
-        _by_map(out, checkpoint, ref, ps, by, {**acting, "dry_run": dry_run, "force": force, "wait_seconds": wait})
+        _by_map(out, checkpoint, ref, ps, mapped, {**acting, "dry_run": dry_run, "force": force, "wait_seconds": wait})
         return
     plan, run = _OF_CHECKPOINTS if checkpoint else _OF_ARRAYS
-    acting |= {"force": force} if checkpoint else {"names": by}
+    acting |= {"force": force} if checkpoint else {"names": mapped}
     where = checkpoint or place, ref.location, ref.version, ps
     with working(out, cluster, None, target=ref.location) as work, resumable(out, partial(half_done, ref.location)):
         acting["executor"] = work["executor"]

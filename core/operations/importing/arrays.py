@@ -41,7 +41,7 @@ from edl_ckpt.core.operations.importing.archives import (
 )
 from edl_ckpt.core.operations.importing.bundles import arrays_of, bundle_at, names_of
 from edl_ckpt.core.operations.importing.frameworks import read_notes, read_parquet, read_torch
-from edl_ckpt.core.operations.importing.rows import TEXTS, WORD2VEC, Found, read_rows
+from edl_ckpt.core.operations.importing.rows import TEXTS, Found, read_rows
 from edl_ckpt.core.operations.importing.source import ArrayData, FileExtent, joined, naming
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Forms
 from edl_ckpt.core.reading.reader import open_checkpoint
@@ -140,7 +140,7 @@ class ArraySource:
         elif self.path.lower().endswith(PARQUET):
             self._open_parquet()
         elif self.path.lower().endswith(tuple(TEXTS)):
-            self._has_columns = not self.path.lower().endswith(WORD2VEC)
+            self._has_columns = True
             self._spool(read_rows(self.path, self.names, self.warnings.append))
         else:
             with storage_errors(self.path):

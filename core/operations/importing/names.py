@@ -9,13 +9,12 @@ from collections.abc import Iterator, Mapping
 from shlex import quote
 from typing import Any, Final
 
-from edl_ckpt.core.base.errors import NotFoundError, UnsupportedError, UsageError
+from edl_ckpt.core.base.errors import NotFoundError, UsageError
 from edl_ckpt.core.base.words import counted, meant
-from edl_ckpt.core.converting.changes import FLOATS, ROWS, new_names
+from edl_ckpt.core.converting.changes import FLOATS, ROWS, check_table, new_names
 from edl_ckpt.core.operations.importing.arrays import ArraySource
 from edl_ckpt.core.operations.importing.rows import IDS_NAME, VECTORS_NAME
 from edl_ckpt.core.operations.importing.source import ArrayData, ImportedTable, NamedArrays, row_numbers
-from edl_ckpt.core.sources.elasticdl.target import MAX_DIM
 
 _INTEGERS: Final = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"}
 
@@ -51,7 +50,7 @@ def assign_names(source: ArraySource) -> NamedArrays:
     if len({table.name for table in tables}) != len(tables):
         raise UsageError("two tables would have the same name", path=source.path)
     for table in tables:
-        _check_table(table)
+        check_table(table.name, table.ids, table.vectors, table.ids.reader.path, _INTEGERS)
     in_tables = {array.name for table in tables for array in (table.ids, table.vectors)}
     variables: dict[str, ArrayData] = {}
     for array in source.arrays.values():
@@ -109,20 +108,3 @@ def _is_table(ids: ArrayData, vectors: ArrayData) -> bool:
     """Say whether arrays have the shapes and dtypes of ids and their rows."""
     is_ids = ids.dtype.name in _INTEGERS and len(ids.shape) == 1
     return is_ids and vectors.dtype.name in FLOATS and len(vectors.shape) == 2 and ids.shape[0] == vectors.shape[0]
-
-
-def _check_table(table: ImportedTable) -> None:
-    ids, vectors = table.ids, table.vectors
-    if ids.dtype.name not in _INTEGERS or len(ids.shape) != 1:
-        raise UsageError(
-            f"table {table.name!r}: ids must be whole numbers in one dimension, got {ids.dtype.name} {list(ids.shape)}",
-            path=ids.reader.path,
-        )
-    if len(vectors.shape) == 2 and vectors.shape[1] >= MAX_DIM:
-        message = f"table {table.name!r}: a row of {vectors.shape[1]} elements is larger than a shard can be"
-        raise UnsupportedError(message, path=vectors.reader.path)
-    if len(vectors.shape) != 2 or vectors.shape[0] != ids.shape[0]:
-        raise UsageError(
-            f"table {table.name!r}: vectors must be [{ids.shape[0]}, dim], got {list(vectors.shape)}",
-            path=vectors.reader.path,
-        )

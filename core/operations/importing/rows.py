@@ -21,8 +21,8 @@ from typing import IO, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.base.errors import CorruptError, NotFoundError, UnsupportedError
-from edl_ckpt.core.base.words import counted, meant
+from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
+from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.converting.changes import NameMap
 from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.operations.export.formats.names import original_name
@@ -49,12 +49,9 @@ _NUMBERED: Final = re.compile(r"(.*?)([0-9]+)", re.DOTALL)
 def chosen_columns(columns: Sequence[str], names: NameMap, path: str) -> tuple[str, list[str]]:
     """Return the column of ids, and that of vectors or those of their elements, in order.
 
-    Columns that differ in a number alone are in the order of these. Raises NotFoundError for a column that is named and
-    is not there, UnsupportedError where the names of columns do not tell.
+    Columns that differ in a number alone are in the order of these. Raises UnsupportedError where
+    the names of columns do not tell.
     """
-    for glob in filter(None, (names.id_column, names.vector_column)):
-        if not any(fnmatchcase(column, glob) for column in columns):
-            raise NotFoundError(f"no column {glob!r}", path=path, hint=meant(glob, columns, "columns"))
     ids = [c for c in columns if c == (names.id_column or "id")] or list(filter(IDS_NAME.fullmatch, columns))
     others = [column for column in columns if column not in ids]
     numbers = {column: match for column in others if (match := _NUMBERED.fullmatch(column))}
@@ -118,17 +115,16 @@ def _is_float32(values: npt.NDArray[np.float64]) -> bool:
     ... )
     (True, False, False)
     """
-    with np.errstate(over="ignore"):
+    with np.errstate(all="ignore"):
         single = values.astype(np.float32).astype(np.float64)
-        is_open = (single != values) & ~np.isnan(values)
-        values, single = values[is_open], single[is_open]
+        fits = (single == values) | np.isnan(values)
         power = np.floor(np.log10(np.abs(values)))
         for digits in _DIGITS:
-            scale = 10.0 ** (digits - 1 - power)
-            error = np.abs(np.rint(single * scale) / scale - values)
-            is_open = ~(error <= np.where(scale > _EXACT_SCALE, 1e-15, 0) * np.abs(values))
-            values, single, power = values[is_open], single[is_open], power[is_open]
-    return not len(values)
+            if not fits.all():
+                scale = 10.0 ** (digits - 1 - power)
+                most = np.abs(values) * np.where(scale > _EXACT_SCALE, 1e-15, 0)
+                fits |= np.abs(np.rint(single * scale) / scale - values) <= most
+    return bool(fits.all())
 
 
 def _parsed(parse: _Parse, lines: Sequence[str], path: str, before: int) -> _Rows:
@@ -210,11 +206,10 @@ def _objects(ids: str, vector: Callable[[Any], Any], dim: int, lines: Sequence[s
     return numbers, values
 
 
-WORD2VEC: Final = (".vec", ".txt")
 TEXTS: Final[dict[str, Callable[[IO[str], NameMap, str], tuple[_Parse, int, int, int | None]]]] = {
     ".csv": _open_csv,
     ".jsonl": _open_json_lines,
-    **dict.fromkeys(WORD2VEC, _open_word2vec),
+    ".vec": _open_word2vec,
 }
 """What opens a text, by its ending: it returns what parses lines, the elements of a row, the lines before the rows, and
 how many rows are said to follow."""
