@@ -23,7 +23,8 @@ ORDER: Final = (CHOOSE, KEEP, DELETE, WRITE, DO, WORK, OTHER, OUTPUT, STORAGE)
 
 _PANELS: Final[Mapping[str, str]] = {
     CHOOSE: "all system since shard table variable slice id ids-file everywhere nearest sort best tag mode metric "
-    "experiment recursive partial seed last headers no-values format from version-ge complete on after",
+    "experiment recursive partial seed last headers no-values format from version-ge complete on after id-column "
+    "vector-column key",
     KEEP: "keep keep-best keep-experiment-best keep-every keep-within keep-tag max-size policy save-experiment-best "
     "save-trial-best save-trial-latest",
     DELETE: "incomplete delete even-newest allow-empty-rule drop-tag max-delete strip-after purge older-than "
