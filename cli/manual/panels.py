@@ -48,7 +48,7 @@ _OF_COMMAND: Final[Mapping[str, Mapping[str, str]]] = {
     "report": dict.fromkeys(("mode", "metric"), KEEP),
     "policy set": {"mode": KEEP, "metric": KEEP},
     "export": dict.fromkeys(
-        ("order", "format", "dtype", "dense-rows", "fill", "seed", "limit", "max-shard-size"), WRITE
+        ("order", "format", "dtype", "dense-rows", "remap", "fill", "seed", "limit", "max-shard-size"), WRITE
     ),
     "metrics set": {"mode": WRITE},
     "verify": {"seed": WORK},
