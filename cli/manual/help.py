@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from edl_ckpt.cli.catalogue import function_of
+from edl_ckpt.cli.manual.values import take_words
 from edl_ckpt.cli.terminal.style import uses_colour
 
 
@@ -19,6 +20,10 @@ class HelpCommand(TyperCommand):
 
     Typer 0.28 brings its own copy of click, so the type of a context has no public name.
     """
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        take_words(self)
 
     def get_help(self, ctx: Any) -> str:
         """Return the help for the stream that it goes to."""
