@@ -21,10 +21,6 @@ class HelpCommand(TyperCommand):
     Typer 0.28 brings its own copy of click, so the type of a context has no public name.
     """
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        take_words(self)
-
     def get_help(self, ctx: Any) -> str:
         """Return the help for the stream that it goes to."""
         from edl_ckpt.cli.manual.page import command_page  # most commands are not asked for their help
@@ -37,6 +33,7 @@ class HelpCommand(TyperCommand):
 
         The parser alone takes `--dry-run` of `prune --keep-tag --dry-run` for a tag, and the versions are deleted.
         """
+        take_words(self, ctx)
         options: list[Any] = [p for p in self.get_params(ctx) if p.param_type_name == "option"]
         flags = {flag: option for option in options for flag in option.opts}
         words = iter(args[: args.index("--")] if "--" in args else args)
@@ -62,6 +59,11 @@ class HelpGroup(TyperGroup):
         from edl_ckpt.cli.manual.pages import overview
 
         return drawn(overview(command_of(ctx)))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words before the command."""
+        take_words(self, ctx)
+        return super().parse_args(ctx, args)
 
 
 def command_of(context: Any) -> str:

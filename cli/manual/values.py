@@ -49,7 +49,7 @@ class Taken:
 def kinds_of(command: Any) -> dict[str, Taken]:
     """Return what the parameters of a command of the parser take, by their names."""
     kinds: dict[str, Taken] = {}
-    for parameter in inspect.signature(command.callback).parameters.values():
+    for parameter in inspect.signature(command.callback or kinds_of).parameters.values():
         types, marks = set(_types(parameter.annotation)), getattr(parameter.annotation, "__metadata__", ())
         kind = next((each for each in (bool, int) if each in types), str)
         info = next((mark for mark in marks if hasattr(mark, "min")), None)
@@ -63,19 +63,21 @@ def _types(annotation: Any) -> Iterator[Any]:
     yield from (found for each in inner for found in _types(each)) if inner else (annotation,)
 
 
-def take_words(command: Any) -> None:
+def take_words(command: Any, context: Any) -> None:
     """Make the parser of a command turn words into values as this module does."""
     kinds = kinds_of(command)
-    for parameter in command.params:
-        parameter.process_value = partial(_processed, kinds[parameter.name], parameter, parameter.process_value)
+    for parameter in command.get_params(context):
+        if "process_value" not in vars(parameter):
+            taken = kinds.get(parameter.name, Taken(bool))  # the parser's own is --help
+            parameter.process_value = partial(_processed, taken, parameter, parameter.process_value)
 
 
 def _processed(taken: Taken, parameter: Any, otherwise: Any, context: Any, value: Any) -> Any:
-    """Return the value of a parameter; what is missing, or is a mark of the parser's own, the parser handles."""
-    repeats = parameter.multiple or parameter.nargs == -1
+    """Return the value of a parameter; flags, what is missing and marks of the parser's own are left to the parser."""
     if value is None and not parameter.required:
-        return () if repeats else None
-    if not isinstance(value, str | int | list | tuple) or (not value and parameter.required):
+        return () if parameter.multiple or parameter.nargs == -1 else None
+    is_word = isinstance(value, str | int | list | tuple) and not isinstance(value, bool)
+    if not is_word or (parameter.required and not value):
         return otherwise(context, value)
     try:
         return tuple(map(taken.value_of, value)) if isinstance(value, list | tuple) else taken.value_of(value)
