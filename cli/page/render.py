@@ -96,7 +96,7 @@ def sections_of(report: LocationReport) -> list[Section]:
     found = [_versions(report), _metrics(report), _findings(report)]
     if report.newest is not None:
         found += [_shards(report.newest), _growth(report, report.newest), _histograms(report), _drift(report)]
-    found.append(Section("left-out", "Not read, or not shown", items=[escaped(note) for note in report.left_out]))
+    found.append(Section("left-out", "Limits of this report", items=[escaped(note) for note in report.left_out]))
     return [section for section in found if section is not None]
 
 
