@@ -36,6 +36,8 @@ REFRESH: Final = ScreenKey("r", "r", "refresh", "refresh", "look at the storage 
 SEARCH: Final = ScreenKey("slash", "/", "search", "search", "show only rows that contain a text; esc shows all again")
 OPEN: Final = ScreenKey("", "enter", "open", "open_row", "open the row under the cursor; a second click does it too")
 CANCEL: Final = ScreenKey("x", "x", "cancel", "cancel", "stop reading")
+ACTION: Final = "action"
+"""The kind of the jobs that change something: their errors leave the screen as it is."""
 _TICK_SECONDS: Final = 0.2
 _LINES: Final = 6
 """The lines of an error, and those of the row under the cursor."""
@@ -182,6 +184,8 @@ class BrowserPage(Screen[None]):
         del self._jobs[kind]
         if job.bug is not None:
             self.browser.end_with(job.bug)
+        elif job.error is not None and kind == ACTION:
+            self._error = job.error
         elif job.error is not None:
             self.failed(job.error)
         else:
