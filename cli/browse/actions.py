@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Final
 from edl_ckpt.cli.browse.keys import ScreenKey
 from edl_ckpt.cli.browse.page import ACTION, SearchPage
 from edl_ckpt.cli.browse.source import again
+from edl_ckpt.cli.terminal.folding import shortened
 from edl_ckpt.core.base import words
 
 if TYPE_CHECKING:
     from edl_ckpt.cli.browse.work import BackgroundJob
     from edl_ckpt.core.model.versions import CheckpointRef, Version
 
+_ANSWER: Final = 16
+"""The width of the end of a question, and of the answer."""
 ACTIONS: Final = (
     ScreenKey("c", "c", "copy to", "act('copy')", "copy the version to another location, after a question"),
     ScreenKey("t", "t", "tag", "act('tag')", "give the version a tag, after a question"),
@@ -79,5 +82,5 @@ class ActionPage(SearchPage):
 
         words_before, act = _ACTIONS[name]
         if target:
-            size = words.size(version.size_bytes)
-            self.ask(self.shown(f"{version.ref}, {size}: {words_before} {target}? [y/N]"), entered=answered)
+            question = self.shown(f"{version.ref}, {words.size(version.size_bytes)}: {words_before} {target}")
+            self.ask(f"{shortened(question, self.app.size.width - _ANSWER)}? [y/N]", entered=answered)

@@ -124,7 +124,7 @@ class Grid(ScrollView, can_focus=True):
     """Rows with a cursor, a heading that stays, and the mouse."""
 
     DEFAULT_CSS = """
-    Grid { height: 1fr; width: 3fr; overflow-x: hidden; overflow-y: auto; scrollbar-size: 1 1; }
+    Grid { height: 1fr; overflow-x: hidden; overflow-y: auto; scrollbar-size: 1 1; }
     Grid.-plain { scrollbar-size: 0 0; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [

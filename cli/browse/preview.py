@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, cast
 from rich.text import Text
 from textual.widgets import Static
 
+from edl_ckpt.cli.browse.page import PREVIEW, BrowserPage
 from edl_ckpt.cli.browse.source import OpenVersion, opened
 from edl_ckpt.cli.browse.version import recorded
 from edl_ckpt.cli.terminal import text
@@ -14,7 +15,6 @@ from edl_ckpt.core.base import words
 from edl_ckpt.core.base.errors import EdlCkptError
 
 if TYPE_CHECKING:
-    from edl_ckpt.cli.browse.page import BrowserPage
     from edl_ckpt.core.model.versions import Version
 
 _FROM: Final = 110
@@ -58,7 +58,7 @@ class Preview(Static):
         """Read the headers unless the cursor went on."""
         if self._version is version:
             cast("BrowserPage", self.screen).work(
-                "reading headers", lambda _: _opened(version), self._keep, kind="preview"
+                "reading headers", lambda _: _opened(version), self._keep, kind=PREVIEW
             )
 
     def _keep(self, read: tuple[Version, OpenVersion | EdlCkptError]) -> None:
