@@ -80,9 +80,9 @@ def _reference(pages: list[ManualPage]) -> dict[str, str]:
 def _index(found: dict[str, list[ManualPage]]) -> str:
     """Return the index: the commands in their sections, and the topics."""
     lines = ["# Reference", "", "These pages say what `--help`, `edl-ckpt help` and the man pages say.", ""]
-    topics = [name for name, group in found.items() if group[-1].is_topic]
-    for heading, names in {**SECTIONS, "Topics": tuple(topics)}.items():
-        lines += [f"## {heading}", "", "| | |", "|---|---|"]
+    topics = tuple(name for name, group in found.items() if group[-1].is_topic)
+    for heading, names in {**SECTIONS, "Topics": topics}.items():
+        lines += [f"## {heading}", "", *markdown_pages.header("Topic" if names is topics else "Command", "Task")]
         lines += [f"| [{name}]({name}.md) | {found[name][-1 if name in topics else 0].summary} |" for name in names]
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
