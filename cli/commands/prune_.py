@@ -189,7 +189,8 @@ def _confirm(out: Output, plan: PrunePlan, *, strip: _Strip, trash: bool, listed
     """Show the plan where the question comes, and ask; there is nothing to ask when it changes nothing."""
     from edl_ckpt.cli.render import prune as render
 
-    out.print_human(render.plan_human(plan, listed=listed), stderr=out.is_for_programs or not sys.stdout.isatty())
+    shown = render.plan_human(plan, listed=listed, folded=not out.quiet)
+    out.print_human(shown, stderr=out.is_for_programs or not sys.stdout.isatty())
     purge = plan.purge_older_than_seconds is not None
     bare = strip(plan)
     if not plan.deletions and not purge and not bare:
@@ -217,7 +218,7 @@ def _strip_and_show(out: Output, done: PrunePlan | PruneResult, *, strip: _Strip
     stripped = strip(plan, dry_run=result is None)
     out.show(
         lambda: render.document(plan, result, stripped),
-        render.human(plan, result, stripped, brief=brief, listed=listed),
+        render.human(plan, result, stripped, brief=brief, listed=listed, folded=not out.quiet),
         lambda: render.rows(plan, listed=listed),
     )
     errors = result.errors if result else ()

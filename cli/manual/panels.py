@@ -23,16 +23,17 @@ ORDER: Final = (CHOOSE, KEEP, DELETE, WRITE, DO, WORK, OTHER, OUTPUT, STORAGE)
 
 _PANELS: Final[Mapping[str, str]] = {
     CHOOSE: "all system since shard table variable slice id ids-file everywhere nearest sort best tag mode metric "
-    "experiment recursive seed last headers no-values format version-ge complete on after",
+    "experiment recursive partial seed last headers no-values format from version-ge complete on after id-column "
+    "vector-column key",
     KEEP: "keep keep-best keep-experiment-best keep-every keep-within keep-tag max-size policy save-experiment-best "
     "save-trial-best save-trial-latest",
     DELETE: "incomplete delete even-newest allow-empty-rule drop-tag max-delete strip-after purge older-than "
     "drop-copies drop drop-companions drop-rows",
-    WRITE: "ps output if-needed layout keep-old dry-run force ignore-seal yes trash plan-out apply map also move seal "
-    "order cast rename resize max-shard-size ranks quantize map-template",
+    WRITE: "ps output if-needed layout keep-old dry-run force mix ignore-seal yes trash plan-out apply map also move "
+    "seal order cast rename resize max-shard-size ranks quantize map-template",
     WORK: "no-write loader world-size quick deep sample strict stats tolerance top grace workers max-memory lock-wait "
     "timeout stall-after interval exec shell cluster",
-    OUTPUT: "json csv jsonl null list origin rows npy raw junit summary prometheus quiet verbose no-color progress "
+    OUTPUT: "json csv jsonl null list origin rows npy raw junit ids summary prometheus quiet verbose no-color progress "
     "no-mouse help",
     STORAGE: "storage-option config",
 }

@@ -18,8 +18,19 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, Generic, Protocol, TypeVar
 
-from edl_ckpt.core.base import parallel
 from edl_ckpt.core.base.errors import EdlCkptWarning, UsageError
+from edl_ckpt.core.base.parallel import (
+    RESULT_BYTES,
+    Advance,
+    Executor,
+    Opened,
+    Resource,
+    Result,
+    Task,
+    Threads,
+    Work,
+    default_workers,
+)
 
 
 class Reporter(Protocol):
@@ -146,7 +157,7 @@ class Progress:
             self._callback(self.what, self.done_bytes, self.total_bytes)
 
 
-_Opened_co = TypeVar("_Opened_co", bound=parallel.Resource, covariant=True)
+_Opened_co = TypeVar("_Opened_co", bound=Resource, covariant=True)
 
 
 class Opens(Protocol[_Opened_co]):
@@ -157,20 +168,20 @@ class Opens(Protocol[_Opened_co]):
 
 
 @dataclass(frozen=True, slots=True)
-class FunctionWork(Generic[parallel.Opened, parallel.Task, parallel.Result]):
+class FunctionWork(Generic[Opened, Task, Result]):
     """A work whose tasks a function does: one of a module, or a part of one, so that other processes import it."""
 
-    source: Opens[parallel.Opened]
-    function: Callable[[parallel.Opened, parallel.Task, parallel.Advance], parallel.Result]
+    source: Opens[Opened]
+    function: Callable[[Opened, Task, Advance], Result]
 
     def __str__(self) -> str:
         return str(getattr(self.function, "func", self.function).__name__).strip("_")
 
-    def open(self) -> parallel.Opened:
+    def open(self) -> Opened:
         """Open the source in another process."""
         return self.source.open()
 
-    def do(self, opened: parallel.Opened, task: parallel.Task, advance: parallel.Advance) -> parallel.Result:
+    def do(self, opened: Opened, task: Task, advance: Advance) -> Result:
         """Do one task."""
         return self.function(opened, task, advance)
 
@@ -179,7 +190,7 @@ class FunctionWork(Generic[parallel.Opened, parallel.Task, parallel.Result]):
 class Job:
     """An executor for the tasks of works, threads of this process for what it does itself, memory, and a reporter."""
 
-    executor: parallel.Executor
+    executor: Executor
     workers: int
     """Threads of this process; those of the executor where it has no other ones."""
     memory_bytes: int | None = None
@@ -189,8 +200,8 @@ class Job:
     @classmethod
     def here(cls, workers: int | None = None, *, reporter: Reporter = WARNINGS) -> Job:
         """Return a job for so many threads of this process, by default one a core."""
-        workers = parallel.default_workers() if workers is None else workers
-        return cls(parallel.Threads(workers), workers, reporter=reporter)
+        workers = default_workers() if workers is None else workers
+        return cls(Threads(workers), workers, reporter=reporter)
 
     def limited(self, workers: int) -> Job:
         """Return the same job with so many threads of this process; other processes keep theirs."""
@@ -202,13 +213,8 @@ class Job:
 
     @contextmanager
     def run(
-        self,
-        work: parallel.Work[parallel.Opened, parallel.Task, parallel.Result],
-        opened: parallel.Opened,
-        tasks: Iterable[parallel.Task],
-        *,
-        in_turn: bool = False,
-    ) -> Iterator[Iterator[parallel.Result]]:
+        self, work: Work[Opened, Task, Result], opened: Opened, tasks: Iterable[Task], *, in_turn: bool = False
+    ) -> Iterator[Iterator[Result]]:
         """Yield the results of all tasks, in their order, as `Executor.run`; at the end of the block the work ends."""
         with closing(self.executor.run(work, opened, tasks, self.reporter.advance, in_turn=in_turn)) as results:
             yield results
@@ -275,7 +281,7 @@ def packed(measured: Iterable[tuple[Some, int, str, int]], task_bytes: int) -> I
     for piece, size, of, result in measured:
         own = {of or len(some): result}
         is_full = total + size > task_bytes or len(some) >= _MOST_PIECES
-        if some and (is_full or sum((results | own).values()) > parallel.RESULT_BYTES):
+        if some and (is_full or sum((results | own).values()) > RESULT_BYTES):
             yield tuple(some)
             some, results, total, own = [], {}, 0, {of or 0: result}
         some.append(piece)

@@ -20,9 +20,17 @@ from edl_ckpt.core.catalog.grouping import has_journal, is_of_interest, look_at
 from edl_ckpt.core.model.seals import differing_sizes
 from edl_ckpt.core.model.versions import Listing, State, Version
 from edl_ckpt.core.sources.registry import version_named
-from edl_ckpt.core.state import paths
 from edl_ckpt.core.state.index import Known, SealFacts, take_index
 from edl_ckpt.core.state.metadata import LocationMetadata, is_unread, read_metadata, unread_fault
+from edl_ckpt.core.state.paths import (
+    INDEX_FILE,
+    META_DIR,
+    NOTES_DIR,
+    STATE_DIR,
+    metadata_owner,
+    noted_version,
+    seal_file,
+)
 from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.interface import Entry, MarkedStore, Store
@@ -33,10 +41,10 @@ Choose = Callable[[Listing], Version]
 
 def listed_metadata(store: Store, state: Iterable[Entry], known: Known | None = None) -> LocationMetadata:
     """Return the metadata of a location whose state was listed just now; `known` as in `list_versions`."""
-    files = {entry.name: entry for entry in state if entry.parent == paths.META_DIR}
+    files = {entry.name: entry for entry in state if entry.parent == META_DIR}
     marks = {name: entry.mark for name, entry in files.items()}
     known = Known(trusts_index=True) if known is None else known
-    take_index(store, known, marks, files[paths.INDEX_FILE].size_bytes if paths.INDEX_FILE in files else None)
+    take_index(store, known, marks, files[INDEX_FILE].size_bytes if INDEX_FILE in files else None)
     return read_metadata(store, marks, known)
 
 
@@ -77,8 +85,8 @@ def annotated(version: Version, metadata: LocationMetadata, unknown: Fault | Non
 
 def _sealed(store: Store, versions: Sequence[Version], metadata: LocationMetadata) -> dict[str, Version]:
     """Return versions that have seals, by path, with their fingerprints or the faults of their seals."""
-    marks = {v.version: metadata.marks.get(base_name(paths.seal_file(v.version)), "") for v in versions}
-    facts = {v.path: metadata.known.seal(base_name(paths.seal_file(v.version)), marks[v.version]) for v in versions}
+    marks = {v.version: metadata.marks.get(base_name(seal_file(v.version)), "") for v in versions}
+    facts = {v.path: metadata.known.seal(base_name(seal_file(v.version)), marks[v.version]) for v in versions}
     sealed = {
         version.path: replace(version, fingerprint=found.fingerprint)
         for version in versions
@@ -96,7 +104,7 @@ def _sealed(store: Store, versions: Sequence[Version], metadata: LocationMetadat
             return replace(version, seal_fault=why, unread=version.unread or unread)
         if seal is None:  # removed since the listing
             return version
-        metadata.known.keep(base_name(paths.seal_file(version.version)), marks[version.version], SealFacts.of(seal))
+        metadata.known.keep(base_name(seal_file(version.version)), marks[version.version], SealFacts.of(seal))
         fault = next(iter(differing_sizes(seal, version)), "")
         return replace(version, fingerprint="" if fault else seal.fingerprint, seal_fault=fault)
 
@@ -111,7 +119,7 @@ def one_of_many(store: MarkedStore, choose: Choose, fresh_after: float, *, by_me
     `fresh_after`, in seconds since the epoch, counts as being written.
     """
     directories = _directories(store)
-    state = store.below(paths.STATE_DIR, is_of_interest)
+    state = store.below(STATE_DIR, is_of_interest)
     if directories is None or has_journal(state):
         return None
     metadata = listed_metadata(store, state) if by_metadata else LocationMetadata()
@@ -122,11 +130,11 @@ def one_of_many(store: MarkedStore, choose: Choose, fresh_after: float, *, by_me
         return None
     listed = look_at(store, chosen.path.removeprefix(store.path("")), fresh_after)
     # Notes of servers may show two runs, which the whole listing tells.
-    noted = {paths.noted_version(entry.name) for entry in state if entry.parent == paths.NOTES_DIR}
+    noted = {noted_version(entry.name) for entry in state if entry.parent == NOTES_DIR}
     if listed is None or listed.state is not State.COMPLETE or listed.version in noted:
         return None
     if not by_metadata:
-        metadata = listed_metadata(store, [e for e in state if paths.metadata_owner(e.name) == listed.version])
+        metadata = listed_metadata(store, [e for e in state if metadata_owner(e.name) == listed.version])
     version = with_metadata(store, [listed], metadata)[0]
     return None if version.seal_fault else version
 

@@ -12,7 +12,14 @@ import stat
 from collections import defaultdict
 from contextlib import suppress
 
-from edl_ckpt.core.base import errors
+from edl_ckpt.core.base.errors import (
+    CorruptError,
+    EdlCkptError,
+    IncompleteError,
+    NotFoundError,
+    RefusedError,
+    UsageError,
+)
 from edl_ckpt.core.base.words import command
 from edl_ckpt.core.catalog.remembered import SmallReads
 from edl_ckpt.core.model.versions import CheckpointRef, ShardFile, State, Version
@@ -43,7 +50,7 @@ def named_file(ref: CheckpointRef) -> Version | None:
     if not name.endswith(ALONE.endings) if path is None else not _is_file(path):
         return None
     if ref.version != "latest":
-        raise errors.UsageError(f"a file has one version, so '@{ref.version}' cannot follow it", path=place.url)
+        raise UsageError(f"a file has one version, so '@{ref.version}' cannot follow it", path=place.url)
     return file_version(place)
 
 
@@ -57,7 +64,7 @@ def named_step(ref: CheckpointRef) -> Version | None:
     is_prefix = path is not None and not os.path.lexists(path)
     if ref.version != "latest" or not name or not (is_prefix or registry.may_be_file(name)):
         return None
-    with suppress(errors.EdlCkptError):  # what comes next says why
+    with suppress(EdlCkptError):  # what comes next says why
         return _alone(folder, ref.location.url, name)
     return None
 
@@ -71,7 +78,7 @@ def alone_at(path: str) -> Version:
     """Return the checkpoint of another system that a directory is; CorruptError where it is none."""
     version = directory_alone(Location(path))
     if version is None:
-        raise errors.CorruptError("the files are no checkpoint of any system that can be read", path=path)
+        raise CorruptError("the files are no checkpoint of any system that can be read", path=path)
     return version
 
 
@@ -105,7 +112,7 @@ def check_is_no_file(location: Location) -> None:
     """Raise NotFoundError for a file where a location is needed; a URL costs a request, and is not looked at."""
     path = location.local_path
     if path is not None and os.path.isfile(path):
-        raise errors.NotFoundError(
+        raise NotFoundError(
             "a file, and not the directory of a location",
             path=path,
             hint="if it is a checkpoint, make a version of it: "
@@ -117,7 +124,7 @@ def check_in_location(version: Version) -> None:
     """Raise RefusedError for a checkpoint by itself, which has no location that could be changed."""
     if version.is_alone:
         what = "file" if version.is_elasticdl else "checkpoint"
-        raise errors.RefusedError(
+        raise RefusedError(
             f"a {what} by itself is in no location: it has no metrics, tags, note or seal, and is never replaced",
             path=version.path,
             hint="make a version of it: " + command("import", version.path, f"LOCATION@{version.version}", "--ps", "N"),
@@ -160,6 +167,6 @@ def _check_alone(folder: Location, path: str) -> None:
     above, name = folder.split()
     number = directory_named(name)
     place = f"{above}@{number}" if number is not None else "the directory with all of them"
-    raise errors.IncompleteError(
+    raise IncompleteError(
         f"one shard of {parts.ps_num} is not a whole version", path=path, hint=f"name the version instead: {place}"
     )

@@ -18,7 +18,19 @@ from edl_ckpt.core.catalog.grouping import grouped, is_of_interest
 from edl_ckpt.core.model.layouts import Layout
 from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.sources.elasticdl import target as elasticdl
+from edl_ckpt.core.sources.elasticdl.target import (
+    DESIGN,
+    ELASTICDL,
+    WRITABLE,
+    CountedTable,
+    PlacedVariable,
+    VersionLayout,
+    check_version,
+    lay_out_shards,
+    numbers_among,
+    restore_warnings,
+    writable_layout,
+)
 from edl_ckpt.core.sources.registry import is_uuid, is_version_dir, layouts_among, version_named
 from edl_ckpt.core.storage import LocalStore, ObjectStore, Store, open_store
 from edl_ckpt.core.storage.local import is_there
@@ -52,16 +64,14 @@ class Target:
         return self.replaces is not None
 
 
-def free_target(
-    location: LocationLike, version: int, *, layout: str | None = None, empty: Layout = elasticdl.DESIGN
-) -> Target:
+def free_target(location: LocationLike, version: int, *, layout: str | None = None, empty: Layout = DESIGN) -> Target:
     """Return the place of a new version, in the layout that `choose_layout` chooses.
 
     Raises UsageError for a number that no version can have, RefusedError when the location has a version of this number
     already, or anything else in its directory's place, or when the layout is not clear; NotFoundError when the location
     is a file.
     """
-    elasticdl.check_version(version)
+    check_version(version)
     store = open_store(location)
     location, path = store.location, store.location.local_path
     if path is not None and is_there(path) and not is_directory(path):
@@ -70,9 +80,9 @@ def free_target(
     beside = _layouts_among(store, names)
     chosen, warnings = choose_layout(location, beside, layout, empty=empty)
     directory = store.path(chosen.version_dir(version))
-    if version in elasticdl.numbers_among(names) or (path is not None and is_there(directory)):
+    if version in numbers_among(names) or (path is not None and is_there(directory)):
         raise RefusedError(f"version {version} exists there already", path=location.url, hint="nothing was changed")
-    if chosen.prefix == elasticdl.ELASTICDL.prefix and any(map(is_uuid, names)):
+    if chosen.prefix == ELASTICDL.prefix and any(map(is_uuid, names)):
         warnings = (*warnings, f"{location}: has directories named by UUIDs: beside them, ElasticDL's scan crashes")
     return Target(store, chosen, version, directory, None, beside, warnings)
 
@@ -88,14 +98,14 @@ def check_outside(version: Version, output: Location, *, replaces: bool = False)
 
 
 def choose_layout(
-    location: Location, beside: Iterable[Layout], asked: str | None = None, *, empty: Layout = elasticdl.DESIGN
+    location: Location, beside: Iterable[Layout], asked: str | None = None, *, empty: Layout = DESIGN
 ) -> tuple[Layout, tuple[str, ...]]:
     """Return the layout of a new version beside versions of these layouts, and warnings about it.
 
     It is the layout that is asked for, else the one that is there, else `empty`. Raises RefusedError when several are
     there and none is asked for, UsageError for a layout that cannot be written.
     """
-    if systems := {layout.system for layout in beside} - {elasticdl.DESIGN.system}:
+    if systems := {layout.system for layout in beside} - {DESIGN.system}:
         raise RefusedError(
             f"has versions of {' and '.join(sorted(systems))}: beside them, ElasticDL's scan crashes",
             path=location.url,
@@ -103,7 +113,7 @@ def choose_layout(
         )
     there = sorted(set(beside), key=lambda layout: layout.name)
     if asked is not None:
-        chosen = elasticdl.writable_layout(asked)
+        chosen = writable_layout(asked)
         others = " and ".join(layout.name for layout in there if layout != chosen)
         warning = (
             f"{location}: has versions in the {others} layout; with the {chosen.name} layout beside it,"
@@ -114,11 +124,11 @@ def choose_layout(
         raise RefusedError(
             f"versions in several layouts are there: {', '.join(layout.name for layout in there)}",
             path=location.url,
-            hint=f"choose one with reshard or import: {' or '.join(f'--layout {name}' for name in elasticdl.WRITABLE)}",
+            hint=f"choose one with reshard or import: {' or '.join(f'--layout {name}' for name in WRITABLE)}",
         )
     if there:
         return there[0], ()
-    if empty.prefix == elasticdl.ELASTICDL.prefix:
+    if empty.prefix == ELASTICDL.prefix:
         return empty, ()
     warning = (
         f"{location}: new versions get the {empty.name} layout; ElasticDL as released only reads --layout elasticdl"
@@ -144,7 +154,7 @@ def _layouts_among(store: Store, names: Collection[str]) -> frozenset[Layout]:
         mine = (name for name in names if layout in layouts_among([name]))
         if not any(is_version_dir(name, store.names(name)) for name in mine):
             layouts.remove(layout)
-    if any(named.layout.system != elasticdl.DESIGN.system for named in filter(None, map(version_named, names))):
+    if any(named.layout.system != DESIGN.system for named in filter(None, map(version_named, names))):
         versions = grouped(store, store.entries(is_of_interest), math.inf).versions
         layouts |= {version.layout for version in versions if version.files and not version.is_elasticdl}
     return frozenset(layouts)
@@ -155,7 +165,7 @@ def apart(layout: Layout, beside: Iterable[Layout]) -> frozenset[Layout]:
 
     Versions of other systems may lie beside each other.
     """
-    return frozenset(one for one in beside if one != layout and elasticdl.DESIGN.system in {one.system, layout.system})
+    return frozenset(one for one in beside if one != layout and DESIGN.system in {one.system, layout.system})
 
 
 def check_beside(store: Store, layout: Layout, beside: Iterable[Layout]) -> None:
@@ -178,7 +188,7 @@ class WritePlan:
     """All shards that will be written, and the offset of everything in them."""
 
     target: Target
-    layouts: elasticdl.VersionLayout
+    layouts: VersionLayout
     shards: tuple[ShardSummary, ...]
     warnings: tuple[str, ...]
 
@@ -214,14 +224,10 @@ class WritePlan:
 
 
 def lay_out(
-    target: Target,
-    number: int,
-    variables: Sequence[elasticdl.PlacedVariable],
-    tables: Sequence[elasticdl.CountedTable],
-    to_ps: int,
-) -> tuple[elasticdl.VersionLayout, tuple[ShardSummary, ...], tuple[str, ...]]:
+    target: Target, number: int, variables: Sequence[PlacedVariable], tables: Sequence[CountedTable], to_ps: int
+) -> tuple[VersionLayout, tuple[ShardSummary, ...], tuple[str, ...]]:
     """Return the layouts of shards that contain a version `number`, the shards of the target, and all warnings."""
-    layouts = elasticdl.lay_out_shards(number, variables, tables, to_ps)
+    layouts = lay_out_shards(number, variables, tables, to_ps)
     sizes = layouts.size_bytes.tolist()
     rows = sum((table.rows for table in tables), np.zeros(to_ps, np.int64)).tolist()
     shards = tuple(
@@ -235,5 +241,5 @@ def lay_out(
         for ps_id, (size, variables_of) in enumerate(zip(sizes, layouts.variables, strict=True))
     )
     dtypes = [*(variable.dtype for variable in variables), *(table.dtype for table in tables)]
-    warnings = elasticdl.restore_warnings(sizes, len(variables), dtypes, [table.info for table in tables])
+    warnings = restore_warnings(sizes, len(variables), dtypes, [table.info for table in tables])
     return layouts, shards, (*target.warnings, *warnings)

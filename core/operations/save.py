@@ -20,7 +20,13 @@ from edl_ckpt.core.commit.interface import written_version
 from edl_ckpt.core.kernel.bulk import I64
 from edl_ckpt.core.model.dtypes import dtype_named
 from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.operations.importing import source
+from edl_ckpt.core.operations.importing.source import (
+    ArrayData,
+    ImportedTable,
+    NamedArrays,
+    execute_import,
+    prepare_import,
+)
 from edl_ckpt.core.sources.elasticdl.target import check_ps_num
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import LocationLike
@@ -76,16 +82,16 @@ def save_checkpoint(
     for what, given in (("variables", variables), ("tables", tables)):
         if not isinstance(given, Mapping):
             raise UsageError(f"{what} must be a mapping of names to values, got a {type(given).__name__}")
-    arrays = source.NamedArrays(
+    arrays = NamedArrays(
         {name: _array(name, as_array(value, f"variable {name!r}")) for name, value in variables.items()},
         tuple(_table(name, table) for name, table in tables.items()),
     )
     target = free_target(Location.of(location), number, layout=layout)
     job = Job.here(reporter=reporter)
-    plan, settings = source.prepare_import(arrays, target, count, job)
+    plan, settings = prepare_import(arrays, target, count, job)
     for warning in plan.warnings:
         reporter.warn(warning)
-    done = source.execute_import(plan, settings, job, purpose="save", wait_seconds=wait_seconds)
+    done = execute_import(plan, settings, job, purpose="save", wait_seconds=wait_seconds)
     return _as_listed(target, [shard.size_bytes for shard in done.shards], done.fingerprint)
 
 
@@ -102,13 +108,13 @@ def _as_listed(target: Target, sizes: Sequence[int], fingerprint: str) -> Versio
     return replace(version, shards=shards, modified=latest, fingerprint=fingerprint)
 
 
-def _table(name: str, table: Table | tuple[Array, Array]) -> source.ImportedTable:
+def _table(name: str, table: Table | tuple[Array, Array]) -> ImportedTable:
     if isinstance(table, tuple) and len(table) == 2:
         table = Table(*table)
     if not isinstance(table, Table):
         raise UsageError(f"table {name!r}: expected a Table or (ids, vectors), got a {type(table).__qualname__}")
     ids, vectors = rows_of(name, table)
-    return source.ImportedTable(name, _array(name, ids), _array(name, vectors), table.initializer)
+    return ImportedTable(name, _array(name, ids), _array(name, vectors), table.initializer)
 
 
 def rows_of(name: str, table: Table) -> tuple[I64, npt.NDArray[Any]]:
@@ -126,8 +132,8 @@ def vectors_of(name: str, value: Array, rows: int, dim: int | None) -> npt.NDArr
     return vectors
 
 
-def _array(name: str, values: npt.NDArray[Any]) -> source.ArrayData:
-    return source.ArrayData(name, dtype_named(name, dtype_name(values)), values.shape, _MemoryReader(values), 0)
+def _array(name: str, values: npt.NDArray[Any]) -> ArrayData:
+    return ArrayData(name, dtype_named(name, dtype_name(values)), values.shape, _MemoryReader(values), 0)
 
 
 class _MemoryReader(RangeReader):

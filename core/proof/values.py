@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, chain
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +26,37 @@ from edl_ckpt.core.model.seals import Chunk
 from edl_ckpt.core.model.tables import Extent
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, fingerprint_of, value_bytes
 from edl_ckpt.core.proof.sealing import ChunkSums
-from edl_ckpt.core.reading import blocks
-from edl_ckpt.core.reading import pieces as id_pieces
+from edl_ckpt.core.reading.blocks import (
+    VALUE_BATCH_BYTES,
+    IdPiece,
+    check_placement,
+    check_row_count,
+    id_blocks,
+    raise_bad_ids,
+    read_piece,
+)
 from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue, HeldValue
+from edl_ckpt.core.reading.pieces import (
+    DIRECT_BYTES,
+    PIECE_BYTES,
+    Bundle,
+    DenseAt,
+    IdsAt,
+    Looks,
+    PieceAt,
+    RowMarks,
+    bundles,
+    count_rows,
+    cut_piece,
+    dense_at,
+    ids_at,
+    in_sketched_tasks,
+    is_small,
+    marked_at,
+    read_bundle,
+    read_dense,
+    row_batches,
+)
 from edl_ckpt.core.reading.reader import Checkpoint, openings
 from edl_ckpt.core.sources.elasticdl.target import Literals
 from edl_ckpt.core.storage.interface import is_on_disk
@@ -63,12 +91,12 @@ class ValueOptions:
     """NaN, infinite and huge values are counted."""
     placed: bool = False
     """Each id must be in its own shard: CorruptError for another one."""
-    batch_bytes: int = blocks.VALUE_BATCH_BYTES
-    piece_bytes: int = id_pieces.PIECE_BYTES
+    batch_bytes: int = VALUE_BATCH_BYTES
+    piece_bytes: int = PIECE_BYTES
 
-    def dense_at(self, checkpoint: Checkpoint, task_bytes: int) -> Iterator[id_pieces.DenseAt]:
+    def dense_at(self, checkpoint: Checkpoint, task_bytes: int) -> Iterator[DenseAt]:
         """Yield every variable, in pieces for one thread or of a task."""
-        return id_pieces.dense_at(checkpoint, task_bytes, piece_bytes=min(self.piece_bytes, self.batch_bytes))
+        return dense_at(checkpoint, task_bytes, piece_bytes=min(self.piece_bytes, self.batch_bytes))
 
 
 _ALL: Final = ValueOptions()
@@ -101,16 +129,11 @@ class OpenedValues(CheckpointHolder):
 
     sketch: ContentSketch | None = None
     sums: ChunkSums | None = None
-    looks: id_pieces.Looks = field(default_factory=id_pieces.Looks)
+    looks: Looks = field(default_factory=Looks)
 
 
 def _read_task(
-    opened: OpenedValues,
-    task: Sequence[id_pieces.PieceAt | id_pieces.Bundle],
-    advance: Advance,
-    *,
-    options: ValueOptions,
-    bounds: Bounds,
+    opened: OpenedValues, task: Sequence[PieceAt | Bundle], advance: Advance, *, options: ValueOptions, bounds: Bounds
 ) -> Values:
     """Read some pieces once. `bounds` are chunks, which tasks in other processes sum up themselves."""
     found, checkpoint = Values(opened.sketch or ContentSketch()), opened.checkpoint
@@ -121,18 +144,14 @@ def _read_task(
         sums = ChunkSums((checkpoint.reader(checkpoint.shards[of]), some) for of, some in chunks.items())
     values = _Pass(opened, options, found.sketch, sums, advance)
     for place in task:
-        if isinstance(place, id_pieces.Bundle):
+        if isinstance(place, Bundle):
             for name, counts in values.read_bundle(place):
                 number = [shard.file for shard in checkpoint.shards].index(place.shard.file)
                 found.add_odd((number, False, name), counts)
             continue
-        counts = (
-            values.read_dense(place)
-            if isinstance(place, id_pieces.DenseAt)
-            else values.read_rows(place.piece(checkpoint))
-        )
+        counts = values.read_dense(place) if isinstance(place, DenseAt) else values.read_rows(place.piece(checkpoint))
         if counts.any():
-            found.add_odd((place.shard, isinstance(place, id_pieces.DenseAt), place.entry(checkpoint).name), counts)
+            found.add_odd((place.shard, isinstance(place, DenseAt), place.entry(checkpoint).name), counts)
     for shard, numbers in own.items():
         path = checkpoint.reader(checkpoint.shards[shard]).path
         assert sums is not None  # noqa: S101 - there are chunks
@@ -149,7 +168,7 @@ class _Pass(NamedTuple):
     sums: ChunkSums | None
     advance: Advance
 
-    def read_dense(self, place: id_pieces.DenseAt) -> npt.NDArray[np.int64]:
+    def read_dense(self, place: DenseAt) -> npt.NDArray[np.int64]:
         """Read bytes of a variable; return how many odd values they have."""
         checkpoint, counts = self.opened.checkpoint, np.zeros(3, np.int64)
         entry = place.entry(checkpoint)
@@ -157,7 +176,7 @@ class _Pass(NamedTuple):
         step = max(step, place.reader(checkpoint).block_bytes, bulk.CHUNK_BYTES)
         for start in range(place.start, max(place.start + place.size, place.start + 1), step):
             size = min(step, place.start + place.size - start)
-            data = id_pieces.read_dense(checkpoint, place._replace(start=start, size=size), self.sums)
+            data = read_dense(checkpoint, place._replace(start=start, size=size), self.sums)
             if self.options.sketched:
                 self.sketch.add_dense(entry.name, entry.size_bytes, start, data)
             if self.options.odd:
@@ -165,25 +184,25 @@ class _Pass(NamedTuple):
             self.advance(size)
         return counts
 
-    def read_rows(self, place: blocks.IdPiece) -> npt.NDArray[np.int64]:
+    def read_rows(self, place: IdPiece) -> npt.NDArray[np.int64]:
         """Read rows of a table; return how many odd values they have."""
         row, end, checkpoint = place.first_row, place.first_row + place.rows, self.opened.checkpoint
         counts = np.zeros(3, np.int64)
-        for cut in id_pieces.cut_piece(checkpoint, place, self.options.piece_bytes):
-            ids = blocks.read_piece(checkpoint, cut, self.sums).ids
+        for cut in cut_piece(checkpoint, place, self.options.piece_bytes):
+            ids = read_piece(checkpoint, cut, self.sums).ids
             if row + len(ids) > end:
                 raise _miscounted(place)
-            piece = blocks.IdPiece(cut.shard, cut.entry, cut.run, cut.start, cut.end, row, len(ids))
+            piece = IdPiece(cut.shard, cut.entry, cut.run, cut.start, cut.end, row, len(ids))
             row += len(ids)
             if self.options.placed:
-                blocks.check_placement(cut.shard, cut.entry, ids)
+                check_placement(cut.shard, cut.entry, ids)
             if not self._sketch_directly(piece, ids):
                 counts += self._read_batches(piece, ids)
         if row != end:
             raise _miscounted(place)
         return counts
 
-    def _sketch_directly(self, piece: blocks.IdPiece, ids: bulk.I64) -> bool:
+    def _sketch_directly(self, piece: IdPiece, ids: bulk.I64) -> bool:
         """Let the kernel read rows; False where it cannot, where they are few, or where Python must see them too.
 
         Between a read and the look at it Python does nothing, so threads do not wait for each other. Raises what the
@@ -192,12 +211,12 @@ class _Pass(NamedTuple):
         entry, rows = piece.entry, len(ids)
         reader = self.opened.checkpoint.reader(piece.shard, entry.values)
         file = reader if is_on_disk(reader) and self.options.sketched and not self.options.odd else None
-        if file is None or rows * entry.row_bytes < id_pieces.DIRECT_BYTES or not routing.can_move_file_rows():
+        if file is None or rows * entry.row_bytes < DIRECT_BYTES or not routing.can_move_file_rows():
             return False
         if piece.first_row + rows > entry.rows:
-            blocks.check_row_count(piece.shard, entry, piece.first_row + rows, at_least=True)
+            check_row_count(piece.shard, entry, piece.first_row + rows, at_least=True)
         sketch = bulk.new_sketch(entry.row_bytes)
-        step = min(max(1, min(self.options.batch_bytes, id_pieces.DIRECT_BYTES) // entry.row_bytes), rows)
+        step = min(max(1, min(self.options.batch_bytes, DIRECT_BYTES) // entry.row_bytes), rows)
         buffer = np.empty((step, entry.row_bytes), np.uint8)
         offset = entry.values.start + piece.first_row * entry.row_bytes
         file.will_need(offset, rows * entry.row_bytes)
@@ -215,12 +234,10 @@ class _Pass(NamedTuple):
         self.advance(rows * entry.row_bytes)
         return True
 
-    def _read_batches(self, piece: blocks.IdPiece, ids: bulk.I64) -> npt.NDArray[np.int64]:
+    def _read_batches(self, piece: IdPiece, ids: bulk.I64) -> npt.NDArray[np.int64]:
         counts, looks = np.zeros(3, np.int64), self.opened.looks
         batch_bytes = self.options.batch_bytes
-        for some, rows in id_pieces.row_batches(
-            self.opened.checkpoint, piece, len(ids), batch_bytes, self.sums, looks=looks
-        ):
+        for some, rows in row_batches(self.opened.checkpoint, piece, len(ids), batch_bytes, self.sums, looks=looks):
             if self.options.sketched:
                 self.sketch.add_rows(piece.entry.name, ids[some], rows)
             if self.options.odd:
@@ -228,7 +245,7 @@ class _Pass(NamedTuple):
             self.advance(rows.nbytes)
         return counts
 
-    def read_bundle(self, bundle: id_pieces.Bundle) -> list[tuple[str, npt.NDArray[np.int64]]]:
+    def read_bundle(self, bundle: Bundle) -> list[tuple[str, npt.NDArray[np.int64]]]:
         """Add small parts of tables to the sketch; return how many odd values those have that have some.
 
         Raises CorruptError for one that has other ids than it must have.
@@ -238,13 +255,13 @@ class _Pass(NamedTuple):
         parts = bundle.parts([end - size for end, size in zip(accumulate(sizes), sizes, strict=True)])
         file, checkpoint = bundle.shard.file, self.opened.checkpoint
         owner = (file.ps_num, file.ps_id) if self.options.placed else ()
-        data = id_pieces.read_bundle(checkpoint, bundle, self.sums)
+        data = read_bundle(checkpoint, bundle, self.sums)
         bad = routing.sketch_parts(added, data, parts, *owner)
         if bad >= 0:
             if self.options.placed:
-                for _, ids in blocks.id_blocks(checkpoint, bundle.shard, bundle.entries[bad]):
-                    blocks.check_placement(bundle.shard, bundle.entries[bad], ids)
-            blocks.raise_bad_ids(checkpoint, bundle.shard, bundle.entries[bad])
+                for _, ids in id_blocks(checkpoint, bundle.shard, bundle.entries[bad]):
+                    check_placement(bundle.shard, bundle.entries[bad], ids)
+            raise_bad_ids(checkpoint, bundle.shard, bundle.entries[bad])
         self.sketch.add_parts([entry.name for entry in bundle.entries], added, parts)
         self.advance(bundle.value_bytes)
         if not self.options.odd:
@@ -264,22 +281,35 @@ def odd_values(data: bulk.U8, dtype: DType | None) -> npt.NDArray[np.int64]:
     counts = np.zeros(3, np.int64)
     if dtype is None or dtype.name not in _FLOATS or not len(data):
         return counts
-    view, mask, huge, infinity = _FLOATS[dtype.name]
+    view, mask, huge, _ = _FLOATS[dtype.name]
     elements = data.view(view)
     if bulk.kernel is not None and not bulk.kernel.reaches(data, elements.itemsize, huge):
         return counts
     magnitude = elements & mask
     if int(magnitude.max()) < huge:
         return counts
-    counts[0] = np.count_nonzero(magnitude > infinity)
-    counts[1] = np.count_nonzero(magnitude == infinity)
-    counts[2] = np.count_nonzero((magnitude >= huge) & (magnitude < infinity))
+    counts[:] = [np.count_nonzero(_of_kind(magnitude, dtype, kind)) for kind in range(3)]
     return counts
+
+
+def odd_rows(rows: bulk.U8, dtype: DType | None, kind: int) -> npt.NDArray[np.bool_]:
+    """Say which rows, uint8 [n, row_bytes], have values of a kind: 0 for NaN, 1 for infinite and 2 for huge ones."""
+    if dtype is None or dtype.name not in _FLOATS or not rows.size:
+        return np.zeros(len(rows), np.bool_)
+    view, mask, *_ = _FLOATS[dtype.name]
+    odd: npt.NDArray[np.bool_] = np.any(_of_kind(rows.view(view) & mask, dtype, kind), axis=1)
+    return odd
+
+
+def _of_kind(magnitude: npt.NDArray[Any], dtype: DType, kind: int) -> npt.NDArray[np.bool_]:
+    _, mask, huge, infinity = _FLOATS[dtype.name]
+    low, high = ((infinity + 1, mask), (infinity, infinity), (huge, infinity - 1))[kind]
+    return np.logical_and(magnitude >= low, magnitude <= high)
 
 
 def read_values(
     checkpoint: Checkpoint,
-    places: Iterable[id_pieces.PieceAt],
+    places: Iterable[PieceAt],
     job: Job,
     *,
     task_bytes: int,
@@ -293,7 +323,7 @@ def read_values(
     """
     numbers = {checkpoint.reader(shard).path: number for number, shard in enumerate(checkpoint.shards)}
     bounds = {} if sums is None else sums.bounds(numbers)
-    tasks = id_pieces.in_sketched_tasks(checkpoint, places, task_bytes)
+    tasks = in_sketched_tasks(checkpoint, places, task_bytes)
     total = Values()
     opened = OpenedValues(checkpoint, total.sketch, sums)
     source = HeldValue(CheckpointValue.of(checkpoint), OpenedValues)
@@ -315,7 +345,7 @@ def read_back(
     options: ValueOptions = _ALL,
     literals: Mapping[str, Literals] | None = None,
     total_bytes: int | None = None,
-    marks: Callable[[], Mapping[str, id_pieces.RowMarks]] | None = None,
+    marks: Callable[[], Mapping[str, RowMarks]] | None = None,
 ) -> tuple[ContentSketch, list[list[Chunk]]]:
     """Read every byte of an opened version once; return the sketch of its values, and the chunks of its files.
 
@@ -346,8 +376,8 @@ def fingerprint_checkpoint(
     checkpoint: Checkpoint,
     *,
     workers: int = 1,
-    batch_bytes: int = blocks.VALUE_BATCH_BYTES,
-    piece_bytes: int = id_pieces.PIECE_BYTES,
+    batch_bytes: int = VALUE_BATCH_BYTES,
+    piece_bytes: int = PIECE_BYTES,
     reporter: Reporter = WARNINGS,
 ) -> Fingerprint:
     """Read every value of a checkpoint once and return its fingerprint.
@@ -365,7 +395,7 @@ class Bundles(NamedTuple):
     task_bytes: int
     times: int
     """So many times as large as small parts are those; 0 for none."""
-    bundles: list[id_pieces.Bundle]
+    bundles: list[Bundle]
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, job: Job, options: ValueOptions, total_bytes: int | None = None) -> Bundles:
@@ -373,10 +403,8 @@ class Bundles(NamedTuple):
         task_bytes = job.executor.task_bytes(value_bytes(checkpoint) if total_bytes is None else total_bytes)
         if task_bytes:
             return cls(task_bytes, 0, [])
-        times = _SMALL_TIMES if not checkpoint.reads_blocks and options.batch_bytes >= blocks.VALUE_BATCH_BYTES else 1
-        return cls(
-            0, times, list(id_pieces.bundles(checkpoint, min(id_pieces.PIECE_BYTES, options.batch_bytes), times=times))
-        )
+        times = _SMALL_TIMES if not checkpoint.reads_blocks and options.batch_bytes >= VALUE_BATCH_BYTES else 1
+        return cls(0, times, list(bundles(checkpoint, min(PIECE_BYTES, options.batch_bytes), times=times)))
 
     def extents(self) -> Mapping[int, Sequence[tuple[int, int]]]:
         """Return the extents of shards that are read so, by the numbers of the shards."""
@@ -385,11 +413,11 @@ class Bundles(NamedTuple):
             found[bundle.shard.file.ps_id].append((bundle.start, bundle.end))
         return found
 
-    def others(self, checkpoint: Checkpoint, places: Iterable[id_pieces.IdsAt]) -> Iterator[id_pieces.IdsAt]:
+    def others(self, checkpoint: Checkpoint, places: Iterable[IdsAt]) -> Iterator[IdsAt]:
         """Yield the places that are in none of these parts."""
-        return (place for place in places if not id_pieces.is_small(place.entry(checkpoint), self.times))
+        return (place for place in places if not is_small(place.entry(checkpoint), self.times))
 
-    def tasks(self, checkpoint: Checkpoint, workers: int) -> Iterator[Sequence[id_pieces.Bundle]]:
+    def tasks(self, checkpoint: Checkpoint, workers: int) -> Iterator[Sequence[Bundle]]:
         """Yield all bundles in tasks."""
         near = 0 if checkpoint.reads_blocks else _BUNDLED_BYTES
         sizes = [bundle.end - bundle.start for bundle in self.bundles]
@@ -406,21 +434,21 @@ def _sketch(
     *,
     options: ValueOptions,
     sums: ChunkSums | None = None,
-    marks: Callable[[], Mapping[str, id_pieces.RowMarks]] | None = None,
+    marks: Callable[[], Mapping[str, RowMarks]] | None = None,
 ) -> ContentSketch:
     """Return the sketch of all values; `marks` are as in `read_back`."""
     checkpoint.keep_ids(job)
     size, pieces = small.task_bytes, options.piece_bytes
     if marks is not None and size:
-        rows = list(id_pieces.marked_at(checkpoint, marks(), size))
+        rows = list(marked_at(checkpoint, marks(), size))
     else:
-        wanted = id_pieces.ids_at(checkpoint, size, values=True, piece_bytes=pieces, above=small.times)
-        rows = id_pieces.count_rows(checkpoint, wanted, job, piece_bytes=pieces, above=small.times)
-    places: Iterable[id_pieces.PieceAt] = chain(options.dense_at(checkpoint, size), rows)
+        wanted = ids_at(checkpoint, size, values=True, piece_bytes=pieces, above=small.times)
+        rows = count_rows(checkpoint, wanted, job, piece_bytes=pieces, above=small.times)
+    places: Iterable[PieceAt] = chain(options.dense_at(checkpoint, size), rows)
     return read_values(checkpoint, places, job, task_bytes=size, options=options, sums=sums, small=small).sketch
 
 
-def _miscounted(place: blocks.IdPiece) -> CorruptError:
+def _miscounted(place: IdPiece) -> CorruptError:
     return CorruptError(
         f"table {place.entry.name!r} has more or fewer ids than the {counted(place.rows, 'row')} that were counted",
         code="id-row-mismatch",
@@ -429,13 +457,11 @@ def _miscounted(place: blocks.IdPiece) -> CorruptError:
     )
 
 
-def _owned(
-    checkpoint: Checkpoint, task: Sequence[id_pieces.PieceAt | id_pieces.Bundle], bounds: Bounds
-) -> dict[int, list[int]]:
+def _owned(checkpoint: Checkpoint, task: Sequence[PieceAt | Bundle], bounds: Bounds) -> dict[int, list[int]]:
     """Return the numbers of the chunks of each shard that begin in a task; ascending."""
     found: defaultdict[int, set[int]] = defaultdict(set)
     for place in task:
-        if not isinstance(place, id_pieces.Bundle) and place.shard in bounds:
+        if not isinstance(place, Bundle) and place.shard in bounds:
             starts = bounds[place.shard][:, 0]
             of_first = (pair for pair in _extents(checkpoint, place) if not pair[0].file)
             for extent, is_first in of_first:
@@ -446,9 +472,9 @@ def _owned(
     return {shard: sorted(numbers) for shard, numbers in found.items() if numbers}
 
 
-def _extents(checkpoint: Checkpoint, place: id_pieces.PieceAt) -> Iterator[tuple[Extent, bool]]:
+def _extents(checkpoint: Checkpoint, place: PieceAt) -> Iterator[tuple[Extent, bool]]:
     """Yield the bytes that a piece reads, and whether its variable, or the run of its ids, begins there."""
-    if isinstance(place, id_pieces.DenseAt):
+    if isinstance(place, DenseAt):
         values = place.entry(checkpoint).values
         at = values.start + place.start
         yield Extent(at, at + place.size, file=values.file), place.start == 0

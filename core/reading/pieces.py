@@ -28,7 +28,16 @@ from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.tables import DenseEntry, Encoding, ShardIndex, TableEntry
-from edl_ckpt.core.reading import blocks
+from edl_ckpt.core.reading.blocks import (
+    VALUE_BATCH_BYTES,
+    IdPiece,
+    Sums,
+    as_dtype,
+    check_row_count,
+    count_ids,
+    cuts,
+    read_rows,
+)
 from edl_ckpt.core.reading.picklable import CheckpointValue
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.storage.interface import RangeReader
@@ -45,7 +54,7 @@ def cast_bytes(data: bulk.U8, dtype: DType, target: DType) -> tuple[bulk.U8, int
     overflowed = 0
     for start in range(0, len(data), _CAST_BYTES):
         at = start // dtype.itemsize * target.itemsize
-        cast, more = cast_floats(blocks.as_dtype(data[start : start + _CAST_BYTES], dtype), target.name)
+        cast, more = cast_floats(as_dtype(data[start : start + _CAST_BYTES], dtype), target.name)
         out[at : at + len(cast)] = cast
         overflowed += more
     return out, overflowed
@@ -102,10 +111,10 @@ class IdsAt(NamedTuple):
         """Return the table in the shard."""
         return checkpoint.shards[self.shard].tables[self.table]
 
-    def piece(self, checkpoint: Checkpoint) -> blocks.IdPiece:
+    def piece(self, checkpoint: Checkpoint) -> IdPiece:
         """Return the piece itself."""
         shard, entry = checkpoint.shards[self.shard], self.entry(checkpoint)
-        return blocks.IdPiece(shard, entry, entry.ids[self.run], self.start, self.end, self.first_row, self.rows)
+        return IdPiece(shard, entry, entry.ids[self.run], self.start, self.end, self.first_row, self.rows)
 
 
 class DenseAt(NamedTuple):
@@ -172,7 +181,7 @@ def ids_at(
         shard = checkpoint.shards[shard_at]
         entry = shard.tables[table]
         for number, run in enumerate(entry.ids):
-            whole = blocks.IdPiece(shard, entry, run, run.start, run.end)
+            whole = IdPiece(shard, entry, run, run.start, run.end)
             first = next(iter(cut_piece(checkpoint, whole, piece_bytes)), whole)
             step = max(first.end - first.start, 1)
             if task_bytes and not run.tagged:
@@ -183,7 +192,7 @@ def ids_at(
                 yield IdsAt(shard_at, table, number, start, min(start + step, run.end))
 
 
-def id_pieces(checkpoint: Checkpoint) -> Iterator[blocks.IdPiece]:
+def id_pieces(checkpoint: Checkpoint) -> Iterator[IdPiece]:
     """Yield the ids of all tables in pieces of a thread, by table, shard and row."""
     return (place.piece(checkpoint) for place in ids_at(checkpoint, 0, values=False))
 
@@ -262,13 +271,13 @@ def number_rows(
     for number, shard in enumerate(checkpoint.shards):
         for table, entry in enumerate(shard.tables):
             if entry.name not in without and not is_small(entry, above):
-                blocks.check_row_count(shard, entry, totals[number, table])
+                check_row_count(shard, entry, totals[number, table])
     return numbered
 
 
 def _count_ids(checkpoint: Checkpoint, task: tuple[IdsAt, ...], _: Advance, *, piece_bytes: int) -> list[int]:
-    parts = (cut_piece(checkpoint, place.piece(checkpoint), piece_bytes) for place in task)
-    return [sum(blocks.count_ids(checkpoint, cut) for cut in some) for some in parts]
+    cuts = (cut_piece(checkpoint, place.piece(checkpoint), piece_bytes) for place in task)
+    return [sum(count_ids(checkpoint, cut) for cut in some) for some in cuts]
 
 
 def count_rows(
@@ -364,7 +373,7 @@ def _part_extent(entry: TableEntry) -> tuple[int, int]:
     return entry.offset, entry.ids[0].end
 
 
-def read_bundle(checkpoint: Checkpoint, bundle: Bundle, sums: blocks.Sums | None = None) -> bulk.U8:
+def read_bundle(checkpoint: Checkpoint, bundle: Bundle, sums: Sums | None = None) -> bulk.U8:
     """Return the bytes of a bundle, uint8 [end - start], and add them to checksums."""
     reader = checkpoint.reader(bundle.shard)
     view = reader.view(bundle.start, bundle.end - bundle.start)
@@ -376,14 +385,14 @@ def read_bundle(checkpoint: Checkpoint, bundle: Bundle, sums: blocks.Sums | None
     return data
 
 
-def cut_piece(checkpoint: Checkpoint, piece: blocks.IdPiece, piece_bytes: int) -> Iterator[blocks.IdPiece]:
+def cut_piece(checkpoint: Checkpoint, piece: IdPiece, piece_bytes: int) -> Iterator[IdPiece]:
     """Cut a piece into smaller ones, whose rows are not counted; unpacked ids stay together."""
     block_bytes, values = checkpoint.reader(piece.shard, piece.entry.values).block_bytes, piece.entry.values
     for_a_block = sum(run.end - run.start for run in piece.entry.ids) * block_bytes // max(values.size_bytes, 1)
     step = piece_bytes // for_a_block * for_a_block if 0 < for_a_block <= piece_bytes else piece_bytes
     whole = piece.start, piece.end  # nearly every piece is one: there may be thousands
-    for start, end in [whole] if piece.end - piece.start <= step else blocks.cuts(piece.run, *whole, step):
-        yield blocks.IdPiece(piece.shard, piece.entry, piece.run, start, end)
+    for start, end in [whole] if piece.end - piece.start <= step else cuts(piece.run, *whole, step):
+        yield IdPiece(piece.shard, piece.entry, piece.run, start, end)
 
 
 class Looks:
@@ -400,10 +409,10 @@ class Looks:
 
 def row_batches(
     checkpoint: Checkpoint,
-    piece: blocks.IdPiece,
+    piece: IdPiece,
     rows: int,
     batch_bytes: int,
-    sums: blocks.Sums | None = None,
+    sums: Sums | None = None,
     *,
     wanted: npt.NDArray[np.bool_] | None = None,
     looks: Looks | None = None,
@@ -418,7 +427,7 @@ def row_batches(
     """
     reader = checkpoint.reader(piece.shard, piece.entry.values)
     # A caller with smaller batches bounds its memory. What is near is read as it is looked at, into the same memory.
-    block_bytes = max(batch_bytes, reader.block_bytes) if batch_bytes >= blocks.VALUE_BATCH_BYTES else batch_bytes
+    block_bytes = max(batch_bytes, reader.block_bytes) if batch_bytes >= VALUE_BATCH_BYTES else batch_bytes
     step_bytes = batch_bytes if sums is None else min(batch_bytes, _LOOK_BYTES)
     step, block = (min(max(1, n // max(piece.entry.row_bytes, 1)), rows) for n in (step_bytes, block_bytes))
     most = block
@@ -436,7 +445,7 @@ def row_batches(
         last = min(first + block, rows)
         if wanted is not None and not wanted[first:last].any():
             continue
-        values = blocks.read_rows(checkpoint, piece.shard, piece.entry, piece.first_row + first, buffer[: last - first])
+        values = read_rows(checkpoint, piece.shard, piece.entry, piece.first_row + first, buffer[: last - first])
         with nullcontext() if looks is None else looks.turn:
             for start in range(first, last, step):
                 stop = min(start + step, last)
@@ -447,7 +456,7 @@ def row_batches(
                     sums.add(reader, at, some.reshape(-1).data)
 
 
-def read_dense(checkpoint: Checkpoint, place: DenseAt, sums: blocks.Sums | None = None) -> bulk.U8:
+def read_dense(checkpoint: Checkpoint, place: DenseAt, sums: Sums | None = None) -> bulk.U8:
     """Return the bytes of a variable at a place, uint8 [size], and add them to checksums."""
     data = np.empty(place.size, np.uint8)
     if place.size:

@@ -15,7 +15,16 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.base import errors
+from edl_ckpt.core.base.errors import (
+    CorruptError,
+    EdlCkptError,
+    IncompleteError,
+    NameNotFoundError,
+    NotFoundError,
+    RefusedError,
+    ReplacedError,
+    UsageError,
+)
 from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
 from edl_ckpt.core.base.memory import check_memory
 from edl_ckpt.core.base.notebook import Bytes, card, shape_words, table
@@ -25,7 +34,7 @@ from edl_ckpt.core.catalog import listing as catalog
 from edl_ckpt.core.catalog.runs import mixed_runs
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.layouts import Placement
-from edl_ckpt.core.model.tables import DenseEntry, Extent, ShardIndex, TableEntry, table_dtype
+from edl_ckpt.core.model.tables import DenseEntry, Extent, LostShard, ShardIndex, TableEntry, table_dtype
 from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.reading.blocks import read_elements
 from edl_ckpt.core.reading.gather import Gathering, Server
@@ -59,8 +68,11 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         shards: Sequence[ShardIndex],
         readers: Mapping[str, RangeReader],
         store: Store,
+        lost: Sequence[LostShard] = (),
     ) -> None:
         self.version = version
+        self.lost = tuple(lost)
+        """The shards that are listed and cannot be read, where that was allowed."""
         self.store = store
         """The store that the version is in."""
         self.shards = tuple(shards)
@@ -225,14 +237,14 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         """Return the shards that have a table, with their entries of it; NameNotFoundError for an unknown name."""
         if table not in self._entries:
             hint = meant(table, self._entries, "tables")
-            raise errors.NameNotFoundError(f"no table {table!r}", path=self.version.ref, hint=hint)
+            raise NameNotFoundError(f"no table {table!r}", path=self.version.ref, hint=hint)
         return self._entries[table]
 
     def find_variable(self, name: str) -> tuple[ShardIndex, DenseEntry]:
         """Return the first shard that has a variable, with its entry of it; NameNotFoundError for an unknown name."""
         if name not in self._variables:
             hint = meant(name, self._variables, "variables")
-            raise errors.NameNotFoundError(f"no variable {name!r}", path=self.version.ref, hint=hint)
+            raise NameNotFoundError(f"no variable {name!r}", path=self.version.ref, hint=hint)
         return self._variables[name]
 
     def table_dtype(self, table: str) -> DType | None:
@@ -291,7 +303,7 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         missing = [i for i in self.version.missing if all_shards or server.may_own(i, self.version.ps_num or 1)]
         if missing:
             gaps = [range(i, i + 1) for i in missing]
-            raise errors.IncompleteError(missing_shards(gaps, self.version.ps_num), path=self.version.path)
+            raise IncompleteError(missing_shards(gaps, self.version.ps_num), path=self.version.path)
         chosen = [shard for shard in self.shards if all_shards or server.may_own(shard.file.ps_id, shard.file.ps_num)]
         part = Gathering(self, server, chosen, workers, reporter).part_unless_misplaced(out)
         return part or Gathering(self, server, self.shards, workers, reporter).part(out)
@@ -308,7 +320,7 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise errors.UsageError("the checkpoint is closed", path=self.version.ref)
+            raise UsageError("the checkpoint is closed", path=self.version.ref)
 
     def close(self) -> None:
         """Close every shard file; more than once is no error."""
@@ -334,24 +346,36 @@ def open_checkpoint(
     """Open a version, or the version that a reference such as 'runs/a@latest' names.
 
     Raises IncompleteError when shards are missing, CorruptError when one is damaged or shards contradict each other.
-    With `partial`, the existing shards are opened, and contradictions are left to `verify`. `staged` is for files that
-    only this process writes, so that no other command can have replaced them. `workers` shards are opened at a time, by
-    default one on a file system and 48 on storage where each takes requests.
+    With `partial`, the shards that can be read are opened, the damaged ones are in `lost`, and contradictions are left
+    to `verify`; `loss_of` says what is lost with them. `staged` is for files that only this process writes, so that no
+    other command can have replaced them. `workers` shards are opened at a time, by default one on a file system and 48
+    on storage where each takes requests.
     """
     version = catalog.as_version(version)
     _check_state(version, partial=partial)
     store = open_store(version.location)
     readers: dict[str, RangeReader] = {}
+    lost: list[LostShard] = []
     workers = workers or openings(store)
     with ExitStack() as opened:
 
+        def lose(file: ShardFile, error: EdlCkptError) -> None:
+            lost.append(LostShard.of(file.ps_id, file.path, error))
+
         def begin(file: ShardFile) -> None:
-            readers[file.path] = opened.enter_context(store.open(file.path))
+            try:
+                readers[file.path] = opened.enter_context(store.open(file.path))
+            except (CorruptError, NotFoundError) as error:
+                if not partial:
+                    raise
+                lose(file, error)
 
         try:
             run_all(begin, version.files, workers)
-            shards = source_of(version).index(version, readers, workers=workers)
-        except errors.NotFoundError:
+            shards = source_of(version).index(version, readers, workers=workers, on_fault=lose if partial else None)
+            if any(one.code == "missing-shard" for one in lost):
+                check_not_replaced(version)
+        except NotFoundError:
             if not staged:
                 check_not_replaced(version)
             raise
@@ -360,7 +384,7 @@ def open_checkpoint(
         if not partial:
             raise_problems(version, shards)
         opened.pop_all()
-    return Checkpoint(version, shards, readers, store)
+    return Checkpoint(version, shards, readers, store, sorted(lost, key=lambda one: one.shard or 0))
 
 
 def openings(store: Store) -> int:
@@ -374,7 +398,7 @@ def _check_of_one_save(version: Version) -> None:
     with suppress(OSError):
         now = [(stat.st_size, stat.st_mtime) for stat in (os.stat(file.path) for file in version.files)]
     if now != [(file.size_bytes, file.modified) for file in version.files]:
-        raise errors.ReplacedError(_REPLACED, path=version.path)
+        raise ReplacedError(_REPLACED, path=version.path)
 
 
 def check_not_replaced(version: Version) -> None:
@@ -390,7 +414,7 @@ def check_not_replaced(version: Version) -> None:
         {(s.path, s.size_bytes, s.modified if has_times else 0.0) for s in v.files} for v in (version, now or version)
     )
     if found - listed:
-        raise errors.ReplacedError(_REPLACED, path=version.path)
+        raise ReplacedError(_REPLACED, path=version.path)
 
 
 def _check_state(version: Version, *, partial: bool) -> None:
@@ -400,7 +424,7 @@ def _check_state(version: Version, *, partial: bool) -> None:
         raise version.fault.error()
     if version.state is State.MIXED:
         counts = sorted({s.ps_num for s in version.shards})
-        raise errors.CorruptError(
+        raise CorruptError(
             f"the directory has files of several ps_num: {abridged(counts, 20)}",
             code="mixed-ps-num",
             path=version.path,
@@ -409,7 +433,7 @@ def _check_state(version: Version, *, partial: bool) -> None:
     if version.state in {State.INCOMPLETE, State.WRITING} and not partial:
         problem = version.absent or "the version has no shard"
         writing = "; a job may still be writing it" if version.state is State.WRITING else ""
-        raise errors.IncompleteError(f"{problem}{writing}", path=version.path)
+        raise IncompleteError(f"{problem}{writing}", path=version.path)
 
 
 def raise_problems(version: Version, shards: Iterable[ShardIndex]) -> None:
@@ -418,7 +442,7 @@ def raise_problems(version: Version, shards: Iterable[ShardIndex]) -> None:
     if blocking:
         shard, problem = blocking[0]
         more = f" (and {len(blocking) - 1} more)" if len(blocking) > 1 else ""
-        raise errors.CorruptError(
+        raise CorruptError(
             f"{problem.subject!r}: {problem.message}{more}",
             code="missing-table-info" if problem.code == "lost-info" else problem.code,
             path=shard.file.path,
@@ -459,7 +483,7 @@ def restore(
     if mixture := mixed_runs(version):
         copy = command("copy", version.ref, "NEW_LOCATION", "--force")
         hint = f"latest() passes over it; if one run saved all its shards: {copy}, and restore the copy"
-        raise errors.RefusedError(mixture, path=version.ref, hint=hint)
+        raise RefusedError(mixture, path=version.ref, hint=hint)
     if version.seal_fault:
         reporter.warn(f"{version.ref}: it does not match its seal: {version.seal_fault}")
     if not all_shards and version.layout.placement is Placement.MOD:
@@ -479,11 +503,11 @@ def _from_own_shards(
         return None
     try:
         opened = open_checkpoint(replace(version, shards=own), partial=True)
-    except (errors.NotFoundError, errors.ReplacedError):
+    except (NotFoundError, ReplacedError):
         return None  # opening all shards raises the right error
     with opened as checkpoint:
         # Some shards speak for all unless they show a reason to look at the others.
         others = any(s.version != version.version or s.generation not in _PLACED for s in checkpoint.shards)
-        if others or source_of(version).blocking(checkpoint.version, checkpoint.shards):
+        if others or checkpoint.lost or source_of(version).blocking(checkpoint.version, checkpoint.shards):
             return None
         return Gathering(checkpoint, server, checkpoint.shards, workers, reporter).part_unless_misplaced(out)

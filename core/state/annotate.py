@@ -17,15 +17,31 @@ from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.words import base_name, meant
 from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.state import metadata as documents
 from edl_ckpt.core.state.document import MAX_BYTES, check_value, json_number
+from edl_ckpt.core.state.metadata import (
+    LOCATION_SCHEMA,
+    MAX_NAMES,
+    MAX_USER_BYTES,
+    VERSION_SCHEMA,
+    Drafts,
+    LocationMetadata,
+    check_key,
+    check_metric_name,
+    check_metric_value,
+    check_tag,
+    is_unread,
+    parse_location,
+    parse_version,
+    read_document,
+    read_metadata,
+)
 from edl_ckpt.core.state.owner import prove_lock, write_proved
 from edl_ckpt.core.state.paths import LOCATION_FILE, META_DIR, version_file
 from edl_ckpt.core.storage import Store, open_store
 from edl_ckpt.core.storage.interface import lists_marks
 
 Document = dict[str, Any]
-Describe = Callable[[documents.Drafts | None], None]
+Describe = Callable[[Drafts | None], None]
 """Writes the metadata of a version that is about to become visible to drafts; at once without any."""
 
 
@@ -40,9 +56,7 @@ def write_metrics(
 
     `steps` has the step of each metric that was measured at another step than the version.
     """
-    values = {
-        documents.check_metric_name(name): documents.check_metric_value(name, value) for name, value in metrics.items()
-    }
+    values = {check_metric_name(name): check_metric_value(name, value) for name, value in metrics.items()}
     measured = {name: whole_number(f"the step of {name!r}", step, least=0) for name, step in (steps or {}).items()}
 
     with _editing_version(store, version.key) as document:
@@ -61,13 +75,13 @@ def erase_metrics(store: Store, version: Version, names: Sequence[str]) -> None:
 
 def write_tag(store: Store, version: Version, tag: str) -> None:
     """Give a version a tag; nothing changes when the version has it already."""
-    documents.check_tag(tag)
+    check_tag(tag)
 
     with _editing_version(store, version.key) as document:
         document["tags"] = sorted({*document.get("tags", []), tag})
 
 
-def erase_tag(store: Store, key: int | str, tag: str, drafts: documents.Drafts | None = None) -> None:
+def erase_tag(store: Store, key: int | str, tag: str, drafts: Drafts | None = None) -> None:
     """Remove a tag from the version with this key; NotFoundError when the version does not have it."""
     with _editing_version(store, key, drafts) as document:
         _check_present([tag], document.get("tags", []), f"{store.location}@{key}", "tag", "tags")
@@ -86,7 +100,7 @@ def write_metadata(store: Store, version: Version, metadata: Mapping[str, Any]) 
     """Record values by keys; they replace older values of the same keys. UsageError for what is no JSON value."""
     if not isinstance(metadata, Mapping):
         raise UsageError(f"metadata must be a mapping of keys, got {type(metadata).__name__}")
-    values = {documents.check_key(key): check_value(value, f"the metadata {key!r}") for key, value in metadata.items()}
+    values = {check_key(key): check_value(value, f"the metadata {key!r}") for key, value in metadata.items()}
 
     with _editing_version(store, version.key) as document:
         document["metadata"] = _bounded(document.get("metadata", {}) | values, version.ref)
@@ -110,21 +124,19 @@ def _check_present(names: Sequence[str], present: Collection[str], ref: str, nou
 def _bounded(metadata: Document, ref: str) -> Document:
     """Return the metadata of a user; UsageError when it is too large for a listing."""
     size = len(json.dumps(metadata, ensure_ascii=False).encode("utf-8", "surrogatepass"))
-    if size > documents.MAX_USER_BYTES:
+    if size > MAX_USER_BYTES:
         raise UsageError(
-            f"too much metadata: {size} bytes as JSON, and at most {documents.MAX_USER_BYTES} are possible",
+            f"too much metadata: {size} bytes as JSON, and at most {MAX_USER_BYTES} are possible",
             path=ref,
             hint="keep large data in a file of your own, and record its path here",
         )
     return metadata
 
 
-def write_modes(store: Store, modes: Mapping[str, str], drafts: documents.Drafts | None = None) -> None:
+def write_modes(store: Store, modes: Mapping[str, str], drafts: Drafts | None = None) -> None:
     """Declare for a location the mode of each metric: 'max' when higher is better, 'min' when lower is."""
     with _editing_location(store, drafts) as document:
-        document["modes"] = document.get("modes", {}) | {
-            documents.check_metric_name(n): mode for n, mode in modes.items()
-        }
+        document["modes"] = document.get("modes", {}) | {check_metric_name(n): mode for n, mode in modes.items()}
 
 
 def write_policy(store: Store, policy: Mapping[str, Any] | None) -> None:
@@ -133,17 +145,13 @@ def write_policy(store: Store, policy: Mapping[str, Any] | None) -> None:
         document["policy"] = policy
 
 
-def _editing_version(
-    store: Store, key: int | str, drafts: documents.Drafts | None = None
-) -> AbstractContextManager[Document]:
-    empty = {"schema": documents.VERSION_SCHEMA, "uuid" if isinstance(key, str) else "version": key}
-    return _editing(store, version_file(key), empty, documents.parse_version, drafts)
+def _editing_version(store: Store, key: int | str, drafts: Drafts | None = None) -> AbstractContextManager[Document]:
+    empty = {"schema": VERSION_SCHEMA, "uuid" if isinstance(key, str) else "version": key}
+    return _editing(store, version_file(key), empty, parse_version, drafts)
 
 
-def _editing_location(store: Store, drafts: documents.Drafts | None = None) -> AbstractContextManager[Document]:
-    return _editing(
-        store, f"{META_DIR}/{LOCATION_FILE}", {"schema": documents.LOCATION_SCHEMA}, documents.parse_location, drafts
-    )
+def _editing_location(store: Store, drafts: Drafts | None = None) -> AbstractContextManager[Document]:
+    return _editing(store, f"{META_DIR}/{LOCATION_FILE}", {"schema": LOCATION_SCHEMA}, parse_location, drafts)
 
 
 def _check_again(document: Document, check: Callable[[Document], object], path: str) -> None:
@@ -157,7 +165,7 @@ def _check_again(document: Document, check: Callable[[Document], object], path: 
 
 @contextmanager
 def _editing(
-    store: Store, relative: str, empty: Document, check: Callable[[Document], object], drafts: documents.Drafts | None
+    store: Store, relative: str, empty: Document, check: Callable[[Document], object], drafts: Drafts | None
 ) -> Iterator[Document]:
     """Read a document, let the block change its keys, and write it back.
 
@@ -165,7 +173,7 @@ def _editing(
     """
     path = f"{store.location}/{relative}"
     try:
-        existing = documents.read_document(drafts or store, relative) or {}
+        existing = read_document(drafts or store, relative) or {}
         check(existing)
     except EdlCkptError as error:
         raise type(error)(
@@ -187,8 +195,8 @@ def _editing(
     text = json.dumps(document, indent=2, sort_keys=False, ensure_ascii=False, allow_nan=False) + "\n"
     data = text.encode("utf-8", "surrogatepass")
     names = max((len(document.get(key, ())) for key in ("metrics", "tags")), default=0)
-    if len(data) > MAX_BYTES or names > documents.MAX_NAMES:  # or it could not be read again
-        limits = f"{documents.MAX_NAMES} tags, as many metrics, and {MAX_BYTES} bytes in all"
+    if len(data) > MAX_BYTES or names > MAX_NAMES:  # or it could not be read again
+        limits = f"{MAX_NAMES} tags, as many metrics, and {MAX_BYTES} bytes in all"
         raise UsageError(f"too much metadata: at most {limits}", path=path)
     if drafts is not None:
         drafts.write_small(relative, data)
@@ -212,7 +220,7 @@ class MetadataCopies:
         self._origins: dict[tuple[str, int | str], tuple[str, ...]] = {}
         """The tags of versions of the source that the target has too."""
 
-    def copy(self, source: Version, drafts: documents.Drafts | None = None) -> None:
+    def copy(self, source: Version, drafts: Drafts | None = None) -> None:
         """Copy the metadata of a version to its copy in the target, with the modes of its metrics; perhaps as `Drafts`.
 
         Metrics and tags that the copy has under other names stay. A tag names one version: another version of the
@@ -222,7 +230,7 @@ class MetadataCopies:
         if source.is_alone:
             return
         store = open_store(source.location)
-        document = documents.read_document(store, version_file(source.key)) or {}
+        document = read_document(store, version_file(source.key)) or {}
         document.pop("uuid", None)
         if source.uuid and source.metadata:  # Determined's own is in a file beside the shards
             document["metadata"] = dict(source.metadata)
@@ -235,7 +243,7 @@ class MetadataCopies:
         for tag in document.get("tags", ()):
             self._move_tag(tag, source, store, drafts)
 
-    def _copy_modes(self, store: Store, metrics: set[str], drafts: documents.Drafts | None) -> None:
+    def _copy_modes(self, store: Store, metrics: set[str], drafts: Drafts | None) -> None:
         if not metrics:
             return
         origin = _read_whole(store, (LOCATION_FILE,)).modes
@@ -246,7 +254,7 @@ class MetadataCopies:
             write_modes(self._target, new, drafts)
             self._modes |= new
 
-    def _move_tag(self, tag: str, source: Version, origin: Store, drafts: documents.Drafts | None) -> None:
+    def _move_tag(self, tag: str, source: Version, origin: Store, drafts: Drafts | None) -> None:
         if self._holders is None:
             self._holders = {}
             for key, metadata in _read_whole(self._target).versions.items():
@@ -270,13 +278,13 @@ class MetadataCopies:
         return self._origins[where]
 
 
-def _read_whole(store: Store, names: Sequence[str] | None = None) -> documents.LocationMetadata:
+def _read_whole(store: Store, names: Sequence[str] | None = None) -> LocationMetadata:
     """Return what is known of versions; raises the error of a file that is there and cannot be read now."""
-    found = documents.read_metadata(store, names)
+    found = read_metadata(store, names)
     for metadata in found.versions.values():
         if metadata.unread is not None:
             raise metadata.unread.error()
-    if found.fault is not None and documents.is_unread(found.fault):
+    if found.fault is not None and is_unread(found.fault):
         raise found.fault
     return found
 

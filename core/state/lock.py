@@ -21,8 +21,23 @@ from edl_ckpt.core.base.errors import EdlCkptError, LockedError
 from edl_ckpt.core.base.job import Reporter
 from edl_ckpt.core.base.parallel import impatient
 from edl_ckpt.core.base.words import command
-from edl_ckpt.core.state import owner as owners
 from edl_ckpt.core.state.aside import set_aside
+from edl_ckpt.core.state.owner import (
+    STALE_SECONDS,
+    Holder,
+    LostLockError,
+    Signature,
+    format_owner,
+    has_ended,
+    is_dead,
+    is_here,
+    is_me,
+    lock_file,
+    lost_lock,
+    processes_at,
+    provable,
+    read_owner,
+)
 from edl_ckpt.core.state.paths import LOCK_FILE, STATE_DIR
 from edl_ckpt.core.state.remote_lock import ADVICE, MISSED_SECONDS, RemoteLock
 from edl_ckpt.core.storage import LocalStore, Location, ObjectStore
@@ -59,11 +74,11 @@ def holding(lock: Lock, location: Location, *, wait_seconds: float = LOCK_WAIT_S
         while not lock.take():
             if time.monotonic() >= deadline:
                 owner, hint = lock.read(), "try again when it is done, or wait for it: --lock-wait 10m"
-                if owners.has_ended(owner):
+                if has_ended(owner):
                     hint = f"that process has ended, and another one keeps its lock: {command('unlock', location.url)}"
-                raise LockedError(f"locked by {owners.format_owner(owner)}", path=location.url, hint=hint)
+                raise LockedError(f"locked by {format_owner(owner)}", path=location.url, hint=hint)
             time.sleep(lock.poll_seconds)
-        with owners.provable(location, lock.check), _blaming_the_lock(lock):
+        with provable(location, lock.check), _blaming_the_lock(lock):
             yield
     finally:  # a signal may end us between taking the lock and the block
         with impatient(sys.exception()):
@@ -75,12 +90,12 @@ def _blaming_the_lock(lock: Lock) -> Iterator[None]:
     """Let a command that fails because it lost the lock end with that error, whatever it met first."""
     try:
         yield
-    except owners.LostLockError:
+    except LostLockError:
         raise
     except EdlCkptError as error:
         try:
             lock.check()
-        except owners.LostLockError as lost:
+        except LostLockError as lost:
             raise lost from error
         except EdlCkptError:
             pass
@@ -101,7 +116,7 @@ class LocalLock:
         self._warn = warn
         self.path = os.path.join(root, LOCK_FILE)
         self._fd = -1
-        self._signature: owners.Signature | None = None
+        self._signature: Signature | None = None
 
     def take(self) -> bool:
         """Take the lock if it is free; False when another process holds it."""
@@ -115,7 +130,7 @@ class LocalLock:
             opened.pop_all()
             self._fd = fd
         try:
-            self._signature = owners.Signature(fd, self.path, self._purpose)
+            self._signature = Signature(fd, self.path, self._purpose)
         except BaseException:  # a signal may end us right here
             self.release()
             raise
@@ -152,7 +167,7 @@ class LocalLock:
 
     def _lock(self, fd: int) -> bool:
         with storage_errors(self._root):
-            is_locked = owners.lock_file(fd)
+            is_locked = lock_file(fd)
             if is_locked is None:
                 self._warn(f"{self._root}: this file system has no locks; {ADVICE}")
             return is_locked is not False and self._is_ours(fd) and self._may_take_over(fd, is_locked=bool(is_locked))
@@ -168,23 +183,23 @@ class LocalLock:
         owner = self.read()
         if not owner:
             return True
-        if _is_alive(owner, time.time() - os.fstat(fd).st_mtime, is_locked=is_locked, limit=owners.STALE_SECONDS):
+        if _is_alive(owner, time.time() - os.fstat(fd).st_mtime, is_locked=is_locked, limit=STALE_SECONDS):
             return False
-        self._warn(f"{self._root}: took over the stale lock of {owners.format_owner(owner)}")
+        self._warn(f"{self._root}: took over the stale lock of {format_owner(owner)}")
         return True
 
     def read(self) -> dict[str, Any]:
         """Return the description of the lock holder."""
         with suppress(EdlCkptError), Directory.beneath(self._root, STATE_DIR) as state:
-            return owners.read_owner(state, _NAME)
+            return read_owner(state, _NAME)
         return {}
 
     def check(self) -> bool:
         """Raise LockedError when another process has taken the lock over, or the file was removed by hand."""
         owner = self.read()
-        is_another = bool(owner) and not owners.is_me(owner)
+        is_another = bool(owner) and not is_me(owner)
         if self._fd >= 0 and (is_another or not self._is_signed_here() or not self._is_ours(self._fd)):
-            raise owners.lost_lock(self._root, owner)
+            raise lost_lock(self._root, owner)
         return False
 
     def release(self) -> None:
@@ -220,23 +235,23 @@ class LocalLock:
                 opened.callback(os.close, fd)
             yield fd
 
-    def holders(self) -> list[owners.Holder]:
+    def holders(self) -> list[Holder]:
         """Return the process that the lock's file names, dead or alive; [] without a file."""
         with self._existing() as fd:
             if fd is None:
                 return []
             silent = max(0.0, time.time() - os.fstat(fd).st_mtime)  # another host's clock may be ahead
             owner, is_alive = self.read(), self._is_at_work(fd, silent)
-            return [owners.Holder(owner, is_alive, silent, kept_by=() if is_alive else owners.processes_at(self.path))]
+            return [Holder(owner, is_alive, silent, kept_by=() if is_alive else processes_at(self.path))]
 
     def _is_at_work(self, fd: int, silent_seconds: float) -> bool:
         """Say whether the holder of the lock is alive, as far as that is known here; else the file is locked by us."""
-        is_locked, owner = owners.lock_file(fd), self.read()
+        is_locked, owner = lock_file(fd), self.read()
         if is_locked is False:  # a process that the holder forked may have kept its lock
-            return not owners.has_ended(owner)
+            return not has_ended(owner)
         return _is_alive(owner, silent_seconds, is_locked=bool(is_locked), limit=MISSED_SECONDS)
 
-    def remove(self, holder: owners.Holder) -> bool:
+    def remove(self, holder: Holder) -> bool:
         """Remove the file of a dead holder; False when another process holds the lock now."""
         with self._existing() as fd:
             if fd is not None:
@@ -255,6 +270,6 @@ def _is_alive(owner: Mapping[str, Any], silent_seconds: float, *, is_locked: boo
     """Say whether the owner of a lock's file is alive; `is_locked` when this process has the kernel's lock on it."""
     if not owner:
         return False
-    if owners.is_here(owner):  # the kernel's lock ends with its process
-        return not is_locked and not owners.is_dead(owner, silent_seconds)
+    if is_here(owner):  # the kernel's lock ends with its process
+        return not is_locked and not is_dead(owner, silent_seconds)
     return silent_seconds < limit

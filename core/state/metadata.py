@@ -13,7 +13,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from edl_ckpt.core.base import errors
+from edl_ckpt.core.base.errors import (
+    CorruptError,
+    EdlCkptError,
+    RefusedError,
+    UnavailableError,
+    UnsupportedError,
+    UsageError,
+)
 from edl_ckpt.core.base.parallel import SMALL_READS, run_parallel
 from edl_ckpt.core.base.words import escaped
 from edl_ckpt.core.state.document import MAX_BYTES, MAX_SUMS_BYTES, parse_document
@@ -60,7 +67,7 @@ class LocationMetadata:
     problems: tuple[str, ...] = ()
     sealed: frozenset[int] = frozenset()
     """The versions that have a seal (`seal.py`)."""
-    fault: errors.EdlCkptError | None = None
+    fault: EdlCkptError | None = None
     """Why the modes and the policy cannot be read, None when they can."""
     known: Known = field(default_factory=Known, compare=False, repr=False)
     """What is known of the files without reading them, by the `marks` of their listing."""
@@ -81,7 +88,7 @@ def read_metadata(
     modes: Mapping[str, str] = {}
     policy: Mapping[str, Any] | None = None
     problems: list[str] = []
-    fault: errors.EdlCkptError | None = None
+    fault: EdlCkptError | None = None
     present = sorted(store.names(META_DIR) if names is None else names)
     wanted = [name for name in present if is_document(name)]
     documents = _read_documents(store, wanted, known, marks)
@@ -90,13 +97,13 @@ def read_metadata(
         try:
             if document is None:  # deleted since the listing
                 continue
-            if isinstance(document, errors.EdlCkptError):
+            if isinstance(document, EdlCkptError):
                 raise document
             if key is not None:
                 versions[key] = parse_version(document)
             else:
                 modes, policy = parse_location(document)
-        except errors.EdlCkptError as error:
+        except EdlCkptError as error:
             problems.append(f"{store.location}/{META_DIR}/{name}: {error.message}")
             if key is not None:
                 versions[key] = VersionMetadata(fault=error.message, unread=unread_fault(error, name))
@@ -114,37 +121,35 @@ def sealed_versions(names: Iterable[str]) -> frozenset[int]:
     return frozenset(number for number in map(sealed_version, names) if number is not None)
 
 
-def is_unread(error: errors.EdlCkptError) -> bool:
+def is_unread(error: EdlCkptError) -> bool:
     """Say whether an error is one of reading a file, and not of what the file contains."""
-    return not isinstance(
-        error, errors.UsageError | errors.CorruptError | errors.UnsupportedError | errors.RefusedError
-    )
+    return not isinstance(error, UsageError | CorruptError | UnsupportedError | RefusedError)
 
 
-def unread_fault(error: errors.EdlCkptError, path: str) -> Fault | None:
+def unread_fault(error: EdlCkptError, path: str) -> Fault | None:
     """Return an error of reading a file as a value, None for damage of the file.
 
     A file that a newer edl-ckpt wrote is not damaged: it is UnsupportedError.
     """
-    return Fault.of(error, path) if is_unread(error) or isinstance(error, errors.UnsupportedError) else None
+    return Fault.of(error, path) if is_unread(error) or isinstance(error, UnsupportedError) else None
 
 
 def _read_documents(
     store: Store, names: Sequence[str], known: Known, marks: Mapping[str, str]
-) -> dict[str, dict[str, Any] | errors.EdlCkptError | None]:
+) -> dict[str, dict[str, Any] | EdlCkptError | None]:
     """Return the document in each file of META_DIR, or the error of reading it; None where it is gone.
 
     On a remote store several files are read at a time: a thousand requests one by one would take minutes.
     """
 
-    def read(name: str) -> dict[str, Any] | errors.EdlCkptError | None:
+    def read(name: str) -> dict[str, Any] | EdlCkptError | None:
         relative = f"{META_DIR}/{name}"
         try:
             data = store.read_small(relative)
             document = None if data is None else parse_document(data, f"{store.location}/{relative}")
-        except errors.UnavailableError:
+        except UnavailableError:
             raise  # a fault of the storage, not of the file
-        except errors.EdlCkptError as error:
+        except EdlCkptError as error:
             return error
         if document is not None:
             known.keep(name, marks.get(name, ""), document, data)
@@ -194,16 +199,16 @@ def parse_version(document: Mapping[str, Any]) -> VersionMetadata:
     metrics, steps = document.get("metrics", {}), document.get("steps", {})
     tags, note = document.get("tags", []), document.get("note", "")
     if not isinstance(metrics, dict) or not isinstance(steps, dict):
-        raise errors.UsageError("damaged: metrics and steps must be objects")
+        raise UsageError("damaged: metrics and steps must be objects")
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
-        raise errors.UsageError("damaged: tags must be a list of strings")
+        raise UsageError("damaged: tags must be a list of strings")
     if not isinstance(note, str):
-        raise errors.UsageError("damaged: note must be a string")
+        raise UsageError("damaged: note must be a string")
     metadata = document.get("metadata", {})
     if not isinstance(metadata, dict):
-        raise errors.UsageError("damaged: metadata must be an object")
+        raise UsageError("damaged: metadata must be an object")
     if max(len(metrics), len(tags)) > MAX_NAMES:
-        raise errors.UsageError(f"damaged: more than {MAX_NAMES} tags or metrics")
+        raise UsageError(f"damaged: more than {MAX_NAMES} tags or metrics")
     return VersionMetadata(
         {name: number(value, name) for name, value in metrics.items()},
         {name: step for name, step in steps.items() if isinstance(step, int)},
@@ -217,9 +222,9 @@ def parse_location(document: Mapping[str, Any]) -> tuple[Mapping[str, str], Mapp
     """Return (modes, policy) of a location's document; UsageError names the fault."""
     modes, policy = document.get("modes", {}), document.get("policy")
     if not isinstance(modes, dict) or not all(mode in MODES for mode in modes.values()):
-        raise errors.UsageError("damaged: modes must be 'max' or 'min' by metric")
+        raise UsageError("damaged: modes must be 'max' or 'min' by metric")
     if policy is not None and not isinstance(policy, dict):
-        raise errors.UsageError("damaged: policy must be an object")
+        raise UsageError("damaged: policy must be an object")
     return modes, policy
 
 
@@ -232,17 +237,17 @@ def number(value: Any, name: str) -> float:
     if isinstance(value, str) and value in _NOT_FINITE:
         return _NOT_FINITE[value]
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise errors.UsageError(f"damaged: metric {name!r} is {value!r}, not a number")
+        raise UsageError(f"damaged: metric {name!r} is {value!r}, not a number")
     try:
         return float(value)
     except OverflowError:
-        raise errors.UsageError(f"damaged: metric {name!r} is too large a number") from None
+        raise UsageError(f"damaged: metric {name!r} is too large a number") from None
 
 
 def check_metric_name(name: object) -> str:
     """Return a metric's name; UsageError when it is empty, too long or has characters that cannot be printed."""
     if not isinstance(name, str) or not name or len(name) > _MAX_NAME or not name.isprintable():
-        raise errors.UsageError(f"{name!r} is not a valid name of a metric")
+        raise UsageError(f"{name!r} is not a valid name of a metric")
     return name
 
 
@@ -253,14 +258,14 @@ def check_metric_value(name: str, value: object) -> float:
     except (TypeError, ValueError, OverflowError):
         number = None
     if number is None:
-        raise errors.UsageError(f"metric {name!r}: expected a number, got {value!r:.80}")
+        raise UsageError(f"metric {name!r}: expected a number, got {value!r:.80}")
     return value if isinstance(value, int) else number
 
 
 def check_key(key: object) -> str:
     """Return a key of a user's metadata; UsageError when it is empty, too long or cannot be printed."""
     if not isinstance(key, str) or not key or len(key) > _MAX_NAME or not key.isprintable():
-        raise errors.UsageError(
+        raise UsageError(
             f"'{escaped(str(key))}' is not a valid key of metadata",
             hint=f"a key has 1 to {_MAX_NAME} characters, and no line breaks or control characters",
         )
@@ -270,10 +275,10 @@ def check_key(key: object) -> str:
 def check_tag(tag: object) -> str:
     """Return a tag; UsageError for one that no reference could name: a number, latest, best; with '@', '/', a blank."""
     if not isinstance(tag, str):
-        raise errors.UsageError(f"a tag must be a text, got {tag!r:.80}")
+        raise UsageError(f"a tag must be a text, got {tag!r:.80}")
     reserved = tag in {"latest", "best"} or tag.startswith("best:") or (tag.isascii() and tag.isdigit())
     if reserved or not tag or len(tag) > _MAX_NAME or not tag.isprintable() or {"@", "/", " "} & set(tag):
-        raise errors.UsageError(
+        raise UsageError(
             f"{tag!r} is not a valid tag", hint="a tag has no '@', '/' or blanks, and is not latest, best or a number"
         )
     return tag
@@ -292,7 +297,7 @@ def mode_of(metric: str, asked: str | None, modes: Mapping[str, str]) -> str:
         return check_mode(asked)
     mode = modes.get(metric) or _KNOWN_MODES.get(metric.rpartition("/")[2].lower())
     if mode is None:
-        raise errors.UsageError(
+        raise UsageError(
             f"metric {metric!r}: is higher or lower better?",
             hint=f"use --mode max or --mode min, or declare it once: edl-ckpt metrics mode [LOCATION] {metric} max|min",
         )
@@ -302,7 +307,7 @@ def mode_of(metric: str, asked: str | None, modes: Mapping[str, str]) -> str:
 def check_mode(mode: str) -> str:
     """Return 'max' or 'min'; UsageError for anything else."""
     if mode not in MODES:
-        raise errors.UsageError(f"mode must be max or min, got {mode!r}")
+        raise UsageError(f"mode must be max or min, got {mode!r}")
     return mode
 
 

@@ -19,7 +19,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
-from edl_ckpt.core.base import errors
+from edl_ckpt.core.base.errors import (
+    AuthError,
+    EdlCkptError,
+    LockedError,
+    NoSpaceError,
+    NotFoundError,
+    UnavailableError,
+    UnsupportedError,
+    UsageError,
+)
 
 _CLIENTS: Final = frozenset({
     "adlfs", "aiohttp", "asyncssh", "azure", "ftplib", "gcsfs", "google", "http", "httpcore", "httpx", "paramiko",
@@ -29,14 +38,14 @@ _CLIENTS: Final = frozenset({
 _UNREACHABLE: Final = frozenset({
     errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETRESET, errno.ENETUNREACH, errno.ENOTCONN,
 })  # fmt: skip
-_MEANINGS: Final[Mapping[int, tuple[type[errors.EdlCkptError], str]]] = {
-    errno.ENOTDIR: (errors.NotFoundError, "not a directory"),
-    errno.EISDIR: (errors.NotFoundError, "expected a file, but this is a directory"),
-    errno.ENXIO: (errors.NotFoundError, "not a regular file"),  # a socket
-    errno.ELOOP: (errors.NotFoundError, "the symbolic links form a circle"),
-    errno.EROFS: (errors.AuthError, "read-only filesystem"),
-    errno.EXDEV: (errors.UnsupportedError, "the file system cannot rename this: it lies on another device or layer"),
-    errno.ESTALE: (errors.LockedError, "the file was replaced on the file server while it was being read"),
+_MEANINGS: Final[Mapping[int, tuple[type[EdlCkptError], str]]] = {
+    errno.ENOTDIR: (NotFoundError, "not a directory"),
+    errno.EISDIR: (NotFoundError, "expected a file, but this is a directory"),
+    errno.ENXIO: (NotFoundError, "not a regular file"),  # a socket
+    errno.ELOOP: (NotFoundError, "the symbolic links form a circle"),
+    errno.EROFS: (AuthError, "read-only filesystem"),
+    errno.EXDEV: (UnsupportedError, "the file system cannot rename this: it lies on another device or layer"),
+    errno.ESTALE: (LockedError, "the file was replaced on the file server while it was being read"),
 }
 _THROTTLED: Final = frozenset({408, 425, 429})
 _MAX_CAUSES: Final = 8
@@ -46,17 +55,17 @@ _MAX_CAUSES: Final = 8
 class Fault:
     """Why something that is there cannot be read now: an error as a value, for listings that go on with the rest."""
 
-    kind: type[errors.EdlCkptError]
+    kind: type[EdlCkptError]
     message: str
     path: str
 
     @staticmethod
-    def of(error: errors.EdlCkptError | OSError, path: str) -> Fault:
+    def of(error: EdlCkptError | OSError, path: str) -> Fault:
         """Return an error of reading a path as a value."""
-        ours = error if isinstance(error, errors.EdlCkptError) else _of_system(error, path)
+        ours = error if isinstance(error, EdlCkptError) else _of_system(error, path)
         return Fault(type(ours), ours.message, ours.path or path)
 
-    def error(self) -> errors.EdlCkptError:
+    def error(self) -> EdlCkptError:
         """Return the error, to be raised by a command that needs what cannot be read."""
         return self.kind(self.message, path=self.path)
 
@@ -66,7 +75,7 @@ def storage_errors(path: str) -> Iterator[None]:
     """Translate errors of the block into ours; each names the path."""
     try:
         yield
-    except errors.EdlCkptError:
+    except EdlCkptError:
         raise
     except OSError as error:
         raise _of_system(error, path) from error
@@ -87,51 +96,49 @@ def lacking(numbers: Collection[int]) -> Iterator[None]:
             raise
 
 
-def error_of_call(number: int, path: str) -> errors.EdlCkptError:
+def error_of_call(number: int, path: str) -> EdlCkptError:
     """Return the meaning of the number of a system's error, for a call that Python did not make."""
     return _of_system(OSError(number, os.strerror(number)), path)
 
 
-def error_of_system(error: OSError | MemoryError | RecursionError) -> errors.EdlCkptError:
+def error_of_system(error: OSError | MemoryError | RecursionError) -> EdlCkptError:
     """Return the meaning of an error of the system that no code near its call has translated.
 
     Its path is the one that the system names, none otherwise.
     """
-    if isinstance(error, errors.EdlCkptError):
+    if isinstance(error, EdlCkptError):
         return error
     if isinstance(error, MemoryError):
-        return errors.EdlCkptError(
-            "there is not enough memory", hint="give the command more memory, or use fewer --workers"
-        )
+        return EdlCkptError("there is not enough memory", hint="give the command more memory, or use fewer --workers")
     if isinstance(error, RecursionError):
-        return errors.EdlCkptError("an input is nested too deeply")
+        return EdlCkptError("an input is nested too deeply")
     name = error.filename2 or error.filename
     meaning = _of_system(error, os.fsdecode(name) if isinstance(name, str | bytes) else "")
     meaning.path = meaning.path or None
     return meaning
 
 
-def _of_system(error: OSError, path: str) -> errors.EdlCkptError:
+def _of_system(error: OSError, path: str) -> EdlCkptError:
     """Return the meaning of an error of the operating system, or of a client whose errors look like that."""
     number = error.errno
     if isinstance(error, FileNotFoundError):
         # HTTP's file system says so of a server that does not answer, too; its cause tells them apart.
         reason = _of_client(error, path) if number is None else None
-        return reason or errors.NotFoundError("no such file or directory", path=path)
+        return reason or NotFoundError("no such file or directory", path=path)
     if isinstance(error, PermissionError):
-        return errors.AuthError("permission denied", path=path)
+        return AuthError("permission denied", path=path)
     if isinstance(error, ConnectionError | TimeoutError) or number in _UNREACHABLE:
         return _silent(error, path)
     if number in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
-        return errors.NoSpaceError(os.strerror(number or 0), path=path)
+        return NoSpaceError(os.strerror(number or 0), path=path)
     kind, message = _MEANINGS.get(number or 0, (None, ""))
     if kind is not None:
         return kind(message, path=path)
     reason = _of_client(error, path)
-    return reason or errors.EdlCkptError(f"input/output error: {error.strerror or error}", path=path)
+    return reason or EdlCkptError(f"input/output error: {error.strerror or error}", path=path)
 
 
-def _of_client(error: BaseException, path: str) -> errors.EdlCkptError | None:
+def _of_client(error: BaseException, path: str) -> EdlCkptError | None:
     """Return the meaning of a client's error, or of the client's error that caused it; None for any other error."""
     cause: BaseException | None = error
     for _ in range(_MAX_CAUSES):
@@ -146,22 +153,22 @@ def _of_client(error: BaseException, path: str) -> errors.EdlCkptError | None:
     return None
 
 
-def _of_answer(error: BaseException, path: str) -> errors.EdlCkptError:
+def _of_answer(error: BaseException, path: str) -> EdlCkptError:
     """Return the meaning of an error by the HTTP status that it carries, else by its name."""
     status = _status(error) or _status(getattr(error, "response", None))
     name = type(error).__name__.lower()
     if status in {401, 403, 407} or (not status and ("auth" in name or "credential" in name)):
-        return errors.AuthError(f"the server refuses access ({status or type(error).__name__})", path=path)
+        return AuthError(f"the server refuses access ({status or type(error).__name__})", path=path)
     if status in {404, 410}:
-        return errors.NotFoundError("no such file or directory", path=path)
+        return NotFoundError("no such file or directory", path=path)
     if status in {405, 501}:
-        return errors.UnsupportedError(f"the server does not support the request ({status})", path=path)
+        return UnsupportedError(f"the server does not support the request ({status})", path=path)
     if status and status not in _THROTTLED and status < 500:
-        return errors.EdlCkptError(f"the server answers {status}", path=path)
+        return EdlCkptError(f"the server answers {status}", path=path)
     if status:
-        return errors.UnavailableError(f"the server answers {status}", path=path)
+        return UnavailableError(f"the server answers {status}", path=path)
     if "url" in name and isinstance(error, ValueError):
-        return errors.UsageError("not a valid URL", path=path)
+        return UsageError("not a valid URL", path=path)
     return _silent(error, path)
 
 
@@ -174,24 +181,24 @@ def _status(answer: object) -> int:
     return 0
 
 
-def _of_ftp(error: BaseException, path: str) -> errors.EdlCkptError:
+def _of_ftp(error: BaseException, path: str) -> EdlCkptError:
     """Return the meaning of an FTP reply, whose first three characters are its code (RFC 959)."""
     code = str(error)[:3]
     if code in {"530", "532"}:
-        return errors.AuthError(f"the server refuses access ({code})", path=path)
+        return AuthError(f"the server refuses access ({code})", path=path)
     if code == "550":
-        return errors.NotFoundError("no such file or directory", path=path)
+        return NotFoundError("no such file or directory", path=path)
     if code in {"452", "552"}:
-        return errors.NoSpaceError(f"the server has no space left ({code})", path=path)
+        return NoSpaceError(f"the server has no space left ({code})", path=path)
     if code.startswith("5"):
-        return errors.EdlCkptError(f"the server answers {code}", path=path)
+        return EdlCkptError(f"the server answers {code}", path=path)
     return _silent(error, path)
 
 
-def _silent(error: BaseException, path: str) -> errors.UnavailableError:
+def _silent(error: BaseException, path: str) -> UnavailableError:
     """Return the error for storage that does not answer. Messages of libraries may repeat a URL with a password."""
     reason = getattr(error, "strerror", None) or type(error).__name__
-    return errors.UnavailableError(f"storage does not answer: {reason}", path=path)
+    return UnavailableError(f"storage does not answer: {reason}", path=path)
 
 
 _ACL: Final = "system.posix_acl_access"

@@ -13,11 +13,31 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from edl_ckpt.core.base import errors
+from edl_ckpt.core.base.errors import (
+    EdlCkptError,
+    LockedError,
+    NotFoundError,
+    RefusedError,
+    ReplacedError,
+    UnavailableError,
+    UnsupportedError,
+    UsageError,
+)
 from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
-from edl_ckpt.core.storage import interface
 from edl_ckpt.core.storage.faults import Fault, storage_errors
 from edl_ckpt.core.storage.files import ScratchFile
+from edl_ckpt.core.storage.interface import (
+    SMALL_BYTES,
+    Entry,
+    Inside,
+    ObjectStat,
+    ObjectStore,
+    ObjectWriter,
+    Properties,
+    RangeReader,
+    RemoteReader,
+    flat_listing,
+)
 from edl_ckpt.core.storage.location import Fact, Location, Verdict
 from edl_ckpt.core.storage.parts import PartMemory
 
@@ -32,12 +52,12 @@ def client_errors(path: str) -> Iterator[None]:
         with storage_errors(path):
             yield
     except ImportError as error:
-        raise errors.UnsupportedError(f"{error}", path=path, hint="install the package that it needs") from error
+        raise UnsupportedError(f"{error}", path=path, hint="install the package that it needs") from error
     except NotImplementedError as error:
-        raise errors.UnsupportedError("this storage cannot do that", path=path) from error
+        raise UnsupportedError("this storage cannot do that", path=path) from error
 
 
-class FsspecReader(interface.RemoteReader):
+class FsspecReader(RemoteReader):
     """A file of any fsspec file system, read by ranges without its caches."""
 
     def __init__(self, fs: Any, path: str, shown: str) -> None:
@@ -65,22 +85,20 @@ class FsspecReader(interface.RemoteReader):
     def check_unchanged(self) -> None:
         """Raise LockedError when the file's size, ETag or time is not what it was when it was opened."""
         if _generation(self._ask("info")) != self._opened:
-            raise errors.LockedError(
-                "the file changed while it was being read; another process is writing it", path=self.path
-            )
+            raise LockedError("the file changed while it was being read; another process is writing it", path=self.path)
 
     def _ask(self, method: str, **parameters: int) -> Any:
         try:
             with client_errors(self.path):
                 return getattr(self._fs, method)(self._path, **parameters)
-        except errors.NotFoundError:
-            raise errors.ReplacedError("the file was removed while it was being read", path=self.path) from None
+        except NotFoundError:
+            raise ReplacedError("the file was removed while it was being read", path=self.path) from None
 
 
-class FsspecStore(interface.ObjectStore):
+class FsspecStore(ObjectStore):
     """A location on any file system of fsspec."""
 
-    properties = interface.Properties(whole_listings=False)
+    properties = Properties(whole_listings=False)
 
     def __init__(self, location: Location) -> None:
         import fsspec
@@ -89,7 +107,7 @@ class FsspecStore(interface.ObjectStore):
         self._url = location.url.rstrip("/")
 
         if location.scheme in _WITH_HOST and not _has_host(location.url):
-            raise errors.UsageError(f"expected {location.scheme}://HOST/PATH, got no host", path=location.url)
+            raise UsageError(f"expected {location.scheme}://HOST/PATH, got no host", path=location.url)
         try:
             with client_errors(location.url):
                 self._fs, self._root = fsspec.core.url_to_fs(location.url, **location.options)
@@ -97,16 +115,16 @@ class FsspecStore(interface.ObjectStore):
             hint = "expected a path, s3://, or a kind that fsspec knows, such as gs://, abfs:// or hdfs://"
             scheme, _, rest = location.url.partition("://")
             hint = hint if scheme.islower() else f"did you mean {scheme.lower()}://{rest}?"
-            raise errors.UnsupportedError(f"unknown kind of storage: {error}", path=location.url, hint=hint) from error
+            raise UnsupportedError(f"unknown kind of storage: {error}", path=location.url, hint=hint) from error
         except TypeError as error:  # its constructor wants arguments that a URL cannot give
-            raise errors.UsageError(
+            raise UsageError(
                 f"this storage needs other options: {error}", path=location.url, hint="--storage-option KEY=VALUE"
             ) from error
 
     def _inner(self, relative: str) -> str:
         return f"{self._root.rstrip('/')}/{relative}"
 
-    def entries(self, inside: interface.Inside) -> list[interface.Entry]:
+    def entries(self, inside: Inside) -> list[Entry]:
         """Return the entries of the location: from one listing of all, or one for each directory."""
         found = list(self._found("", inside))
         if not found:
@@ -118,16 +136,16 @@ class FsspecStore(interface.ObjectStore):
         facts = ((name, known.get(name, info)) for name, info in found)
         faults = {name: info[_FAULT] for name, info in found if _FAULT in info}
         rows = ((n, int(i.get("size") or 0), _modified(i), _is_dir(i), "") for n, i in facts if i is not None)
-        entries = interface.flat_listing(self, rows, inside)
+        entries = flat_listing(self, rows, inside)
         return [replace(e, fault=faults[e.relative]) if e.relative in faults else e for e in entries]
 
     def _info(self, relative: str) -> Mapping[str, Any] | None:
         """Return what is known of a file; None when there is no such file."""
-        with suppress(errors.NotFoundError), client_errors(self.path(relative)):
+        with suppress(NotFoundError), client_errors(self.path(relative)):
             return dict(self._fs.info(self._inner(relative)))
         return None
 
-    def _found(self, relative: str, inside: interface.Inside) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def _found(self, relative: str, inside: Inside) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield what is below a directory, and once more, with its fault, a directory that cannot be listed.
 
         fsspec's own walk, which `find` is unless a class has a better one, leaves out what it cannot list.
@@ -141,11 +159,11 @@ class FsspecStore(interface.ObjectStore):
         try:
             with client_errors(shown):
                 listed = self._fs.ls(top, detail=True)
-        except errors.NotFoundError:
+        except NotFoundError:
             return
-        except (errors.UnavailableError, errors.UnsupportedError):
+        except (UnavailableError, UnsupportedError):
             raise  # a fault of the storage, not of the directory
-        except errors.EdlCkptError as error:
+        except EdlCkptError as error:
             if not relative:
                 raise
             yield relative, {"type": "directory", _FAULT: Fault.of(error, shown)}
@@ -176,7 +194,7 @@ class FsspecStore(interface.ObjectStore):
     def names(self, relative: str) -> dict[str, str]:
         """Return the paths of a directory's files by name; {} when there is no such directory."""
         listed: list[str] = []
-        with suppress(errors.NotFoundError), client_errors(self.path(relative)):
+        with suppress(NotFoundError), client_errors(self.path(relative)):
             listed = self._fs.ls(self._inner(relative).rstrip("/"), detail=False)
         names = (path.rstrip("/").rpartition("/")[2] for path in listed)
         return {name: self.path(f"{relative}/{name}" if relative else name) for name in names}
@@ -194,20 +212,20 @@ class FsspecStore(interface.ObjectStore):
         self._fs.invalidate_cache()  # else some file systems show what they listed before
         top = self._inner(relative)
         listed: list[Mapping[str, Any]] = []
-        with suppress(errors.NotFoundError), client_errors(self.path(relative)):
+        with suppress(NotFoundError), client_errors(self.path(relative)):
             listed = self._fs.ls(top, detail=True)
         now = time.time()
         stamps = {info["name"].rstrip("/").removeprefix(top).removeprefix("/"): _modified(info) for info in listed}
         return {name: now - stamp if stamp else 0.0 for name, stamp in stamps.items()}
 
-    def open(self, path: str) -> interface.RangeReader:
+    def open(self, path: str) -> RangeReader:
         """Open a file for ranged reads."""
         return FsspecReader(self._fs, self._inner(path.removeprefix(f"{self._url}/")), path)
 
     def read_small(self, relative: str) -> bytes | None:
         """Return the whole of a small file below the location, None when there is none."""
-        with suppress(errors.NotFoundError), client_errors(self.path(relative)):
-            return bytes(self._fs.cat_file(self._inner(relative), start=0, end=interface.SMALL_BYTES))
+        with suppress(NotFoundError), client_errors(self.path(relative)):
+            return bytes(self._fs.cat_file(self._inner(relative), start=0, end=SMALL_BYTES))
         return None
 
     def write_small(self, relative: str, data: bytes) -> None:
@@ -218,31 +236,31 @@ class FsspecStore(interface.ObjectStore):
 
     def remove(self, relative: str) -> None:
         """Remove a file; a missing one is no error."""
-        with suppress(errors.NotFoundError), client_errors(self.path(relative)):
+        with suppress(NotFoundError), client_errors(self.path(relative)):
             self._fs.rm_file(self._inner(relative))
 
-    def remove_each(self, relatives: Sequence[str]) -> dict[str, errors.EdlCkptError]:
+    def remove_each(self, relatives: Sequence[str]) -> dict[str, EdlCkptError]:
         """Remove as many of these files as can be removed; return the error of each other one."""
-        failed: dict[str, errors.EdlCkptError] = {}
+        failed: dict[str, EdlCkptError] = {}
         for relative in relatives:
             try:
                 self.remove(relative)
-            except errors.EdlCkptError as error:
+            except EdlCkptError as error:
                 failed[relative] = error
         return failed
 
     def remove_directory(self, relative: str) -> None:
         """Remove a directory if it is empty."""
-        with suppress(errors.EdlCkptError, OSError), client_errors(self.path(relative)):
+        with suppress(EdlCkptError, OSError), client_errors(self.path(relative)):
             self._fs.rmdir(self._inner(relative))
 
-    def stat(self, relative: str) -> interface.ObjectStat | None:
+    def stat(self, relative: str) -> ObjectStat | None:
         """Return a file's size and age, None when there is none."""
         info = self._info(relative)
         if info is None:
             return None
         modified = _modified(info)
-        return interface.ObjectStat(int(info.get("size") or 0), "", time.time() - modified, modified=modified)
+        return ObjectStat(int(info.get("size") or 0), "", time.time() - modified, modified=modified)
 
     def new_object(self, relative: str, size_bytes: int, memory: PartMemory | None = None) -> Spool:  # noqa: ARG002
         """Begin a file of a known size. It has no parts, so it needs no memory."""
@@ -252,7 +270,7 @@ class FsspecStore(interface.ObjectStore):
         """Copy a local file to its place; after a failure remove what arrived of it."""
         with client_errors(self.path(relative)):
             if not replace and self._fs.exists(self._inner(relative)):
-                raise errors.RefusedError("already exists; nothing was changed", path=self.path(relative))
+                raise RefusedError("already exists; nothing was changed", path=self.path(relative))
             try:
                 self._fs.makedirs(os.path.dirname(self._inner(relative)), exist_ok=True)
                 self._fs.put_file(local, self._inner(relative))
@@ -261,7 +279,7 @@ class FsspecStore(interface.ObjectStore):
                 raise
 
 
-class Spool(interface.ObjectWriter):
+class Spool(ObjectWriter):
     """A new file, kept in a nameless local file until it is completed."""
 
     def __init__(self, store: FsspecStore, relative: str, size_bytes: int) -> None:
@@ -279,7 +297,7 @@ class Spool(interface.ObjectWriter):
     def finish(self) -> None:
         """Raise EdlCkptError when not every byte was written."""
         if self._file.bytes_written != self.size_bytes:
-            raise errors.EdlCkptError("not every byte of the file was written", path=self.path)
+            raise EdlCkptError("not every byte of the file was written", path=self.path)
 
     def complete(self, *, replace: bool = False) -> None:
         """Put the file in its place."""

@@ -32,7 +32,14 @@ from edl_ckpt.core.model.dtypes import DType, dtype_named
 from edl_ckpt.core.model.tables import TableInfo
 from edl_ckpt.core.operations.save import Table, rows_of, vectors_of
 from edl_ckpt.core.proof.duplicates import NO_IDS, check_reads, order_of
-from edl_ckpt.core.sources.elasticdl import target as elasticdl
+from edl_ckpt.core.sources.elasticdl.target import (
+    CountedTable,
+    PlacedVariable,
+    check_ps_num,
+    check_texts,
+    row_owners,
+    variable_owner,
+)
 from edl_ckpt.core.storage.files import ScratchFile
 
 ID_BLOCK: Final = 1 << 16
@@ -73,7 +80,7 @@ Tables: TypeAlias = Mapping[str, AnyTable]
 class DenseContent:
     """A dense variable: uint8 [size] are its bytes, little-endian, in C order."""
 
-    placed: elasticdl.PlacedVariable
+    placed: PlacedVariable
     data: bulk.U8
 
 
@@ -90,9 +97,9 @@ class TableContent:
         self._ps_num = 1
 
     @property
-    def counted(self) -> elasticdl.CountedTable:
+    def counted(self) -> CountedTable:
         """Return the table as a layout takes it; its dtype counts without rows too."""
-        return elasticdl.CountedTable(self.info, self.dtype, np.array([self.rows]), self.block_bytes.sum(keepdims=True))
+        return CountedTable(self.info, self.dtype, np.array([self.rows]), self.block_bytes.sum(keepdims=True))
 
     def ids(self, start: int, stop: int) -> bulk.I64:
         """Return the ids of rows [start, stop)."""
@@ -108,9 +115,9 @@ class TableContent:
         for number in range(-(-self.rows // ID_BLOCK)):
             ids = self.block(number)
             sizes.append(int(bulk.varint_lengths(ids).sum(dtype=np.int64)))
-            wrong = ids[elasticdl.row_owners(ids, ps_num) != ps_id] if ps_num > 1 else ids[:0]
+            wrong = ids[row_owners(ids, ps_num) != ps_id] if ps_num > 1 else ids[:0]
             if len(wrong):
-                (owner,) = elasticdl.row_owners(wrong[:1], ps_num).tolist()
+                (owner,) = row_owners(wrong[:1], ps_num).tolist()
                 raise _misplaced(f"table {self.info.name!r}: id {wrong[0]}", owner, ps_id, ps_num)
             self._order = self._order.followed_by(order_of(ids))
         self.block_bytes = np.array(sizes, np.int64)
@@ -212,10 +219,10 @@ def check_content(dense: Dense, tables: Tables, ps_id: int, ps_num: int, stack: 
     """
     check_names(dense, tables)
     known = {name: known_table(name, table) for name, table in tables.items()}
-    elasticdl.check_texts(dense, [TableInfo(name, 0, table.initializer) for name, table in known.items()])
+    check_texts(dense, [TableInfo(name, 0, table.initializer) for name, table in known.items()])
     variables = [_dense(name, value) for name, value in dense.items()]
     for variable in variables:
-        owner = elasticdl.variable_owner(variable.placed.name, ps_num)
+        owner = variable_owner(variable.placed.name, ps_num)
         if owner != ps_id:
             raise _misplaced(f"variable {variable.placed.name!r}", owner, ps_id, ps_num)
     contents = [
@@ -247,9 +254,7 @@ def known_table(name: str, table: object) -> Table | TableBatches:
 def _dense(name: str, value: Array) -> DenseContent:
     array = as_array(value, what=f"variable {name!r}")
     data = as_bytes(array)
-    return DenseContent(
-        elasticdl.PlacedVariable(name, dtype_named(name, dtype_name(array)), array.shape, data.size), data
-    )
+    return DenseContent(PlacedVariable(name, dtype_named(name, dtype_name(array)), array.shape, data.size), data)
 
 
 def check_names(dense: object, tables: object) -> None:
@@ -331,12 +336,12 @@ def partition(dense: Dense, tables: Tables, ps_num: int) -> tuple[ServerPart, ..
     Raises UsageError for arrays that are no table, and for batches that come only once.
     """
     count = whole_number("ps_num", ps_num)
-    elasticdl.check_ps_num(count)
+    check_ps_num(count)
     check_names(dense, tables)
-    elasticdl.check_texts(dense, [TableInfo(name, 0, "") for name in tables])
+    check_texts(dense, [TableInfo(name, 0, "") for name in tables])
     parts = tuple(ServerPart() for _ in range(count))
     for name, value in dense.items():
-        parts[elasticdl.variable_owner(name, count)].dense[name] = value
+        parts[variable_owner(name, count)].dense[name] = value
     for name, table in tables.items():
         for part, own in zip(parts, _partitioned(name, table, count), strict=True):
             part.tables[name] = own
@@ -359,7 +364,7 @@ def _partitioned(name: str, given: AnyTable, ps_num: int) -> Iterator[Table | Ta
     if ps_num == 1:
         yield Table(ids, vectors, initializer)
         return
-    owner = elasticdl.row_owners(ids, ps_num)
+    owner = row_owners(ids, ps_num)
     rows = np.bincount(owner, minlength=ps_num).astype(np.int64)
     grouped_ids, grouped = _grouped(ids, owner, rows), _grouped(vectors, owner, rows)
     ends = np.cumsum(rows)
@@ -381,5 +386,5 @@ def _grouped(array: npt.NDArray[np.generic], owner: bulk.U16, rows: bulk.I64) ->
 def _filtered(name: str, batches: Callable[[], Iterable[Batch]], ps_id: int, ps_num: int) -> Iterator[Batch]:
     for some_ids, some_vectors in batches():
         ids = as_ids(some_ids, f"ids of table {name!r}")
-        mine = elasticdl.row_owners(ids, ps_num) == ps_id
+        mine = row_owners(ids, ps_num) == ps_id
         yield ids[mine], as_array(some_vectors, what=f"vectors of table {name!r}")[mine]

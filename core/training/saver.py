@@ -37,7 +37,13 @@ from edl_ckpt.core.operations.prune.execute import doomed_shards, prune, remove_
 from edl_ckpt.core.operations.prune.plan import read_policy
 from edl_ckpt.core.operations.prune.retention import IN_A_JOB, Policy
 from edl_ckpt.core.proof.noted_seal import seal_from_notes
-from edl_ckpt.core.sources.elasticdl import target as elasticdl
+from edl_ckpt.core.sources.elasticdl.target import (
+    VersionLayout,
+    check_ps_num,
+    check_version,
+    restore_warnings,
+    writable_layout,
+)
 from edl_ckpt.core.sources.registry import shard_named
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.metadata import sealed_versions
@@ -69,7 +75,7 @@ class ShardServer:
 
     def __post_init__(self) -> None:
         if self.asked is not None:
-            elasticdl.writable_layout(self.asked)
+            writable_layout(self.asked)
 
     def lock(self, purpose: str, *, create: bool = False) -> AbstractContextManager[object]:
         """Return the lock of the location, for which the server waits."""
@@ -212,7 +218,7 @@ class CheckpointSaver:
     ) -> None:
         self.location = Location.of(location).pinned()
         self.ps_id, self.ps_num = whole_number("ps_id", ps_id), whole_number("ps_num", ps_num)
-        elasticdl.check_ps_num(self.ps_num)
+        check_ps_num(self.ps_num)
         if not 0 <= self.ps_id < self.ps_num:
             raise UsageError(f"ps_id must be 0 to {self.ps_num - 1}, got {self.ps_id}")
         self.checkpoint_steps = whole_number("checkpoint_steps", checkpoint_steps, least=0)
@@ -346,9 +352,7 @@ class CheckpointSaver:
         removed = freed + self._retain(place, leftovers=sealing.complete, by_policy=sealing.by_us)
         return SavedShard(number, place.path, size_bytes, *facts, removed)
 
-    def _write(
-        self, place: ShardPlace, content: ServerContent, layout: elasticdl.VersionLayout
-    ) -> tuple[SavedPlace, ShardNote]:
+    def _write(self, place: ShardPlace, content: ServerContent, layout: VersionLayout) -> tuple[SavedPlace, ShardNote]:
         """Write a shard and make it visible; return the note on it."""
         hold = partial(self._server.lock, SHARD_PURPOSE, create=True)
         with kind_of(place.store).shard(place, hold, self._reporter) as output:
@@ -384,7 +388,7 @@ class CheckpointSaver:
         sizes[self.ps_id] = size_bytes
         dtypes = [*(v.placed.dtype for v in content.variables), *(table.dtype for table in content.tables)]
         infos = [table.info for table in content.tables]
-        for warning in elasticdl.restore_warnings(sizes, len(content.variables), dtypes, infos):
+        for warning in restore_warnings(sizes, len(content.variables), dtypes, infos):
             self._reporter.warn(warning)
 
     def _retain(self, place: ShardPlace, *, leftovers: bool, by_policy: bool) -> tuple[str, ...]:
@@ -421,5 +425,5 @@ class _Once:
 
 def _version(number: int) -> int:
     version = whole_number("version", number)
-    elasticdl.check_version(version)
+    check_version(version)
     return version

@@ -17,9 +17,31 @@ from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError,
 from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.job import Reporter
-from edl_ckpt.core.commit import loose
-from edl_ckpt.core.commit.deletion import records
+from edl_ckpt.core.commit.deletion.records import (
+    DROP,
+    META,
+    TrashEntry,
+    has_content,
+    is_record,
+    is_recorded,
+    last_deletion,
+    list_trash,
+    metadata_names,
+    read_record,
+    recorded_metadata,
+    write_record,
+)
 from edl_ckpt.core.commit.deletion.removal import Before, Check, Removal, safe_order
+from edl_ckpt.core.commit.loose import (
+    Marks,
+    finish_moves,
+    is_several,
+    kept_name,
+    marks_of,
+    move_back,
+    move_out,
+    recorded_marks,
+)
 from edl_ckpt.core.commit.publish.disk import put_replaced_back
 from edl_ckpt.core.commit.publish.staging import remove_empty_state
 from edl_ckpt.core.model.versions import Version
@@ -64,17 +86,15 @@ class Trash:
         entry, numbers = new_id(), [v.version for v in versions]
         with Directory.open(self._store.root) as root:
             with root.enter(f"{TRASH_DIR}/{entry}", make=True) as trash:
-                files = {
-                    loose.kept_name(v): loose.marks_of(root, v.names_inside) for v in versions if loose.is_several(v)
-                }
-                records.write_record(trash, numbers, list(map(loose.kept_name, versions)), keep=keep, files=files)
+                files = {kept_name(v): marks_of(root, v.names_inside) for v in versions if is_several(v)}
+                write_record(trash, numbers, list(map(kept_name, versions)), keep=keep, files=files)
                 if keep:  # first: once a version is gone, the next prune removes its metadata
                     _copy_metadata(root, trash, numbers)
                 moved, failed = _move_all(root, trash, versions, before, files)
                 trash.flush()
                 root.flush()
                 # the metadata of a version that stays is not in the trash
-                problems = _forget(trash, records.META, [v.version for v, _ in failed]) if keep else []
+                problems = _forget(trash, META, [v.version for v, _ in failed]) if keep else []
             in_place = [] if keep else [version for version, error in failed if isinstance(error, UnsupportedError)]
             removal = _remove_in_place(root, in_place)
             failed = [(v, e) for v, e in failed if v not in in_place] + list(removal.failed)
@@ -84,7 +104,7 @@ class Trash:
             problems += [] if keep and moved else _drop(root, entry)
             left = _left_of(root, entry)
             remove_empty_state(root)
-        freed = 0 if keep else sum(v.own_bytes for v in moved if loose.kept_name(v) not in left)
+        freed = 0 if keep else sum(v.own_bytes for v in moved if kept_name(v) not in left)
         return Removal(deleted, tuple(failed), tuple(problems), freed + removal.freed_bytes)
 
     def remove_shard(self, version: Version, path: str | None) -> list[str]:
@@ -110,7 +130,7 @@ class Trash:
         before anything moves, when a version of such a name exists again, and what `check` raises; errors of the search
         as `last_deletion`.
         """
-        store, entry = self._store, records.last_deletion(self._store, number)
+        store, entry = self._store, last_deletion(self._store, number)
         check(entry)
         name = os.path.basename(entry.path)
         with Directory.open(store.root) as root:
@@ -119,10 +139,10 @@ class Trash:
                     put_replaced_back(store, entry.recorded[0], entry.replaced, name)
                 else:
                     _restore(root, trash, entry, store.location)
-                record, _ = records.read_record(trash)
-                others = [each for each in trash.names() if not records.is_record(each)]
-                unnamed = [each for each in others if not records.is_recorded(each, record)]
-                is_done = not others and not records.recorded_metadata(trash, record)
+                record, _ = read_record(trash)
+                others = [each for each in trash.names() if not is_record(each)]
+                unnamed = [each for each in others if not is_recorded(each, record)]
+                is_done = not others and not recorded_metadata(trash, record)
             if unnamed:
                 reporter.warn(f"{entry.path}: the record does not name {', '.join(unnamed[:3])}; left in the trash")
             with COMMIT:
@@ -136,7 +156,7 @@ class Trash:
         """Remove versions that have been in the trash for so long; this includes old shards of `reshard --keep-old`."""
         freed = 0
         problems: list[EdlCkptError] = []
-        for entry in records.list_trash(self._store.root):
+        for entry in list_trash(self._store.root):
             if entry.fault is not None:
                 problems.append(entry.fault)
             elif now - entry.time >= older_than_seconds:
@@ -177,13 +197,13 @@ def _absent(root: Directory, versions: Iterable[int]) -> set[int]:
 
 
 def _move_all(
-    root: Directory, trash: Directory, versions: Iterable[Version], before: Before, files: Mapping[str, loose.Marks]
+    root: Directory, trash: Directory, versions: Iterable[Version], before: Before, files: Mapping[str, Marks]
 ) -> tuple[list[Version], list[tuple[Version, EdlCkptError]]]:
     """Move versions into the trash; return those that moved, and why others could not. One does not stop the next."""
     moved: list[Version] = []
     failed: list[tuple[Version, EdlCkptError]] = []
     for version in versions:
-        name = loose.kept_name(version)
+        name = kept_name(version)
         COMMIT.more()  # between two versions a signal ends the prune
         before(version)
         try:
@@ -216,13 +236,13 @@ def _move(directory: Directory, name: str, to: Directory, new: str) -> bool:
     return True
 
 
-def _move_files(root: Directory, trash: Directory, name: str, marks: loose.Marks) -> bool:
+def _move_files(root: Directory, trash: Directory, name: str, marks: Marks) -> bool:
     """Move the loose files of a version into the trash; after an error, they go back where that is possible."""
     try:
-        return loose.move_out(root, trash, name, list(marks))
+        return move_out(root, trash, name, list(marks))
     except EdlCkptError:
         with suppress(EdlCkptError):
-            loose.move_back(trash, root, name, list(marks))
+            move_back(trash, root, name, list(marks))
         raise
 
 
@@ -267,11 +287,11 @@ def _remove_empty(root: Directory, name: str, folders: Iterable[str]) -> None:
 def _copy_metadata(root: Directory, trash: Directory, numbers: Iterable[int]) -> None:
     """Copy the metadata files that exist into a directory of the trash; a seal that is no file stays where it is."""
     with root.find(META_DIR) as source:
-        names = [name for number in numbers for name in records.metadata_names(number)]
+        names = [name for number in numbers for name in metadata_names(number)]
         found = {n: source.read(n, SMALL_BYTES) for n in names if source.is_file(n) or not n.endswith(_SEAL)}
     present = {name: data for name, data in found.items() if data is not None}
     if present:
-        with trash.enter(records.META, make=True) as target:
+        with trash.enter(META, make=True) as target:
             for name, data in present.items():
                 target.write_new(name, data)
             target.flush()
@@ -282,7 +302,7 @@ def _forget(directory: Directory, folder: str, numbers: Iterable[int]) -> list[E
     problems: list[EdlCkptError] = []
     try:
         with directory.find(folder) as meta:
-            for name in (name for number in numbers for name in records.metadata_names(number)):
+            for name in (name for number in numbers for name in metadata_names(number)):
                 if meta.is_file(name):
                     meta.unlink(name)
     except EdlCkptError as error:  # the versions are gone: the next prune forgets the rest
@@ -290,9 +310,9 @@ def _forget(directory: Directory, folder: str, numbers: Iterable[int]) -> list[E
     return problems
 
 
-def _restore(root: Directory, trash: Directory, entry: records.TrashEntry, location: Location) -> None:
+def _restore(root: Directory, trash: Directory, entry: TrashEntry, location: Location) -> None:
     """Move the versions that a record names, and their metadata, out of the trash."""
-    marks = loose.recorded_marks(records.read_record(trash)[0])
+    marks = recorded_marks(read_record(trash)[0])
     taken = [name for name in entry.recorded if name not in marks and root.stat(name) is not None]
     for name in marks.keys() & {*entry.recorded}:
         with trash.enter(name) as inside:  # an interrupted undo has put some of them back
@@ -306,11 +326,11 @@ def _restore(root: Directory, trash: Directory, entry: records.TrashEntry, locat
     with COMMIT:
         for name in entry.recorded:
             if name in marks:
-                loose.move_back(trash, root, name, list(marks[name]))
+                move_back(trash, root, name, list(marks[name]))
             else:
                 trash.rename_new(name, root, name)
         if entry.metadata:
-            with trash.enter(records.META) as meta, root.enter(META_DIR, make=True) as target:
+            with trash.enter(META) as meta, root.enter(META_DIR, make=True) as target:
                 for name in entry.metadata:
                     is_stale = name.endswith(_SEAL) and target.is_file(name)  # of files that are gone
                     if is_stale or target.stat(name) is None:
@@ -326,17 +346,17 @@ def _is_doomed(root: Directory, top: Directory, name: str) -> bool:
     """Say whether an entry of the trash is to be removed now; the rest of what was moved into it goes there first."""
     if not top.is_directory(name):
         return False
-    if name.startswith(records.DROP):
+    if name.startswith(DROP):
         return True
     with top.enter(name) as inside:
-        record, damage = records.read_record(inside)
-        loose.finish_moves(root, inside, record)
-        return damage is None and (not record.get("keep", True) or not records.has_content(inside))
+        record, damage = read_record(inside)
+        finish_moves(root, inside, record)
+        return damage is None and (not record.get("keep", True) or not has_content(inside))
 
 
 def _doomed(name: str) -> str:
     """Return the name of a directory of the trash while it is being removed."""
-    return name if name.startswith(records.DROP) else records.DROP + name
+    return name if name.startswith(DROP) else DROP + name
 
 
 def _drop(root: Directory, name: str) -> list[EdlCkptError]:

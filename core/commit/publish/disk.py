@@ -23,8 +23,16 @@ from edl_ckpt.core.base.ids import kernel_id
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.job import Reporter
 from edl_ckpt.core.base.words import command
-from edl_ckpt.core.commit import interface
 from edl_ckpt.core.commit.deletion.records import META, write_record
+from edl_ckpt.core.commit.interface import (
+    FinishedSink,
+    LockedLocation,
+    NewVersion,
+    Note,
+    Prove,
+    VersionOutput,
+    Written,
+)
 from edl_ckpt.core.commit.journal import Journal, parse_journal
 from edl_ckpt.core.commit.loose import finish_publishing, is_there, marks_of, move_back
 from edl_ckpt.core.commit.publish.staging import Staging
@@ -84,10 +92,10 @@ class OldAccess:
             )
 
 
-class LocalOutput(interface.VersionOutput):
+class LocalOutput(VersionOutput):
     """A version that is written to a staging directory of a local disk."""
 
-    def __init__(self, store: LocalStore, place: interface.LockedLocation, new: interface.NewVersion) -> None:
+    def __init__(self, store: LocalStore, place: LockedLocation, new: NewVersion) -> None:
         super().__init__(place, new)
         self._store = store
         self._access = OldAccess(new.replaces, new.reporter) if new.replaces else None
@@ -99,7 +107,7 @@ class LocalOutput(interface.VersionOutput):
         self._names: Sequence[str] = ()
         self._journal = Journal(new.number, new.name, keep_old=new.keep_old, loose=new.is_loose)
         self._flusher: Flusher | None = None
-        self._finished: dict[str, interface.Note] = {}
+        self._finished: dict[str, Note] = {}
         self._proving = False
         self._writers: dict[int | None, Writers] = {}
         """The records of each shard that is shared apart, or of all shards."""
@@ -145,10 +153,7 @@ class LocalOutput(interface.VersionOutput):
         if self._new.resumes is None:
             # Not beside `finish`: of two flushes of one file, the kernel tells only the first that the disk failed.
             self._flusher = self.enter_context(Flusher(list(self._files.values())))
-        return [
-            self._files[i] if i in self._files else interface.FinishedSink(inside.join(name))
-            for i, name in enumerate(names)
-        ]
+        return [self._files[i] if i in self._files else FinishedSink(inside.join(name)) for i, name in enumerate(names)]
 
     def _check_target(self) -> None:
         """Raise RefusedError when the name of a new version is taken, or the version to be replaced is a link."""
@@ -159,7 +164,7 @@ class LocalOutput(interface.VersionOutput):
         if self._new.replaces is not None and found is not None and stat.S_ISLNK(found.st_mode):
             raise replaces_link(self._store.path(self._name))
 
-    def _find_finished(self, names: Sequence[str]) -> dict[int, interface.Note]:
+    def _find_finished(self, names: Sequence[str]) -> dict[int, Note]:
         """Return the notes of the shards that an interrupted run of the same work had finished."""
         if self._new.resumes is None:
             return {}
@@ -169,7 +174,7 @@ class LocalOutput(interface.VersionOutput):
             return {}
         if journal is None or journal.source != self._new.resumes.source or not self._stage.is_directory(self._name):
             return {}
-        found: dict[int, interface.Note] = {}
+        found: dict[int, Note] = {}
         with self._stage.enter(self._name) as inside:
             for i, name in enumerate(names):
                 note = journal.finished.get(name)
@@ -180,7 +185,7 @@ class LocalOutput(interface.VersionOutput):
                     found[i] = note
         return found
 
-    def finish(self, shard: int, note: interface.Note) -> None:
+    def finish(self, shard: int, note: Note) -> None:
         """Flush a shard to the disk, then note in the journal that it is there."""
         assert self._new.resumes is not None  # noqa: S101 - only a resumable output has a journal of this kind
         self._end_sharing(shard)
@@ -222,7 +227,7 @@ class LocalOutput(interface.VersionOutput):
                         folder.rename(f"{name}{NEW}", folder, name)
                     file.become(copied)
 
-    def publish(self, prove: interface.Prove, describe: Describe | None = None) -> Seal:
+    def publish(self, prove: Prove, describe: Describe | None = None) -> Seal:
         """Prove the staged version while it is flushed, stage its seal and metadata, then rename all of them."""
         for shard in list(self._writers):
             self._end_sharing(shard)
@@ -231,7 +236,7 @@ class LocalOutput(interface.VersionOutput):
         new = self._new
         version = new.written(self._store.location, self._directory, self._sizes)
         self._proving = True
-        seal = prove(interface.Written(version, staged=True))
+        seal = prove(Written(version, staged=True))
         data = seal_bytes(seal)
         self._proving = False
         if self._flusher is not None:

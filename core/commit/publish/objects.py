@@ -26,7 +26,15 @@ from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.parallel import impatient, run_all
 from edl_ckpt.core.base.words import counted, size
-from edl_ckpt.core.commit import interface
+from edl_ckpt.core.commit.interface import (
+    FinishedSink,
+    LockedLocation,
+    NewVersion,
+    Note,
+    Prove,
+    VersionOutput,
+    Written,
+)
 from edl_ckpt.core.commit.journal import Journal, discarded_copy, parse_journal
 from edl_ckpt.core.commit.repair.notes import forget_notes
 from edl_ckpt.core.commit.writers import SharedUpload, SharedUploads, TargetPart
@@ -46,10 +54,10 @@ _COMPLETIONS: Final = 32
 """How many objects are begun, completed or dropped at a time."""
 
 
-class RemoteOutput(interface.VersionOutput):
+class RemoteOutput(VersionOutput):
     """A version that is written as objects, which become visible one by one after all of them were uploaded."""
 
-    def __init__(self, store: ObjectStore, place: interface.LockedLocation, new: interface.NewVersion) -> None:
+    def __init__(self, store: ObjectStore, place: LockedLocation, new: NewVersion) -> None:
         super().__init__(place, new)
         self._store = store
         self._memory = PartMemory(PART_MEMORY_BYTES if new.memory_bytes is None else new.memory_bytes)
@@ -96,7 +104,7 @@ class RemoteOutput(interface.VersionOutput):
         )
         self._write_journal()
         self._is_listed = True
-        finished = {i: interface.FinishedSink(self._store.path(self._relative(i))) for i in self.resumed}
+        finished = {i: FinishedSink(self._store.path(self._relative(i))) for i in self.resumed}
         return [finished.get(i) or self._objects[i] for i in range(len(sizes))]
 
     def _relative(self, shard: int) -> str:
@@ -148,7 +156,7 @@ class RemoteOutput(interface.VersionOutput):
                 self._store.abort_upload(self._relative(i), upload_id)
         return write_ids
 
-    def finish(self, shard: int, note: interface.Note) -> None:
+    def finish(self, shard: int, note: Note) -> None:
         """Make sure that a shard is uploaded, and note in the journal that it is.
 
         The notes of small shards can wait until `publish`: they are copied again as fast as they are noted.
@@ -176,7 +184,7 @@ class RemoteOutput(interface.VersionOutput):
         for target, part in parts:
             self._objects[target].take([part])
 
-    def publish(self, prove: interface.Prove, describe: Describe | None = None) -> Seal:
+    def publish(self, prove: Prove, describe: Describe | None = None) -> Seal:
         """Complete all objects, prove them, and only then remove the shards that they replace."""
         run_all(lambda item: item.finish(), list(self._objects.values()), _COMPLETIONS)
         self._memory.close()
@@ -218,13 +226,13 @@ class RemoteOutput(interface.VersionOutput):
         last = last or (rest[:1] if self._new.copies else [])
         return [[self._objects[i] for i in group] for group in ([i for i in rest if i not in last], last)]
 
-    def _written(self) -> interface.Written:
+    def _written(self) -> Written:
         directory = self._store.path("" if self._new.is_loose else self._name).rstrip("/")
         sizes = list(self._journal.sizes.values())
         version = self._new.written(self._store.location, directory, sizes)
         # Objects completed by an earlier run have not been verified in this one.
         verified = len(self._objects) == len(sizes) and all(item.verified for item in self._objects.values())
-        return interface.Written(version, staged=False, verified=verified)
+        return Written(version, staged=False, verified=verified)
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self._memory.close()

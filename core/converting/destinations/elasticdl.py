@@ -12,16 +12,22 @@ from edl_ckpt.core.converting.changes import OutTable
 from edl_ckpt.core.converting.destinations.interface import Cut, Destination, rule_owners
 from edl_ckpt.core.converting.rows import CountedRows, RowPlaces, Spread
 from edl_ckpt.core.model.layouts import Placement
-from edl_ckpt.core.sources.elasticdl import target
+from edl_ckpt.core.sources.elasticdl.target import (
+    DESIGN,
+    CountedTable,
+    PlacedVariable,
+    VersionLayout,
+    lay_out_shards,
+)
 
 
 class ToElasticDL(Destination):
     """A file for each server."""
 
-    system = target.DESIGN.system
+    system = DESIGN.system
     of_system = re.compile("")
     varints = True
-    _layout: target.VersionLayout
+    _layout: VersionLayout
 
     def spread(self, table: OutTable) -> Spread:
         """Return the rule of ElasticDL."""
@@ -30,9 +36,9 @@ class ToElasticDL(Destination):
 
     def lay_out(self, rows: Mapping[str, CountedRows]) -> None:
         """Lay out v4 shards."""
-        variables = [target.PlacedVariable(v.name, v.dtype, v.shape, v.size_bytes) for v in self.out.variables]
+        variables = [PlacedVariable(v.name, v.dtype, v.shape, v.size_bytes) for v in self.out.variables]
         tables = [
-            target.CountedTable(
+            CountedTable(
                 replace(counted.table.info, initializer=counted.table.info.initializer or "uniform"),
                 counted.table.dtype if counted.total else None,
                 counted.of_bucket,
@@ -40,13 +46,13 @@ class ToElasticDL(Destination):
             )
             for counted in rows.values()
         ]
-        self._layout = target.lay_out_shards(self.given.number, variables, tables, self.ranks)
+        self._layout = lay_out_shards(self.given.number, variables, tables, self.ranks)
         self._sizes = {v.name: v.size_bytes for v in variables}
 
     @property
     def files(self) -> Mapping[str, int]:
         """Return the shards."""
-        names = (target.DESIGN.shard_file(rank, self.ranks) for rank in range(self.ranks))
+        names = (DESIGN.shard_file(rank, self.ranks) for rank in range(self.ranks))
         return dict(zip(names, self._layout.size_bytes.tolist(), strict=True))
 
     def places(self, table: str) -> RowPlaces:

@@ -15,7 +15,15 @@ from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.words import counted, describe, escaped
 from edl_ckpt.core.catalog.listing import listed_mode, ranked
 from edl_ckpt.core.model.versions import Listing, ShardFile, State, Version
-from edl_ckpt.core.operations.follow import observe
+from edl_ckpt.core.operations.follow.observe import (
+    CLOCK,
+    Clock,
+    Health,
+    HealthCheck,
+    Observer,
+    SeenVersion,
+    why_unfinished,
+)
 from edl_ckpt.core.storage.location import Location, LocationLike
 
 
@@ -93,7 +101,7 @@ def wait_for_version(
     timeout_seconds: float | None = None,
     stall_seconds: float | None = None,
     interval_seconds: float | None = None,
-    clock: observe.Clock = observe.CLOCK,
+    clock: Clock = CLOCK,
     reporter: Reporter = WARNINGS,
 ) -> WaitResult:
     """Wait until a location has a complete version whose headers can be read, and return the newest such version.
@@ -108,7 +116,7 @@ def wait_for_version(
     begin = clock.tick()
     changed: float = begin
     before: object = ()
-    with observe.Observer(
+    with Observer(
         location, interval_seconds=interval_seconds, clock=clock, reporter=reporter, metadata=best is not None
     ) as observer:
         while True:
@@ -116,7 +124,7 @@ def wait_for_version(
             versions = listing.versions if listing else ()
             wanted = [v for v in versions if v.version >= least]
             candidates = _candidates(listing, wanted, best, mode)
-            found = next((v for v in candidates if observer.check(v).health is observe.Health.READABLE), None)
+            found = next((v for v in candidates if observer.check(v).health is Health.READABLE), None)
             tick = clock.tick()
             if (shape := _shape(listing)) != before:
                 changed, before = tick, shape
@@ -141,13 +149,13 @@ def _shape(listing: Listing | None) -> object:
     return [(v.path, v.shards, v.extra, sorted(v.metrics.items()), v.replaced_by) for v in listing.versions]
 
 
-def _unfinished(observer: observe.Observer, wanted: Sequence[Version], best: str | None) -> Iterator[Unfinished]:
+def _unfinished(observer: Observer, wanted: Sequence[Version], best: str | None) -> Iterator[Unfinished]:
     """Yield the versions that would do if they were complete, could be read, and had the metric."""
     for version in wanted:
         is_complete = version.state is State.COMPLETE
-        check = observer.check(version) if is_complete else observe.HealthCheck(observe.Health.UNKNOWN)
-        if not is_complete or check.health is not observe.Health.READABLE:
-            yield Unfinished(version, observe.why_unfinished(observe.SeenVersion(version, check, 0.0)))
+        check = observer.check(version) if is_complete else HealthCheck(Health.UNKNOWN)
+        if not is_complete or check.health is not Health.READABLE:
+            yield Unfinished(version, why_unfinished(SeenVersion(version, check, 0.0)))
         elif best is not None:
             yield Unfinished(version, f"it has no value of {best!r}")
 
@@ -161,7 +169,7 @@ def checkpoints_iterator(
     timeout_seconds: float | None = None,
     timeout_fn: Callable[[], bool] | None = None,
     interval_seconds: float | None = None,
-    clock: observe.Clock = observe.CLOCK,
+    clock: Clock = CLOCK,
     reporter: Reporter = WARNINGS,
 ) -> Iterator[Version]:
     """Yield each complete version of a location once, in the order of their numbers, and wait for the next ones.
@@ -179,9 +187,7 @@ def checkpoints_iterator(
         raise UsageError("timeout_fn needs timeout_seconds: without a timeout it is never called")
     if after is not None:
         after = whole_number("after", after)
-    observer = observe.Observer(
-        location, interval_seconds=interval_seconds, clock=clock, reporter=reporter, metadata=False
-    )
+    observer = Observer(location, interval_seconds=interval_seconds, clock=clock, reporter=reporter, metadata=False)
 
     def versions() -> Iterator[Version]:
         taken: dict[int, tuple[ShardFile, ...]] = {}
@@ -190,9 +196,7 @@ def checkpoints_iterator(
             while True:
                 listing, is_busy = observer.look(), False
                 pending = _pending(listing, taken, after, replaced=replaced)
-                for version in (
-                    v for v in pending if observer.check(v).health is observe.Health.READABLE
-                ):  # and still there
+                for version in (v for v in pending if observer.check(v).health is Health.READABLE):  # and still there
                     if (early := last + min_interval_seconds - clock.tick()) > 0:
                         clock.sleep(early)
                     taken[version.version], last, is_busy = version.shards, clock.tick(), True

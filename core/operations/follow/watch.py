@@ -8,19 +8,32 @@ from typing import Final, NamedTuple
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.catalog.listing import GRACE_SECONDS
 from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.operations.follow import observe
+from edl_ckpt.core.operations.follow.observe import (
+    CLOCK,
+    Clock,
+    Health,
+    HealthCheck,
+    Limits,
+    Moment,
+    Observer,
+    WatchEvent,
+    changes,
+    moment_after,
+    next_due,
+    to_check,
+)
 from edl_ckpt.core.storage.location import LocationLike
 
 _SETTLED_SECONDS: Final = 60.0
 """A complete version that has not changed for so long is left out of most looks at a file system of a network."""
-DEFAULT_LIMITS: Final = observe.Limits()
+DEFAULT_LIMITS: Final = Limits()
 
 
 class WatchStep(NamedTuple):
     """One look at a location, and what happened since the look before."""
 
-    moment: observe.Moment
-    events: tuple[observe.WatchEvent, ...]
+    moment: Moment
+    events: tuple[WatchEvent, ...]
 
 
 def watch_location(
@@ -31,9 +44,9 @@ def watch_location(
     timeout_seconds: float | None = None,
     stall_seconds: float | None = DEFAULT_LIMITS.stall_seconds,
     corrupt_seconds: float = DEFAULT_LIMITS.corrupt_seconds,
-    clock: observe.Clock = observe.CLOCK,
+    clock: Clock = CLOCK,
     reporter: Reporter = WARNINGS,
-) -> Iterator[observe.WatchEvent]:
+) -> Iterator[WatchEvent]:
     """Yield what happens to the versions of a location from now on; a location that does not exist is waited for.
 
     A version counts as stalled when it is unfinished and has not changed for `stall_seconds` (None: never), and as
@@ -49,7 +62,7 @@ def watch_location(
         after=after,
         interval_seconds=interval_seconds,
         timeout_seconds=timeout_seconds,
-        limits=observe.Limits(stall_seconds, corrupt_seconds),
+        limits=Limits(stall_seconds, corrupt_seconds),
         clock=clock,
         reporter=reporter,
     ):
@@ -62,59 +75,55 @@ def watch_steps(
     after: int | None = None,
     interval_seconds: float | None = None,
     timeout_seconds: float | None = None,
-    limits: observe.Limits = DEFAULT_LIMITS,
-    clock: observe.Clock = observe.CLOCK,
+    limits: Limits = DEFAULT_LIMITS,
+    clock: Clock = CLOCK,
     reporter: Reporter = WARNINGS,
 ) -> Iterator[WatchStep]:
     """Yield every look at a location, also those since which nothing happened; as `watch_location` in all else."""
     end = None if timeout_seconds is None else clock.tick() + timeout_seconds
-    with observe.Observer(
+    with Observer(
         location, interval_seconds=interval_seconds, clock=clock, reporter=reporter, metadata=True
     ) as observer:
-        before: observe.Moment | None = None
+        before: Moment | None = None
         while True:
             moment = _moment(observer, before, clock, after)
-            yield WatchStep(moment, tuple(observe.changes(before or _known(moment, after), moment, limits)))
+            yield WatchStep(moment, tuple(changes(before or _known(moment, after), moment, limits)))
             before, tick = moment, clock.tick()
             if end is not None and tick >= end:
                 return
-            times = [time - tick for time in (end, observe.next_due(moment, limits)) if time is not None]
+            times = [time - tick for time in (end, next_due(moment, limits)) if time is not None]
             observer.pause(min(times, default=None))
 
 
-def _known(first: observe.Moment, after: int | None) -> observe.Moment:
+def _known(first: Moment, after: int | None) -> Moment:
     """Return the first moment without the versions above `after`: those are news."""
     seen = {path: s for path, s in first.seen.items() if after is None or s.version.version <= after}
-    return observe.Moment(first.at, first.tick, first.exists, seen)
+    return Moment(first.at, first.tick, first.exists, seen)
 
 
-def _moment(
-    observer: observe.Observer, before: observe.Moment | None, clock: observe.Clock, after: int | None
-) -> observe.Moment:
+def _moment(observer: Observer, before: Moment | None, clock: Clock, after: int | None) -> Moment:
     """Return the location as a new look finds it."""
-    last = before or observe.Moment(clock.now(), clock.tick())
+    last = before or Moment(clock.now(), clock.tick())
     settled = {p for p, s in last.seen.items() if s.is_complete and last.tick - s.changed > _SETTLED_SECONDS}
     listing = observer.look(settled)
-    wanted = observe.to_check(last, listing) if listing is not None else []
+    wanted = to_check(last, listing) if listing is not None else []
     checks = {v.path: observer.check(v) for v in wanted} if before else _first_checks(observer, wanted, after)
-    return observe.moment_after(last, listing, checks, at=clock.now(), tick=clock.tick())
+    return moment_after(last, listing, checks, at=clock.now(), tick=clock.tick())
 
 
-def _first_checks(
-    observer: observe.Observer, wanted: list[Version], after: int | None
-) -> dict[str, observe.HealthCheck]:
+def _first_checks(observer: Observer, wanted: list[Version], after: int | None) -> dict[str, HealthCheck]:
     """Return the headers of the versions that are there when a watch begins.
 
     Those are read from the newest version down to the first that is whole, of versions that changed a moment ago, and
     of those that will be reported. The others were complete long ago.
     """
-    checks: dict[str, observe.HealthCheck] = {}
+    checks: dict[str, HealthCheck] = {}
     is_whole, now = False, observer.clock.now()
     for version in reversed(wanted):
         is_news = after is not None and version.version > after
         if is_whole and not is_news and version.modified < now - GRACE_SECONDS:
-            checks[version.path] = observe.HealthCheck(observe.Health.READABLE)
+            checks[version.path] = HealthCheck(Health.READABLE)
         else:
             checks[version.path] = observer.check(version)
-            is_whole = is_whole or checks[version.path].health is observe.Health.READABLE
+            is_whole = is_whole or checks[version.path].health is Health.READABLE
     return checks

@@ -24,8 +24,18 @@ from edl_ckpt.core.commit.kinds import forget_gone, kind_of
 from edl_ckpt.core.commit.repair.notes import forget_notes, remove_notes
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.model.versions import State, Version
-from edl_ckpt.core.operations.prune import retention
 from edl_ckpt.core.operations.prune.plan import Action, PruneEntry, PrunePlan, plan_prune
+from edl_ckpt.core.operations.prune.retention import (
+    NO_EXCEPTIONS,
+    Guards,
+    Policy,
+    Why,
+    find_unreadable,
+    guard_reasons,
+    guarded,
+    looked_at,
+    prunable,
+)
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.owner import prove_lock
@@ -72,9 +82,9 @@ class PruneResult:
 
 def prune(
     locations: Sequence[LocationLike],
-    policy: retention.Policy,
+    policy: Policy,
     *,
-    guards: retention.Guards = retention.NO_EXCEPTIONS,
+    guards: Guards = NO_EXCEPTIONS,
     trash: bool = False,
     purge_older_than_seconds: float | None = None,
     max_delete: int | None = None,
@@ -219,20 +229,20 @@ def _look_again(plan: PrunePlan, now: float, known: Mapping[Location, Known]) ->
     """Return the versions of all locations of a plan; RefusedError when a fact that it relies on has changed."""
     places, grace = plan.locations if plan.entries else (), plan.guards.grace_seconds
     present: dict[Location, tuple[Version, ...]] = {}
-    reasons: dict[str, retention.Why] = {}
+    reasons: dict[str, Why] = {}
     for place in places:
         listed = list_versions(place, grace_seconds=grace, now=now, known=known[place]).versions
-        versions, unreadable = retention.looked_at(listed)
+        versions, unreadable = looked_at(listed)
         present[place] = tuple(versions)
-        reasons |= retention.guard_reasons(versions, plan.guards, unreadable, now=now)
+        reasons |= guard_reasons(versions, plan.guards, unreadable, now=now)
     by_path = {v.path: v for versions in present.values() for v in versions}
     _check_fresh(plan, by_path, reasons)
     return present
 
 
-def _check_fresh(plan: PrunePlan, present: Mapping[str, Version], reasons: Mapping[str, retention.Why]) -> None:
+def _check_fresh(plan: PrunePlan, present: Mapping[str, Version], reasons: Mapping[str, Why]) -> None:
     """Raise RefusedError when a fact that the plan relies on has changed; `present` has today's versions by path."""
-    blocked: dict[PruneEntry, retention.Why] = {}
+    blocked: dict[PruneEntry, Why] = {}
     for entry in plan.entries:
         version, why = present.get(entry.path), reasons.get(entry.path, {})
         goes = entry.action is Action.DELETE
@@ -246,7 +256,7 @@ def _check_fresh(plan: PrunePlan, present: Mapping[str, Version], reasons: Mappi
             blocked[entry] = why
     if blocked:
         entry = next(iter(blocked))
-        error = retention.guarded(entry.ref, *blocked.values())
+        error = guarded(entry.ref, *blocked.values())
         raise error if error.hint else _stale(entry, next(iter(blocked[entry])))
 
 
@@ -298,7 +308,7 @@ def remove_own_shard(
                 version, path
             )  # neither it nor its directory need exist
         if removed:
-            present = {version.version for version in retention.prunable(list_versions(where).versions)}
+            present = {version.version for version in prunable(list_versions(where).versions)}
             for error in forget_gone(locked.store, present):
                 reporter.warn(str(error))
     return tuple(removed)
@@ -308,7 +318,7 @@ def doomed_shards(
     versions: Sequence[Version], ps_id: int, ps_num: int, keep: int, *, leftovers: bool = False
 ) -> Iterator[tuple[Version, str | None]]:
     """Yield the versions that lose a shard, with its path; None stands for one that is an empty directory."""
-    versions = [version for version in retention.prunable(versions) if version.is_elasticdl]
+    versions = [version for version in prunable(versions) if version.is_elasticdl]
     shards: dict[int, list[tuple[Version, str]]] = {ps_id: []}
     for version in versions:
         if version.state not in {State.MIXED, State.UNREADABLE} and not version.linked:
@@ -320,7 +330,7 @@ def doomed_shards(
     yield from ((v, None) for v in empty if v.modified < long_ago)
     if all(len(some) <= keep for some in shards.values()):
         return
-    unreadable = retention.find_unreadable(versions)
+    unreadable = find_unreadable(versions)
     newest = max((v.version for v in versions if v.state is State.COMPLETE and v.path not in unreadable), default=-1)
     kept = set[str]()
     for some in shards.values():  # the own ones first: a version that keeps its own shard keeps all

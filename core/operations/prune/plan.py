@@ -22,7 +22,22 @@ from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.listing import check_one, common_modes, list_versions
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.model.versions import Listing, State, Version
-from edl_ckpt.core.operations.prune import retention
+from edl_ckpt.core.operations.prune.retention import (
+    NEWEST,
+    NO_EXCEPTIONS,
+    Guards,
+    Policy,
+    Tagged,
+    Why,
+    by_location,
+    evaluate,
+    fit,
+    guard_reasons,
+    guard_warnings,
+    guarded,
+    looked_at,
+    prunable,
+)
 from edl_ckpt.core.state.annotate import write_policy
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.lock import Locking
@@ -75,7 +90,7 @@ class PrunePlan:
     locations: tuple[Location, ...]
     entries: tuple[PruneEntry, ...]
     policy: tuple[str, ...]
-    guards: retention.Guards
+    guards: Guards
     warnings: tuple[str, ...] = ()
     purge_older_than_seconds: float | None = None
     """Also empty the trash of versions that have been there for longer; None leaves the trash alone."""
@@ -144,9 +159,9 @@ class PrunePlan:
 
 def plan_prune(
     locations: Sequence[LocationLike],
-    policy: retention.Policy,
+    policy: Policy,
     *,
-    guards: retention.Guards = retention.NO_EXCEPTIONS,
+    guards: Guards = NO_EXCEPTIONS,
     purge_older_than_seconds: float | None = None,
     now: float | None = None,
     known: Mapping[Location, Known] | None = None,
@@ -185,15 +200,11 @@ def plan_prune(
 
 
 def plan_listed(
-    listings: Sequence[Listing],
-    policy: retention.Policy,
-    *,
-    guards: retention.Guards = retention.NO_EXCEPTIONS,
-    now: float | None = None,
+    listings: Sequence[Listing], policy: Policy, *, guards: Guards = NO_EXCEPTIONS, now: float | None = None
 ) -> PrunePlan:
     """Return the plan for locations that are listed already; looks for unreadable versions, and errors, as above."""
     errors: list[EdlCkptError] = []
-    versions, unreadable = retention.looked_at((v for listing in listings for v in listing.versions), errors)
+    versions, unreadable = looked_at((v for listing in listings for v in listing.versions), errors)
     modes = common_modes(listings, needed=policy.needs_modes)
     try:
         policy = policy.settle(modes)
@@ -209,12 +220,12 @@ def plan_listed(
     return replace(plan, locations=locations, warnings=(*plan.warnings, *more), unread=unread)
 
 
-def _common_policy(locations: Sequence[Location]) -> retention.Policy:
+def _common_policy(locations: Sequence[Location]) -> Policy:
     """Return the one policy that is stored with all the locations."""
     policies = {read_policy(location) for location in locations}
     if len(policies) > 1:
         raise UsageError("the locations have different stored policies", hint="prune each location alone")
-    policy = policies.pop() if policies else retention.Policy()
+    policy = policies.pop() if policies else Policy()
     if policy.is_empty:
         raise UsageError(
             "no retention rule was given, and none is stored",
@@ -223,16 +234,16 @@ def _common_policy(locations: Sequence[Location]) -> retention.Policy:
     return policy
 
 
-def read_policy(location: LocationLike) -> retention.Policy:
+def read_policy(location: LocationLike) -> Policy:
     """Return the policy that is stored with a location, an empty one when there is none; the error of reading it."""
     metadata = read_metadata(open_location(location), [LOCATION_FILE])  # of versions there may be thousands
     if metadata.fault is not None:
         raise metadata.fault
     document = metadata.policy
-    return retention.Policy() if document is None else retention.Policy.from_json(document)
+    return Policy() if document is None else Policy.from_json(document)
 
 
-def store_policy(location: LocationLike, policy: retention.Policy, **locking: Unpack[Locking]) -> None:
+def store_policy(location: LocationLike, policy: Policy, **locking: Unpack[Locking]) -> None:
     """Store a policy with a location; it replaces an older one, and an empty policy removes it. Takes the lock itself.
 
     Raises NotFoundError when the location does not exist, LockedError when the lock is not free in time.
@@ -245,9 +256,9 @@ def store_policy(location: LocationLike, policy: retention.Policy, **locking: Un
 
 def judge_versions(
     versions: Sequence[Version],
-    policy: retention.Policy,
+    policy: Policy,
     *,
-    guards: retention.Guards = retention.NO_EXCEPTIONS,
+    guards: Guards = NO_EXCEPTIONS,
     unreadable: Mapping[str, str] | None = None,
     now: float | None = None,
 ) -> PrunePlan:
@@ -259,30 +270,30 @@ def judge_versions(
     """
     if policy.is_empty and not guards.ask_for_deletion:
         raise UsageError("no retention rule was given")
-    versions = retention.prunable(versions)
+    versions = prunable(versions)
     absent = [n for n in guards.delete if all(v.version != n for v in versions)]
     if absent:
         near = ", ".join(map(str, neighbours(absent[0], {v.version for v in versions})))
         hint = f"the nearest versions there: {near}" if near else None
         raise NotFoundError(f"no version {absent[0]} to delete", hint=hint)
-    for trial in retention.by_location(versions):
+    for trial in by_location(versions):
         for number in guards.delete:
             check_one(trial, number)
     faults = unreadable or {}
     moment = time.time() if now is None else now
-    reasons: dict[str, retention.Why] = {}
+    reasons: dict[str, Why] = {}
     unknown = tuple(unknown_names(versions, policy)) if versions else ()
     warnings = [*unknown, *_unknown_tags(versions, guards.drop_tags)]
-    for trial in retention.by_location(versions):
-        reasons |= retention.guard_reasons(trial, guards, faults, now=moment)
-        warnings += retention.guard_warnings(trial, guards, faults)
+    for trial in by_location(versions):
+        reasons |= guard_reasons(trial, guards, faults, now=moment)
+        warnings += guard_warnings(trial, guards, faults)
     kept = _reasons_to_keep(versions, policy, guards, faults, reasons)
     going = {v.path: _reason_to_delete(v, guards) for v in versions}
     if policy.max_size_bytes is not None:
         warnings += _fit_budget(policy.max_size_bytes, versions, guards, kept, going)
     entries = tuple(
         _entry(v, kept[v.path], going[v.path], whole=v.state is State.COMPLETE and v.path not in faults)
-        for trial in retention.by_location(versions)
+        for trial in by_location(versions)
         for v in trial
     )
     locations = tuple(dict.fromkeys(v.location for v in versions))
@@ -291,24 +302,24 @@ def judge_versions(
 
 def _reasons_to_keep(
     versions: Sequence[Version],
-    policy: retention.Policy,
-    guards: retention.Guards,
+    policy: Policy,
+    guards: Guards,
     unreadable: Mapping[str, str],
-    reasons: Mapping[str, retention.Why],
+    reasons: Mapping[str, Why],
 ) -> dict[str, list[str]]:
     """Return, by path, the reasons of guards and of rules; RefusedError for a guarded version named for deletion."""
-    rules = retention.evaluate(policy, (v for v in versions if v.path not in unreadable))
+    rules = evaluate(policy, (v for v in versions if v.path not in unreadable))
     kept: dict[str, list[str]] = {}
     for version in versions:
         why, named = reasons.get(version.path, {}), version.version in guards.delete
         if named and why:
-            raise retention.guarded(version.ref, why)
+            raise guarded(version.ref, why)
         own = [] if named else [*rules.get(version.path, ()), *_not_asked_for(version, policy, guards, why)]
         kept[version.path] = [*why, *own]
     return kept
 
 
-def unknown_names(versions: Sequence[Version], policy: retention.Policy) -> Iterator[str]:
+def unknown_names(versions: Sequence[Version], policy: Policy) -> Iterator[str]:
     """Yield a warning for each metric and tag of a policy that no version has: its rule keeps nothing.
 
     A rule that keeps the best 0 versions needs no metric.
@@ -317,9 +328,7 @@ def unknown_names(versions: Sequence[Version], policy: retention.Policy) -> Iter
     for metric in dict.fromkeys(rule.metric for rule in policy.ranking if rule.count):
         if metric not in known:
             yield f"no version has a value of {metric!r}, so its rule keeps none; {_there(metric, known, 'metrics')}"
-    yield from _unknown_tags(
-        versions, (tag for rule in policy.rules if isinstance(rule, retention.Tagged) for tag in rule.tags)
-    )
+    yield from _unknown_tags(versions, (tag for rule in policy.rules if isinstance(rule, Tagged) for tag in rule.tags))
 
 
 def _unknown_tags(versions: Sequence[Version], tags: Iterable[str]) -> Iterator[str]:
@@ -336,7 +345,7 @@ def _there(name: str, known: Collection[str], nouns: str) -> str:
     return f"{close} ({there})" if close else there
 
 
-def _reason_to_delete(version: Version, guards: retention.Guards) -> str:
+def _reason_to_delete(version: Version, guards: Guards) -> str:
     """Return the reason to delete a version that nothing keeps."""
     if version.version in guards.delete:
         return "named for deletion"
@@ -345,9 +354,7 @@ def _reason_to_delete(version: Version, guards: retention.Guards) -> str:
     return "no rule keeps it"
 
 
-def _not_asked_for(
-    version: Version, policy: retention.Policy, guards: retention.Guards, why: retention.Why
-) -> list[str]:
+def _not_asked_for(version: Version, policy: Policy, guards: Guards, why: Why) -> list[str]:
     """Return why a version stays although no rule keeps it: nothing asked for its deletion.
 
     An incomplete one that no process is writing says how it is deleted; `why` has the guards in the way.
@@ -357,7 +364,7 @@ def _not_asked_for(
     tags = [option for option in why.values() if option[:1] == ("--drop-tag",)]
     if not why:
         return [] if guards.incomplete else ["incomplete and old: --incomplete deletes it"]
-    if any(option not in {*tags, retention.NEWEST} for option in why.values()):
+    if any(option not in {*tags, NEWEST} for option in why.values()):
         return []
     words = [word for option in [("--delete", str(version.version)), *tags] for word in option]
     return [f"incomplete and old: `{command('prune', version.location.url, *words)}` deletes it"]
@@ -366,7 +373,7 @@ def _not_asked_for(
 def _fit_budget(
     limit: int,
     versions: Sequence[Version],
-    guards: retention.Guards,
+    guards: Guards,
     kept: dict[str, list[str]],
     going: dict[str, str],
 ) -> list[str]:
@@ -375,7 +382,7 @@ def _fit_budget(
         v for v in versions if not kept[v.path] and v.version not in guards.delete and v.state is State.COMPLETE
     ]
     kept_bytes = sum(v.size_bytes for v in versions if kept[v.path])
-    over = {v.path for v in retention.fit(limit, kept_bytes, candidates)}
+    over = {v.path for v in fit(limit, kept_bytes, candidates)}
     for version in candidates:
         if version.path in over:
             going[version.path] = f"no rule keeps it, and the size budget of {size(limit)} is full"

@@ -18,9 +18,19 @@ from typing import Final, NamedTuple
 
 from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.kernel.checksums import unmasked
-from edl_ckpt.core.model import tables as model
 from edl_ckpt.core.model.dtypes import TF_DTYPES, DType
 from edl_ckpt.core.model.layouts import Placement
+from edl_ckpt.core.model.tables import (
+    Blob,
+    Box,
+    DenseEntry,
+    Encoding,
+    Extent,
+    GatheredRows,
+    StoredSum,
+    TableEntry,
+    TableInfo,
+)
 from edl_ckpt.core.model.versions import ShardFile
 from edl_ckpt.core.sources.bundle.index import Index, StoredTensor
 from edl_ckpt.core.sources.steps.content import ShardContent
@@ -53,14 +63,14 @@ class DataFile(NamedTuple):
     file: ShardFile
     number: int
 
-    def extent(self, tensor: StoredTensor) -> model.Extent:
+    def extent(self, tensor: StoredTensor) -> Extent:
         """Return the bytes of a tensor in it."""
-        return model.Extent(tensor.start, tensor.end, file=self.number)
+        return Extent(tensor.start, tensor.end, file=self.number)
 
-    def add_sum(self, name: str, tensor: StoredTensor, extent: model.Extent) -> None:
+    def add_sum(self, name: str, tensor: StoredTensor, extent: Extent) -> None:
         """Add the checksum of a tensor, if it is one of the bytes in the file."""
         if tensor.dtype not in _ENCODED:
-            self.shard.sums.append(model.StoredSum(name, "crc32c", unmasked(tensor.crc32c), (extent,)))
+            self.shard.sums.append(StoredSum(name, "crc32c", unmasked(tensor.crc32c), (extent,)))
 
 
 DataFiles = Mapping[int, DataFile]
@@ -80,9 +90,9 @@ def add_tensor(name: str, tensor: StoredTensor, file: DataFile) -> None:
     """Add a tensor that lies in one extent, with its checksum."""
     extent, dtype = file.extent(tensor), dtype_of(name, tensor, file)
     if dtype is not None:
-        file.shard.variables.append(model.DenseEntry(name, dtype, tensor.shape, extent, tensor.start))
+        file.shard.variables.append(DenseEntry(name, dtype, tensor.shape, extent, tensor.start))
     else:
-        file.shard.blobs.append(model.Blob(name, _KINDS.get(tensor.dtype, f"dtype {tensor.dtype}"), extent))
+        file.shard.blobs.append(Blob(name, _KINDS.get(tensor.dtype, f"dtype {tensor.dtype}"), extent))
     file.add_sum(name, tensor, extent)
 
 
@@ -93,7 +103,7 @@ _PARTS: Final = [
     re.compile(r"(.*/tables_of_[^/]+)/([0-9]{1,9})/\.ATTRIBUTES/table()", re.ASCII | re.DOTALL),
 ]
 """How parts are spelled: the table's name without the part's number is the first group and the third one."""
-_ENCODINGS: Final = {9: model.Encoding.INT64, 23: model.Encoding.UINT64, 3: model.Encoding.INT32}
+_ENCODINGS: Final = {9: Encoding.INT64, 23: Encoding.UINT64, 3: Encoding.INT32}
 
 
 class KeyedPart(NamedTuple):
@@ -223,27 +233,26 @@ def add_table(table: KeyedTable, files: DataFiles) -> None:
 def _add_parts(table: KeyedTable, parts: Sequence[KeyedPart], file: DataFile, files: DataFiles) -> None:
     """Add those parts of a table that one shard has, as one."""
     dtype, dim, placement, start = table.dtype, table.dim, table.placement, parts[0].values.start
-    info = model.TableInfo(table.name, dim, "", dtype=dtype.tf_enum, companion_of=table.companion_of, slot=table.slot)
+    info = TableInfo(table.name, dim, "", dtype=dtype.tf_enum, companion_of=table.companion_of, slot=table.slot)
     file.shard.infos.append(info)
     parts = [part for part in parts if part.rows]
     ids = tuple(
         file.shard.id_run(files[keys.shard].file, keys.start, keys.end, _ENCODINGS[keys.dtype], keys.shape[0])
         for keys in (part.keys for part in parts)
     )
-    values = _values(parts, file, dim * dtype.itemsize) if parts else model.Extent(start, start, file=file.number)
+    values = _values(parts, file, dim * dtype.itemsize) if parts else Extent(start, start, file=file.number)
     rows = sum(part.rows for part in parts)
-    entry = model.TableEntry(table.name, dtype, dim, rows, values, ids, start, placement=placement)
+    entry = TableEntry(table.name, dtype, dim, rows, values, ids, start, placement=placement)
     file.shard.tables.append(entry.described())
 
 
-def _values(parts: Sequence[KeyedPart], file: DataFile, row_bytes: int) -> model.Extent:
+def _values(parts: Sequence[KeyedPart], file: DataFile, row_bytes: int) -> Extent:
     """Return the rows of parts, one after the other."""
     if len(parts) == 1:
         return file.extent(parts[0].values)
     firsts = [*accumulate((part.rows for part in parts), initial=0)]
     boxes = [
-        model.Box(file.extent(part.values), row_bytes, part.rows, first)
-        for part, first in zip(parts, firsts, strict=False)
+        Box(file.extent(part.values), row_bytes, part.rows, first) for part, first in zip(parts, firsts, strict=False)
     ]
-    number = file.shard.gather(model.GatheredRows(firsts[-1], row_bytes, tuple(boxes)))
-    return model.Extent(0, firsts[-1] * row_bytes, file=number)
+    number = file.shard.gather(GatheredRows(firsts[-1], row_bytes, tuple(boxes)))
+    return Extent(0, firsts[-1] * row_bytes, file=number)

@@ -7,7 +7,20 @@ from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError
-from edl_ckpt.core.model import tables as model
+from edl_ckpt.core.model.tables import (
+    Blob,
+    Box,
+    DenseEntry,
+    Encoding,
+    Extent,
+    GatheredRows,
+    IdRun,
+    Problem,
+    ShardIndex,
+    StoredSum,
+    TableEntry,
+    TableInfo,
+)
 from edl_ckpt.core.model.versions import ShardFile, Version
 from edl_ckpt.core.sources.interface import OnFault
 from edl_ckpt.core.storage.interface import RangeReader
@@ -21,16 +34,16 @@ class ShardContent:
     """A shard while it is indexed."""
 
     file: ShardFile
-    infos: list[model.TableInfo] = field(default_factory=list)
-    variables: list[model.DenseEntry] = field(default_factory=list)
-    tables: list[model.TableEntry] = field(default_factory=list)
-    problems: list[model.Problem] = field(default_factory=list)
-    blobs: list[model.Blob] = field(default_factory=list)
-    sums: list[model.StoredSum] = field(default_factory=list)
-    gathered: list[model.GatheredRows] = field(default_factory=list)
+    infos: list[TableInfo] = field(default_factory=list)
+    variables: list[DenseEntry] = field(default_factory=list)
+    tables: list[TableEntry] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    blobs: list[Blob] = field(default_factory=list)
+    sums: list[StoredSum] = field(default_factory=list)
+    gathered: list[GatheredRows] = field(default_factory=list)
     borrowed: list[ShardFile] = field(default_factory=list)
 
-    def gather(self, rows: model.GatheredRows) -> int:
+    def gather(self, rows: GatheredRows) -> int:
         """Add rows that are read like a file, and return the number of that file for an `Extent` of them."""
         self.gathered.append(rows)
         return len(self.file.files) + len(self.gathered) - 1
@@ -47,19 +60,17 @@ class ShardContent:
         self.borrowed.append(file)
         return len(known)
 
-    def id_run(self, file: ShardFile, start: int, end: int, encoding: model.Encoding, rows: int) -> model.IdRun:
+    def id_run(self, file: ShardFile, start: int, end: int, encoding: Encoding, rows: int) -> IdRun:
         """Return the ids of so many rows in a file; those in the file of another shard are borrowed by a box."""
         number = self.number(file)
         if number < len(self.file.files):
-            return model.IdRun(start, end, encoding, file=number)
-        box = model.Box(model.Extent(start, end, file=number), encoding.itemsize, rows)
-        return model.IdRun(
-            0, end - start, encoding, file=self.gather(model.GatheredRows(rows, encoding.itemsize, (box,)))
-        )
+            return IdRun(start, end, encoding, file=number)
+        box = Box(Extent(start, end, file=number), encoding.itemsize, rows)
+        return IdRun(0, end - start, encoding, file=self.gather(GatheredRows(rows, encoding.itemsize, (box,))))
 
-    def as_index(self, version: int) -> model.ShardIndex:
+    def as_index(self, version: int) -> ShardIndex:
         """Return what was added."""
-        return model.ShardIndex(
+        return ShardIndex(
             self.file,
             version,
             "",
@@ -116,6 +127,6 @@ class Content:
         if self.shards.pop(shard.file.ps_id, None) is not None:
             self.on_fault(shard.file, error)
 
-    def indexes(self) -> list[model.ShardIndex]:
+    def indexes(self) -> list[ShardIndex]:
         """Return the shards whose files are sound, in order."""
         return [shard.as_index(self.version.version) for _, shard in sorted(self.shards.items())]

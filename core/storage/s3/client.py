@@ -19,7 +19,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from edl_ckpt.core.base import errors
+from edl_ckpt.core.base.errors import (
+    AuthError,
+    EdlCkptError,
+    LockedError,
+    NoSpaceError,
+    NotFoundError,
+    UnavailableError,
+    UnsupportedError,
+)
 from edl_ckpt.core.base.parallel import pause
 from edl_ckpt.core.base.words import extra_hint
 from edl_ckpt.core.storage.interface import OpenUpload
@@ -27,7 +35,7 @@ from edl_ckpt.core.storage.s3.session import Service, settings
 from edl_ckpt.core.storage.s3.transport import DamagedError, Transport
 
 
-class NoBucketError(errors.NotFoundError):
+class NoBucketError(NotFoundError):
     """The whole bucket is missing, which says nothing of an object that should be in it."""
 
 
@@ -47,14 +55,14 @@ _AGAIN: Final = {
 _FULL: Final = {"EntityTooLarge", "QuotaExceeded", "XMinioStorageFull", "InsufficientCapacity", "ServiceQuotaExceeded"}
 _NOT_OFFERED: Final = {"NotImplemented", "501", "MethodNotAllowed", "405"}
 _AUTH_HINT: Final = "check the credentials, the profile and the region"
-_MEANINGS: Final[Mapping[str, tuple[type[errors.EdlCkptError], str]]] = {
-    **dict.fromkeys(_AUTH, (errors.AuthError, "")),
-    **dict.fromkeys(_FULL, (errors.NoSpaceError, "")),
-    **dict.fromkeys(("PreconditionFailed", "412"), (errors.LockedError, "another process changed it meanwhile")),
-    **dict.fromkeys(("NoSuchKey", "404", "NotFound"), (errors.NotFoundError, "no such file or directory")),
-    **dict.fromkeys(_NOT_OFFERED, (errors.UnsupportedError, "this S3 service does not support the request")),
+_MEANINGS: Final[Mapping[str, tuple[type[EdlCkptError], str]]] = {
+    **dict.fromkeys(_AUTH, (AuthError, "")),
+    **dict.fromkeys(_FULL, (NoSpaceError, "")),
+    **dict.fromkeys(("PreconditionFailed", "412"), (LockedError, "another process changed it meanwhile")),
+    **dict.fromkeys(("NoSuchKey", "404", "NotFound"), (NotFoundError, "no such file or directory")),
+    **dict.fromkeys(_NOT_OFFERED, (UnsupportedError, "this S3 service does not support the request")),
     "NoSuchBucket": (NoBucketError, "no such bucket"),
-    "NoSuchUpload": (errors.LockedError, "the upload is gone: another process completed or aborted it"),
+    "NoSuchUpload": (LockedError, "the upload is gone: another process completed or aborted it"),
 }
 
 
@@ -65,7 +73,7 @@ class Connection:
         try:
             import botocore.session  # noqa: F401 - to say at once that it is missing
         except ImportError as error:
-            raise errors.UnsupportedError(str(error), path=shown, hint=extra_hint("s3")) from error
+            raise UnsupportedError(str(error), path=shown, hint=extra_hint("s3")) from error
         self.transport = Transport(functools.partial(Service, *settings(options, shown)))
         self.takes_quoted_etags = True
         """False once this service answered 412 to If-Match with the right ETag in quotes (Ceph's gateway)."""
@@ -100,7 +108,7 @@ class S3Target:
         """Return what S3 says of the object, None when there is none; NoBucketError without the bucket."""
         try:
             return self.request("head_object")
-        except errors.NotFoundError as error:
+        except NotFoundError as error:
             if isinstance(error, NoBucketError):
                 raise
             return None
@@ -141,9 +149,9 @@ class S3Target:
             return str(begin()["UploadId"])
         try:
             answer = begin(ChecksumAlgorithm="CRC32C")
-        except (errors.LockedError, errors.NoSpaceError, errors.NotFoundError, errors.UnavailableError):
+        except (LockedError, NoSpaceError, NotFoundError, UnavailableError):
             raise
-        except errors.EdlCkptError:  # a service may refuse what it does not know, also by a 403
+        except EdlCkptError:  # a service may refuse what it does not know, also by a 403
             answer = begin()
             service.reports_crc32c = False
         else:
@@ -154,9 +162,9 @@ class S3Target:
         """Abort an upload and discard its parts; a missing one is no error. False where the service aborts none."""
         try:
             self.request("abort_multipart_upload", UploadId=upload_id)
-        except errors.UnsupportedError:
+        except UnsupportedError:
             return False
-        except (errors.LockedError, errors.NotFoundError):
+        except (LockedError, NotFoundError):
             pass
         return True
 
@@ -203,7 +211,7 @@ class S3Target:
         try:
             return transport.call(method, parameters)
         except Exception as error:
-            again = errors.UnavailableError, errors.LockedError, errors.NotFoundError, errors.NoSpaceError
+            again = UnavailableError, LockedError, NotFoundError, NoSpaceError
             if method != "upload_part" or isinstance(_meaning(error, self.path), again):
                 raise
         transport.hashes_parts = True
@@ -232,14 +240,14 @@ class S3Target:
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 return make()
-            except errors.EdlCkptError:
+            except EdlCkptError:
                 on_failure()
                 raise
             except Exception as error:
                 meaning = _meaning(error, self.path)
-                if isinstance(meaning, errors.UnavailableError):
+                if isinstance(meaning, UnavailableError):
                     on_failure()
-                if attempt == ATTEMPTS or not isinstance(meaning, errors.UnavailableError):
+                if attempt == ATTEMPTS or not isinstance(meaning, UnavailableError):
                     raise meaning from error
                 LOG.info("retry %d of %d: %s of %s: %s", attempt, ATTEMPTS - 1, method, self.path, meaning.message)
                 pause(0.1 * 2**attempt * (0.5 + random.random()))  # noqa: S311 - spreads retries, hides nothing
@@ -284,28 +292,28 @@ def is_md5(etag: str) -> bool:
     return len(etag) == 32 and set(etag.lower()) <= set("0123456789abcdef")
 
 
-def _meaning(error: Exception, path: str) -> errors.EdlCkptError:
+def _meaning(error: Exception, path: str) -> EdlCkptError:
     """Translate an error of botocore or the system; UnavailableError means that a retry may succeed."""
     if isinstance(error, DamagedError):
-        return errors.UnavailableError(f"S3's answer is damaged: {error}", path=path)
+        return UnavailableError(f"S3's answer is damaged: {error}", path=path)
     response = getattr(error, "response", None)
     if not isinstance(response, dict):
         code = type(error).__name__
         if code in _AUTH:
-            return errors.AuthError(f"S3 refused the request: {code}", path=path, hint=_AUTH_HINT)
+            return AuthError(f"S3 refused the request: {code}", path=path, hint=_AUTH_HINT)
         if isinstance(error, ValueError | TypeError):
             # Its own message would repeat the endpoint, which may contain a password.
-            return errors.EdlCkptError(f"S3 request failed ({code}): check the endpoint and the options", path=path)
-        return errors.UnavailableError(f"S3 does not answer ({code})", path=path)
+            return EdlCkptError(f"S3 request failed ({code}): check the endpoint and the options", path=path)
+        return UnavailableError(f"S3 does not answer ({code})", path=path)
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
     code = str(response.get("Error", {}).get("Code") or status)
     kind, message = _MEANINGS.get(code, (None, ""))
     if kind is not None:
-        hint = _AUTH_HINT if kind is errors.AuthError else None
+        hint = _AUTH_HINT if kind is AuthError else None
         return kind(message or f"S3 refused the request: {code}", path=path, hint=hint)
     if code in _AGAIN or (isinstance(status, int) and status >= 500):
-        return errors.UnavailableError(f"S3 answers {code}", path=path)
-    return errors.EdlCkptError(f"S3 answers {code}", path=path)
+        return UnavailableError(f"S3 answers {code}", path=path)
+    return EdlCkptError(f"S3 answers {code}", path=path)
 
 
 def served_at(answer: Mapping[str, Any]) -> datetime:

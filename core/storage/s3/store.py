@@ -20,7 +20,18 @@ from edl_ckpt.core.base.errors import (
     UsageError,
 )
 from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
-from edl_ckpt.core.storage import interface
+from edl_ckpt.core.storage.interface import (
+    SMALL_BYTES,
+    Entry,
+    Inside,
+    ObjectStat,
+    ObjectStore,
+    OpenUpload,
+    Properties,
+    RangeReader,
+    RemoteReader,
+    flat_listing,
+)
 from edl_ckpt.core.storage.location import Fact, Location
 from edl_ckpt.core.storage.parts import PartMemory
 from edl_ckpt.core.storage.s3.client import NoBucketError, S3Target, connect, served_at
@@ -51,7 +62,7 @@ def _is_empty(error: EdlCkptError) -> bool:
     return "InvalidRange" in error.message or "416" in error.message
 
 
-class S3Reader(interface.RemoteReader):
+class S3Reader(RemoteReader):
     """An object, read by ranges. All of them come from the generation that was there when it was opened."""
 
     def __init__(self, target: S3Target) -> None:
@@ -152,10 +163,10 @@ class S3Reader(interface.RemoteReader):
         self._windows.clear()
 
 
-class S3Store(interface.ObjectStore):
+class S3Store(ObjectStore):
     """A location on S3: `s3://bucket/prefix`."""
 
-    properties = interface.Properties(marks=True, part_bytes=MIN_PART_BYTES)
+    properties = Properties(marks=True, part_bytes=MIN_PART_BYTES)
 
     def __init__(self, location: Location) -> None:
         self.location = location
@@ -181,33 +192,33 @@ class S3Store(interface.ObjectStore):
     def _pages(self, **parameters: str) -> Iterator[dict[str, Any]]:
         return self._top.pages("list_objects_v2", "ContinuationToken", **parameters)
 
-    def entries(self, inside: interface.Inside) -> list[interface.Entry]:
+    def entries(self, inside: Inside) -> list[Entry]:
         """Return the entries of the location, with one request per thousand objects."""
         return self._location_entries(self._objects(self._prefix), inside)
 
-    def few(self, inside: interface.Inside) -> list[interface.Entry] | None:
+    def few(self, inside: Inside) -> list[Entry] | None:
         """Return the entries of the location if one request can list them, else None."""
         page = next(self._pages(Prefix=self._prefix))
         return None if page.get("IsTruncated") else self._location_entries(page.get("Contents", ()), inside)
 
-    def below(self, relative: str, inside: interface.Inside) -> list[interface.Entry]:
+    def below(self, relative: str, inside: Inside) -> list[Entry]:
         """Return the entries below one directory, as `entries` has them; nothing when there is no such directory."""
         return self._entries(self._objects(self._key(relative) + "/"), inside)
 
-    def _location_entries(self, objects: Iterable[dict[str, Any]], inside: interface.Inside) -> list[interface.Entry]:
+    def _location_entries(self, objects: Iterable[dict[str, Any]], inside: Inside) -> list[Entry]:
         entries = self._entries(objects, inside)
         if not entries and self._prefix:
             raise NotFoundError("no such location", path=self._url)
         return entries
 
-    def _entries(self, objects: Iterable[dict[str, Any]], inside: interface.Inside) -> list[interface.Entry]:
+    def _entries(self, objects: Iterable[dict[str, Any]], inside: Inside) -> list[Entry]:
         found = {item["Key"].removeprefix(self._prefix): item for item in objects}
         found.pop("", None)
         rows = (
             (name, int(item["Size"]), item["LastModified"].timestamp(), False, _mark(item))
             for name, item in found.items()
         )
-        return interface.flat_listing(self, rows, inside)
+        return flat_listing(self, rows, inside)
 
     def names(self, relative: str) -> dict[str, str]:
         """Return the paths of a directory's entries by name; '' is the location itself."""
@@ -235,7 +246,7 @@ class S3Store(interface.ObjectStore):
                     found[name.removeprefix("/")] = (now - item["LastModified"]).total_seconds()
         return found
 
-    def open(self, path: str) -> interface.RangeReader:
+    def open(self, path: str) -> RangeReader:
         """Open an object for ranged reads."""
         return S3Reader(self._target(path.removeprefix(f"{self._url}/")))
 
@@ -246,7 +257,7 @@ class S3Store(interface.ObjectStore):
 
     def read_marked(self, relative: str) -> tuple[bytes, str] | None:
         """Return the whole of a small object and its mark; None when there is no such object."""
-        first = f"bytes=0-{interface.SMALL_BYTES - 1}"  # whoever may write here may have put gigabytes there
+        first = f"bytes=0-{SMALL_BYTES - 1}"  # whoever may write here may have put gigabytes there
         try:
             answer = self._target(relative).request("get_object", Range=first)
         except NoBucketError:
@@ -264,7 +275,7 @@ class S3Store(interface.ObjectStore):
         """Write a small object. A reader sees the old content or the new, never a mixture."""
         self._target(relative).upload("put_object", data)
 
-    def write_over(self, relative: str, data: bytes, seen: interface.ObjectStat | None) -> None:
+    def write_over(self, relative: str, data: bytes, seen: ObjectStat | None) -> None:
         """Write a small object in place of the one that was seen, None for none; LockedError when another one is there.
 
         A service that refuses the condition although that object is there gets another form of it, then none at all.
@@ -321,14 +332,14 @@ class S3Store(interface.ObjectStore):
         """Yield what the service does with an object of ours, which the caller removes."""
         return tried_facts(self._target(relative))
 
-    def stat(self, relative: str) -> interface.ObjectStat | None:
+    def stat(self, relative: str) -> ObjectStat | None:
         """Return an object's size, ETag and age; None when there is no such object."""
         answer = self._target(relative).head()
         if answer is None:
             return None
         size, written = int(answer["ContentLength"]), answer["LastModified"]
         age, write_id = (served_at(answer) - written).total_seconds(), answer.get("Metadata", {}).get(WRITE_ID)
-        return interface.ObjectStat(size, answer["ETag"], age, write_id, modified=written.timestamp())
+        return ObjectStat(size, answer["ETag"], age, write_id, modified=written.timestamp())
 
     def new_object(self, relative: str, size_bytes: int, memory: PartMemory | None = None) -> Upload:
         """Begin an object of a known size; nothing is visible until it is completed."""
@@ -338,7 +349,7 @@ class S3Store(interface.ObjectStore):
         """Return a writer of some parts of an upload that another process began."""
         return Parts(self._target(relative), upload_id, edges, first, memory)
 
-    def open_uploads(self) -> Iterator[interface.OpenUpload]:
+    def open_uploads(self) -> Iterator[OpenUpload]:
         """Yield the uploads below the location that are neither completed nor aborted, if the service lists them."""
         with suppress(UnsupportedError):
             for upload in self._top.uploads():

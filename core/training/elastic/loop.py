@@ -17,7 +17,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, UsageError
-from edl_ckpt.core.training.elastic import interface
+from edl_ckpt.core.training.elastic.interface import (
+    Coordinator,
+    ElasticCheckpointManager,
+    ElasticState,
+    MembershipError,
+    StopException,
+    get_checkpoint_manager,
+)
 
 MAX_ROLLBACKS: Final = 100
 """As many failures as TorchElastic allows."""
@@ -33,7 +40,7 @@ _READY: Final[weakref.WeakValueDictionary[int, Any]] = weakref.WeakValueDictiona
 class TrainResult:
     """What `train` did; `state` is the object that it was given, or the last one that a step returned."""
 
-    state: interface.ElasticState
+    state: ElasticState
     steps: int
     """Steps that counted on this member."""
     rounds: int
@@ -47,15 +54,15 @@ class TrainResult:
 
 
 def train(
-    coordinator: interface.Coordinator,
+    coordinator: Coordinator,
     train_step: Callable[[Any], object],
-    state: interface.ElasticState,
+    state: ElasticState,
     *,
     max_rollbacks: int = MAX_ROLLBACKS,
     recoverable: tuple[type[Exception], ...] = RECOVERABLE,
     max_failed_saves: int = 0,
     trust_sync: bool = False,
-    checkpoint_manager: interface.ElasticCheckpointManager | None = None,
+    checkpoint_manager: ElasticCheckpointManager | None = None,
 ) -> TrainResult:
     """Call `train_step(state)` until it raises StopIteration, the end of its data, or another member has ended the run.
 
@@ -76,7 +83,7 @@ def train(
     _check(coordinator, "coordinator", ("rendezvous_barrier", "barrier", "should_rendezvous", "signal_training_done"))
     if max_rollbacks < 0 or max_failed_saves < 0:
         raise UsageError("max_rollbacks and max_failed_saves must be at least 0")
-    manager = interface.get_checkpoint_manager() if checkpoint_manager is None else checkpoint_manager
+    manager = get_checkpoint_manager() if checkpoint_manager is None else checkpoint_manager
     return _TrainingLoop(
         coordinator, train_step, state, manager, recoverable, max_rollbacks, max_failed_saves, trust_sync
     ).run()
@@ -107,10 +114,10 @@ def _parted(result: object) -> tuple[Any, object]:
 class _TrainingLoop:
     """One call of `train`: what that is given, and what it counts."""
 
-    coordinator: interface.Coordinator
+    coordinator: Coordinator
     train_step: Callable[[Any], object]
-    state: interface.ElasticState
-    manager: interface.ElasticCheckpointManager | None
+    state: ElasticState
+    manager: ElasticCheckpointManager | None
     recoverable: tuple[type[Exception], ...]
     max_rollbacks: int
     max_failed_saves: int
@@ -131,7 +138,7 @@ class _TrainingLoop:
             while not self.coordinator.should_stop_training():
                 if self._begin_round():
                     self._make_steps()
-        except interface.StopException:
+        except StopException:
             pass
         except BaseException as error:
             self._set_ready(ready=False)
@@ -209,7 +216,7 @@ class _TrainingLoop:
         """Count an error and tell the coordinator; raise it when it is a mistake. Lost members do not count."""
         if isinstance(error, NotImplementedError | RecursionError):
             raise error
-        if not isinstance(error, interface.MembershipError):
+        if not isinstance(error, MembershipError):
             self.failures += 1
             if self.failures > self.max_rollbacks:
                 raise EdlCkptError(f"{self.failures} recoverable errors, the last: {error}") from error

@@ -144,7 +144,7 @@ def test_flipped_bits_of_large_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, either_kernel: str, direct: int
 ) -> None:
     """The same where tables are read in pieces, by the kernel or by Python; shards may be proved one by one."""
-    monkeypatch.setattr(pieces, "DIRECT_BYTES", direct)
+    monkeypatch.setattr(values, "DIRECT_BYTES", direct)
     monkeypatch.setattr(pieces, "SMALL_BYTES", -1)
     monkeypatch.setattr(proof, "MOST_ENTRIES", 1)
     check(tmp_path, monkeypatch, "reshard", whole=False)

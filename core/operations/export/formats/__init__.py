@@ -71,6 +71,8 @@ def requested(request: ExportRequest, format_name: str | None, executor: Executo
         limited = sorted(each.traits.name for each in _FORMATS if each.traits.takes_limit)
         raise UsageError(f"--limit is for {', '.join(limited)}")
     if cluster is not None:
+        if request.partial:
+            raise UsageError("--partial cannot be used with --cluster")
         _check_parts(name, request.selection)
     chosen = Bundle if name == Bundle.traits.name and request.ranks is not None else FORMATS[name]
     if not issubclass(chosen, SystemFormat) and (request.ranks or request.names or request.rename):

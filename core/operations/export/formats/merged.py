@@ -38,6 +38,9 @@ class MergedCheckpoint(ExportFormat):
             raise UsageError("a checkpoint is exported whole: no --table, --variable, --dtype or --dense-rows")
         if request.selection.order == STORED:
             raise UsageError("a checkpoint is merged from all shards: no --order stored")
+        if request.partial:
+            hint = "export --partial to safetensors, and import that: the result is then a version that says what it is"
+            raise UsageError("a checkpoint is exported whole: no --partial", hint=hint)
         super().__init__(request)
 
     def export(self) -> ExportResult:
