@@ -21,7 +21,8 @@ from edl_ckpt.core.commit.publish.disk import LocalOutput
 from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.proof import read_back as proof
-from edl_ckpt.core.reading import blocks, pieces
+from edl_ckpt.core.proof import values
+from edl_ckpt.core.reading import pieces
 from edl_ckpt.core.state.annotate import Describe
 
 _VARIABLES: dict[str, npt.NDArray[np.generic]] = {
@@ -154,7 +155,7 @@ def test_parts_that_are_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """Parts of up to eight times the size of small ones are proved in one read each, and no bit of them is missed."""
     monkeypatch.setattr(pieces, "SMALL_BYTES", 16)
     counted: list[object] = []
-    monkeypatch.setattr(blocks, "count_ids", lambda *piece: counted.append(piece))
+    monkeypatch.setattr(pieces, "count_ids", lambda *piece: counted.append(piece))
     check(tmp_path, monkeypatch, "reshard", whole=False)
     assert counted == []
 

@@ -151,7 +151,7 @@ def test_damaged_journals_on_s3(s3: Bucket) -> None:
 
 def test_state_on_s3_is_bounded(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a state object that is huge only the beginning is fetched; nested ones and an empty one are damage."""
-    monkeypatch.setattr("edl_ckpt.core.storage.interface.SMALL_BYTES", 4096)
+    monkeypatch.setattr("edl_ckpt.core.storage.s3.store.SMALL_BYTES", 4096)
     save_small(s3.url, 7, 8, 9)
     for number, data in ((7, b'{"tags": ["' + b"x" * 9000 + b'"]}'), (8, b'{"a": ' * 50_000), (9, b"")):
         s3.put(f"run/.edl-ckpt-0/meta-0/{number}.json", data)
