@@ -41,6 +41,9 @@ class MergedCheckpoint(ExportFormat):
         if request.partial:
             hint = "export --partial to safetensors, and import that: the result is then a version that says what it is"
             raise UsageError("a checkpoint is exported whole: no --partial", hint=hint)
+        if request.rename:
+            hint = "try: edl-ckpt edit --rename OLD=NEW --output LOCATION, and export that version"
+            raise UsageError("a checkpoint is exported with its own names", hint=hint)
         super().__init__(request)
 
     def export(self) -> ExportResult:

@@ -148,7 +148,7 @@ def test_stored_order(tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPat
 
 def test_stored_order_is_refused(run: Version, tmp_path: Path) -> None:
     """A matrix and a merged checkpoint have no such order, and no other word is one."""
-    with pytest.raises(UsageError, match="a matrix has row i at i"):
+    with pytest.raises(UsageError, match="a matrix has its rows in the order of ids"):
         Selection(order="stored", dense_rows="auto")
     with pytest.raises(UsageError, match="a checkpoint is merged from all shards"):
         export_version(run, str(tmp_path / "m.ckpt"), selection=Selection(order="stored"))
