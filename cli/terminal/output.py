@@ -263,15 +263,22 @@ class Output:
             return named or "."
         return self.storages.default.location.url
 
+    def expect(self, total_bytes: int) -> None:
+        """Show the following phases of the progress, which have so many bytes together, as one bar."""
+        self._tracked().expect(total_bytes)
+
     def start(self, what: str, total_bytes: int) -> None:
         """Begin a phase of the progress, which a terminal shows as a bar; the next output ends the bar."""
+        self._tracked().start(what, total_bytes)
+
+    def _tracked(self) -> Tracker:
         if self._tracker is None:
             from edl_ckpt.cli.terminal.progress import Tracker, kind_of
 
             kind = kind_of(self.progress, sys.stderr, quiet=self.quiet)
             colour = uses_colour(sys.stderr, no_color=self.no_color)
             self._tracker = Tracker(sys.stderr, kind, colour=colour, doing=self.doing)
-        self._tracker.start(what, total_bytes)
+        return self._tracker
 
     def advance(self, size_bytes: int) -> None:
         """Count bytes of the phase."""
