@@ -60,6 +60,8 @@ class Output:
     """How progress is shown: `auto`, `bar`, `lines` or `none`."""
     config: str | None = None
     """The configuration file that --config or its variable names."""
+    paged: bool = False
+    """Whether long output goes to a pager on a terminal."""
     template: Template | None = None
     """The line that `list` prints for each row."""
     doing: Callable[[], str] = str
@@ -181,6 +183,11 @@ class Output:
         """
         self.end_progress()
         shown = without_commands(shown_on(sys.stdout, text))
+        if self.paged and not self.quiet:
+            from edl_ckpt.cli.terminal.pager import shown_in_pager
+
+            if shown_in_pager(shown):
+                return
         try:
             sys.stdout.write(encodable(shown, sys.stdout.encoding or "utf-8"))
             sys.stdout.flush()
