@@ -93,9 +93,9 @@ def prune_command(
     from functools import partial
 
     from edl_ckpt.core.operations.prune.execute import execute_prune, prune
-    from edl_ckpt.core.operations.prune.guards import Guards
     from edl_ckpt.core.operations.prune.plan import PrunePlan, plan_prune
     from edl_ckpt.core.operations.prune.plan_file import read_plan
+    from edl_ckpt.core.operations.prune.retention import Guards
 
     places = _places(out, locations, experiment)
     policy = rules.policy(out, places)
@@ -138,7 +138,7 @@ def _check_file(apply: str | None, plan_out: str | None, strip_after: int | None
 
 def _strip(after: int | None, locking: Locking, plan: PrunePlan, *, dry_run: bool = True) -> Sequence[ConvertResult]:
     """Strip old versions that a plan keeps, or only say which ones, if it is asked for."""
-    from edl_ckpt.core.operations.strip import strip_versions
+    from edl_ckpt.core.operations.convert import strip_versions
 
     spared = {entry.path for entry in plan.deletions}
     return strip_versions(plan.locations, after, spared=spared, dry_run=dry_run, **locking) if after else ()

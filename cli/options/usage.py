@@ -35,8 +35,6 @@ _MEMBERS: Final = {
 }  # fmt: skip
 """The member of a group that a reference stands for."""
 _EXTRA: Final = re.compile(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)\.?", re.DOTALL)
-_NO_BOOLEAN: Final = re.compile(r"(.*) is not a valid boolean\..*", re.DOTALL)
-_NO_NUMBER: Final = re.compile(r"(.*) is not a valid (int|integer|int range|integer range|float)\.?", re.DOTALL)
 
 
 def is_refusal(error: BaseException) -> bool:
@@ -56,10 +54,12 @@ def explained(error: Any) -> UsageError:
     if kind == "NoSuchOption":
         return UsageError(f"no such option: {escaped(error.option_name)}", hint=_option_hint(error, context, path))
     if kind == "MissingParameter" and error.param is not None:
-        takes = f" {error.param.make_metavar(context)}" if error.param.param_type_name == "option" else ""
+        takes = f" {error.param.metavar}" if error.param.param_type_name == "option" else ""
         return UsageError(f"{_flag(error.param)}{takes} is missing", hint=_usage(context))
     if kind == "BadParameter" and error.param is not None:
-        return UsageError(f"{origin(context, error.param)}: {_fault(error)}", hint=f"try: {path} --help")
+        return UsageError(
+            f"{origin(context, error.param)}: {_sentence(str(error.message))}", hint=f"try: {path} --help"
+        )
     text = str(error.format_message())
     if found := _NO_COMMAND.fullmatch(text):
         name, known = found[2], error.ctx.command.commands
@@ -78,18 +78,6 @@ def _synonym(name: str, path: str) -> str | None:
     if group in _MEMBERS and ("@" in name or "/" in name or os.path.exists(name)):
         return f"did you mean `{path} {_MEMBERS[group].format(escaped(name))}`?"
     return None
-
-
-def _fault(error: Any) -> str:
-    """Return the fault of a value: in whole numbers, and in words for the range that they must have."""
-    kind, text = error.param.type, str(error.message)
-    if found := _NO_NUMBER.fullmatch(text):
-        return f"{escaped(found[1])} is not a {'whole ' if 'int' in found[2] else ''}number"
-    if found := _NO_BOOLEAN.fullmatch(text):
-        return f"{escaped(found[1])} is not true or false, 1 or 0"
-    if "is not in the range" in text and getattr(kind, "max", None) is None:
-        return f"must be at least {kind.min}, got {text.partition(' ')[0]}"
-    return _sentence(text)
 
 
 def origin(context: Any, parameter: Any) -> str:
@@ -130,7 +118,7 @@ def _usage(context: Any) -> str | None:
 
     if context is None or hasattr(context.command, "commands"):
         return None
-    return f"usage: {usage_line(command_of(context), context.command.get_params(context), context)}"
+    return f"usage: {usage_line(command_of(context), context.command.get_params(context))}"
 
 
 def _sentence(text: str) -> str:

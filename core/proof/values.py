@@ -25,7 +25,7 @@ from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.seals import Chunk
 from edl_ckpt.core.model.tables import Extent
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, fingerprint_of, value_bytes
-from edl_ckpt.core.proof.summing import ChunkSums
+from edl_ckpt.core.proof.sealing import ChunkSums
 from edl_ckpt.core.reading.blocks import (
     VALUE_BATCH_BYTES,
     IdPiece,

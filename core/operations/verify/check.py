@@ -48,13 +48,12 @@ from edl_ckpt.core.operations.verify.ids import ContentCheck
 from edl_ckpt.core.operations.verify.loaders import look_with
 from edl_ckpt.core.operations.verify.rows import ids_of
 from edl_ckpt.core.operations.verify.stored_sums import check_sample, check_stored_sums, report_chunks
-from edl_ckpt.core.proof.sealing import Mismatch, comparable, make_seal, rereads_correctly
-from edl_ckpt.core.proof.summing import ChunkSums
+from edl_ckpt.core.proof.sealing import ChunkSums, Mismatch, comparable, make_seal, rereads_correctly
 from edl_ckpt.core.proof.trust import check_trust
 from edl_ckpt.core.reading.reader import Checkpoint, check_not_replaced, open_checkpoint, openings
 from edl_ckpt.core.sources.registry import source_of, version_named
-from edl_ckpt.core.state.holder import write_proved
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
+from edl_ckpt.core.state.owner import write_proved
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.state.seal import read_seal, seal_bytes
 from edl_ckpt.core.storage import Location, Store, open_store

@@ -32,7 +32,7 @@ from edl_ckpt.core.proof.duplicates import (
     search_units,
 )
 from edl_ckpt.core.proof.fingerprint import fingerprint_of, value_bytes
-from edl_ckpt.core.proof.summing import ChunkSums
+from edl_ckpt.core.proof.sealing import ChunkSums
 from edl_ckpt.core.proof.values import NO_BUNDLES, Bundles, ValueOptions, read_values
 from edl_ckpt.core.reading.blocks import check_row_count
 from edl_ckpt.core.reading.pieces import IdsAt, ids_at, in_tasks, total_id_bytes

@@ -14,6 +14,7 @@ import typer
 
 from checkpoints import at, files_of, save_small
 from edl_ckpt.cli.catalogue import COMMANDS
+from edl_ckpt.cli.manual.values import kinds_of
 from edl_ckpt.cli.options.common import with_output
 from edl_ckpt.cli.options.config import COMMAND_LINE_ONLY, variable_of
 from edl_ckpt.cli.options.program import parser
@@ -80,7 +81,7 @@ def empty_calls() -> Iterator[tuple[str, Any, list[str]]]:
             if not (texts[i] and i):
                 yield name, command, [*words[:i], "", *words[i + 1 :], *needed]
         for option in options:
-            if option.type.name in {"str", "text"} and not option.is_flag and option.metavar not in MAY_BE_EMPTY:
+            if kinds_of(command)[option.name].type is str and option.metavar not in MAY_BE_EMPTY:
                 yield name, command, [*words, *needed, option.opts[0], ""]
 
 
