@@ -21,7 +21,7 @@ _TRUTHS: Final = dict.fromkeys(["1", "true", "t", "yes", "y", "on"], True) | dic
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a parameter takes: texts, numbers (`int` or `float`) or truths (`bool`), and the least and greatest number."""
+    """What a parameter takes: texts, numbers (`int`, `float`) or truths (`bool`), and the least and greatest number."""
 
     type: type
     least: int | None = None
