@@ -266,7 +266,7 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
     "repair": record(
         "ref source replaced* proof? forced? fingerprint? seconds dry_run",
         source=TEXT,
-        replaced=record("shard path size_bytes reason kept? from", **{"from": TEXT, "kept": TEXT}),
+        replaced=record("shard path size_bytes reason kept? from", **{"from": TEXT, "kept": TEXT, "reason": TEXT}),
         proof=TEXT,
     ),
     "unlock": record("location unlocked holders*", holders=record("pid? host? since? purpose? alive? silent_seconds?")),

@@ -50,9 +50,9 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def mended(location: Path | str, source: Path | str, **options: bool) -> RepairResult:
+def mended(location: Path | str, source: Path | str, *, mix: bool = False) -> RepairResult:
     """Repair the only version of a location from the only one of another; verify finds nothing wrong then."""
-    result = repair_version(only(location), only(source), **options)
+    result = repair_version(only(location), only(source), mix=mix)
     checked = verify_version(only(location), level="deep")
     assert [f for f in checked.findings if f.severity == "error"] == []
     assert checked.fingerprint == result.fingerprint
