@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ from edl_ckpt.core.operations.export.formats.frameworks import (
 from edl_ckpt.core.operations.export.formats.names import NOTES, original_name
 from edl_ckpt.core.operations.export.output.target import DENSE_FILE
 from edl_ckpt.core.operations.importing.archives import (
+    RangeStream,
     StoredMember,
     as_stream,
     check_shape,
@@ -52,6 +54,7 @@ from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.storage.local import SpooledReader
 from edl_ckpt.core.storage.regular import check_input, is_file
 
+_COLUMNS: Final = ("id_column", "vector_column")
 _NOTES_FILE: Final = f"{NOTES}.npy"
 _FETCH_BYTES: Final = 8 << 20
 ARRAY_ENDINGS: Final = (".safetensors", ".npz", ".npy", ".pt", ".pth", ".parquet", ".json", *TEXTS)
@@ -72,7 +75,8 @@ class ArraySource:
         self.shared = shared
         self.names = names or NameMap()
         self.warnings: list[str] = []
-        self._has_columns = self._has_keys = False
+        self._takes: tuple[str, ...] = ()
+        """Which options of a map what is here can have."""
         self.path = source.url
         self.arrays: dict[str, ArrayData] = {}
         self.notes: dict[str, dict[str, Any]] = {}
@@ -89,7 +93,6 @@ class ArraySource:
     def __enter__(self) -> Self:
         try:
             self._open()
-            self._check_asked()
         except BaseException:
             self._stack.close()
             raise
@@ -119,13 +122,6 @@ class ArraySource:
             self._open_files()
         self._check_some()
 
-    def _check_asked(self) -> None:
-        """Raise UsageError for a key or a column that nothing here could have."""
-        if self.names.key and not self._has_keys:
-            raise UsageError("--key is for a .pt with dicts in it", path=self.path)
-        if (self.names.id_column or self.names.vector_column) and not self._has_columns:
-            raise UsageError("--id-column and --vector-column are for Parquet, CSV and JSON lines", path=self.path)
-
     def _open_files(self) -> None:
         """Open files of this machine."""
         alone = os.path.join(self.path, METADATA_FILE)
@@ -137,10 +133,13 @@ class ArraySource:
             self._open_safetensors(self.path)
         elif self.path.lower().endswith(".npz"):
             self._open_npz()
+        elif self.path.lower().endswith(".npy"):
+            own = original_name(os.path.basename(self.path)[: -len(".npy")])
+            self._add_npy((own, ""), self._reader(self.path))
         elif self.path.lower().endswith(PARQUET):
             self._open_parquet()
         elif self.path.lower().endswith(tuple(TEXTS)):
-            self._has_columns = True
+            self._takes = _COLUMNS
             self._spool(read_rows(self.path, self.names, self.warnings.append))
         else:
             with storage_errors(self.path):
@@ -151,7 +150,7 @@ class ArraySource:
                     " of .npy or Parquet files, a TensorFlow checkpoint, or a checkpoint of ElasticDL",
                     path=self.path,
                 )
-            self._has_keys = True
+            self._takes = ("key",)
             self._spool(read_torch(self.path, self.names.key, self._take_document))
 
     def _open_bundle(self, version: Version) -> None:
@@ -169,6 +168,9 @@ class ArraySource:
         self._take_notes({name: names_of(name) for name in checkpoint.table_names}, self.path)
 
     def _check_some(self) -> None:
+        if any(getattr(self.names, asked) for asked in {"key", *_COLUMNS} - {*self._takes}):
+            message = "--key is for .pt; --id-column and --vector-column are for Parquet, CSV and JSON lines"
+            raise UsageError(message, path=self.path)
         if not self.arrays and self._fingerprint != Forms().fingerprint(ContentSketch()).text:
             raise NotFoundError("no array in it", path=self.path)
 
@@ -236,7 +238,7 @@ class ArraySource:
 
         One file of several is imported alone.
         """
-        self._has_columns = True
+        self._takes = _COLUMNS
         self._spool(read_parquet(self.path, self.names, self._take_document))
         if len(self._exports) > 1:
             raise CorruptError("its files are not of the same export", path=self.path)
@@ -313,10 +315,7 @@ class ArraySource:
                 storage_errors(target),
                 open(target, "wb") as file,
             ):
-                file.writelines(
-                    reader.read(start, min(_FETCH_BYTES, reader.size_bytes - start))
-                    for start in range(0, reader.size_bytes, _FETCH_BYTES)
-                )
+                shutil.copyfileobj(RangeStream(reader, 0, reader.size_bytes), file, _FETCH_BYTES)
                 reader.check_unchanged()
         return os.path.join(directory, name)
 

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
-from edl_ckpt.core.base.words import counted
+from edl_ckpt.core.base.words import command, counted
 from edl_ckpt.core.converting.changes import NameMap
 from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.operations.export.formats.names import original_name
@@ -33,6 +33,8 @@ Found = tuple[str, DType, tuple[int, ...], Iterator[npt.NDArray[np.uint8]]]
 """Name, dtype, shape and the bytes of an array, in order."""
 _Rows = tuple[npt.NDArray[Any], npt.NDArray[np.float64]]
 _Parse = Callable[[Sequence[str]], _Rows]
+_Opened = tuple[_Parse, int, int, int | None]
+"""What parses lines, the elements of a row, the lines before the rows, and how many rows are said to follow."""
 _BLOCK_BYTES: Final = 2 << 20
 """Of a text, parsed together."""
 _DIGITS: Final = (8, 9, 7, 6, 10, 11, 12, 5, 4, 3, 2, 1)
@@ -90,21 +92,18 @@ def read_rows(path: str, names: NameMap, warn: Callable[[str], None]) -> Iterato
         if promised not in (None, count):
             raise CorruptError(f"has {counted(count, 'row')}, and its first line says {promised}", path=path)
         if not is_single:
-            warn(
-                f"{path}: numbers have more digits than float32 keeps, so the rows become float64;"
-                f" edl-ckpt edit --cast '{name}=float32' makes them float32"
-            )
+            cast = command("edit", "--cast", f"{name}=float32")
+            warn(f"{path}: a number has more digits than float32 keeps, so rows are float64; {cast} changes that")
+        yield f"{name}.ids", DTYPES["int64"], (count,), _again(ids, "<i8")
         dtype = DTYPES["float32" if is_single else "float64"]
-        yield f"{name}.ids", DTYPES["int64"], (count,), _again(ids, "<i8", "<i8")
-        yield f"{name}.vectors", dtype, (count, dim), _again(values, "<f8", "<f4" if is_single else "<f8")
+        yield f"{name}.vectors", dtype, (count, dim), _again(values, "<f8", f"<f{dtype.itemsize}")
 
 
-def _again(file: IO[bytes], kind: str, new: str) -> Iterator[npt.NDArray[np.uint8]]:
-    """Yield the numbers in a temporary file as another kind."""
+def _again(file: IO[bytes], *kinds: str) -> Iterator[npt.NDArray[np.uint8]]:
+    """Yield the numbers in a temporary file, the first kind, as the last kind."""
     file.seek(0)
-    with np.errstate(over="ignore"):
-        while data := file.read(_BLOCK_BYTES):
-            yield np.frombuffer(data, kind).astype(new, copy=False).view(np.uint8)
+    while data := file.read(_BLOCK_BYTES):
+        yield np.frombuffer(data, kinds[0]).astype(kinds[-1], copy=False).view(np.uint8)
 
 
 def _is_float32(values: npt.NDArray[np.float64]) -> bool:
@@ -151,7 +150,7 @@ def _one_a_line(parse: _Parse, lines: Sequence[str]) -> _Rows:
     return ids, block
 
 
-def _open_csv(file: IO[str], names: NameMap, path: str) -> tuple[_Parse, int, int, int | None]:
+def _open_csv(file: IO[str], names: NameMap, path: str) -> _Opened:
     columns = next(csv.reader([file.readline()]), [])
     ids, vectors = chosen_columns(columns, names, path)
     wanted = [columns.index(name) for name in (ids, *vectors)]
@@ -166,8 +165,7 @@ def _numbers(dim: int, form: dict[str, Any], lines: Sequence[str]) -> _Rows:
     return rows["id"], rows["vector"]
 
 
-def _open_word2vec(file: IO[str], names: NameMap, path: str) -> tuple[_Parse, int, int, int | None]:
-    del names
+def _open_word2vec(file: IO[str], _: NameMap, path: str) -> _Opened:
     first = re.fullmatch(r"\s*([0-9]{1,18})\s+([0-9]{1,18})\s*", file.readline(1 << 10))
     if not first:
         raise CorruptError("expected the numbers of rows and of elements in line 1, as word2vec writes them", path=path)
@@ -177,7 +175,7 @@ def _open_word2vec(file: IO[str], names: NameMap, path: str) -> tuple[_Parse, in
     return partial(_numbers, dim, {}), dim, 1, rows
 
 
-def _open_json_lines(file: IO[str], names: NameMap, path: str) -> tuple[_Parse, int, int, int | None]:
+def _open_json_lines(file: IO[str], names: NameMap, path: str) -> _Opened:
     first = file.readline()
     try:
         row = json.loads(first)
@@ -206,10 +204,9 @@ def _objects(ids: str, vector: Callable[[Any], Any], dim: int, lines: Sequence[s
     return numbers, values
 
 
-TEXTS: Final[dict[str, Callable[[IO[str], NameMap, str], tuple[_Parse, int, int, int | None]]]] = {
+TEXTS: Final[dict[str, Callable[[IO[str], NameMap, str], _Opened]]] = {
     ".csv": _open_csv,
     ".jsonl": _open_json_lines,
     ".vec": _open_word2vec,
 }
-"""What opens a text, by its ending: it returns what parses lines, the elements of a row, the lines before the rows, and
-how many rows are said to follow."""
+"""What opens a text, by its ending."""
