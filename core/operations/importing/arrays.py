@@ -42,7 +42,7 @@ from edl_ckpt.core.operations.importing.archives import (
     unpacked,
 )
 from edl_ckpt.core.operations.importing.bundles import arrays_of, bundle_at, names_of
-from edl_ckpt.core.operations.importing.frameworks import read_notes, read_parquet, read_torch
+from edl_ckpt.core.operations.importing.frameworks import read_parquet, read_torch
 from edl_ckpt.core.operations.importing.rows import TEXTS, Found, read_rows
 from edl_ckpt.core.operations.importing.source import ArrayData, FileExtent, joined, naming
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Forms
@@ -126,7 +126,7 @@ class ArraySource:
         """Open files of this machine."""
         alone = os.path.join(self.path, METADATA_FILE)
         if os.path.exists(alone):  # TensorFlow writes no checkpoint without a tensor
-            self._take_document(read_notes(self._load(METADATA_FILE), alone))
+            self._take_document(self._json(METADATA_FILE), alone)
         elif os.path.isdir(self.path):
             self._open_folder()
         elif self.path.lower().endswith(".safetensors"):
@@ -163,7 +163,7 @@ class ArraySource:
         folder = version.shards[0].path.rpartition("/")[0]
         with suppress(NotFoundError):
             path = f"{folder}/{METADATA_FILE}"
-            self._take_document(read_notes(self._load(path), path))
+            self._take_document(parse_object(self._load(path), path), path)
             return
         self._take_notes({name: names_of(name) for name in checkpoint.table_names}, self.path)
 
@@ -358,27 +358,26 @@ class ArraySource:
         reader = self._reader(path)
         header = read_header(reader)
         if "tables" in header.metadata:
-            self._take_notes(parse_object(header.metadata["tables"].encode("utf-8", "surrogatepass"), path), path)
-            self._note_export(header.metadata)
+            tables = parse_object(header.metadata["tables"].encode("utf-8", "surrogatepass"), path)
+            self._take_document({**header.metadata, "tables": tables}, path)
         for tensor in header.tensors:
             check_shape(tensor.name, tensor.shape, path)
             dtype = tensor.dtype or dtype_named(tensor.name, tensor.tag, path=path)
             self._add(ArrayData(tensor.name, dtype, tensor.shape, reader, tensor.start))
 
-    def _take_document(self, document: Mapping[str, Any]) -> None:
-        """Take what an export leaves for importers: notes on tables, and the fingerprint of everything."""
-        self._document = document
-        self._take_notes(document["tables"], self.path)
-        self._note_export(document)
+    def _take_document(self, document: Mapping[str, Any], path: str) -> None:
+        """Take what an export leaves for importers: notes on tables, and the fingerprint of everything.
 
-    def _note_export(self, document: Mapping[str, Any]) -> None:
-        """Note the fingerprint of everything in an export; files of a cluster have only the name of theirs."""
+        Files of a cluster have only the name of their export.
+        """
+        self._document = document
+        self._take_notes(document.get("tables"), path)
         if isinstance(document.get("export"), str):
             self._exports.add(document["export"])
         self._fingerprint = document.get("fingerprint")
 
-    def _take_notes(self, document: Mapping[str, Any], path: str) -> None:
-        for name, note in document.items():
+    def _take_notes(self, notes: object, path: str) -> None:
+        for name, note in notes.items() if isinstance(notes, dict) else [("", None)]:
             if not isinstance(note, dict) or not all(isinstance(note.get(k), str) for k in ("ids", "vectors")):
                 raise CorruptError(f"the notes on table {name!r} are damaged", path=path)
             self.notes[name] = note
@@ -403,7 +402,6 @@ class ArraySource:
         for name, reader in readers:
             if name != _NOTES_FILE or INDEX in names:
                 self._add_npy(known.get(name, (name.removesuffix(".npy"), "")), reader)
-        self._take_index(index)
 
     def _index_of(
         self, archive: zipfile.ZipFile, names: Sequence[str], readers: Mapping[str, RangeReader]
@@ -433,22 +431,15 @@ class ArraySource:
             if name.endswith(".npy"):
                 own = known.get(name, (original_name(name.removesuffix(".npy")), ""))
                 self._add_npy(own, self._reader(os.path.join(self.path, name)))
-        self._take_index(index)
-
-    def _take_index(self, index: Mapping[str, Any]) -> None:
-        tables = index.get("tables", {})
-        if not isinstance(tables, dict):
-            raise CorruptError("the notes on tables in its index are damaged", path=self.path)
-        self._take_notes(tables, self.path)
-        metadata = index.get("metadata")
-        if isinstance(metadata, dict):
-            self._fingerprint = metadata.get("fingerprint")
 
     def _tensors_by_file(self, index: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-        """Return the name and the dtype of the tensor in each file that an index lists; entries of others are ignored.
+        """Take the notes in an index; return the name and the dtype of the tensor in each file that it lists.
 
-        Raises CorruptError when the index has two names for a file.
+        Entries of others are ignored. Raises CorruptError when the index has two names for a file.
         """
+        metadata = index.get("metadata")
+        noted = metadata if isinstance(metadata, dict) else {}
+        self._take_document({**noted, "tables": index.get("tables", {})}, self.path)
         tensors = index.get("tensors")
         known: dict[str, tuple[str, str]] = {}
         for name, entry in tensors.items() if isinstance(tensors, dict) else ():

@@ -30,8 +30,8 @@ _BATCH_ROWS: Final = 1 << 16
 _BATCH_BYTES: Final = 8 << 20
 _PART: Final = re.compile(r"(part|data)[-_.]?[0-9]")
 """The names of parts of a table, as Spark, Dask, pyarrow and DuckDB write them."""
-TakeNotes = Callable[[Mapping[str, Any]], None]
-"""Takes the document that an export leaves for importers: its `tables`, and its metadata beside them."""
+TakeNotes = Callable[[Mapping[str, Any], str], None]
+"""Takes the document that an export leaves for importers, and its path: `tables`, and its metadata beside them."""
 
 
 def read_torch(path: str, key: str | None, take_notes: TakeNotes) -> Iterator[Found]:
@@ -49,7 +49,7 @@ def read_torch(path: str, key: str | None, take_notes: TakeNotes) -> Iterator[Fo
     if notes is None and isinstance(loaded.get(NOTES), torch.Tensor):  # exports once had them among the tensors
         notes = bytes(loaded.pop(NOTES).numpy())
     if notes is not None:
-        take_notes(read_notes(notes, path))
+        take_notes(parse_object(notes, path), path)
     nested = {name: value for name, value in loaded.items() if isinstance(value, dict)}
     likely = [name for name, value in nested.items() if any(isinstance(v, torch.Tensor) for v in value.values())]
     for name, tensor in loaded.items():
@@ -70,12 +70,11 @@ def read_torch(path: str, key: str | None, take_notes: TakeNotes) -> Iterator[Fo
 
 def _at_key(loaded: Any, key: str, path: str) -> Any:
     """Return what is at a dotted path; a key may have dots of its own. NotFoundError names the keys that are there."""
-    while key:
-        keys = [str(name) for name in loaded] if isinstance(loaded, dict) else []
-        name = max((name for name in keys if f"{key}.".startswith(f"{name}.")), key=len, default=None)
+    while key and isinstance(loaded, dict):
+        name = next((name for name in loaded if f"{key}.".startswith(f"{name}.")), None)
         if name is None:
-            raise NotFoundError(f"no key {key!r}", path=path, hint=meant(key, keys, "keys"))
-        loaded, key = next(value for k, value in loaded.items() if str(k) == name), key[len(name) + 1 :]
+            raise NotFoundError(f"no key {key!r}", path=path, hint=meant(key, map(str, loaded), "keys"))
+        loaded, key = loaded[name], key[len(f"{name}.") :]
     return loaded
 
 
@@ -109,8 +108,8 @@ def read_parquet(path: str, names: NameMap, take_notes: TakeNotes) -> Iterator[F
         metadata = {**(table.schema_arrow.metadata or {}), **(table.metadata.metadata or {})}
         noted: Mapping[str, Any] = {"tables": {}}
         if b"edl-ckpt" in metadata:
-            noted = read_notes(metadata[b"edl-ckpt"], full)
-            take_notes(noted)
+            noted = parse_object(metadata[b"edl-ckpt"], full)
+            take_notes(noted, full)
             if whole is None:
                 _check_whole(noted.get("whole"), path, len(files) if folder else None)
             if table.schema_arrow.names == ["id"] and not table.metadata.num_rows:
@@ -120,7 +119,7 @@ def read_parquet(path: str, names: NameMap, take_notes: TakeNotes) -> Iterator[F
         tables.setdefault(key, []).append(full)
         notes[key] = noted["tables"]
     if whole is not None:
-        take_notes(whole)
+        take_notes(whole, path)
     for key, parts in tables.items():
         name = original_name(os.path.basename(os.path.abspath(key)).removesuffix(PARQUET))
         yield from _read_table(parts, notes[key], names, name)
@@ -132,7 +131,7 @@ def _parts_document(path: str, files: int) -> Mapping[str, Any] | None:
     if not os.path.exists(full):
         return None
     with storage_errors(full), open(full, "rb") as file:
-        document = read_notes(file.read(), full)
+        document = parse_object(file.read(), full)
     if document.get("files") != files:
         raise CorruptError(f"there are {files} Parquet files, and {document.get('files')} were exported", path=path)
     return document
@@ -229,11 +228,3 @@ def _values(column: Any, name: str, lists: int | None, row: int, path: str) -> n
         message = f"row {row + odd} of column {name!r} has {counted(int(lengths[odd]), 'value')}, expected {lists}"
         raise CorruptError(message, path=path)
     return np.asarray(values.to_numpy(zero_copy_only=False))
-
-
-def read_notes(data: bytes, path: str) -> Mapping[str, Any]:
-    """Return the document that an export leaves for importers; CorruptError unless it has notes on tables."""
-    document = parse_object(data, path)
-    if not isinstance(document.get("tables"), dict):
-        raise CorruptError("the notes on tables are damaged", path=path)
-    return document

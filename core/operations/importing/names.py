@@ -105,7 +105,7 @@ def _pairs(source: ArraySource) -> Iterator[tuple[str, str, str]]:
             if (
                 (name, vectors) == usual
                 if set(usual) <= source.arrays.keys()
-                else _is_table(*map(source.arrays.get, (name, vectors)))
+                else _is_table(source.arrays[name], source.arrays[vectors])
             ):
                 yield stem, name, vectors
 
