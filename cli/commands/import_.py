@@ -88,11 +88,11 @@ def import_command(
         if dry_run:
             made, settings = getattr(importing, plan)(*where, **acting)
             out.warn(*made.warnings, *settings.warnings)
-            planned, by = written.plan_import_document(made, settings, cluster_of(work)), workers_of(work)
+            planned, by = written.planned_document("import", made, settings, cluster_of(work)), workers_of(work)
             out.show(lambda: planned, written.plan_import_human(made, settings, by))
             return
         result = getattr(importing, run)(*where, wait_seconds=wait, **acting)
-    out.show(lambda: written.import_document(result), written.import_human(result))
+    out.show(lambda: written.written_document("import", result), written.import_human(result))
 
 
 def _by_map(

@@ -163,16 +163,15 @@ def _read_table(paths: Sequence[str], notes: Mapping[str, Any], names: NameMap, 
     if is_list := len(vectors) == 1 and hasattr(kinds[0], "value_type") and not hasattr(kinds[0], "index_type"):
         dim = getattr(kinds[0], "list_size", None)
         if dim is None:  # of any length, but all are alike
-            note = notes.get(name)
-            dim = note.get("dim") if isinstance(note, dict) else _first_length(table, vectors[0], path)
+            note, some = notes.get(name), next((t for t in tables if t.metadata.num_rows), table)
+            dim = note.get("dim") if isinstance(note, dict) else _first_length(some, vectors[0], path)
         kinds = [kinds[0].value_type]
+    if not isinstance(dim, int) or (vectors == ["vector"] and not is_list):
+        got = schema.field(vectors[0]).type
+        raise UnsupportedError(f"expected a list of numbers in {vectors[0]!r}, got {got} without values", path=path)
     elements = {{"float": "float32", "double": "float64", "halffloat": "float16"}.get(str(k), str(k)) for k in kinds}
-    odd = sorted(elements - {dtype for dtype in DTYPES if dtype != "bool" or len(elements) == 1})
-    if not isinstance(dim, int) or odd:
-        got = ", ".join(f"{c} {schema.field(c).type}" for c in vectors)
-        message = f"expected a list of numbers, or a column of numbers for each element; got {got:.200}"
-        raise UnsupportedError(message, path=path)
-    element = elements.pop() if len(elements) == 1 else str(np.result_type(*elements))
+    unknown = sorted(elements - DTYPES.keys())
+    element = unknown[0] if unknown else str(np.result_type(*elements))
     other = next((k for k, one in enumerate(tables) if not one.schema_arrow.equals(schema)), None)
     if other is not None:
         message = f"has other columns than {os.path.basename(path)}, and is a part of the same table"
@@ -195,7 +194,7 @@ def _batches(table: Any, names: Sequence[str], path: str, *, rows: int) -> Itera
         try:
             yield from table.iter_batches(rows, columns=list(names))
         except Exception as error:
-            if getattr(error, "errno", None) or isinstance(error, CorruptError):
+            if getattr(error, "errno", None):
                 raise
             raise CorruptError(f"not a readable Parquet file: {error}", path=path) from None
 
@@ -217,11 +216,9 @@ def _columns(
 def _values(column: Any, name: str, lists: int | None, row: int, path: str) -> npt.NDArray[Any]:
     """Return the values of a column, from row `row` of the file on; CorruptError for nulls and other lengths."""
     values = column.flatten() if lists is not None else column
-    nulls = column.is_null() if column.null_count else values.is_null()
     if column.null_count or values.null_count:
-        first = int(np.argmax(nulls.to_numpy(zero_copy_only=False)))
-        first = row + (first if column.null_count or not lists else first // lists)
-        raise CorruptError(f"column {name!r} contains nulls, the first in row {first}", path=path)
+        rows = f"rows {row} to {row + len(column) - 1}"
+        raise CorruptError(f"column {name!r} contains nulls, in {rows}", path=path)
     lengths = np.diff(column.offsets.to_numpy()) if hasattr(column, "offsets") else np.full(len(column), lists)
     if lists is not None and (lengths != lists).any():
         odd = int(np.argmax(lengths != lists))

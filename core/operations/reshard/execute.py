@@ -107,23 +107,20 @@ class ReshardPlan(MovePlan):
         return self.survey.source.ps_num or 0
 
     def __repr__(self) -> str:
-        return describe(
-            "ReshardPlan",
-            escaped(self.survey.source.ref),
-            f"{self.from_ps} to {counted(self.to_ps, 'shard')}",
-            counted(self.rows, "row"),
-            f"to {escaped(self.target.directory)}",
-        )
+        *facts, directory = self._facts()
+        return describe("ReshardPlan", escaped(self.ref), *facts, f"to {escaped(directory)}")
+
+    def _facts(self) -> tuple[str, str, str]:
+        return f"{self.from_ps} to {counted(self.to_ps, 'shard')}", counted(self.rows, "row"), self.target.directory
 
     def _repr_html_(self) -> str:
-        facts = (f"{self.from_ps} to {counted(self.to_ps, 'shard')}", counted(self.rows, "row"), self.target.directory)
         rows = ((str(k), Bytes(shard.size_bytes), shard.rows) for k, shard in enumerate(self.shards))
         warnings = ((warning,) for warning in self.warnings)
         tables = (
             table(("shard", "size", "rows"), rows, len(self.shards), "shard"),
             table(("warning",), warnings, len(self.warnings), "warning"),
         )
-        return card("ReshardPlan", self.ref, facts, tables)
+        return card("ReshardPlan", self.ref, self._facts(), tables)
 
 
 def plan_reshard(survey: Survey, target: Target, *, renumber: bool = False) -> ReshardPlan:
