@@ -12,7 +12,7 @@ import os
 import re
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from operator import itemgetter
@@ -41,9 +41,9 @@ _DIGITS: Final = (8, 9, 7, 6, 10, 11, 12, 5, 4, 3, 2, 1)
 """Which a float32 is printed with, the usual ones first: a few more than it needs, or fewer where it is tiny."""
 _EXACT_SCALE: Final = 1e22
 """The greatest power of ten that is a float64."""
-IDS_NAME: Final = re.compile(r"(?:(.*)[._/-])?(?:ids?|keys?)", re.IGNORECASE | re.DOTALL)
+IDS_NAME: Final = re.compile(r"(?is)(?:(.*)[._/-])?(?:ids?|keys?)")
 VECTORS_NAME: Final = re.compile(
-    r"(?:(.*)[._/-])?(?:vec(?:tor)?s?|emb(?:edding)?s?|weights?|values?|rows)", re.IGNORECASE | re.DOTALL
+    r"(?is)(?:(.*)[._/-])?(?:vec(?:tor)?s?|emb(?:edding)?s?|weights?|values?|features?|rows)"
 )
 _NUMBERED: Final = re.compile(r"(.*?)([0-9]+)", re.DOTALL)
 
@@ -82,7 +82,10 @@ def read_rows(path: str, names: NameMap, warn: Callable[[str], None]) -> Iterato
     name, count, is_single = original_name(name), 0, True
     with storage_errors(path), tempfile.TemporaryFile() as ids, tempfile.TemporaryFile() as values:
         with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:
-            parse, dim, before, promised = TEXTS[ending.lower()](file, names, path)
+            try:
+                parse, dim, before, promised = TEXTS[ending.lower()](file, names, path)
+            except (ValueError, RecursionError) as error:
+                raise CorruptError(f"line 1: {error}", path=path) from None
             while lines := file.readlines(_BLOCK_BYTES):
                 found, block = _parsed(parse, lines, path, before + count)
                 is_single = is_single and _is_float32(block)
@@ -158,7 +161,7 @@ def _open_csv(file: IO[str], names: NameMap, path: str) -> _Opened:
     return partial(_numbers, len(vectors), form), len(vectors), 1, None
 
 
-def _numbers(dim: int, form: dict[str, Any], lines: Sequence[str]) -> _Rows:
+def _numbers(dim: int, form: Mapping[str, Any], lines: Sequence[str]) -> _Rows:
     """Return rows whose lines are an id and numbers."""
     kind = np.dtype([("id", "<i8"), ("vector", "<f8", (dim,))])
     rows = np.loadtxt(lines, kind, comments=None, ndmin=1, **form)
@@ -166,23 +169,15 @@ def _numbers(dim: int, form: dict[str, Any], lines: Sequence[str]) -> _Rows:
 
 
 def _open_word2vec(file: IO[str], _: NameMap, path: str) -> _Opened:
-    first = re.fullmatch(r"\s*([0-9]{1,18})\s+([0-9]{1,18})\s*", file.readline(1 << 10))
-    if not first:
-        raise CorruptError("expected the numbers of rows and of elements in line 1, as word2vec writes them", path=path)
-    rows, dim = int(first[1]), int(first[2])
-    if dim >= MAX_DIM or 2 * rows * dim > os.path.getsize(path):
-        raise CorruptError(f"line 1 says {counted(rows, 'row')} of {dim}, which the file is too short for", path=path)
+    rows, dim = map(int, file.readline(1 << 10).split())
+    if not 0 <= dim < MAX_DIM or 2 * rows * dim > os.path.getsize(path):
+        raise ValueError(f"the file is too short for {counted(rows, 'row')} of {dim}")
     return partial(_numbers, dim, {}), dim, 1, rows
 
 
 def _open_json_lines(file: IO[str], names: NameMap, path: str) -> _Opened:
-    first = file.readline()
-    try:
-        row = json.loads(first)
-        columns = [*row] if isinstance(row, dict) else []
-    except (ValueError, RecursionError) as error:
-        raise CorruptError(f"line 1: no JSON object ({error})", path=path) from None
-    ids, vectors = chosen_columns(columns, names, path)
+    row = json.loads(file.readline())
+    ids, vectors = chosen_columns([*row] if isinstance(row, dict) else [], names, path)
     file.seek(0)
     element = row[vectors[0]]
     dim = len(element) if isinstance(element, list) and len(vectors) == 1 else len(vectors)
