@@ -163,8 +163,8 @@ def _read_table(paths: Sequence[str], notes: Mapping[str, Any], names: NameMap, 
     if is_list := len(vectors) == 1 and hasattr(kinds[0], "value_type") and not hasattr(kinds[0], "index_type"):
         dim = getattr(kinds[0], "list_size", None)
         if dim is None:  # of any length, but all are alike
-            note, some = notes.get(name), next((t for t in tables if t.metadata.num_rows), table)
-            dim = note.get("dim") if isinstance(note, dict) else _first_length(some, vectors[0], path)
+            note, filled = notes.get(name), next((t for t in tables if t.metadata.num_rows), table)
+            dim = note.get("dim") if isinstance(note, dict) else _first_length(filled, vectors[0], path)
         kinds = [kinds[0].value_type]
     if not isinstance(dim, int) or (vectors == ["vector"] and not is_list):
         got = schema.field(vectors[0]).type

@@ -87,9 +87,9 @@ def read_rows(path: str, names: NameMap, warn: Callable[[str], None]) -> Iterato
             except (ValueError, RecursionError) as error:
                 raise CorruptError(f"line 1: {error}", path=path) from None
             while lines := file.readlines(_BLOCK_BYTES):
-                found, block = _parsed(parse, lines, path, before + count)
+                new_ids, block = _parsed(parse, lines, path, before + count)
                 is_single = is_single and _is_float32(block)
-                ids.write(found.astype("<i8").tobytes())
+                ids.write(new_ids.astype("<i8").tobytes())
                 values.write(block.astype("<f8").tobytes())
                 count += len(lines)
         if promised not in (None, count):
