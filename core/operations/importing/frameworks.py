@@ -26,6 +26,8 @@ from edl_ckpt.core.operations.export.formats.names import NOTES, original_name
 from edl_ckpt.core.operations.importing.rows import Found, chosen_columns
 from edl_ckpt.core.storage.faults import storage_errors
 
+_NAMES: Final = {"float": "float32", "double": "float64", "halffloat": "float16"}
+"""Numpy's names for types that Arrow calls otherwise."""
 _BATCH_ROWS: Final = 1 << 16
 _BATCH_BYTES: Final = 8 << 20
 _PART: Final = re.compile(r"(part|data)[-_.]?[0-9]")
@@ -169,7 +171,7 @@ def _read_table(paths: Sequence[str], notes: Mapping[str, Any], names: NameMap, 
     if not isinstance(dim, int) or (vectors == ["vector"] and not is_list):
         got = schema.field(vectors[0]).type
         raise UnsupportedError(f"expected a list of numbers in {vectors[0]!r}, got {got} without values", path=path)
-    elements = {{"float": "float32", "double": "float64", "halffloat": "float16"}.get(str(k), str(k)) for k in kinds}
+    elements = {_NAMES.get(str(k), str(k)) for k in kinds}
     unknown = sorted(elements - DTYPES.keys())
     element = unknown[0] if unknown else str(np.result_type(*elements))
     other = next((k for k, one in enumerate(tables) if not one.schema_arrow.equals(schema)), None)
@@ -177,9 +179,10 @@ def _read_table(paths: Sequence[str], notes: Mapping[str, Any], names: NameMap, 
         message = f"has other columns than {os.path.basename(path)}, and is a part of the same table"
         raise CorruptError(message, path=paths[other])
     rows, ids = sum(each.metadata.num_rows for each in tables), str(schema.field(id_column).type)
-    yield f"{name}.ids", dtype_named(name, ids), (rows,), _columns(tables, [id_column], None, ids, paths)
+    id_dtype = dtype_named(id_column, _NAMES.get(ids, ids), path=path)
+    yield f"{name}.ids", id_dtype, (rows,), _columns(tables, [id_column], None, ids, paths)
     data = _columns(tables, vectors, dim if is_list else None, element, paths)
-    yield f"{name}.vectors", dtype_named(name, element), (rows, dim), data
+    yield f"{name}.vectors", dtype_named(vectors[0], element, path=path), (rows, dim), data
 
 
 def _first_length(table: Any, name: str, path: str) -> int | None:

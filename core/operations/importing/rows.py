@@ -40,7 +40,7 @@ _BLOCK_BYTES: Final = 2 << 20
 _DIGITS: Final = (8, 9, 7, 6, 10, 11, 12, 5, 4, 3, 2, 1)
 """Which a float32 is printed with, the usual ones first: a few more than it needs, or fewer where it is tiny."""
 _EXACT_SCALE: Final = 1e22
-"""The greatest power of ten that is a float64."""
+"""The greatest power of ten that is a float64; powers below 1 are not."""
 IDS_NAME: Final = re.compile(r"(?is)(?:(.*)[._/-])?(?:ids?|keys?)")
 VECTORS_NAME: Final = re.compile(
     r"(?is)(?:(.*)[._/-])?(?:vec(?:tor)?s?|emb(?:edding)?s?|weights?|values?|features?|rows)"
@@ -54,7 +54,8 @@ def chosen_columns(columns: Sequence[str], names: NameMap, path: str) -> tuple[s
     Columns that differ in a number alone are in the order of these. Raises UnsupportedError where
     the names of columns do not tell.
     """
-    ids = [c for c in columns if c == (names.id_column or "id")] or list(filter(IDS_NAME.fullmatch, columns))
+    ids = [c for c in columns if c == (names.id_column or "id")]
+    ids = ids or [c for c in columns if not names.id_column and IDS_NAME.fullmatch(c)]
     others = [column for column in columns if column not in ids]
     numbers = {column: match for column in others if (match := _NUMBERED.fullmatch(column))}
     if names.vector_column:
@@ -64,7 +65,7 @@ def chosen_columns(columns: Sequence[str], names: NameMap, path: str) -> tuple[s
         vectors = vectors or ([*numbers] if {int(match[2]) for match in numbers.values()} & {0, 1} else [])
     is_numbered = set(vectors) <= set(numbers) and len({numbers[column][1] for column in vectors}) == 1
     is_told = len(vectors) == 1 or is_numbered or (vectors and names.vector_column)
-    if len(ids) != 1 or not is_told or len({*vectors}) != len(vectors):
+    if len(ids) != 1 or not is_told or sum(c in {*ids, *vectors} for c in columns) != 1 + len(vectors):
         raise UnsupportedError(
             f"its columns do not tell ids from vectors; got {', '.join(columns):.200}",
             path=path,
@@ -124,7 +125,7 @@ def _is_float32(values: npt.NDArray[np.float64]) -> bool:
         for digits in _DIGITS:
             if not fits.all():
                 scale = 10.0 ** (digits - 1 - power)
-                most = np.abs(values) * np.where(scale > _EXACT_SCALE, 1e-15, 0)
+                most = np.abs(values) * np.where((scale < 1) | (scale > _EXACT_SCALE), 1e-15, 0)
                 fits |= np.abs(np.rint(single * scale) / scale - values) <= most
     return bool(fits.all())
 

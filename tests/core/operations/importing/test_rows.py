@@ -1,4 +1,4 @@
-"""Rows in text and in Parquet, as an export and as other tools write them: the same values, or the line that is none."""
+"""Rows in text and in Parquet, as an export and as other tools write them: the same values, or what is wrong."""
 
 from __future__ import annotations
 
@@ -197,8 +197,11 @@ def test_nulls_far_from_nan(tmp_path: Path) -> None:
     """A NaN in one line and the word null in another are no fault, and no row is lost."""
     rows = [{"id": k, "vector": ["NaN" if k == 3 else 1.5], "note": "null" if k == 90 else ""} for k in range(100)]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    ids, vectors = imported(tmp_path / "t.jsonl", tmp_path / "run", "t")
-    assert (len(ids), int(np.isnan(vectors).sum())) == (100, 1)
+    import_arrays(tmp_path / "t.jsonl", tmp_path / "run", 1, 2)
+    assert [finding.code for finding in verify_version(only(tmp_path / "run"), level="deep").findings] == ["nan"]
+    with open_checkpoint(only(tmp_path / "run")) as checkpoint:
+        ids, vectors = checkpoint.tables["t"].to_numpy()
+    assert (len(ids), np.isnan(vectors).nonzero()[0].tolist()) == (100, [ids.tolist().index(3)])
 
 
 def test_a_large_text_takes_little_memory(tmp_path: Path) -> None:
@@ -234,9 +237,10 @@ def write_with_duckdb(query: str) -> Callable[[Path], Any]:
     """Return what lets DuckDB write a table."""
 
     def write(path: Path) -> None:
-        table, frame = (need("pyarrow").table({"id": IDS, "vector": VECTORS.tolist()}), pandas_frame(wide=True))
-        assert table is not None
-        assert frame is not None
+        arrow = need("pyarrow")
+        vectors = arrow.array(VECTORS.tolist(), arrow.list_(arrow.float32()))
+        rows, frame = arrow.table({"id": IDS, "vector": vectors}), pandas_frame(wide=True)
+        assert len(rows) == len(frame)  # DuckDB finds both by their names
         need("duckdb").execute(query.format(path=path))
 
     return write
@@ -266,7 +270,7 @@ JUDGES: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "pandas wide JSON": ("a.jsonl", lambda path: pandas_frame(wide=True).to_json(path, orient="records", lines=True)),
     "polars": ("a.parquet", lambda path: polars_frame().write_parquet(path)),
     "polars JSON": ("a.jsonl", lambda path: polars_frame().write_ndjson(path)),
-    "DuckDB": ("a.parquet", write_with_duckdb("COPY table TO '{path}'")),
+    "DuckDB": ("a.parquet", write_with_duckdb("COPY rows TO '{path}'")),
     "DuckDB CSV": ("a.csv", write_with_duckdb("COPY frame TO '{path}'")),
     "gensim": ("a.vec", write_with_gensim),
 }
