@@ -83,8 +83,12 @@ def _table_sections(source: ArraySource) -> Mapping[str, Mapping[str, Any]]:
         left = left or [f"NAME={v.name}" for v in arrays if len(v.shape) == 2 and "emb" in v.name.lower()]
     if left:
         more = f", or {counted(len(left) - 1, 'other choice')}" if left[1:] else ""
-        rows = "" if tables else "there is no table, so no row; "
-        source.warnings.append(f"{rows}--table {quote(left[0])} makes a table of what stays dense{more}")
+        why = (
+            "arrays that look like a table stay dense variables"
+            if tables
+            else "there are 0 rows: no arrays are a table"
+        )
+        source.warnings.append(f"{why}; try: --table {quote(left[0])}{more}")
     return tables
 
 
