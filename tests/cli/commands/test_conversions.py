@@ -89,7 +89,7 @@ MAPS = {
     "number": ("[rename]\nuser = 3\n", 2, '[rename] takes old = "new"'),
     "numbers": ("[tables.x]\nids = 1\nvectors = 2\n", 2, "[tables.x] takes strings"),
     "large": (f"# {'x' * (10 << 20)}\n", 2, "larger than 8 MiB"),
-    "flat": ('[tables.x]\nids = "rows"\nvectors = "flat"\n', 2, "'flat' has shape [5], and rows need two"),
+    "flat": ('[tables.x]\nids = "rows"\nvectors = "flat"\n', 2, "vectors must be [rows, dim], 'flat' has [5]"),
     "few": ('[tables.x]\nids = "few"\nvectors = "w"\n', 2, "ids must be whole numbers [4], 'few' has int64 [3]"),
     "halves": (
         '[tables.x]\nids = "halves"\nvectors = "w"\n',
