@@ -72,7 +72,7 @@ def requested(request: ExportRequest, format_name: str | None, executor: Executo
     if cluster is not None:
         _check_parts(name, request)
     if request.selection.remap and FORMATS[name].traits.spools:
-        of_arrays = ", ".join(each.traits.name for each in _FORMATS if not each.traits.spools)
+        of_arrays = ", ".join(kind.traits.name for kind in _FORMATS if not kind.traits.spools)
         raise UsageError(f"--remap is for {of_arrays}; other formats have ids in their rows, or in their own files")
     chosen = Bundle if name == Bundle.traits.name and request.ranks is not None else FORMATS[name]
     if not issubclass(chosen, SystemFormat) and (request.ranks or request.names):

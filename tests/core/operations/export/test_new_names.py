@@ -14,7 +14,6 @@ from safetensors.numpy import load_file
 from checkpoints import only
 from edl_ckpt.core import fingerprint_checkpoint, open_checkpoint, save_checkpoint, verify_version
 from edl_ckpt.core.base.errors import NoSpaceError, NotFoundError, UnsupportedError, UsageError
-from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export import Selection, export_version, plan_export
 from edl_ckpt.core.operations.export.formats import FORMATS
@@ -173,17 +172,6 @@ def test_remap_is_for_arrays(run: Version, tmp_path: Path) -> None:
         Selection(remap=True, order="stored")
     with pytest.raises(UsageError, match="choose one"):
         Selection(remap=True, dense_rows=5)
-
-
-@pytest.mark.parametrize("options", [{"selection": Selection(remap=True)}, {"rename": (("step", "s"),)}])
-def test_a_cluster_does_neither(
-    run: Version, tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its workers write parts of tables, by the names that these have."""
-    cluster = object.__new__(ClusterExecutor)
-    monkeypatch.setattr("edl_ckpt.core.operations.export.formats._cluster_of", lambda *_: cluster)
-    with pytest.raises(UnsupportedError, match="not as a matrix, quantized or renamed"):
-        export_version(run, str(tmp_path / "m"), format_name="safetensors", executor=cluster, **options)
 
 
 def test_hashed_ids_as_row_numbers(tmp_path: Path) -> None:
