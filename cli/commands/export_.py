@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options.cluster import Cluster, cluster_of, workers_of, working
-from edl_ckpt.cli.options.common import DryRun, argument, flag, looks_like_ref, option, pair_of, resolve_ref
+from edl_ckpt.cli.options.common import (
+    DryRun,
+    argument,
+    flag,
+    looks_like_ref,
+    option,
+    pair_of,
+    resolve_ref,
+)
 from edl_ckpt.cli.options.hints import resumable
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import escaped, parse_size
@@ -84,6 +92,7 @@ def export_command(
     dry_run: DryRun = False,
     cluster: Cluster = None,
     force: Annotated[bool, flag("Replace an existing OUTPUT.", "--force")] = False,
+    partial: Annotated[bool, flag("Export what can be read of a damaged version.", "--partial")] = False,
     ignore_seal: Annotated[bool, flag("Go on although the version does not match its seal.", "--ignore-seal")] = False,
 ) -> None:
     """Write a version in a format other tools read.
@@ -113,6 +122,7 @@ def export_command(
         "ranks": ps,
         "names": read_map(names) if names else None,
         "rename": tuple(pair_of(word, "--rename", "OLD=NEW") for word in rename or ()),
+        "partial": partial,
         "force": force,
         "use_seal": not ignore_seal,
         "reporter": out,
@@ -120,6 +130,7 @@ def export_command(
     with working(out, cluster, None, target=goal) as work, resumable(out, _again(goal)):
         if dry_run:
             plan = plan_export(version, goal, executor=work["executor"], **chosen)
+            out.warn(*plan.lost.lines())
             out.show(lambda: render.plan_document(plan, cluster_of(work)), render.plan_human(plan, workers_of(work)))
             return
         result = export_version(version, goal, executor=work["executor"], **chosen)
@@ -131,6 +142,7 @@ def _show(out: Output, result: ExportResult, dtype: str | None = None) -> None:
     from edl_ckpt.cli.render import export as render
     from edl_ckpt.core.storage.regular import descriptor_of
 
+    out.warn(*result.lost.lines())
     show = out.show_aside if descriptor_of(result.output) == 1 else out.show
     show(lambda: render.document(result), render.human(result))
     if result.overflowed:

@@ -70,6 +70,8 @@ def requested(request: ExportRequest, format_name: str | None, executor: Executo
         limited = sorted(each.traits.name for each in _FORMATS if each.traits.takes_limit)
         raise UsageError(f"--limit is for {', '.join(limited)}")
     if cluster is not None:
+        if request.partial:
+            raise UsageError("--partial cannot be used with --cluster")
         _check_parts(name, request)
     if request.selection.remap and FORMATS[name].traits.spools:
         of_arrays = ", ".join(kind.traits.name for kind in _FORMATS if not kind.traits.spools)
