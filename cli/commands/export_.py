@@ -23,6 +23,7 @@ from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.words import counted
 
 if TYPE_CHECKING:
+    from edl_ckpt.core.model.versions import Version
     from edl_ckpt.core.operations.export import ExportResult
     from edl_ckpt.core.storage.location import Location
 
@@ -104,13 +105,8 @@ def export_command(
     from edl_ckpt.core.converting.changes import read_map
     from edl_ckpt.core.operations.export import Selection, export_version, plan_export, write_map
 
-    if len(words) == 1 and looks_like_ref(words[0], out) and "@" in words[0]:
-        raise UsageError("OUTPUT is missing, the file or directory to write", hint="expected [REF] OUTPUT")
-    if len(words) > 2:
-        raise UsageError("expected [REF] OUTPUT")
-    version = resolve_ref(words[0] if len(words) == 2 else None, out)
+    version, goal = _ends(words, out)
     tables, variables, rows = tuple(table or ()), tuple(variable or ()), _rows(dense_rows)
-    goal = _goal(words[-1], out)
     if map_template:
         _show(out, write_map(version, goal, force=force))
         return
@@ -157,13 +153,18 @@ def _rows(word: str | None) -> int | str | None:
     return int(word)
 
 
-def _goal(word: str, out: Output) -> Location:
-    """Return what to write, - for stdout; UsageError for a stdout that the caller has closed."""
+def _ends(words: list[str], out: Output) -> tuple[Version, Location]:
+    """Return the version, and what to write, - for stdout; UsageError for a stdout that the caller has closed."""
     from edl_ckpt.core.storage.local import STDOUT
     from edl_ckpt.core.storage.location import Location
 
-    if word != "-":
-        return out.location(word)
+    if len(words) == 1 and looks_like_ref(words[0], out) and "@" in words[0]:
+        raise UsageError("OUTPUT is missing, the file or directory to write", hint="expected [REF] OUTPUT")
+    if len(words) > 2:
+        raise UsageError("expected [REF] OUTPUT")
+    version = resolve_ref(words[0] if len(words) == 2 else None, out)
+    if words[-1] != "-":
+        return version, out.location(words[-1])
     if getattr(sys.stdout, "absent", False):
         raise UsageError("stdout is closed", hint="name a file as OUTPUT, or open stdout")
-    return Location(STDOUT)
+    return version, Location(STDOUT)
