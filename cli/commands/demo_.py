@@ -22,7 +22,7 @@ _FINAL = (70, 129, 130, 141, 143)
 def demo_command(
     out: Output,
     directory: Annotated[str, argument("[DIR]", "The directory to make.")] = "edl-ckpt-demo",
-    layout: Layout = None,
+    layout: Layout = "design",
 ) -> None:
     """Make a small checkpoint to try commands on.
 

@@ -5,6 +5,7 @@ Typer has its own copy of click, so its errors have no public names; they are to
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any, Final
 
@@ -13,6 +14,26 @@ from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.words import escaped, meant
 
 _NO_COMMAND: Final = re.compile(r"No such command (['\"])(.*?)\1\.(?: .*)?", re.DOTALL)
+_SYNONYMS: Final = {
+    word: command
+    for words, command in {
+        "rm delete remove del": "prune LOCATION --delete VERSION",
+        "tag_rm tag_delete": "tag remove REF TAG",
+        "metrics_rm metrics_delete": "metrics remove REF NAME",
+        "cp backup": "copy REF LOCATION",
+        "mv move rename": "copy REF LOCATION` and then `edl-ckpt prune LOCATION --delete VERSION",
+        "convert": "export REF OUTPUT --format FORMAT` or `edl-ckpt reshard REF --ps N",
+        "restore": "undo LOCATION` or `edl-ckpt copy REF LOCATION",
+        "check fsck": "verify REF",
+        "show info cat": "inspect REF",
+    }.items()
+    for word in words.split()
+}
+"""Our commands by the words of other programs, behind the group where there is one."""
+_MEMBERS: Final = {
+    "tag": "add {} TAG", "metrics": "show {}", "metadata": "show {}", "policy": "show {}"
+}  # fmt: skip
+"""The member of a group that a reference stands for."""
 _EXTRA: Final = re.compile(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)\.?", re.DOTALL)
 
 
@@ -41,12 +62,22 @@ def explained(error: Any) -> UsageError:
         )
     text = str(error.format_message())
     if found := _NO_COMMAND.fullmatch(text):
-        name = found[2]
-        hint = meant(name, error.ctx.command.commands) or f"{path} --help lists the commands"
+        name, known = found[2], error.ctx.command.commands
+        hint = _synonym(name, path) or meant(name, known) or f"{path} --help lists the commands"
         return UsageError(f"no such command: {escaped(name)}", hint=hint)
     if found := _EXTRA.fullmatch(text):
         return UsageError(f"unexpected argument: {escaped(found[1])}", hint=_usage(context))
     return UsageError(_sentence(text), hint=_usage(context) or f"try: {path} --help")
+
+
+def _synonym(name: str, path: str) -> str | None:
+    """Return the command that is meant by a word of other programs, or where a group got a reference, not a command."""
+    if command := _SYNONYMS.get(f"{path} {name}".removeprefix("edl-ckpt ").replace(" ", "_")):
+        return f"did you mean `edl-ckpt {command}`?"
+    group = path.rpartition(" ")[2]
+    if group in _MEMBERS and ("@" in name or "/" in name or os.path.exists(name)):
+        return f"did you mean `{path} {_MEMBERS[group].format(escaped(name))}`?"
+    return None
 
 
 def origin(context: Any, parameter: Any) -> str:

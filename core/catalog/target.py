@@ -131,7 +131,8 @@ def choose_layout(
     if empty.prefix == ELASTICDL.prefix:
         return empty, ()
     warning = (
-        f"{location}: new versions get the {empty.name} layout; ElasticDL as released only reads --layout elasticdl"
+        f'{location}: these files use the "{empty.name}" layout, which no released ElasticDL can read;'
+        " add --layout elasticdl"
     )
     return empty, (warning,)
 

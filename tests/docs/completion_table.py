@@ -12,7 +12,7 @@ from edl_ckpt.cli.manual.topics import TOPICS
 from edl_ckpt.core.operations import metric_sources
 from edl_ckpt.core.operations.export.content.selection import CASTS
 from edl_ckpt.core.operations.export.formats import FORMATS
-from edl_ckpt.core.operations.follow.changes import EventKind
+from edl_ckpt.core.operations.follow.observe import EventKind
 from edl_ckpt.core.operations.verify.loaders import LOADERS
 from edl_ckpt.core.sources.registry import BUILT_IN
 

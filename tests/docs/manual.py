@@ -18,6 +18,7 @@ import edl_ckpt.core
 import markdown_pages
 import roff
 import schema_documents
+import schema_pages
 from edl_ckpt.cli.catalogue import SECTIONS
 from edl_ckpt.cli.manual.page import ManualPage
 from edl_ckpt.cli.manual.pages import every
@@ -51,10 +52,11 @@ def _completion() -> dict[str, str]:
 
 
 def _schemas() -> dict[str, str]:
-    """Return the JSON Schema of every document."""
+    """Return the JSON Schema of every document, and the page of their keys."""
     text = schema_documents.make()
-    pages = {f"docs/schemas/{name}.json": json.dumps(one, indent=2) + "\n" for name, one in json.loads(text).items()}
-    return {"cli/render/schemas.json": text, **pages}
+    schemas = json.loads(text)
+    pages = {f"docs/schemas/{name}.json": json.dumps(one, indent=2) + "\n" for name, one in schemas.items()}
+    return {"cli/render/schemas.json": text, **pages, "docs/reference/documents.md": schema_pages.draw(schemas)}
 
 
 def _man_pages(pages: list[ManualPage]) -> dict[str, str]:
@@ -78,9 +80,9 @@ def _reference(pages: list[ManualPage]) -> dict[str, str]:
 def _index(found: dict[str, list[ManualPage]]) -> str:
     """Return the index: the commands in their sections, and the topics."""
     lines = ["# Reference", "", "These pages say what `--help`, `edl-ckpt help` and the man pages say.", ""]
-    topics = [name for name, group in found.items() if group[-1].is_topic]
-    for heading, names in {**SECTIONS, "Topics": tuple(topics)}.items():
-        lines += [f"## {heading}", "", "| | |", "|---|---|"]
+    topics = tuple(name for name, group in found.items() if group[-1].is_topic)
+    for heading, names in {**SECTIONS, "Topics": topics}.items():
+        lines += [f"## {heading}", "", *markdown_pages.header("Topic" if names is topics else "Command", "Task")]
         lines += [f"| [{name}]({name}.md) | {found[name][-1 if name in topics else 0].summary} |" for name in names]
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"

@@ -55,18 +55,19 @@ def test_doctests_are_found() -> None:
 
 
 def test_exit_codes_are_told() -> None:
-    """README's table has every error class with its code and id."""
+    """The page on exit codes has every error class with its code and id."""
+    page = (TOP / "docs/json-and-exit-codes.md").read_text(encoding="utf-8")
     classes = [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, errors.EdlCkptError)]
     assert len(classes) > 8
     for error in classes:
-        assert f"| {error.exit_code} | {error.id} |" in README
+        assert f"| {error.exit_code} | {error.id} |" in page
         assert error.__name__ in edl_ckpt.core.__all__
 
 
 def test_commands_are_told() -> None:
     """README names every command: six of them at work, and the others after these."""
     told = {*re.findall(r"^\$ edl-ckpt (\w+)", README, re.MULTILINE)}
-    (others,) = re.findall(r"^There are more\..*?\n\n", README, re.MULTILINE | re.DOTALL)
+    (others,) = re.findall(r"^Other commands:\n\n.*?\n\n", README, re.MULTILINE | re.DOTALL)
     assert len(told) == 6
     assert sorted([*told, *re.findall(r"`(\w+)`", others)]) == sorted(n for names in SECTIONS.values() for n in names)
 

@@ -77,7 +77,7 @@ def test_empty_location(tmp_path: Path, command: str) -> None:
     done = write(command, tmp_path, tmp_path / "new")
     assert names(tmp_path / "new") == ["version_20"]
     assert done.stderr.count("\n") == 1
-    assert "ElasticDL as released only reads --layout elasticdl" in done.stderr
+    assert "no released ElasticDL can read; add --layout elasticdl" in done.stderr
     done = write(command, tmp_path, tmp_path / "asked", "--layout", "elasticdl")
     assert (names(tmp_path / "asked"), done.stderr) == (["version-20"], "")
 
