@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Unpack
 
+from edl_ckpt.core.base.choices import Mode
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, RefusedError
 from edl_ckpt.core.base.words import command
 from edl_ckpt.core.catalog.files import check_in_location
@@ -41,7 +42,7 @@ def set_metrics(
     metrics: Mapping[str, float],
     *,
     steps: Mapping[str, int] | None = None,
-    mode: str | None = None,
+    mode: Mode | None = None,
     **locking: Unpack[Locking],
 ) -> None:
     """Record metrics of a version; they replace older values of the same names. NaN is a value too.
@@ -62,7 +63,7 @@ def remove_metrics(version: VersionLike, names: Sequence[str], **locking: Unpack
         annotate.erase_metrics(*changed, names)
 
 
-def set_modes(location: LocationLike, modes: Mapping[str, str], **locking: Unpack[Locking]) -> None:
+def set_modes(location: LocationLike, modes: Mapping[str, Mode], **locking: Unpack[Locking]) -> None:
     """Declare for a location the mode of each metric: 'max' when higher is better, 'min' when lower is."""
     checked = {name: check_mode(mode) for name, mode in modes.items()}
     with location_lock(location, "metrics mode", **locking) as locked:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.base.arrays import Array, as_array, as_bytes, as_ids, dtype_name
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
 from edl_ckpt.core.base.numbers import whole_number
@@ -62,7 +63,7 @@ def save_checkpoint(
     *,
     variables: Mapping[str, Array],
     tables: Mapping[str, Table | tuple[Array, Array]],
-    layout: str | None = None,
+    layout: LayoutName | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = WARNINGS,
 ) -> Version:

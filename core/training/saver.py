@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Final, Self
 
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NoSpaceError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.numbers import whole_number
@@ -211,7 +212,7 @@ class CheckpointSaver:
         free_first: bool = False,
         ps_id: int = 0,
         ps_num: int = 1,
-        layout: str | None = None,
+        layout: LayoutName | None = None,
         run: str = "",
         wait_seconds: float = SAVE_WAIT_SECONDS,
         reporter: Reporter = WARNINGS,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from edl_ckpt.core.base.choices import FormatName
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.catalog.listing import VersionLike, as_version
 from edl_ckpt.core.cluster.choice import ExecutorLike
@@ -46,7 +47,7 @@ def export_version(
     version: VersionLike,
     output: LocationLike,
     *,
-    format_name: str | None = None,
+    format_name: FormatName | None = None,
     selection: Selection | None = None,
     limit: int | None = None,
     max_shard_bytes: int | None = None,
@@ -102,7 +103,7 @@ def plan_export(
     version: VersionLike,
     output: LocationLike,
     *,
-    format_name: str | None = None,
+    format_name: FormatName | None = None,
     selection: Selection | None = None,
     limit: int | None = None,
     max_shard_bytes: int | None = None,

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import Any
 
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
 from edl_ckpt.core.catalog.files import directory_alone, named_file
@@ -62,7 +63,7 @@ def import_arrays(
     ps_num: int,
     *,
     names: NameMap | None = None,
-    layout: str | None = None,
+    layout: LayoutName | None = None,
     executor: ExecutorLike | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = WARNINGS,
@@ -99,7 +100,7 @@ def _planned(
     *,
     writes: bool,
     names: NameMap | None = None,
-    layout: str | None = None,
+    layout: LayoutName | None = None,
     executor: Any = None,
     reporter: Reporter = WARNINGS,
 ) -> Iterator[tuple[ArraysPlan, ReshardSettings, Job]]:
@@ -167,7 +168,7 @@ def import_checkpoint(
     version: int,
     ps_num: int,
     *,
-    layout: str | None = None,
+    layout: LayoutName | None = None,
     force: bool = False,
     executor: ExecutorLike | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,

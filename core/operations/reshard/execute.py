@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.base.job import SILENT, WARNINGS, Job, Reporter
 from edl_ckpt.core.base.notebook import Bytes, card, table
@@ -229,7 +230,7 @@ def reshard_version(
     ps_num: int,
     *,
     output: LocationLike | None = None,
-    layout: str | None = None,
+    layout: LayoutName | None = None,
     empty: Layout | None = None,
     number: int | None = None,
     workers: int | None = None,
@@ -272,7 +273,7 @@ def prepare_reshard(
     ps_num: int,
     *,
     output: LocationLike | None = None,
-    layout: str | None = None,
+    layout: LayoutName | None = None,
     empty: Layout | None = None,
     number: int | None = None,
     workers: int | None = None,
@@ -319,7 +320,7 @@ def prepare_reshard(
 
 
 def _target_of(
-    version: Version, output: Location | None, layout: str | None, empty: Layout | None, number: int | None
+    version: Version, output: Location | None, layout: LayoutName | None, empty: Layout | None, number: int | None
 ) -> Target:
     """Return where a reshard of a version goes: in the version's own place without an output.
 
