@@ -93,6 +93,9 @@ def convert_version(
     Raises RefusedError for a target that is there, or that no version can replace; UnsupportedError for what the system
     cannot hold, and where files cannot be written; EdlCkptError when the proof fails; and what `check_trust` raises
     unless `force` is set.
+
+    >>> convert_version("run@200", output="smaller", changes=Changes(drop=("bias",))).ref
+    'smaller@200'
     """
     begin, version = time.perf_counter(), as_version(version)
     if most_file_bytes is not None and most_file_bytes < 1:

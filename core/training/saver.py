@@ -201,6 +201,11 @@ class CheckpointSaver:
     No lock is held while a shard is written. A shard that is there already, of an earlier run, is replaced: only the
     own one. The last server to arrive seals the version. A policy that is stored with the location replaces
     `keep_checkpoint_max`: then the server that seals a version prunes by it.
+
+    >>> import numpy as np
+    >>> with CheckpointSaver("job", checkpoint_steps=1000, keep_checkpoint_max=3) as saver:
+    ...     saver.need_to_checkpoint(2000), saver.save(2000, {"bias": np.zeros(8)}, {}).complete
+    (True, True)
     """
 
     def __init__(

@@ -77,6 +77,10 @@ def export_version(
     target that exists, or that lies among checkpoints, where ElasticDL's scan would meet it; NoSpaceError before
     anything is written; UsageError for a selection that the format cannot contain;
     UnsupportedError for what a cluster cannot write; and the errors of reading.
+
+    >>> result = export_version("run@200", "model.npz", selection=Selection(tables=("user",)))
+    >>> result.format, result.tables, result.rows
+    ('npz', 1, 10)
     """
     begin = time.perf_counter()
     goal, asked = Location.of(output), selection or Selection()

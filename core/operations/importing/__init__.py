@@ -77,6 +77,12 @@ def import_arrays(
     while the version is written. Raises RefusedError for a version that exists, CorruptError for damaged files,
     UsageError for arrays that cannot be a table, UnsupportedError for a dtype that a checkpoint cannot contain,
     LockedError when another command holds the lock.
+
+    >>> import numpy as np
+    >>> np.savez("model.npz", **{"user.ids": np.arange(6), "user.vectors": np.ones((6, 4)), "bias": np.zeros(8)})
+    >>> result = import_arrays("model.npz", "imported", 1, ps_num=2)
+    >>> [shard.rows for shard in result.shards]
+    [3, 3]
     """
     options: dict[str, Any] = {"names": names, "layout": layout, "executor": executor, "reporter": reporter}
     with _planned(source, location, version, ps_num, writes=True, **options) as (plan, settings, job):

@@ -244,6 +244,10 @@ def reshard_version(
     """Write a version for `ps_num` servers: `prepare_reshard`, then `execute_reshard`; their errors are raised.
 
     The reporter is warned of what the plan and its settings warn of.
+
+    >>> result = reshard_version("run@200", 3, output="run-3")
+    >>> [shard.rows for shard in result.shards]
+    [4, 3, 3]
     """
     version, executor = as_version(version), wrapped(executor)
     where = version.location if output is None else Location.of(output)

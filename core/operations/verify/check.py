@@ -220,6 +220,10 @@ def verify_version(
     With a `distributed.Client` as `executor`, its workers read the ids and values. When a job changes a
     shard meanwhile, the version is verified again. Raises UsageError for another level, LockedError when a shard keeps
     changing, and the errors of storage; a damaged checkpoint raises nothing.
+
+    >>> result = verify_version("run@200", level="deep")
+    >>> result.ok, [finding.code for finding in result.findings]
+    (True, [])
     """
     version = as_version(version)
     scope = Scope(level, use_seal, beside, sample, loader, take_ids)
