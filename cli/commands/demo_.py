@@ -97,7 +97,7 @@ def _run(arguments: list[str], out: Output) -> int:
     return 0
 
 
-def make_checkpoints(directory: str, *, layout: str | None = None, reporter: Reporter | None = None) -> None:
+def make_checkpoints(directory: str, *, layout: Layout = None, reporter: Reporter | None = None) -> None:
     """Write the versions of the demo; a shard of the last one is missing."""
     import numpy as np
 

@@ -93,7 +93,7 @@ def _end(out: Output, listings: list[Listing], failed: list[EdlCkptError]) -> No
     out.conclude(ok=not any(listing.unread for listing in listings))
 
 
-def _show_experiment(out: Output, place: str, metric: str | None, mode: str | None, grace_seconds: float) -> None:
+def _show_experiment(out: Output, place: str, metric: str | None, mode: o.Mode, grace_seconds: float) -> None:
     """Show the trials in a directory; exit with 3 when one of them is there and cannot be read now."""
     from edl_ckpt.cli.render import experiment as render_experiment
     from edl_ckpt.cli.render import listing as render_list

@@ -10,6 +10,7 @@ from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options.cluster import Cluster, working
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import escaped
+from edl_ckpt.core.base.choices import Level
 from edl_ckpt.core.base.errors import EdlCkptError, UsageError
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def verify_command(
     for path in filter(None, (junit, summary, ids)):  # before hours of reading
         check_target(path)
     location, versions, latest = _versions(out, ref, every=every)
-    level = "quick" if quick else "deep" if deep else "default"
+    level: Level = "quick" if quick else "deep" if deep else "default"
     with working(out, cluster, workers) as work:
         take = partial(_print_line, out) if out.jsonl else lambda _: None
         options: dict[str, Any] = {**work, **o.locking(out, lock_wait), "take": take, "may_be_writing": every}

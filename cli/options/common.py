@@ -22,6 +22,7 @@ from edl_ckpt.cli.terminal.output import Output, reported_errors
 from edl_ckpt.cli.terminal.secrets import exposed, hide, is_secret
 from edl_ckpt.cli.terminal.templates import REFERENCES, Template
 from edl_ckpt.cli.terminal.text import escaped, parse_duration, parse_limit, parse_size
+from edl_ckpt.core.base import choices
 from edl_ckpt.core.base.errors import EdlCkptError, ReplacedError, UsageError
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.words import command, meant
@@ -99,7 +100,7 @@ Experiment = Annotated[
 ]
 DryRun = Annotated[bool, flag("Show what would happen, and change nothing.")]
 LockWait = Annotated[str, option("DURATION", "How long to wait for the lock.")]
-Mode = Annotated[str | None, option("max|min", _MODE_HELP)]
+Mode = Annotated[choices.Mode | None, option("max|min", _MODE_HELP)]
 
 StallAfter = Annotated[
     str, option("DURATION|none", "Call it stalled after so long without a change; 0 or `none`: never.")
@@ -112,7 +113,7 @@ Interval = Annotated[
 ]
 
 Layout = Annotated[
-    str | None,
+    choices.LayoutName | None,
     option("design|elasticdl", "Names of directories and files. Default: those at the location, else design."),
 ]
 
@@ -239,7 +240,7 @@ def show_loss(out: Output, loss: Loss, *, fails: bool = True) -> None:
         raise loss.error("the rest is shown")
 
 
-def asked_layout(out: Output, layout: str | None, target: Location | None) -> str | None:
+def asked_layout(out: Output, layout: Layout, target: Location | None) -> choices.LayoutName | None:
     """Return the layout that a command asks for; None lets the versions at the target decide.
 
     A layout from the environment or a configuration file is for empty locations: it never mixes layouts. `target` is
@@ -251,8 +252,8 @@ def asked_layout(out: Output, layout: str | None, target: Location | None) -> st
 
     if layout is None or "layout" not in out.defaulted:
         return layout
-    name = writable_layout(layout).name
-    return None if target is None or layouts_at(open_store(target)) else name
+    writable_layout(layout)  # an error for another name
+    return None if target is None or layouts_at(open_store(target)) else layout
 
 
 def looks_like_ref(word: str, out: Output) -> bool:

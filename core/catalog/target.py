@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import NotFoundError, RefusedError
 from edl_ckpt.core.catalog.grouping import grouped, is_of_interest
 from edl_ckpt.core.model.layouts import Layout
@@ -63,7 +64,9 @@ class Target:
         return self.replaces is not None
 
 
-def free_target(location: LocationLike, version: int, *, layout: str | None = None, empty: Layout = DESIGN) -> Target:
+def free_target(
+    location: LocationLike, version: int, *, layout: LayoutName | None = None, empty: Layout = DESIGN
+) -> Target:
     """Return the place of a new version, in the layout that `choose_layout` chooses.
 
     Raises UsageError for a number that no version can have, RefusedError when the location has a version of this number

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.base.job import SILENT, WARNINGS, Job, Reporter, expect
 from edl_ckpt.core.base.notebook import Bytes, card, table
@@ -219,7 +220,7 @@ def reshard_version(
     ps_num: int,
     *,
     output: LocationLike | None = None,
-    layout: str | None = None,
+    layout: LayoutName | None = None,
     empty: Layout | None = None,
     number: int | None = None,
     workers: int | None = None,
@@ -233,6 +234,10 @@ def reshard_version(
     """Write a version for `ps_num` servers: `prepare_reshard`, then `execute_reshard`; their errors are raised.
 
     The reporter is warned of what the plan and its settings warn of.
+
+    >>> result = reshard_version("run@200", 3, output="run-3")
+    >>> [shard.rows for shard in result.shards]
+    [4, 3, 3]
     """
     version, executor = as_version(version), wrapped(executor)
     where = version.location if output is None else Location.of(output)
@@ -262,7 +267,7 @@ def prepare_reshard(
     ps_num: int,
     *,
     output: LocationLike | None = None,
-    layout: str | None = None,
+    layout: LayoutName | None = None,
     empty: Layout | None = None,
     number: int | None = None,
     workers: int | None = None,
@@ -309,7 +314,7 @@ def prepare_reshard(
 
 
 def _target_of(
-    version: Version, output: Location | None, layout: str | None, empty: Layout | None, number: int | None
+    version: Version, output: Location | None, layout: LayoutName | None, empty: Layout | None, number: int | None
 ) -> Target:
     """Return where a reshard of a version goes: in the version's own place without an output.
 

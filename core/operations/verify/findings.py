@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+from edl_ckpt.core.base.choices import Level
 from edl_ckpt.core.base.notebook import card, table
 from edl_ckpt.core.base.words import counted, describe, escaped
 from edl_ckpt.core.model.versions import ShardFile
@@ -92,7 +93,7 @@ class VerifyResult:
     """The findings of verify; `fingerprint` only when every value was read and every shard is whole."""
 
     ref: str
-    level: str
+    level: Level
     findings: tuple[Finding, ...]
     fingerprint: str | None
     bytes_read: int
