@@ -27,7 +27,7 @@ def recover_command(
     where = out.location(location)
     done = recover(where, drop_copies=drop_copies, **locking(out, lock_wait))
     lists = {"done": list(done.done), "kept": list(done.kept), "left": list(done.left)}
-    kept, left = (f"kept: {text}" for text in done.kept), (f"not settled: {text}" for text in done.left)
+    kept, left = (f"kept: {text}" for text in done.kept), (f"unresolved: {text}" for text in done.left)
     words = [f"{escaped(where.url)}: {escaped(text)}" for text in (*done.done, *kept, *left)]
     out.show(
         lambda: {"schema": "edl-ckpt/recover/1", "location": where.url, **lists},

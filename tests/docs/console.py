@@ -190,8 +190,10 @@ class Session:
     def _run_here(self, arguments: list[str]) -> str:
         """Run a command in this process."""
         from edl_ckpt.cli import app
+        from edl_ckpt.core.base.interruption import COMMIT
 
         self.exit_code = 0
+        COMMIT.forget()  # as a new process: an error says nothing of what the example before has committed
         with self._terminal() as printed:
             try:
                 app.run(arguments)
