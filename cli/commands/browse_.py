@@ -14,12 +14,12 @@ from edl_ckpt.core.base.errors import UsageError
 def browse_command(
     out: Output,
     ref: Browsed = None,
-    no_mouse: Annotated[bool, flag("Leave the mouse to the terminal, which selects text with it.")] = False,
+    no_mouse: Annotated[bool, flag("Let the terminal select text with the mouse.")] = False,
 ) -> None:
-    """Look through a location on the whole terminal.
+    """Browse a location in a full-screen terminal UI.
 
-    It shows versions, shards, tables, rows, histograms and differences, and verifies in the background. The browser
-    reads, and changes nothing. The key ? shows its keys. It needs the extra tui.
+    It shows versions, shards, tables, rows, histograms and differences, and verifies in the background. It only reads.
+    Press ? for its keys. It needs the extra tui.
     """
     from edl_ckpt.cli.browse.terminal import check_terminal
     from edl_ckpt.core.base.libraries import library

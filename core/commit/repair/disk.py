@@ -32,7 +32,7 @@ from edl_ckpt.core.storage.beneath import Directory, kind_of
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import NEW
 
-_MOVE: Final = "look at it, and move it away"
+_MOVE: Final = "inspect it, and move it away"
 
 
 class DiskRepair:

@@ -82,7 +82,7 @@ def test_a_directory_of_somebody_else(tmp_path: Path, capsys: pytest.CaptureFixt
     stage.mkdir(parents=True)
     (stage / "file").touch()
     (left,) = inside(capsys, "recover", tmp_path / "run", code=3)["left"]
-    assert "by-hand is not ours; it is left alone; look at it, and move it away" in left
+    assert "by-hand is not ours; it is left alone; inspect it, and move it away" in left
 
 
 def test_neither_version_is_complete_on_s3(s3: Bucket, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,7 +101,7 @@ def test_neither_version_is_complete_on_s3(s3: Bucket, capsys: pytest.CaptureFix
     before = s3.objects()
     (left,) = inside(capsys, "recover", s3.url, code=3)["left"]
     assert "variables-0-of-1.ckpt is missing or has changed; nothing was changed" in left
-    assert "look at both before you delete a file" in left
+    assert "inspect both before you delete a file" in left
     assert s3.objects() == before
 
 
