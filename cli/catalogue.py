@@ -12,7 +12,7 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Change": ("reshard", "edit", "copy", "export", "import"),
     "Clean up": ("prune", "undo", "policy"),
     "Record": ("metrics", "tag", "note", "metadata"),
-    "Repair": ("recover", "unlock"),
+    "Repair": ("repair", "recover", "unlock"),
     "Learn": ("demo", "systems", "help", "version", "schema"),
     "Set up": ("doctor", "config", "completion"),
 }

@@ -50,3 +50,18 @@ def test_engine_is_light() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     heavy = {"typer", "rich", "click", "numpy", "fsspec", "s3fs", "google.protobuf"}
     assert not heavy & set(done.stdout.split())
+
+
+def test_start_up_is_light() -> None:
+    """A command whose options have values of each kind imports no pydantic, as typer itself would."""
+    words = ["wait", ".", "--version-ge", "3", "--timeout", "0s", "--storage-option", "a=b", "--json"]
+    code = f"""
+import sys
+from edl_ckpt.cli.app import main
+try:
+    main({words})
+except SystemExit as end:
+    print(end.code, "pydantic" in sys.modules, file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stderr.splitlines()[-1] == "3 False"

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options.cluster import Cluster, cluster_of, workers_of, working
-from edl_ckpt.cli.options.common import DryRun, argument, flag, looks_like_ref, option, pair_of, resolve_ref
+from edl_ckpt.cli.options.common import (
+    DryRun,
+    argument,
+    flag,
+    looks_like_ref,
+    option,
+    pair_of,
+    resolve_ref,
+)
 from edl_ckpt.cli.options.hints import resumable
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import escaped, parse_size
@@ -53,6 +61,10 @@ def export_command(
     dense_rows: Annotated[
         str | None, option("N|auto", "Write a table as a matrix of N rows, with id i in row i.")
     ] = None,
+    remap: Annotated[
+        bool,
+        flag("Write a table as a matrix with a row for each id, in their order, and the ids next to it.", "--remap"),
+    ] = False,
     fill: Annotated[
         str, option("zeros|initializer", "With --dense-rows: the content of rows without an id.")
     ] = "zeros",
@@ -73,12 +85,24 @@ def export_command(
     names: Annotated[
         str | None, option("FILE", "A TOML file: [rename] old = 'new'; [tables.NAME] ids, vectors.", "--map")
     ] = None,
+<<<<<<< HEAD
     map_template: Annotated[bool, flag("Write a template for --map to OUTPUT.", "--map-template")] = False,
     rename: Annotated[list[str] | None, option("OLD=NEW", "Rename; may be repeated.")] = None,
     dry_run: DryRun = False,
     cluster: Cluster = None,
     force: Annotated[bool, flag("Replace an existing OUTPUT.", "--force")] = False,
     ignore_seal: Annotated[bool, flag("Export even if the version does not match its seal.", "--ignore-seal")] = False,
+=======
+    map_template: Annotated[bool, flag("Write such a file to OUTPUT, to start from.", "--map-template")] = False,
+    rename: Annotated[
+        list[str] | None, option("OLD=NEW", "Give another name; a * is what the * of OLD is; may be repeated.")
+    ] = None,
+    dry_run: DryRun = False,
+    cluster: Cluster = None,
+    force: Annotated[bool, flag("Replace an existing OUTPUT.", "--force")] = False,
+    partial: Annotated[bool, flag("Export what can be read of a damaged version.", "--partial")] = False,
+    ignore_seal: Annotated[bool, flag("Go on although the version does not match its seal.", "--ignore-seal")] = False,
+>>>>>>> main
 ) -> None:
     """Write a version in a format other tools read.
 
@@ -94,18 +118,20 @@ def export_command(
     if len(words) > 2:
         raise UsageError("expected [REF] OUTPUT")
     version = resolve_ref(words[0] if len(words) == 2 else None, out)
-    rows, goal = _rows(dense_rows), _goal(words[-1], out)
+    tables, variables, rows = tuple(table or ()), tuple(variable or ()), _rows(dense_rows)
+    goal = _goal(words[-1], out)
     if map_template:
         _show(out, write_map(version, goal, force=force))
         return
     chosen: dict[str, Any] = {
         "format_name": kind,
-        "selection": Selection(tuple(table or ()), tuple(variable or ()), dtype, rows, fill, seed, order, quantize),
+        "selection": Selection(tables, variables, dtype, rows, fill, seed, order, quantize, remap),
         "limit": limit,
         "max_shard_bytes": parse_size(max_shard_size) if max_shard_size else None,
         "ranks": ps,
         "names": read_map(names) if names else None,
         "rename": tuple(pair_of(word, "--rename", "OLD=NEW") for word in rename or ()),
+        "partial": partial,
         "force": force,
         "use_seal": not ignore_seal,
         "reporter": out,
@@ -113,21 +139,23 @@ def export_command(
     with working(out, cluster, None, target=goal) as work, resumable(out, _again(goal)):
         if dry_run:
             plan = plan_export(version, goal, executor=work["executor"], **chosen)
+            out.warn(*plan.lost.lines())
             out.show(lambda: render.plan_document(plan, cluster_of(work)), render.plan_human(plan, workers_of(work)))
             return
         result = export_version(version, goal, executor=work["executor"], **chosen)
-    _show(out, result)
-    if result.overflowed:
-        out.warn(f"{counted(result.overflowed, 'value')} became infinite: too large for {dtype}")
+    _show(out, result, dtype)
 
 
-def _show(out: Output, result: ExportResult) -> None:
-    """Print the report, on stderr where stdout has the export."""
+def _show(out: Output, result: ExportResult, dtype: str | None = None) -> None:
+    """Print the report, on stderr where stdout has the export, and a warning of casts to `dtype` that overflowed."""
     from edl_ckpt.cli.render import export as render
     from edl_ckpt.core.storage.regular import descriptor_of
 
+    out.warn(*result.lost.lines())
     show = out.show_aside if descriptor_of(result.output) == 1 else out.show
     show(lambda: render.document(result), render.human(result))
+    if result.overflowed:
+        out.warn(f"{counted(result.overflowed, 'value')} became infinite: too large for {dtype}")
 
 
 def _rows(word: str | None) -> int | str | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.manual.marks import WRITES, declared
-from edl_ckpt.cli.options.common import Ref, flag, looked_at, option
+from edl_ckpt.cli.options.common import Ref, flag, looked_at, option, show_loss
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.values import ValueFiles
 from edl_ckpt.core.base.errors import UsageError
@@ -66,6 +66,7 @@ def get_command(
         show_rows(out, found, close)
     out.detail(f"read {found.bytes_read} bytes of {version.size_bytes}")
     out.warn(*render.warnings(found))
+    show_loss(out, found.loss, fails=bool(found.unread))
     out.conclude(ok=not found.missing)
 
 

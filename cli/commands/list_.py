@@ -132,7 +132,7 @@ def _listings(
     out: Output, locations: list[str], grace_seconds: float, *, every: bool, recursive: bool
 ) -> tuple[list[tuple[Listing, str]], list[EdlCkptError]]:
     """Return the listings, as `_listing` does, and of several locations, or with `every`, the errors of the others."""
-    from edl_ckpt.core.catalog.below import locations_below
+    from edl_ckpt.core.catalog.experiment import locations_below
 
     found: list[tuple[Listing, str]] = []
     failed: list[EdlCkptError] = []

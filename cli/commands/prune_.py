@@ -93,9 +93,9 @@ def prune_command(
     from functools import partial
 
     from edl_ckpt.core.operations.prune.execute import execute_prune, prune
-    from edl_ckpt.core.operations.prune.guards import Guards
     from edl_ckpt.core.operations.prune.plan import PrunePlan, plan_prune
     from edl_ckpt.core.operations.prune.plan_file import read_plan
+    from edl_ckpt.core.operations.prune.retention import Guards
 
     places = _places(out, locations, experiment)
     policy = rules.policy(out, places)
@@ -138,7 +138,7 @@ def _check_file(apply: str | None, plan_out: str | None, strip_after: int | None
 
 def _strip(after: int | None, locking: Locking, plan: PrunePlan, *, dry_run: bool = True) -> Sequence[ConvertResult]:
     """Strip old versions that a plan keeps, or only say which ones, if it is asked for."""
-    from edl_ckpt.core.operations.strip import strip_versions
+    from edl_ckpt.core.operations.convert import strip_versions
 
     spared = {entry.path for entry in plan.deletions}
     return strip_versions(plan.locations, after, spared=spared, dry_run=dry_run, **locking) if after else ()
@@ -189,7 +189,8 @@ def _confirm(out: Output, plan: PrunePlan, *, strip: _Strip, trash: bool, listed
     """Show the plan where the question comes, and ask; there is nothing to ask when it changes nothing."""
     from edl_ckpt.cli.render import prune as render
 
-    out.print_human(render.plan_human(plan, listed=listed), stderr=out.is_for_programs or not sys.stdout.isatty())
+    shown = render.plan_human(plan, listed=listed, folded=not out.quiet)
+    out.print_human(shown, stderr=out.is_for_programs or not sys.stdout.isatty())
     purge = plan.purge_older_than_seconds is not None
     bare = strip(plan)
     if not plan.deletions and not purge and not bare:
@@ -217,7 +218,7 @@ def _strip_and_show(out: Output, done: PrunePlan | PruneResult, *, strip: _Strip
     stripped = strip(plan, dry_run=result is None)
     out.show(
         lambda: render.document(plan, result, stripped),
-        render.human(plan, result, stripped, brief=brief, listed=listed),
+        render.human(plan, result, stripped, brief=brief, listed=listed, folded=not out.quiet),
         lambda: render.rows(plan, listed=listed),
     )
     errors = result.errors if result else ()

@@ -12,7 +12,7 @@ from edl_ckpt.cli.terminal.output import Output, agreed
 from edl_ckpt.cli.terminal.text import escaped
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.state.holder import Holder
+    from edl_ckpt.core.state.owner import Holder
 
 
 @declared(

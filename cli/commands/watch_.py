@@ -12,7 +12,7 @@ from edl_ckpt.core.base.errors import EdlCkptError, UsageError
 from edl_ckpt.core.base.words import counted, meant
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.operations.follow.changes import EventKind
+    from edl_ckpt.core.operations.follow.observe import EventKind
 
 
 @declared(
@@ -40,7 +40,7 @@ def watch_command(
     """
     from edl_ckpt.cli.render import watch as render
     from edl_ckpt.cli.terminal.hooks import Hook
-    from edl_ckpt.core.operations.follow.changes import Limits
+    from edl_ckpt.core.operations.follow.observe import Limits
     from edl_ckpt.core.operations.follow.watch import watch_steps
 
     where, kinds = followed_location(out, location), _kinds(on)
@@ -69,7 +69,7 @@ def watch_command(
 
 def _kinds(texts: list[str] | None) -> frozenset[EventKind]:
     """Return the events that --on names, all of them without it."""
-    from edl_ckpt.core.operations.follow.changes import EventKind
+    from edl_ckpt.core.operations.follow.observe import EventKind
 
     known = {kind.value: kind for kind in EventKind}
     names = [name.strip() for text in texts or () for name in text.split(",")]

@@ -21,14 +21,14 @@ ORDER: Final = (SELECT, KEEP, DELETE, OUTPUT, EXECUTION, OTHER, ADVANCED)
 
 _PANELS: Final[Mapping[str, str]] = {
     SELECT: "all system since shard table variable slice id ids-file everywhere nearest sort best tag mode metric "
-    "experiment recursive last headers no-values version-ge complete on after",
+    "experiment recursive partial last headers no-values from version-ge complete on after id-column vector-column key",
     KEEP: "keep keep-best keep-experiment-best keep-every keep-within keep-tag max-size policy save-experiment-best "
     "save-trial-best save-trial-latest",
     DELETE: "incomplete delete even-newest allow-empty-rule drop-tag max-delete strip-after purge older-than "
     "drop-copies drop drop-companions drop-rows",
     OUTPUT: "ps ranks output layout order map cast rename resize max-shard-size quantize map-template format dtype "
-    "dense-rows fill limit seed json csv jsonl null list origin rows npy raw junit summary prometheus",
-    EXECUTION: "if-needed keep-old dry-run force ignore-seal yes trash plan-out apply also move seal no-write loader "
+    "dense-rows remap fill limit seed json csv jsonl null list origin rows npy raw junit ids summary prometheus",
+    EXECUTION: "if-needed keep-old dry-run force mix ignore-seal yes trash plan-out apply also move seal no-write loader "
     "world-size quick deep sample strict stats tolerance top grace workers max-memory lock-wait timeout stall-after "
     "interval exec shell cluster",
     ADVANCED: "quiet verbose no-color progress no-mouse storage-option config help",

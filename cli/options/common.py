@@ -29,6 +29,7 @@ from edl_ckpt.core.base.words import command, meant
 if TYPE_CHECKING:
     from edl_ckpt.core.model.versions import CheckpointRef, Version
     from edl_ckpt.core.operations.verify.findings import ValueSample
+    from edl_ckpt.core.reading.loss import Loss
     from edl_ckpt.core.state.lock import Locking
     from edl_ckpt.core.storage.location import Location
 
@@ -227,6 +228,13 @@ def sampled(percent: str | None, seed: int | None, *, clashes: bool) -> ValueSam
     if not 0 < part <= 100:
         raise UsageError(f"--sample {percent}: expected a part such as 5%")
     return ValueSample(part, int.from_bytes(os.urandom(4)) if seed is None else seed)
+
+
+def show_loss(out: Output, loss: Loss, *, fails: bool = True) -> None:
+    """Warn of what could not be read of a version; raise its error where that was asked for, once the rest is shown."""
+    out.warn(*loss.lines())
+    if loss and fails:
+        raise loss.error("the rest is shown")
 
 
 def asked_layout(out: Output, layout: str | None, target: Location | None) -> str | None:

@@ -14,7 +14,7 @@ from edl_ckpt.core.sources.systems import shards_of, title_of
 
 if TYPE_CHECKING:
     from edl_ckpt.core.catalog.target import WritePlan
-    from edl_ckpt.core.moving.settings import ReshardSettings
+    from edl_ckpt.core.moving.part_plan import ReshardSettings
     from edl_ckpt.core.operations.convert import ConvertResult
     from edl_ckpt.core.operations.importing import ArraysPlan, ImportResult
     from edl_ckpt.core.operations.reshard.execute import ReshardPlan, ReshardResult

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from edl_ckpt.cli import __version__
 from edl_ckpt.cli.terminal import github
-from edl_ckpt.cli.terminal.documents import Several, to_json
+from edl_ckpt.cli.terminal.documents import Several, as_csv, to_json
 from edl_ckpt.cli.terminal.folding import fold_words
 from edl_ckpt.cli.terminal.style import painted, uses_colour
 from edl_ckpt.cli.terminal.text import escaped, without_commands
@@ -150,15 +150,9 @@ class Output:
         self.write(f"{end}]{after}\n")
 
     def _print_csv(self, rows: Sequence[Sequence[Any]]) -> None:
-        import csv
-        import io
-
-        text = io.StringIO()
         if sys.stdout.isatty():  # a pipe gets names unchanged
             rows = [[escaped(str(cell)) if isinstance(cell, str | Several) else cell for cell in row] for row in rows]
-        rows = [[str(cell).lower() if isinstance(cell, bool) else cell for cell in row] for row in rows]
-        csv.writer(text, lineterminator="\n").writerows(rows)
-        self.write(text.getvalue())
+        self.write(as_csv(rows))
 
     def print_human(self, renderables: Iterable[RenderableType], *, stderr: bool = False) -> None:
         """Print text on stdout, or on stderr where stdout is for data."""

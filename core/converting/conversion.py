@@ -30,8 +30,7 @@ from edl_ckpt.core.model.tables import Encoding
 from edl_ckpt.core.proof.duplicates import check_unique_ids
 from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.reading.blocks import IdPiece, read_piece
-from edl_ckpt.core.reading.casts import cast_bytes
-from edl_ckpt.core.reading.pieces import row_batches
+from edl_ckpt.core.reading.pieces import cast_bytes, row_batches
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sorting.partition import PartitionedTable, Ranges, parts_needed
 from edl_ckpt.core.sources.steps import source as steps

@@ -34,9 +34,16 @@ from edl_ckpt.core.kernel.routing import sketch_size
 from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.moving.move import Movable, Mover, MoveTerms, Stretch, exceeds_page_cache
-from edl_ckpt.core.moving.part_plan import DenseBytes, MoveTask, TaskRead, literals_in, part_tasks, plan_parts
+from edl_ckpt.core.moving.part_plan import (
+    DenseBytes,
+    MoveTask,
+    ReshardSettings,
+    TaskRead,
+    literals_in,
+    part_tasks,
+    plan_parts,
+)
 from edl_ckpt.core.moving.plan import MovePlan, row_marks, stretch_order
-from edl_ckpt.core.moving.settings import ReshardSettings
 from edl_ckpt.core.moving.source import Source, SparsePair
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint
 from edl_ckpt.core.proof.read_back import prove_version

@@ -10,9 +10,8 @@ from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.words import duration
 from edl_ckpt.core.catalog.files import open_location
-from edl_ckpt.core.state.holder import Holder
 from edl_ckpt.core.state.lock import open_lock
-from edl_ckpt.core.state.owner import format_owner, is_here
+from edl_ckpt.core.state.owner import Holder, format_owner, is_here
 from edl_ckpt.core.storage import Location, LocationLike
 from edl_ckpt.core.storage.faults import storage_errors
 

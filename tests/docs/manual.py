@@ -18,6 +18,7 @@ import edl_ckpt.core
 import markdown_pages
 import roff
 import schema_documents
+import schema_pages
 from edl_ckpt.cli.catalogue import SECTIONS
 from edl_ckpt.cli.manual.page import ManualPage
 from edl_ckpt.cli.manual.pages import every
@@ -51,10 +52,11 @@ def _completion() -> dict[str, str]:
 
 
 def _schemas() -> dict[str, str]:
-    """Return the JSON Schema of every document."""
+    """Return the JSON Schema of every document, and the page of their keys."""
     text = schema_documents.make()
-    pages = {f"docs/schemas/{name}.json": json.dumps(one, indent=2) + "\n" for name, one in json.loads(text).items()}
-    return {"cli/render/schemas.json": text, **pages}
+    schemas = json.loads(text)
+    pages = {f"docs/schemas/{name}.json": json.dumps(one, indent=2) + "\n" for name, one in schemas.items()}
+    return {"cli/render/schemas.json": text, **pages, "docs/reference/documents.md": schema_pages.draw(schemas)}
 
 
 def _man_pages(pages: list[ManualPage]) -> dict[str, str]:

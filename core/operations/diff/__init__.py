@@ -14,10 +14,9 @@ from edl_ckpt.core.base.job import WARNINGS, FunctionWork, Reporter, together
 from edl_ckpt.core.base.parallel import Advance
 from edl_ckpt.core.catalog.listing import VersionLike, as_version
 from edl_ckpt.core.cluster.choice import ExecutorLike, job_of
-from edl_ckpt.core.operations.diff.comparison import RowOptions, diff_dense
 from edl_ckpt.core.operations.diff.pairs import NamePairs, paired
 from edl_ckpt.core.operations.diff.results import DenseDiff, DiffResult
-from edl_ckpt.core.operations.diff.tables import PART_BYTES, BothOpened, BothValue, diff_tables
+from edl_ckpt.core.operations.diff.tables import PART_BYTES, BothOpened, BothValue, RowOptions, diff_dense, diff_tables
 from edl_ckpt.core.proof.fingerprint import value_bytes
 from edl_ckpt.core.proof.values import fingerprint
 from edl_ckpt.core.reading.reader import open_checkpoint

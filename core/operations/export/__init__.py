@@ -53,6 +53,7 @@ def export_version(
     ranks: int | None = None,
     names: NameMap | None = None,
     rename: tuple[tuple[str, str], ...] = (),
+    partial: bool = False,
     force: bool = False,
     use_seal: bool = True,
     part_bytes: int = PART_BYTES,
@@ -61,7 +62,9 @@ def export_version(
 ) -> ExportResult:
     """Write a version in another format to a path or URL, where nothing may be unless `force` is given.
 
-    A version that does not match its seal is CorruptError; `use_seal=False` goes on, and the result says why.
+    A version that does not match its seal is CorruptError; `use_seal=False` goes on, and the result says why. With
+    `partial`, what can be read is exported where shards are missing or damaged; the result says what is lost, and is
+    never proved.
 
     The systems dcp, tfra and dynamicemb, and with `ranks` tensorflow, get their own checkpoint files for so many ranks;
     `names` and `rename` say what tables and variables are called there, and which matrices are tables.
@@ -89,6 +92,7 @@ def export_version(
         ranks=ranks,
         names=names,
         rename=rename,
+        partial=partial,
     )
     result = requested(request, format_name, executor).export()
     return replace(result, seconds=time.perf_counter() - begin)
@@ -105,6 +109,7 @@ def plan_export(
     ranks: int | None = None,
     names: NameMap | None = None,
     rename: tuple[tuple[str, str], ...] = (),
+    partial: bool = False,
     force: bool = False,
     use_seal: bool = True,
     executor: ExecutorLike | None = None,
@@ -127,6 +132,7 @@ def plan_export(
         ranks=ranks,
         names=names,
         rename=rename,
+        partial=partial,
     )
     return requested(request, format_name, executor).plan()
 

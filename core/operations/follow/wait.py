@@ -15,8 +15,15 @@ from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.words import counted, describe, escaped
 from edl_ckpt.core.catalog.listing import listed_mode, ranked
 from edl_ckpt.core.model.versions import Listing, ShardFile, State, Version
-from edl_ckpt.core.operations.follow.changes import Health, HealthCheck, SeenVersion, why_unfinished
-from edl_ckpt.core.operations.follow.observe import CLOCK, Clock, Observer
+from edl_ckpt.core.operations.follow.observe import (
+    CLOCK,
+    Clock,
+    Health,
+    HealthCheck,
+    Observer,
+    SeenVersion,
+    why_unfinished,
+)
 from edl_ckpt.core.storage.location import Location, LocationLike
 
 

@@ -17,8 +17,9 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final, Self
 
-from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError, UnsupportedError
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError, UnsupportedError, UsageError
 from edl_ckpt.core.base.json_objects import parse_object
+from edl_ckpt.core.converting.changes import NameMap
 from edl_ckpt.core.model.dtypes import DTYPES, DType, dtype_named
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export.formats.arrays import INDEX, SHARDED
@@ -39,12 +40,8 @@ from edl_ckpt.core.operations.importing.archives import (
     unpacked,
 )
 from edl_ckpt.core.operations.importing.bundles import arrays_of, bundle_at, names_of
-from edl_ckpt.core.operations.importing.frameworks import (
-    Found,
-    read_notes,
-    read_parquet,
-    read_torch,
-)
+from edl_ckpt.core.operations.importing.frameworks import read_notes, read_parquet, read_torch
+from edl_ckpt.core.operations.importing.rows import TEXTS, Found, read_rows
 from edl_ckpt.core.operations.importing.source import ArrayData, FileExtent, joined, naming
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Forms
 from edl_ckpt.core.reading.reader import open_checkpoint
@@ -57,7 +54,7 @@ from edl_ckpt.core.storage.regular import check_input, is_file
 
 _NOTES_FILE: Final = f"{NOTES}.npy"
 _FETCH_BYTES: Final = 8 << 20
-ARRAY_ENDINGS: Final = (".safetensors", ".npz", ".npy", ".pt", ".pth", ".parquet", ".json")
+ARRAY_ENDINGS: Final = (".safetensors", ".npz", ".npy", ".pt", ".pth", ".parquet", ".json", *TEXTS)
 """The endings of files that contain arrays, so no checkpoint."""
 _INPUT: Final = re.compile(r"\.(npy|json|safetensors|parquet|index|data-[0-9].*)$|^checkpoint$")
 """Names of files in a directory that some format reads, and of those that belong to a TensorFlow checkpoint."""
@@ -70,9 +67,12 @@ class ArraySource:
     these read of an archive has checksums that nobody has compared yet: those of its `members`.
     """
 
-    def __init__(self, source: Location, *, shared: bool = False) -> None:
+    def __init__(self, source: Location, names: NameMap | None = None, *, shared: bool = False) -> None:
         self.location = source
         self.shared = shared
+        self.names = names or NameMap()
+        self.warnings: list[str] = []
+        self._has_columns = self._has_keys = False
         self.path = source.url
         self.arrays: dict[str, ArrayData] = {}
         self.notes: dict[str, dict[str, Any]] = {}
@@ -89,6 +89,7 @@ class ArraySource:
     def __enter__(self) -> Self:
         try:
             self._open()
+            self._check_asked()
         except BaseException:
             self._stack.close()
             raise
@@ -118,6 +119,13 @@ class ArraySource:
             self._open_files()
         self._check_some()
 
+    def _check_asked(self) -> None:
+        """Raise UsageError for a key or a column that nothing here could have."""
+        if self.names.key and not self._has_keys:
+            raise UsageError("--key is for a .pt with dicts in it", path=self.path)
+        if (self.names.id_column or self.names.vector_column) and not self._has_columns:
+            raise UsageError("--id-column and --vector-column are for Parquet, CSV and JSON lines", path=self.path)
+
     def _open_files(self) -> None:
         """Open files of this machine."""
         alone = os.path.join(self.path, METADATA_FILE)
@@ -131,16 +139,20 @@ class ArraySource:
             self._open_npz()
         elif self.path.lower().endswith(PARQUET):
             self._open_parquet()
+        elif self.path.lower().endswith(tuple(TEXTS)):
+            self._has_columns = True
+            self._spool(read_rows(self.path, self.names, self.warnings.append))
         else:
             with storage_errors(self.path):
                 os.stat(self.path)
             if not self.path.lower().endswith((".pt", ".pth")):
                 raise UnsupportedError(
-                    "unknown kind of file; expected .safetensors, .npz, .pt, .parquet, a directory of .npy or Parquet"
-                    " files, a TensorFlow checkpoint, or a checkpoint of ElasticDL",
+                    "unknown kind of file; expected .safetensors, .npz, .pt, .parquet, .csv, .jsonl, .vec, a directory"
+                    " of .npy or Parquet files, a TensorFlow checkpoint, or a checkpoint of ElasticDL",
                     path=self.path,
                 )
-            self._spool(read_torch(self.path, self._take_document))
+            self._has_keys = True
+            self._spool(read_torch(self.path, self.names.key, self._take_document))
 
     def _open_bundle(self, version: Version) -> None:
         """Open the arrays of a bundle where they are, with the notes of an export beside it, or else its tables."""
@@ -164,7 +176,7 @@ class ArraySource:
         """Open what processes of a cluster read from a bucket: an archive, or a directory."""
         if self.path.lower().endswith(".npz"):
             self._open_npz()
-        elif self.path.lower().endswith((PARQUET, ".pt", ".pth")):
+        elif self.path.lower().endswith((PARQUET, ".pt", ".pth", *TEXTS)):
             self._check_not_shared()
         else:
             self._open_folder()
@@ -224,7 +236,8 @@ class ArraySource:
 
         One file of several is imported alone.
         """
-        self._spool(read_parquet(self.path, self._take_document))
+        self._has_columns = True
+        self._spool(read_parquet(self.path, self.names, self._take_document))
         if len(self._exports) > 1:
             raise CorruptError("its files are not of the same export", path=self.path)
         whole = self._document.get("whole")

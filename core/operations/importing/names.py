@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from shlex import quote
 from typing import Any, Final
 
-from edl_ckpt.core.base.errors import NotFoundError, UnsupportedError, UsageError
-from edl_ckpt.core.base.words import meant
-from edl_ckpt.core.converting.changes import ROWS, NameMap, new_names
+from edl_ckpt.core.base.errors import NotFoundError, UsageError
+from edl_ckpt.core.base.words import counted, meant
+from edl_ckpt.core.converting.changes import FLOATS, ROWS, check_table, new_names
 from edl_ckpt.core.operations.importing.arrays import ArraySource
+from edl_ckpt.core.operations.importing.rows import IDS_NAME, VECTORS_NAME
 from edl_ckpt.core.operations.importing.source import ArrayData, ImportedTable, NamedArrays, row_numbers
-from edl_ckpt.core.sources.elasticdl.target import MAX_DIM
 
 _INTEGERS: Final = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"}
 
 
-def assign_names(source: ArraySource, names: NameMap) -> NamedArrays:
+def assign_names(source: ArraySource) -> NamedArrays:
     """Return the variables and tables that the arrays of a source become.
 
     Raises NotFoundError for an array that is named and is not there, UsageError for two of one name and for arrays that
     cannot be a table.
     """
-    sections = _table_sections(source, names)
+    names = source.names
+    sections = _table_sections(source)
 
     def matching(glob: str) -> list[str]:
         found = [name for name in source.arrays if name == glob] or fnmatch.filter(source.arrays, glob)
@@ -46,7 +50,7 @@ def assign_names(source: ArraySource, names: NameMap) -> NamedArrays:
     if len({table.name for table in tables}) != len(tables):
         raise UsageError("two tables would have the same name", path=source.path)
     for table in tables:
-        _check_table(table)
+        check_table(table.name, table.ids, table.vectors, table.ids.reader.path, _INTEGERS)
     in_tables = {array.name for table in tables for array in (table.ids, table.vectors)}
     variables: dict[str, ArrayData] = {}
     for array in source.arrays.values():
@@ -56,29 +60,51 @@ def assign_names(source: ArraySource, names: NameMap) -> NamedArrays:
     return NamedArrays(variables, tuple(tables), source.location)
 
 
-def _table_sections(source: ArraySource, names: NameMap) -> Mapping[str, Mapping[str, Any]]:
-    """Return the ids, vectors and initializer of each table: from the map, the source's notes, or names of arrays."""
-    if names.tables:
-        return names.tables
-    if source.notes:
+def _table_sections(source: ArraySource) -> Mapping[str, Mapping[str, Any]]:
+    """Return the ids, vectors and initializer of each table: from the map, the source's notes, or names and shapes.
+
+    A guess is a warning, and so is what looks like a table and is none.
+    """
+    if source.notes and not source.names.tables:
         return source.notes
-    stems = [name.removesuffix(".ids") for name in source.arrays if name.endswith(".ids")]
-    pairs = {stem: {"ids": f"{stem}.ids", "vectors": f"{stem}.vectors"} for stem in stems}
-    return {stem: pair for stem, pair in pairs.items() if pair["vectors"] in source.arrays}
+    pairs = list(_pairs(source))
+    uses = Counter(name for pair in pairs for name in pair[1:])
+    clear = [pair for pair in pairs if uses[pair[1]] == uses[pair[2]] == 1]
+    tables = source.names.tables or {stem: {"ids": ids, "vectors": vectors} for stem, ids, vectors in clear}
+    for stem, ids, vectors in () if source.names.tables else clear:
+        if (ids, vectors) != (f"{stem}.ids", f"{stem}.vectors"):
+            source.warnings.append(f"by names and shapes, {ids} and {vectors} are the table {stem}")
+    taken = {table[key] for table in tables.values() for key in ("ids", "vectors")}
+    left = [pair for pair in pairs if pair[2] not in taken]
+    if not tables and not left:
+        arrays = source.arrays.values()
+        left = [("NAME", ids.name, v.name) for v in arrays for ids in arrays if _is_table(ids, v)]
+        left = left or [("NAME", "", v.name) for v in arrays if len(v.shape) == 2 and "emb" in v.name.lower()]
+    if left:
+        stem, ids, vectors = left[0]
+        which = quote(f"{stem}={ids},{vectors}" if ids else f"{stem}={vectors}")
+        more = f"; {counted(len(left) - 1, 'more choice')}" if left[1:] else ""
+        source.warnings.append(f"{vectors} stays a dense variable; --table {which} makes it a table{more}")
+    return tables
 
 
-def _check_table(table: ImportedTable) -> None:
-    ids, vectors = table.ids, table.vectors
-    if ids.dtype.name not in _INTEGERS or len(ids.shape) != 1:
-        raise UsageError(
-            f"table {table.name!r}: ids must be whole numbers in one dimension, got {ids.dtype.name} {list(ids.shape)}",
-            path=ids.reader.path,
-        )
-    if len(vectors.shape) == 2 and vectors.shape[1] >= MAX_DIM:
-        message = f"table {table.name!r}: a row of {vectors.shape[1]} elements is larger than a shard can be"
-        raise UnsupportedError(message, path=vectors.reader.path)
-    if len(vectors.shape) != 2 or vectors.shape[0] != ids.shape[0]:
-        raise UsageError(
-            f"table {table.name!r}: vectors must be [{ids.shape[0]}, dim], got {list(vectors.shape)}",
-            path=vectors.reader.path,
-        )
+def _pairs(source: ArraySource) -> Iterator[tuple[str, str, str]]:
+    """Yield a name, the ids and the vectors of what could be tables by their names; X.ids and X.vectors always are."""
+    alone = os.path.splitext(os.path.basename(source.path.rstrip("/")))[0]
+    vectors: dict[str, list[str]] = defaultdict(list)
+    for name in source.arrays:
+        if match := VECTORS_NAME.fullmatch(name):
+            vectors[alone if match[1] is None else match[1]].append(name)
+    for name, ids in source.arrays.items():
+        if match := IDS_NAME.fullmatch(name):
+            stem = alone if match[1] is None else match[1]
+            if {f"{stem}.ids", f"{stem}.vectors"} <= source.arrays.keys():
+                yield from [(stem, name, f"{stem}.vectors")] if name == f"{stem}.ids" else []
+            else:
+                yield from ((stem, name, v) for v in vectors[stem] if _is_table(ids, source.arrays[v]))
+
+
+def _is_table(ids: ArrayData, vectors: ArrayData) -> bool:
+    """Say whether arrays have the shapes and dtypes of ids and their rows."""
+    is_ids = ids.dtype.name in _INTEGERS and len(ids.shape) == 1
+    return is_ids and vectors.dtype.name in FLOATS and len(vectors.shape) == 2 and ids.shape[0] == vectors.shape[0]

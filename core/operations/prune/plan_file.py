@@ -10,8 +10,8 @@ from typing import Any, Final, get_type_hints
 from edl_ckpt.core.base.errors import RefusedError, UsageError
 from edl_ckpt.core.base.words import counted, size
 from edl_ckpt.core.model.versions import State
-from edl_ckpt.core.operations.prune.guards import NO_EXCEPTIONS, Guards
 from edl_ckpt.core.operations.prune.plan import Action, PruneEntry, PrunePlan
+from edl_ckpt.core.operations.prune.retention import NO_EXCEPTIONS, Guards
 from edl_ckpt.core.state.document import MAX_SUMS_BYTES, parse_document
 from edl_ckpt.core.storage import Location
 from edl_ckpt.core.storage.faults import storage_errors

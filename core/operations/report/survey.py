@@ -24,7 +24,7 @@ from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.catalog.listing import best_versions, list_versions
 from edl_ckpt.core.model.versions import Listing, State, Version
-from edl_ckpt.core.operations.diff.comparison import DifferenceSums, compare
+from edl_ckpt.core.operations.diff.tables import DifferenceSums, compare
 from edl_ckpt.core.operations.prune.plan import Action, plan_listed, read_policy
 from edl_ckpt.core.operations.prune.retention import Policy
 from edl_ckpt.core.operations.report.results import (

@@ -27,8 +27,8 @@ from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, job_of, wra
 from edl_ckpt.core.commit.publish.disk import replaces_link
 from edl_ckpt.core.model.layouts import Layout
 from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.moving.part_plan import ReshardSettings, choose_settings, settings_for
 from edl_ckpt.core.moving.plan import MovePlan, SourceSurvey, lay_out_survey, survey_source
-from edl_ckpt.core.moving.settings import ReshardSettings, choose_settings, settings_for
 from edl_ckpt.core.moving.source import VersionSource
 from edl_ckpt.core.moving.tasks import WriteResult, write_version
 from edl_ckpt.core.proof.trust import check_trust

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from edl_ckpt.core.base.errors import EdlCkptError, UsageError
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.moving.settings import ReshardSettings
+from edl_ckpt.core.moving.part_plan import ReshardSettings
 from edl_ckpt.core.operations.export.content.selection import STORED
 from edl_ckpt.core.operations.export.interface import (
     ContentCounts,
@@ -38,6 +38,12 @@ class MergedCheckpoint(ExportFormat):
             raise UsageError("a checkpoint is exported whole: no --table, --variable, --dtype or --dense-rows")
         if request.selection.order == STORED:
             raise UsageError("a checkpoint is merged from all shards: no --order stored")
+        if request.partial:
+            hint = "export --partial to safetensors, and import that: the result is then a version that says what it is"
+            raise UsageError("a checkpoint is exported whole: no --partial", hint=hint)
+        if request.rename:
+            hint = "try: edl-ckpt edit --rename OLD=NEW --output LOCATION, and export that version"
+            raise UsageError("a checkpoint is exported with its own names", hint=hint)
         super().__init__(request)
 
     def export(self) -> ExportResult:

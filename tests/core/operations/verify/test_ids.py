@@ -40,7 +40,7 @@ def test_duplicate_and_misplaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "x").rename(second)
     found = {f.code: f for f in verify_version(list_versions(str(tmp_path)).versions[0]).findings}
     assert found.keys() == {"misplaced-row", "duplicate-id"}
-    places = ", ".join(f"id {i} to shard 0" for i in (0, 2, 4, 6, 8))
+    places = ", ".join(f"id {i} to shard 0" for i in (0, 2, 4))
     assert found["misplaced-row"].message == f"2003 rows belong to other shards: {places}"
 
 
@@ -65,7 +65,7 @@ def test_an_id_in_two_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cl
                 "misplaced-row",
                 1,
                 "t",
-                "4 rows belong to other shards: " + ", ".join(f"id {i} to shard 0" for i in (4, 6, 6, 8)),
+                "4 rows belong to other shards: " + ", ".join(f"id {i} to shard 0" for i in (4, 6, 8)),
             ),
             ("duplicate-id", None, "t", "2 ids are in several shards: 4, 8"),
         ]
@@ -79,7 +79,7 @@ def test_one_of_each(tmp_path: Path) -> None:
     assert found == {
         "negative-id": "the table has 1 negative id in this shard: -4",
         "duplicate-id": "1 row repeats an id: 4; ElasticDL restores only one row per id",
-        "nan": "1 of the table's values in this shard is NaN",
+        "nan": "1 of the table's values in this shard is NaN; first id: -4",
     }
 
 
