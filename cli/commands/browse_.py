@@ -18,14 +18,8 @@ def browse_command(
 ) -> None:
     """Browse a location in a full-screen terminal UI.
 
-<<<<<<< HEAD
-    It shows versions, shards, tables, rows, histograms and differences, and verifies in the background. It only reads.
-    Press ? for its keys. It needs the extra tui.
-=======
     It shows versions, shards, tables, rows, histograms and differences, and verifies in the background. It can copy,
-    tag and export the version under the cursor, each after a question. The key ? shows all keys. It needs the extra
-    tui.
->>>>>>> main
+    tag and export the version under the cursor, each after a question. Press ? for its keys. It needs the extra tui.
     """
     from edl_ckpt.cli.browse.terminal import check_terminal, first_paint
     from edl_ckpt.core.base.libraries import library

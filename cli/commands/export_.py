@@ -85,24 +85,15 @@ def export_command(
     names: Annotated[
         str | None, option("FILE", "A TOML file: [rename] old = 'new'; [tables.NAME] ids, vectors.", "--map")
     ] = None,
-<<<<<<< HEAD
     map_template: Annotated[bool, flag("Write a template for --map to OUTPUT.", "--map-template")] = False,
-    rename: Annotated[list[str] | None, option("OLD=NEW", "Rename; may be repeated.")] = None,
-    dry_run: DryRun = False,
-    cluster: Cluster = None,
-    force: Annotated[bool, flag("Replace an existing OUTPUT.", "--force")] = False,
-    ignore_seal: Annotated[bool, flag("Export even if the version does not match its seal.", "--ignore-seal")] = False,
-=======
-    map_template: Annotated[bool, flag("Write such a file to OUTPUT, to start from.", "--map-template")] = False,
     rename: Annotated[
-        list[str] | None, option("OLD=NEW", "Give another name; a * is what the * of OLD is; may be repeated.")
+        list[str] | None, option("OLD=NEW", "Rename; * in NEW is the text that * in OLD matches; may be repeated.")
     ] = None,
     dry_run: DryRun = False,
     cluster: Cluster = None,
     force: Annotated[bool, flag("Replace an existing OUTPUT.", "--force")] = False,
-    partial: Annotated[bool, flag("Export what can be read of a damaged version.", "--partial")] = False,
-    ignore_seal: Annotated[bool, flag("Go on although the version does not match its seal.", "--ignore-seal")] = False,
->>>>>>> main
+    partial: Annotated[bool, flag("Export the readable part of a damaged version.", "--partial")] = False,
+    ignore_seal: Annotated[bool, flag("Export even if the version does not match its seal.", "--ignore-seal")] = False,
 ) -> None:
     """Write a version in a format other tools read.
 

@@ -163,13 +163,8 @@ HINTS: Final = {
     "old-generation": "`edl-ckpt reshard` writes the current generation, the only one today's ElasticDL reads",
     "over-2gib": "`edl-ckpt reshard` to more servers makes shards that Python can read",
     "negative-id": "ElasticDL's Go servers drop negative ids that are not multiples of the number of shards",
-<<<<<<< HEAD
     "scan-crash": "move other files away; `edl-ckpt reshard --output` writes a version in another location",
-    "empty-file": "the save was interrupted, or the disk lost the data; restore another version",
-=======
-    "scan-crash": "move other files elsewhere; `edl-ckpt reshard --output` writes a version in another location",
     "empty-file": "the save was interrupted, or the disk lost the data",
->>>>>>> main
     "info-dtype-mismatch": _OWN_DTYPE,
     "table-dtype-mismatch": _OWN_DTYPE,
     "unknown-initializer": "ElasticDL cannot restore this version; `edl-ckpt export` and `import --map` write it with"
