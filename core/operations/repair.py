@@ -16,6 +16,8 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import Final, Unpack
 
+from edl_ckpt.core.state.holder import write_proved
+
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, RefusedError, UsageError
 from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.base.interruption import COMMIT
@@ -35,7 +37,6 @@ from edl_ckpt.core.operations.verify.findings import Finding
 from edl_ckpt.core.proof.sealing import batches, make_seal, sums_of
 from edl_ckpt.core.proof.trust import Trust, check_trust
 from edl_ckpt.core.reading.reader import open_checkpoint
-from edl_ckpt.core.state.holder import write_proved
 from edl_ckpt.core.state.lock import Locking
 from edl_ckpt.core.state.paths import TRASH_DIR, is_inside, seal_file
 from edl_ckpt.core.state.seal import read_seal, seal_bytes
