@@ -1,7 +1,7 @@
-"""Check the built manual: `python .ci/check_site.py site/` ends with 1 when a reader would stumble.
+"""Check the built manual: `python .ci/check_site.py site/` ends with 1 when it finds a fault.
 
-A link leads nowhere, within the site or to an anchor; a page of the reference is not in the navigation; a cell of a table
-shows the backslash of an escaped pipe; a table has a row of empty headings. Links to other hosts are not followed.
+Faults are links to a page or an anchor that the site lacks, pages of the reference outside the navigation, backslashes
+before pipes, and tables with an empty heading. Links to other hosts are not followed.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class Page(HTMLParser):
         self._heading = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note the links, anchors and headings of a tag."""
         found = dict(attrs)
         self.anchors |= {value for name in ("id", "name") if (value := found.get(name))}
         for name in ("href", "src"):
@@ -40,10 +41,12 @@ class Page(HTMLParser):
             self.headings.append("")
 
     def handle_endtag(self, tag: str) -> None:
+        """Note the end of a heading."""
         if tag == "th":
             self._heading = False
 
     def handle_data(self, data: str) -> None:
+        """Note the text."""
         self.text.append(data)
         if self.headings and self._heading:
             self.headings[-1] += data.strip()
@@ -57,7 +60,7 @@ def read(path: Path) -> Page:
 
 
 def faults(site: Path) -> list[str]:
-    """Return what is wrong in the site, in lines."""
+    """Return the faults of a site, a line each."""
     pages = {path.resolve(): read(path) for path in sorted(site.rglob("*.html"))}
     found: list[str] = []
     for path, page in pages.items():

@@ -1,7 +1,7 @@
-"""Hooks of mkdocs: pages next to `docs/` become pages of the site, and links from one to the other lead there.
+"""Hooks of mkdocs: pages next to `docs/` become pages of the site, and links lead to them.
 
-The README of the engine, for example, is `project/core.md` in the site. A link to a file that no page has, such as a test,
-keeps its text only.
+The README of the engine, for example, is `project/core.md` in the site. A link to a file that is no page, such as a
+test, keeps its text only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:  # noqa: ARG001 - mkdocs names them
     """Return the text of a page whose links lead to pages of the site."""
     here = page.file.src_uri
     source = _SOURCES.get(here, f"docs/{here}")

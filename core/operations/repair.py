@@ -16,8 +16,6 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import Final, Unpack
 
-from edl_ckpt.core.state.holder import write_proved
-
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, RefusedError, UsageError
 from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.base.interruption import COMMIT
