@@ -64,6 +64,7 @@ def list_command(
     from edl_ckpt.cli.render import listing as render_list
     from edl_ckpt.core.catalog.listing import narrowed
 
+    out.paged = not null
     found, failed = _listings(out, locations or [""], parse_duration(grace), every=prometheus, recursive=recursive)
     whole = [listing for listing, _ in found]
     if prometheus:

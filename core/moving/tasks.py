@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from edl_ckpt.core.base.job import SILENT, Counted, FunctionWork, Job, packed, together
+from edl_ckpt.core.base.job import SILENT, Counted, FunctionWork, Job, expect, packed, together
 from edl_ckpt.core.base.memory import peak_memory_bytes
 from edl_ckpt.core.base.parallel import RESULT_BYTES, Advance, Executor, run_all
 from edl_ckpt.core.catalog.target import check_beside
@@ -305,6 +305,7 @@ def write_version(
             )
             with kind_of(locked.store).output(locked, new) as output:
                 files = output.create(plan.layouts.size_bytes.tolist())
+                expect(reporter, 2 * plan.layouts.value_bytes)  # they are read back
                 reporter.start(doing, plan.layouts.value_bytes)
                 move = Move(plan, settings, source, job)
                 content = source.content(move.run(output, files))

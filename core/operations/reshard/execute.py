@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, RefusedError, UnsupportedError, UsageError
-from edl_ckpt.core.base.job import SILENT, WARNINGS, Job, Reporter
+from edl_ckpt.core.base.job import SILENT, WARNINGS, Job, Reporter, expect
 from edl_ckpt.core.base.notebook import Bytes, card, table
 from edl_ckpt.core.base.parallel import Executor, Threads, default_workers
 from edl_ckpt.core.base.words import counted, describe, escaped, size
@@ -31,7 +31,9 @@ from edl_ckpt.core.moving.part_plan import ReshardSettings, choose_settings, set
 from edl_ckpt.core.moving.plan import MovePlan, SourceSurvey, lay_out_survey, survey_source
 from edl_ckpt.core.moving.source import VersionSource
 from edl_ckpt.core.moving.tasks import WriteResult, write_version
+from edl_ckpt.core.proof.fingerprint import value_bytes
 from edl_ckpt.core.proof.trust import check_trust
+from edl_ckpt.core.reading.pieces import total_id_bytes
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.sources.elasticdl.target import DESIGN, check_ps_num, writable_layout
 from edl_ckpt.core.state.annotate import MetadataCopies
@@ -79,6 +81,7 @@ def survey_ids(
     workers = default_workers(remote=checkpoint.is_far) if workers is None else workers
     job = Job(executor or Threads(workers), workers, max_memory_bytes, reporter)
     kept = checkpoint.keep_ids(job)
+    expect(reporter, total_id_bytes(checkpoint) + 2 * value_bytes(checkpoint))  # they are moved, and proved
     counted_ids = survey_source(
         VersionSource(checkpoint),
         ps_num,
