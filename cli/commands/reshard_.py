@@ -44,7 +44,7 @@ def reshard_command(
         ),
     ] = None,
     max_shard_size: Annotated[str | None, o.option("SIZE", "safetensors: files of at most SIZE.")] = None,
-    if_needed: Annotated[bool, o.flag("Do nothing when the version has N shards already.", "--if-needed")] = False,
+    if_needed: Annotated[bool, o.flag("Do nothing if the version already has N shards.", "--if-needed")] = False,
     keep_old: Annotated[bool, o.flag("Keep the old shards in the trash.", "--keep-old")] = False,
     force: o.ForceSeal = False,
     lock_wait: o.LockWait = "10s",

@@ -66,7 +66,7 @@ def converted_human(result: ConvertResult) -> Lines:
     yield styled(f"{content} in {result.seconds:.2f} s, peak memory {words.size(result.peak_memory_bytes)}", "dim")
     if result.overflowed:
         yield f"{text.count(result.overflowed, 'value')} became infinite: too large for the new type"
-    yield styled("proved: the new files read back as what was meant", "green")
+    yield styled("proved: the new files read back as intended", "green")
     yield result.fingerprint
     if result.untouched:
         yield styled(f"untouched, by fingerprint: {text.count(len(result.untouched), 'name')}", "dim")

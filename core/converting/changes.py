@@ -407,7 +407,7 @@ def template(checkpoint: Checkpoint) -> str:
 
 def _template(checkpoint: Checkpoint) -> Iterator[str]:
     yield f"# A map of the names of {escaped(checkpoint.version.ref)}."
-    yield "# Change what is on the right; delete what stays as it is."
+    yield "# Change the names on the right; delete lines without a change."
     yield "[rename]"
     for name in (*checkpoint.table_names, *checkpoint.variable_names):
         yield f"{_quoted(name)} = {_quoted(name)}"

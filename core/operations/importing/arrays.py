@@ -250,7 +250,7 @@ class ArraySource:
         fingerprint = self._fingerprint
         if not is_file(dense):
             raise NotFoundError(
-                f"the dense variables of {self.path} are not beside it",
+                f"the dense variables of {self.path} are not next to it",
                 path=dense,
                 hint="put the directory back, or export again",
             )
