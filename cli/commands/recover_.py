@@ -19,8 +19,8 @@ def recover_command(
 ) -> None:
     """Finish or undo the work of killed commands.
 
-    Every command that writes to a location does this first. Interrupted copies are kept, so that they can resume.
-    Exit code 3 means that something could not be settled; the output says what a person can do.
+    Every command that writes to a location does this first. Interrupted copies are kept, so that they can resume. It
+    leaves whatever it cannot resolve untouched and exits with 3; the output suggests a next step.
     """
     from edl_ckpt.core.commit.repair.recovery import recover
 
