@@ -70,9 +70,9 @@ from edl_ckpt.core.operations.export import export_version as export_version
 from edl_ckpt.core.operations.follow.observe import Clock as Clock
 from edl_ckpt.core.operations.follow.observe import EventKind as EventKind
 from edl_ckpt.core.operations.follow.observe import WatchEvent as WatchEvent
-from edl_ckpt.core.operations.follow.wait import WaitResult as WaitResult
-from edl_ckpt.core.operations.follow.wait import checkpoints_iterator as checkpoints_iterator
-from edl_ckpt.core.operations.follow.wait import wait_for_version as wait_for_version
+from edl_ckpt.core.operations.follow.watch import WaitResult as WaitResult
+from edl_ckpt.core.operations.follow.watch import checkpoints_iterator as checkpoints_iterator
+from edl_ckpt.core.operations.follow.watch import wait_for_version as wait_for_version
 from edl_ckpt.core.operations.follow.watch import watch_location as watch_location
 from edl_ckpt.core.operations.importing import ImportResult as ImportResult
 from edl_ckpt.core.operations.importing import NameMap as NameMap

@@ -11,9 +11,8 @@ import numpy as np
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.converting.changes import Changes
 from edl_ckpt.core.converting.conversion import Conversion, Writing, as_tensors
-from edl_ckpt.core.model.seals import Seal, SealedShard, now_text
 from edl_ckpt.core.model.tables import ShardSummary
-from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.model.versions import Seal, SealedShard, Version, now_text
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, fingerprint_of, value_bytes
 from edl_ckpt.core.proof.sealing import cut
 from edl_ckpt.core.proof.trust import Trust

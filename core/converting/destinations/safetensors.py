@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.converting.changes import OutVariable
 from edl_ckpt.core.converting.destinations.interface import ArrayDestination
-from edl_ckpt.core.sources.safetensors.header import read_header
+from edl_ckpt.core.sources.safetensors.indexing import read_header
 from edl_ckpt.core.sources.safetensors.sets import ENDING, set_of
 from edl_ckpt.core.sources.safetensors.writing import lay_out
 from edl_ckpt.core.sources.steps.file_layout import Array, FileLayout
