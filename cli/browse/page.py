@@ -37,7 +37,7 @@ QUIT: Final = ScreenKey("q", "q", "quit", "quit", "leave the browser; Ctrl-C doe
 COPY: Final = ScreenKey(
     "y", "y", "copy", "copy", "copy the reference, for other commands, to the clipboard of the terminal"
 )
-REFRESH: Final = ScreenKey("r", "r", "refresh", "refresh", "look at the storage again")
+REFRESH: Final = ScreenKey("r", "r", "refresh", "refresh", "list again")
 SEARCH: Final = ScreenKey("slash", "/", "search", "search", "show only rows that contain a text; esc shows all again")
 OPEN: Final = ScreenKey("", "enter", "open", "open_row", "open the row under the cursor; a second click does it too")
 CANCEL: Final = ScreenKey("x", "x", "cancel", "cancel", "stop reading")
@@ -465,7 +465,7 @@ class HelpPage(TextPage):
         for line in table.lines(width):
             yield Text.assemble(*((self.shown(cell.text), cell.style) for cell in line))
         yield Text("")
-        yield Text("The browser reads, and changes nothing.", "dim")
+        yield Text("Nothing is changed without a question.", "dim")
 
 
 class NotesPage(TextPage):
