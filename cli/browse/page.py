@@ -336,8 +336,6 @@ class BrowserPage(Screen[None]):
 
     def action_help(self) -> None:
         """Show the keys."""
-        from edl_ckpt.cli.browse.page import HelpPage
-
         self.app.push_screen(HelpPage(self))
 
     def action_back(self) -> None:
