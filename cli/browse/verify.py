@@ -6,9 +6,8 @@ import shlex
 from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli.browse.grid import Grid, ItemRows
-from edl_ckpt.cli.browse.help import NotesPage
 from edl_ckpt.cli.browse.keys import ScreenKey
-from edl_ckpt.cli.browse.page import BACK, CANCEL, COPY, HELP, QUIT, BrowserPage
+from edl_ckpt.cli.browse.page import BACK, CANCEL, COPY, HELP, QUIT, BrowserPage, NotesPage
 from edl_ckpt.cli.render import verify as render_verify
 from edl_ckpt.cli.terminal.tables import Cell, Column
 

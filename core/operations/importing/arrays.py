@@ -47,7 +47,7 @@ from edl_ckpt.core.operations.importing.rows import TEXTS, Found, read_rows
 from edl_ckpt.core.operations.importing.source import ArrayData, FileExtent, joined, naming
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Forms
 from edl_ckpt.core.reading.reader import open_checkpoint
-from edl_ckpt.core.sources.safetensors.header import MAX_HEADER_BYTES, read_header
+from edl_ckpt.core.sources.safetensors.indexing import MAX_HEADER_BYTES, read_header
 from edl_ckpt.core.storage import Location, ObjectStore, open_objects, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import RangeReader
