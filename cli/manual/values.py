@@ -51,7 +51,7 @@ def kinds_of(command: Any) -> dict[str, Taken]:
     kinds: dict[str, Taken] = {}
     for parameter in inspect.signature(command.callback or kinds_of).parameters.values():
         types, marks = set(_types(parameter.annotation)), getattr(parameter.annotation, "__metadata__", ())
-        kind = next((each for each in (bool, int, float) if each in types), str)
+        kind = next((kind for kind in (bool, int, float) if kind in types), str)
         info = next((mark for mark in marks if hasattr(mark, "min")), None)
         kinds[parameter.name] = Taken(kind, getattr(info, "min", None), getattr(info, "max", None))
     return kinds
@@ -59,8 +59,8 @@ def kinds_of(command: Any) -> dict[str, Taken]:
 
 def _types(annotation: Any) -> Iterator[Any]:
     """Yield the types in an annotation, a union or a list."""
-    inner = [each for each in typing.get_args(annotation) if isinstance(each, type) or typing.get_args(each)]
-    yield from (found for each in inner for found in _types(each)) if inner else (annotation,)
+    inner = [part for part in typing.get_args(annotation) if isinstance(part, type) or typing.get_args(part)]
+    yield from (kind for part in inner for kind in _types(part)) if inner else (annotation,)
 
 
 def take_words(command: Any, context: Any) -> None:

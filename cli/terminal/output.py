@@ -303,7 +303,7 @@ class Output:
         """Report an error and end with its exit code."""
         self.end_progress()
         if COMMIT.is_past and not error.hint:
-            error.hint = "what the command had changed before that is in place"
+            error.hint = "earlier changes of this command are in place"
         if github.is_runner():
             self.annotate(github.annotation("error", str(error)))
         if self.json:

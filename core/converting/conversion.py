@@ -216,7 +216,7 @@ def _check_matrix(rows: CountedRows) -> None:
         raise UnsupportedError(
             f"table {rows.table.source!r} has {rows.total:,} rows with ids {rows.low:,} to {rows.high:,};"
             f" a matrix has ids 0 to {rows.total - 1:,}",
-            hint="nothing was written",
+            hint="nothing was written; try: export as safetensors with --remap, then export that file with --map",
         )
 
 

@@ -391,7 +391,7 @@ def _reading_back(written: Written) -> Iterator[Checkpoint]:
 
 def _differs(path: str | None, offset: int | None, detail: str = "") -> EdlCkptError:
     return EdlCkptError(
-        f"what was written is not what was read{detail}; nothing was published",
+        f"the written bytes differ from those that were read{detail}; nothing was published",
         path=path,
         offset=offset,
         hint="suspect the memory or the disk of this machine, or the network",

@@ -51,6 +51,10 @@ def diff_versions(
     NoSpaceError when there is no space for the temporary files. With a `distributed.Client` as `executor`, its workers
     read the versions, and have such files; measures may then differ in their last digits. With `rows`, this process
     compares the tables.
+
+    >>> diff = diff_versions("run@100", "run@200")
+    >>> diff.equal, [(table.name, table.status) for table in diff.tables]
+    (False, [('user', 'changed')])
     """
     a, b, options = as_version(a), as_version(b), RowOptions(tolerance, top, rows, part_bytes)
     job = job_of(executor, [a, b], workers=workers, reporter=reporter)
