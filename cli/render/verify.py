@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli.render.shared_tables import first_rows
@@ -158,37 +159,33 @@ def _line(finding: Finding) -> RenderableType:
     return line.append(f" {text.escaped(finding.message)}")
 
 
+@dataclass(slots=True)
 class IdFile:
     """A file of the ids of findings: a line each, of CSV, or of JSON if the file is named so."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._is_json = path.endswith((".jsonl", ".ndjson"))
-        self._begun = False
+    path: str
+    _begun: bool = False
 
     def take(self, ref: str, findings: Iterable[tuple[Finding, I64]]) -> None:
         """Write the ids of a version's findings behind those of others; errors as `write_report`, and nothing then."""
         from edl_ckpt.core.storage.faults import storage_errors
 
-        header = "" if self._begun or self._is_json else "table,id,shard,finding,ref\n"
-        with storage_errors(self._path), open(self._path, "a" if self._begun else "w", encoding="utf-8") as file:
-            self._begun, start = True, file.tell()
-            file.write(header)
+        is_json = self.path.endswith((".jsonl", ".ndjson"))
+        with storage_errors(self.path), open(self.path, "a" if self._begun else "w", encoding="utf-8") as file:
+            start = file.tell()
+            file.write("" if self._begun or is_json else "table,id,shard,finding,ref\n")
             try:
                 for finding, ids in findings:
-                    before, after = self._around(ref, finding)
+                    table, rest = [finding.subject], [finding.shard, finding.code, ref]
+                    before, after = f"{as_csv([table])[:-1]},", f",{as_csv([rest])}"
+                    if is_json:
+                        before = to_json({"table": finding.subject, "id": 0})[:-2]
+                        after = f", {to_json(dict(zip(('shard', 'finding', 'ref'), rest, strict=True)))[1:]}\n"
                     file.write(before + (after + before).join(map(str, ids.tolist())) + after)
             except BaseException:  # it may be called again for this version
                 file.truncate(start)
-                self._begun = start > 0
                 raise
-
-    def _around(self, ref: str, finding: Finding) -> tuple[str, str]:
-        """Return what stands before and behind an id."""
-        table, rest = {"table": finding.subject}, {"shard": finding.shard, "finding": finding.code, "ref": ref}
-        if self._is_json:
-            return f'{to_json(table)[:-1]}, "id": ', f", {to_json(rest)[1:]}\n"
-        return f"{as_csv([list(table.values())])[:-1]},", f",{as_csv([list(rest.values())])}"
+        self._begun = True
 
 
 def write_report(path: str, content: str, *, append: bool = False) -> None:
