@@ -354,8 +354,10 @@ def _in_order(findings: Sequence[Finding], sealed: Mapping[str, int], version: V
 
 def _ids_of_all(checkpoint: Checkpoint, findings: Iterable[Finding]) -> Iterator[tuple[Finding, I64]]:
     """Yield the ids of all findings that name some; findings of several parts of one table have the same ids."""
-    for finding in {(f.code, f.path, f.subject): f for f in findings}.values():
-        yield from ((finding, ids) for ids in ids_of(checkpoint, finding) if len(ids))
+    for finding in {(f.code, f.path, f.subject): f for f in findings if f.ids}.values():
+        of_table = checkpoint.entries(finding.subject)
+        within = [pair for pair in of_table if finding.shard is None or pair[0].file.path == finding.path]
+        yield from ((finding, ids) for ids in ids_of(checkpoint, finding.code, within) if len(ids))
     checkpoint.check_unchanged()
 
 
