@@ -264,6 +264,8 @@ class ExportFormat(ABC):
         force = request.partial or not request.use_seal
         trust = check_trust(request.version, force=force, reporter=request.reporter)
         with open_rest(request.version, partial=request.partial) as (checkpoint, self.lost):
+            for line in self.lost.lines():
+                request.reporter.warn(line)
             yield checkpoint, trust
 
     @abstractmethod
