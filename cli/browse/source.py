@@ -47,7 +47,7 @@ def begin(ref: CheckpointRef, reporter: Reporter) -> tuple[Listing | None, Versi
 
 def below(location: Location, reporter: Reporter) -> list[Location]:
     """Return the first locations with versions below a directory, two directories deep."""
-    from edl_ckpt.core.catalog.below import locations_below
+    from edl_ckpt.core.catalog.experiment import locations_below
 
     return list(islice(locations_below(location, depth=_DEPTH, reporter=reporter), _MOST_BELOW))
 

@@ -16,6 +16,7 @@ from edl_ckpt.core.base.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from edl_ckpt.core.converting.changes import NameMap
     from edl_ckpt.core.model.versions import CheckpointRef, Version
 
 _OF_ARRAYS: Final = ("plan_arrays", "import_arrays")
@@ -25,18 +26,27 @@ _OF_CHECKPOINTS: Final = ("plan_checkpoint", "import_checkpoint")
 @declared(
     "import model.safetensors run@500 --ps 4",
     "import arrays.npz run@500 --ps 4 --map names.toml --dry-run",
+    "import own.npz run@500 --ps 4 --table user=user_ids,user_vecs",
+    "import users.parquet run@500 --ps 4 --vector-column 'x*'",
+    "import trained.pt run@500 --ps 4 --key model --table item=emb.weight",
     exits=WRITES,
 )
 def import_command(
     out: Output,
     source: Annotated[
-        str, argument("INPUT", "A .safetensors or .npz file, a directory of .npy files, or a checkpoint.")
+        str, argument("INPUT", "A file, a directory of .npy or Parquet files, or a checkpoint of any system.")
     ],
     target: Annotated[str, argument("LOCATION@VERSION", "The version to make; it must not exist.")],
     ps: Annotated[int, option("N", "The number of parameter servers.", "--ps", least=1, most=65535)],
     names: Annotated[
         str | None, option("FILE", "A TOML file: [rename] old = 'new'; [tables.NAME] ids, vectors.", "--map")
     ] = None,
+    table: Annotated[
+        list[str] | None, option("NAME=IDS,VECTORS|NAME=MATRIX", "Make a table of arrays. A matrix has ids 0 to n-1.")
+    ] = None,
+    id_column: Annotated[str | None, option("NAME", "The column of ids. Default: by its name.")] = None,
+    vector_column: Annotated[str | None, option("NAME|GLOB", "The column of vectors, or one for each element.")] = None,
+    key: Annotated[str | None, option("KEY", "The dict of tensors in a .pt, such as model or a.b.")] = None,
     layout: Layout = None,
     dry_run: DryRun = False,
     cluster: Cluster = None,
@@ -44,6 +54,9 @@ def import_command(
     lock_wait: LockWait = "10s",
 ) -> None:
     """Make a version from arrays of other tools.
+
+    INPUT is safetensors, .npz, .npy, PyTorch (.pt), Parquet, CSV, JSON lines (.jsonl), word2vec (.vec), a checkpoint of
+    TensorFlow or of any other system.
 
     Each row goes to the parameter server that ElasticDL expects. The fingerprint proves the result. --dry-run reads the
     ids, and shows the shards that would be written.
@@ -59,36 +72,38 @@ def import_command(
     wait = parse_duration(lock_wait)
     acting: dict[str, Any] = {"layout": asked_layout(out, layout, ref.location), "reporter": out}
     checkpoint = importing.as_checkpoint(place, reporter=out)
-    if checkpoint is not None and names:
-        if cluster:
-            raise UsageError("--cluster does not go with --map and a checkpoint")
-        _by_map(out, checkpoint, ref, ps, names, {**acting, "dry_run": dry_run, "force": force, "wait_seconds": wait})
+    told = importing.read_map(names) if names else importing.NameMap()
+    tables = {**told.tables, **importing.tables_of(table or ())}
+    mapped = importing.NameMap(told.rename, tables, id_column, vector_column, key)
+    if checkpoint is not None and mapped != importing.NameMap():
+        if cluster or key or id_column or vector_column:
+            raise UsageError("a checkpoint goes with --map and --table, and then without --cluster")
+        _by_map(out, checkpoint, ref, ps, mapped, {**acting, "dry_run": dry_run, "force": force, "wait_seconds": wait})
         return
     plan, run = _OF_CHECKPOINTS if checkpoint else _OF_ARRAYS
-    acting |= {"force": force} if checkpoint else {"names": importing.read_map(names) if names else None}
+    acting |= {"force": force} if checkpoint else {"names": mapped}
     where = checkpoint or place, ref.location, ref.version, ps
     with working(out, cluster, None, target=ref.location) as work, resumable(out, partial(half_done, ref.location)):
         acting["executor"] = work["executor"]
         if dry_run:
             made, settings = getattr(importing, plan)(*where, **acting)
             out.warn(*made.warnings, *settings.warnings)
-            planned, by = written.plan_import_document(made, settings, cluster_of(work)), workers_of(work)
+            planned, by = written.planned_document("import", made, settings, cluster_of(work)), workers_of(work)
             out.show(lambda: planned, written.plan_import_human(made, settings, by))
             return
         result = getattr(importing, run)(*where, wait_seconds=wait, **acting)
-    out.show(lambda: written.import_document(result), written.import_human(result))
+    out.show(lambda: written.written_document("import", result), written.import_human(result))
 
 
 def _by_map(
-    out: Output, checkpoint: Version, ref: CheckpointRef, ps: int, names: str, options: Mapping[str, Any]
+    out: Output, checkpoint: Version, ref: CheckpointRef, ps: int, names: NameMap, options: Mapping[str, Any]
 ) -> None:
     """Import a checkpoint with other names."""
     from edl_ckpt.cli.render import written
-    from edl_ckpt.core.converting.changes import read_map
     from edl_ckpt.core.operations.convert import convert_version
     from edl_ckpt.core.sources.systems import ELASTICDL
 
-    more: dict[str, Any] = {"number": ref.version, "system": ELASTICDL, "names": read_map(names), **options}
+    more: dict[str, Any] = {"number": ref.version, "system": ELASTICDL, "names": names, **options}
     with resumable(out, partial(half_done, ref.location)):
         result = convert_version(checkpoint, ps, output=ref.location, purpose="import", **more)
     out.show(lambda: written.converted_document(result, schema="edl-ckpt/import/1"), written.converted_human(result))

@@ -11,9 +11,9 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from edl_ckpt.core.base.errors import NotFoundError, UnsupportedError, UsageError
 from edl_ckpt.core.base.words import abridged, escaped, meant
@@ -22,8 +22,9 @@ from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.model.tables import DenseEntry, Encoding, IdRun, ShardIndex, TableEntry, TableInfo
 from edl_ckpt.core.reading.names import names_like
 from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.sources.elasticdl.target import MAX_DIM
+from edl_ckpt.core.storage.local import read_toml
 from edl_ckpt.core.storage.location import as_url
-from edl_ckpt.core.storage.regular import read_toml
 
 FLOATS: Final = ("float16", "bfloat16", "float32", "float64")
 
@@ -128,7 +129,7 @@ class Outgoing:
         """Raise UsageError for two of one name, and for one without a name."""
         names = [*(table.name for table in self.tables), *(variable.name for variable in self.variables)]
         if not all(names):
-            raise UsageError("a table or variable needs a name; the new one is empty", path=ref)
+            raise UsageError("a table or variable needs a name", path=ref, hint="try: --rename OLD=NEW")
         ((name, count),) = Counter(names).most_common(1) or [("", 0)]
         if count > 1:
             hint = "try: --rename OLD=NEW"
@@ -152,7 +153,7 @@ def outgoing(checkpoint: Checkpoint, changes: Changes) -> Outgoing:
     dropped = {name for glob in changes.drop for name in _named(glob, tables, variables, slots)}
     companions = {n for n, info in checkpoint.infos.items() if info.companion_of}
     filters = [bind(checkpoint, parse_row_filter(text)) for text in changes.rows]
-    renamed = new_names(changes.rename, lambda glob: _named(glob, tables, variables, slots))
+    renamed = renamed_by(checkpoint, changes.rename)
     casts = _casts(checkpoint, changes.cast)
     if changes.resize:
         name = checkpoint.table_name(changes.resize[0][0])
@@ -211,6 +212,18 @@ def new_names(pairs: Iterable[tuple[str, str]], matching: Callable[[str], Sequen
         for name in names:
             inner = name[name.find(before) + len(before) :] if before in name else name
             new[name] = pattern if name == old else pattern.replace("*", inner.removesuffix(after))
+    return new
+
+
+def renamed_by(checkpoint: Checkpoint, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the new names of tables and variables by the old ones.
+
+    Raises NotFoundError for a glob that matches nothing, UsageError for several that would be one, and for no name.
+    """
+    known = checkpoint.table_names, checkpoint.variable_names, checkpoint.slots
+    new = new_names(pairs, lambda glob: _named(glob, *known))
+    if "" in new.values():
+        raise UsageError("a table or variable needs a name; the new one is empty", path=checkpoint.version.ref)
     return new
 
 
@@ -278,10 +291,16 @@ class NameMap:
 
     `[rename]` has old = "new", where a `*` in the new name is what the one of the old name stands for. `[tables.NAME]`
     has ids, vectors and, when known, initializer; with ids "rows" the ids are the numbers of the rows.
+
+    Only an import of files reads the rest: `id_column` and `vector_column` are columns of a file of rows, the second
+    perhaps a glob of one for each element, and `key` is the dotted path to a dict of tensors in a .pt.
     """
 
     rename: Mapping[str, str] = field(default_factory=dict)
     tables: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    id_column: str | None = None
+    vector_column: str | None = None
+    key: str | None = None
 
 
 def read_map(path: str | os.PathLike[str]) -> NameMap:
@@ -303,6 +322,22 @@ def read_map(path: str | os.PathLike[str]) -> NameMap:
     return NameMap(rename, tables)
 
 
+def tables_of(texts: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return the tables of a map from texts: NAME=IDS,VECTORS, or NAME=MATRIX for ids that are the numbers of its rows.
+
+    >>> tables_of(["user=user_ids,user_vecs", "item=emb.weight"])["item"]
+    {'ids': 'rows', 'vectors': 'emb.weight'}
+    """
+    tables: dict[str, dict[str, str]] = {}
+    for text in texts:
+        name, _, arrays = text.partition("=")
+        ids, comma, vectors = arrays.rpartition(",")
+        if not name or not vectors or bool(comma) != bool(ids) or name in tables:
+            raise UsageError(f"expected NAME=IDS,VECTORS or NAME=MATRIX, each NAME once, got {text!r}")
+        tables[name] = {"ids": ids or ROWS, "vectors": vectors}
+    return tables
+
+
 def with_tables(checkpoint: Checkpoint, names: NameMap) -> Checkpoint:
     """Return a version with the tables of a map in the place of the variables that they are made of; errors name both.
 
@@ -316,7 +351,7 @@ def with_tables(checkpoint: Checkpoint, names: NameMap) -> Checkpoint:
             ids = checkpoint.find_variable(checkpoint.variable_name(parts["ids"]))[1]
         if table in checkpoint.table_names:
             raise UsageError(f"the version has a table {table!r} already", path=checkpoint.version.ref)
-        _check(table, vectors, ids, checkpoint.version.ref)
+        check_table(table, ids, vectors, checkpoint.version.ref)
         remaining = [variable for shard in shards for variable in shard.variables]
         if vectors not in remaining or ids not in (None, *remaining):
             message = f"table {table!r}: {parts['vectors']!r} or its ids belong to another table of the map"
@@ -332,17 +367,22 @@ def with_tables(checkpoint: Checkpoint, names: NameMap) -> Checkpoint:
     return Checkpoint(checkpoint.version, shards, checkpoint.files, checkpoint.store)
 
 
-def _check(table: str, vectors: DenseEntry, ids: DenseEntry | None, ref: str) -> None:
-    if len(vectors.shape) != 2 or not vectors.shape[1]:
-        raise UsageError(
-            f"table {table!r}: {vectors.name!r} has shape {list(vectors.shape)}, and rows need two", path=ref
-        )
-    if ids is not None and (ids.dtype.name not in _ENCODINGS or ids.shape != vectors.shape[:1]):
-        raise UsageError(
-            f"table {table!r}: ids must be whole numbers [{vectors.shape[0]}], {ids.name!r} has {ids.dtype.name}"
-            f" {list(ids.shape)}",
-            path=ref,
-        )
+def check_table(
+    name: str, ids: DenseEntry | Any, vectors: DenseEntry | Any, path: str, integers: Container[str] = _ENCODINGS
+) -> None:
+    """Raise UsageError where two arrays cannot be a table, UnsupportedError for rows that no shard can have.
+
+    Each array has a name, a dtype and a shape; without `ids` these are numbers of rows.
+    """
+    if len(vectors.shape) != 2 or (ids is None and not vectors.shape[1]):
+        found = f"{vectors.name!r} has {list(vectors.shape)}"
+        raise UsageError(f"table {name!r}: vectors must be [rows, dim], {found}", path=path)
+    if ids is not None and (ids.dtype.name not in integers or ids.shape != vectors.shape[:1]):
+        found = f"{ids.name!r} has {ids.dtype.name} {list(ids.shape)}"
+        raise UsageError(f"table {name!r}: ids must be whole numbers [{vectors.shape[0]}], {found}", path=path)
+    if vectors.shape[1] >= MAX_DIM:
+        message = f"table {name!r}: a row of {vectors.shape[1]} elements is larger than a shard can be"
+        raise UnsupportedError(message, path=path)
 
 
 def _with_table(
@@ -367,7 +407,7 @@ def template(checkpoint: Checkpoint) -> str:
 
 def _template(checkpoint: Checkpoint) -> Iterator[str]:
     yield f"# A map of the names of {escaped(checkpoint.version.ref)}."
-    yield "# Change what is on the right; delete what stays as it is."
+    yield "# Change the names on the right; delete lines without a change."
     yield "[rename]"
     for name in (*checkpoint.table_names, *checkpoint.variable_names):
         yield f"{_quoted(name)} = {_quoted(name)}"

@@ -35,8 +35,8 @@ from edl_ckpt.core.operations.verify.findings import Finding
 from edl_ckpt.core.proof.sealing import batches, make_seal, sums_of
 from edl_ckpt.core.proof.trust import Trust, check_trust
 from edl_ckpt.core.reading.reader import open_checkpoint
-from edl_ckpt.core.state.holder import write_proved
 from edl_ckpt.core.state.lock import Locking
+from edl_ckpt.core.state.owner import write_proved
 from edl_ckpt.core.state.paths import TRASH_DIR, is_inside, seal_file
 from edl_ckpt.core.state.seal import read_seal, seal_bytes
 from edl_ckpt.core.storage import LocalStore, ObjectStore, Store, open_store

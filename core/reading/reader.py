@@ -39,9 +39,8 @@ from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.reading.blocks import read_elements
 from edl_ckpt.core.reading.gather import Gathering, Server
 from edl_ckpt.core.reading.names import slots_of, whole_name
-from edl_ckpt.core.reading.parts import Part, PartLike
 from edl_ckpt.core.reading.readers import GatheredReader, KeptReader, keep, take_over
-from edl_ckpt.core.reading.table import TableView
+from edl_ckpt.core.reading.table import Part, PartLike, TableView
 from edl_ckpt.core.sources.registry import source_of
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader, Store, lists_marks
@@ -350,6 +349,10 @@ def open_checkpoint(
     to `verify`; `loss_of` says what is lost with them. `staged` is for files that only this process writes, so that no
     other command can have replaced them. `workers` shards are opened at a time, by default one on a file system and 48
     on storage where each takes requests.
+
+    >>> with open_checkpoint("run@latest") as checkpoint:
+    ...     checkpoint["bias"].shape, checkpoint.table("user").to_numpy([3, 1]).ids.tolist()
+    ((8,), [3, 1])
     """
     version = catalog.as_version(version)
     _check_state(version, partial=partial)

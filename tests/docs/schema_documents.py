@@ -46,10 +46,11 @@ _KINDS: Final = (
     (
         TEXT,
         (
-            "a address arguments b best code commands companion_of dashboard done dtype fault forced format gives hint"
-            " host id initializer judged_with kept lacks latest layout left left_out location message metric mixture"
-            " name note origin output path place platform policy problems purpose python reasons ref restored rules"
-            " script slice slot subject system table tag tags title to uuid value variable warnings what why words"
+            "a address arguments b best code command commands companion_of dashboard done dtype fault forced format"
+            " gives hint host id initializer judged_with kept lacks latest layout left left_out location message metric"
+            " mixture name note origin output path place platform policy problems purpose python reasons ref restored"
+            " rules script slice slot subject system table tag tags title to uuid value variable warnings what why"
+            " words"
         ),
     ),
     (
@@ -62,7 +63,7 @@ _KINDS: Final = (
     (
         COUNT,
         (
-            "added bytes_copied bytes_read bytes_written changed columns complete complete_versions deleted"
+            "added bytes_copied bytes_read bytes_written changed columns complete count complete_versions deleted"
             " deleted_bytes deletions dim elements exit_code freed_bytes from_ps groups histogram ids_read inf"
             " left_out_bytes"
             " interrupted_copies least_bytes memory_bytes missing missing_count nan of_elements offset open_bytes"
@@ -143,7 +144,7 @@ LOST: Final = record(
     is_named=FLAG,
 )
 STATS_KEYS: Final = "name kind elements minimum? maximum? mean? std? l2? zeros nan inf histogram* edges*"
-FINDING: Final = record("severity code shard? path subject offset? message hint check")
+FINDING: Final = record("severity code shard? path subject offset? message hint check ids* count?")
 SUMMARY_KEYS: Final = (
     "ref version? ps_num generation layout size_bytes parameters shards* variables* tables* metadata system items*"
     " lacks*"
@@ -156,9 +157,12 @@ SUMMARY: Final[Mapping[str, Schema]] = {
 }
 RESULT_KEYS: Final = (
     "ref ok level findings* fingerprint? bytes_read sealed shards shards_read ids_read checks* checksums (sample)"
-    " (loader)"
+    " (loader) (newer*) (fallback?)"
 )
+FALLBACK: Final = record("ref why command")
 RESULT: Final[Mapping[str, Schema]] = {
+    "newer": record("ref state"),
+    "fallback": FALLBACK,
     "findings": FINDING,
     "ids_read": FLAG,
     "checks": record("name seconds", name=FINDING["properties"]["check"]),
@@ -225,7 +229,12 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
     ),
     "verify": record(RESULT_KEYS, **RESULT),
     "verify-failed": FAILURE,
-    "verify-all": record("location ok results* failed*", results=record(RESULT_KEYS, **RESULT), failed=FAILURE),
+    "verify-all": record(
+        "location ok results* failed* fallback?",
+        results=record(RESULT_KEYS, **RESULT),
+        failed=FAILURE,
+        fallback=FALLBACK,
+    ),
     "reshard": record(f"{WRITTEN_KEYS} needed dry_run (in_place) {PLANNED_KEYS} {CHANGED_KEYS}", **WRITTEN, **CHANGED),
     "edit": record(f"{WRITTEN_KEYS} needed dry_run {CHANGED_KEYS}", **WRITTEN, **CHANGED),
     "import": record(f"{WRITTEN_KEYS} dry_run (needed) {PLANNED_KEYS} {CHANGED_KEYS}", **WRITTEN, **CHANGED),

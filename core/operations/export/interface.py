@@ -130,6 +130,8 @@ class FormatTraits:
     """True when the output contains every value unchanged, so that a whole export can be proved."""
     is_text: bool = False
     """True for lines of text, which a terminal may have, and a stream while they are made."""
+    matrix_ending: str = ""
+    """What the name of a table gets behind it as the name of a matrix, unless another name is asked for."""
     lacked_dtypes: frozenset[str] = frozenset()
     """Names of the dtypes that tables cannot have in this format."""
 

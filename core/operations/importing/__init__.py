@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
+from typing import Any
 
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
 from edl_ckpt.core.catalog.files import directory_alone, named_file
@@ -22,11 +24,11 @@ from edl_ckpt.core.catalog.listing import (
     resolve,
     split_version_dir,
 )
-from edl_ckpt.core.catalog.target import Target, free_target
+from edl_ckpt.core.catalog.target import free_target
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_source, check_target, job_of
-from edl_ckpt.core.converting.changes import NameMap, read_map
+from edl_ckpt.core.converting.changes import NameMap, read_map, tables_of
 from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.moving.settings import ReshardSettings
+from edl_ckpt.core.moving.part_plan import ReshardSettings
 from edl_ckpt.core.operations.importing.archives import check_members
 from edl_ckpt.core.operations.importing.arrays import ARRAY_ENDINGS, ArraySource
 from edl_ckpt.core.operations.importing.bundles import SYSTEM
@@ -37,8 +39,8 @@ from edl_ckpt.core.sources.elasticdl.target import DESIGN, check_ps_num
 from edl_ckpt.core.sources.registry import directory_named, is_uuid
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import LocationLike, open_objects
+from edl_ckpt.core.storage.local import is_directory, is_file
 from edl_ckpt.core.storage.location import Location
-from edl_ckpt.core.storage.regular import is_directory, is_file
 
 __all__ = [
     "ArraysPlan",
@@ -50,6 +52,7 @@ __all__ = [
     "plan_arrays",
     "plan_checkpoint",
     "read_map",
+    "tables_of",
 ]
 
 
@@ -60,7 +63,7 @@ def import_arrays(
     ps_num: int,
     *,
     names: NameMap | None = None,
-    layout: str | None = None,
+    layout: LayoutName | None = None,
     executor: ExecutorLike | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = WARNINGS,
@@ -74,50 +77,56 @@ def import_arrays(
     while the version is written. Raises RefusedError for a version that exists, CorruptError for damaged files,
     UsageError for arrays that cannot be a table, UnsupportedError for a dtype that a checkpoint cannot contain,
     LockedError when another command holds the lock.
+
+    >>> import numpy as np
+    >>> np.savez("model.npz", **{"user.ids": np.arange(6), "user.vectors": np.ones((6, 4)), "bias": np.zeros(8)})
+    >>> result = import_arrays("model.npz", "imported", 1, ps_num=2)
+    >>> [shard.rows for shard in result.shards]
+    [3, 3]
     """
-    check_ps_num(ps_num)
-    target, job = free_target(Location.of(location), version, layout=layout), job_of(executor, [], reporter=reporter)
-    with _planned(source, target, ps_num, names, job, writes=True) as (plan, settings):
+    options: dict[str, Any] = {"names": names, "layout": layout, "executor": executor, "reporter": reporter}
+    with _planned(source, location, version, ps_num, writes=True, **options) as (plan, settings, job):
         for warning in (*plan.warnings, *settings.warnings):
             reporter.warn(warning)
         return execute_import(plan, settings, job, wait_seconds=wait_seconds)
 
 
-def plan_arrays(
+def plan_arrays(*where: Any, **options: Any) -> tuple[ArraysPlan, ReshardSettings]:
+    """Return what `import_arrays` would do, from all ids of the source; nothing is written, and no lock is taken."""
+    with _planned(*where, **options, writes=False) as (plan, settings, _):
+        return plan, settings
+
+
+@contextmanager
+def _planned(
     source: LocationLike,
     location: LocationLike,
     version: int,
     ps_num: int,
     *,
+    writes: bool,
     names: NameMap | None = None,
-    layout: str | None = None,
-    executor: ExecutorLike | None = None,
+    layout: LayoutName | None = None,
+    executor: Any = None,
     reporter: Reporter = WARNINGS,
-) -> tuple[ArraysPlan, ReshardSettings]:
-    """Return what `import_arrays` would do, from all ids of the source; nothing is written, and no lock is taken."""
+) -> Iterator[tuple[ArraysPlan, ReshardSettings, Job]]:
+    """Yield the plan, its settings and the job, with the source open."""
     check_ps_num(ps_num)
     target, job = free_target(Location.of(location), version, layout=layout), job_of(executor, [], reporter=reporter)
-    with _planned(source, target, ps_num, names, job, writes=False) as planned:
-        return planned
-
-
-@contextmanager
-def _planned(
-    source: LocationLike, target: Target, ps_num: int, names: NameMap | None, job: Job, *, writes: bool
-) -> Iterator[tuple[ArraysPlan, ReshardSettings]]:
-    """Yield the plan and its settings, with the source open."""
     work = job.executor
-    with ArraySource(Location.of(source), shared=work.is_cluster) as opened:
-        arrays, read_before = assign_names(opened, names or NameMap()), work.bytes_read()
+    with ArraySource(Location.of(source), names, shared=work.is_cluster) as opened:
+        arrays, read_before = assign_names(opened), work.bytes_read()
+        for warning in opened.warnings:
+            reporter.warn(warning)
         for file in [value_of(opened.location, reader) for reader in arrays.readers[:1] if opened.shared]:
-            check_source(work, file.place, file.path, reporter=job.reporter)
+            check_source(work, file.place, file.path, reporter=reporter)
         if writes:
-            check_target(work, target.location, arrays.size_bytes, reporter=job.reporter)
+            check_target(work, target.location, arrays.size_bytes, reporter=reporter)
         if opened.members:
             check_members(opened.members, value_of(opened.location, opened.members[0].base), job)
         plan, settings = prepare_import(arrays, target, ps_num, job)
         survey = replace(plan.survey, bytes_read=arrays.bytes_read + work.bytes_read() - read_before)
-        yield replace(plan, survey=survey), settings
+        yield replace(plan, survey=survey), settings, job
 
 
 def as_checkpoint(source: LocationLike, *, reporter: Reporter = WARNINGS) -> Version | None:
@@ -165,7 +174,7 @@ def import_checkpoint(
     version: int,
     ps_num: int,
     *,
-    layout: str | None = None,
+    layout: LayoutName | None = None,
     force: bool = False,
     executor: ExecutorLike | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
@@ -190,25 +199,8 @@ def import_checkpoint(
 
 
 def plan_checkpoint(
-    source: VersionLike,
-    location: LocationLike,
-    version: int,
-    ps_num: int,
-    *,
-    layout: str | None = None,
-    force: bool = False,
-    executor: ExecutorLike | None = None,
-    reporter: Reporter = WARNINGS,
+    source: VersionLike, location: LocationLike, version: int, ps_num: int, **options: Any
 ) -> tuple[ReshardPlan, ReshardSettings]:
     """Return what `import_checkpoint` would do; nothing is written, and no lock is taken."""
-    return prepare_reshard(
-        as_version(source),
-        ps_num,
-        output=Location.of(location),
-        layout=layout,
-        empty=DESIGN,
-        number=version,
-        executor=executor,
-        force=force,
-        reporter=reporter,
-    )
+    where: dict[str, Any] = {"output": Location.of(location), "empty": DESIGN, "number": version}
+    return prepare_reshard(as_version(source), ps_num, **where, **options)

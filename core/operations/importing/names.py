@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from shlex import quote
 from typing import Any, Final
 
-from edl_ckpt.core.base.errors import NotFoundError, UnsupportedError, UsageError
-from edl_ckpt.core.base.words import meant
-from edl_ckpt.core.converting.changes import ROWS, NameMap, new_names
+from edl_ckpt.core.base.errors import NotFoundError, UsageError
+from edl_ckpt.core.base.words import counted, meant
+from edl_ckpt.core.converting.changes import FLOATS, ROWS, check_table, new_names
 from edl_ckpt.core.operations.importing.arrays import ArraySource
+from edl_ckpt.core.operations.importing.rows import IDS_NAME, VECTORS_NAME
 from edl_ckpt.core.operations.importing.source import ArrayData, ImportedTable, NamedArrays, row_numbers
-from edl_ckpt.core.sources.elasticdl.target import MAX_DIM
 
 _INTEGERS: Final = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"}
 
 
-def assign_names(source: ArraySource, names: NameMap) -> NamedArrays:
+def assign_names(source: ArraySource) -> NamedArrays:
     """Return the variables and tables that the arrays of a source become.
 
     Raises NotFoundError for an array that is named and is not there, UsageError for two of one name and for arrays that
     cannot be a table.
     """
-    sections = _table_sections(source, names)
+    names = source.names
+    sections = _table_sections(source)
 
     def matching(glob: str) -> list[str]:
         found = [name for name in source.arrays if name == glob] or fnmatch.filter(source.arrays, glob)
@@ -46,7 +51,7 @@ def assign_names(source: ArraySource, names: NameMap) -> NamedArrays:
     if len({table.name for table in tables}) != len(tables):
         raise UsageError("two tables would have the same name", path=source.path)
     for table in tables:
-        _check_table(table)
+        check_table(table.name, table.ids, table.vectors, table.ids.reader.path, _INTEGERS)
     in_tables = {array.name for table in tables for array in (table.ids, table.vectors)}
     variables: dict[str, ArrayData] = {}
     for array in source.arrays.values():
@@ -56,29 +61,60 @@ def assign_names(source: ArraySource, names: NameMap) -> NamedArrays:
     return NamedArrays(variables, tuple(tables), source.location)
 
 
-def _table_sections(source: ArraySource, names: NameMap) -> Mapping[str, Mapping[str, Any]]:
-    """Return the ids, vectors and initializer of each table: from the map, the source's notes, or names of arrays."""
-    if names.tables:
-        return names.tables
-    if source.notes:
+def _table_sections(source: ArraySource) -> Mapping[str, Mapping[str, Any]]:
+    """Return the ids, vectors and initializer of each table: from the map, the source's notes, or names and shapes.
+
+    A guess is a warning, and so is what looks like a table and is none.
+    """
+    if source.notes and not source.names.tables:
         return source.notes
-    stems = [name.removesuffix(".ids") for name in source.arrays if name.endswith(".ids")]
-    pairs = {stem: {"ids": f"{stem}.ids", "vectors": f"{stem}.vectors"} for stem in stems}
-    return {stem: pair for stem, pair in pairs.items() if pair["vectors"] in source.arrays}
+    pairs, tables = list(_pairs(source)), dict(source.names.tables)
+    uses = Counter(name for pair in pairs for name in pair[1:])
+    for stem, ids, vectors in [] if tables else pairs:
+        if uses[ids] == uses[vectors] == 1:
+            tables[stem] = {"ids": ids, "vectors": vectors}
+            if ids != f"{stem}.ids":
+                source.warnings.append(f"by names and shapes, {ids} and {vectors} are the table {stem}")
+    in_tables = {table[key] for table in tables.values() for key in ("ids", "vectors")}
+    left = [f"{stem}={ids},{vectors}" for stem, ids, vectors in pairs if vectors not in in_tables]
+    if not tables and not left:
+        arrays = source.arrays.values()
+        left = [f"NAME={ids.name},{v.name}" for v in arrays for ids in arrays if _is_table(ids, v)]
+        left = left or [f"NAME={v.name}" for v in arrays if len(v.shape) == 2 and "emb" in v.name.lower()]
+    if left:
+        more = f", or {counted(len(left) - 1, 'other choice')}" if left[1:] else ""
+        why = (
+            "arrays that look like a table stay dense variables"
+            if tables
+            else "there are 0 rows: no arrays are a table"
+        )
+        source.warnings.append(f"{why}; try: --table {quote(left[0])}{more}")
+    return tables
 
 
-def _check_table(table: ImportedTable) -> None:
-    ids, vectors = table.ids, table.vectors
-    if ids.dtype.name not in _INTEGERS or len(ids.shape) != 1:
-        raise UsageError(
-            f"table {table.name!r}: ids must be whole numbers in one dimension, got {ids.dtype.name} {list(ids.shape)}",
-            path=ids.reader.path,
-        )
-    if len(vectors.shape) == 2 and vectors.shape[1] >= MAX_DIM:
-        message = f"table {table.name!r}: a row of {vectors.shape[1]} elements is larger than a shard can be"
-        raise UnsupportedError(message, path=vectors.reader.path)
-    if len(vectors.shape) != 2 or vectors.shape[0] != ids.shape[0]:
-        raise UsageError(
-            f"table {table.name!r}: vectors must be [{ids.shape[0]}, dim], got {list(vectors.shape)}",
-            path=vectors.reader.path,
-        )
+def _pairs(source: ArraySource) -> Iterator[tuple[str, str, str]]:
+    """Yield a name, the ids and the vectors of what could be tables by their names; X.ids and X.vectors always are."""
+    alone = os.path.splitext(os.path.basename(source.path.rstrip("/")))[0]
+
+    def stems(pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
+        for match in filter(None, map(pattern.fullmatch, source.arrays)):
+            yield match[0], alone if match[1] is None else match[1]
+
+    by_stem: dict[str, list[str]] = defaultdict(list)
+    for name, stem in stems(VECTORS_NAME):
+        by_stem[stem].append(name)
+    for name, stem in stems(IDS_NAME):
+        usual = (f"{stem}.ids", f"{stem}.vectors")
+        for vectors in by_stem[stem]:
+            if (
+                (name, vectors) == usual
+                if set(usual) <= source.arrays.keys()
+                else _is_table(source.arrays[name], source.arrays[vectors])
+            ):
+                yield stem, name, vectors
+
+
+def _is_table(ids: ArrayData, vectors: ArrayData) -> bool:
+    """Say whether arrays have the shapes and dtypes of ids and their rows."""
+    is_ids = ids.dtype.name in _INTEGERS and len(ids.shape) == 1
+    return is_ids and vectors.dtype.name in FLOATS and len(vectors.shape) == 2 and ids.shape[0] == vectors.shape[0]

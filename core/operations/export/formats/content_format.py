@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping
 
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.words import abridged
+from edl_ckpt.core.converting.changes import renamed_by
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export.content.reader import ContentReader
+from edl_ckpt.core.operations.export.content.selection import COMPACT
 from edl_ckpt.core.operations.export.content.tables import look_here
 from edl_ckpt.core.operations.export.interface import (
     ContentCounts,
@@ -86,8 +88,8 @@ class ContentFormat(ExportFormat):
             ) as target:
                 done = self.write_all(checkpoint, target, trust)
                 checkpoint.check_unchanged()
-                proved = request.selection.is_lossless and request.limit is None and self.traits.is_lossless
-                proved = proved and not self.lost
+                kept = request.limit is None and not request.rename and self.traits.is_lossless
+                proved = kept and request.selection.is_lossless and not self.lost
                 return ExportResult(
                     *self._named,
                     target.publish(),
@@ -110,7 +112,8 @@ class ContentFormat(ExportFormat):
         sizes = [tensor.size_bytes for tensor in content.tensors]
         spools = self.traits.spools or request.selection.dense_rows is not None
         spooled = max(sizes, default=0) if spools else 0
-        check_space(folder, sum(sizes) + spooled + math.ceil(0.001 * sum(sizes)))
+        hint = "" if request.selection.dense_rows is None else f"; {COMPACT}"
+        check_space(folder, sum(sizes) + spooled + math.ceil(0.001 * sum(sizes)), hint=hint)
         request.reporter.start("exporting", 2 * sum(sizes))  # read, and written
         self.write(content, target)
         errors = tuple(TableErrors(name, one.greatest, one.mean) for name, one in sorted(reader.errors.items()))
@@ -151,10 +154,10 @@ class ContentFormat(ExportFormat):
         request, metadata = self.request, metadata_of(self.request.version)
         if self.lost:
             metadata |= {"partial": "true", "lost": json.dumps(list(self.lost.lines()))}
+        names = renamed_by(checkpoint, request.rename)
         ids = look_here(checkpoint, request.part_bytes).ids(checkpoint)
-        return ContentReader(
-            checkpoint, request.selection, metadata, folder, ids, confirm, request.part_bytes, request.reporter
-        )
+        given = request.selection, metadata, folder, ids, confirm, request.part_bytes, request.reporter
+        return ContentReader(checkpoint, *given, names, self.traits.matrix_ending)
 
     def counts(self, content: ExportContent) -> ContentCounts:
         """Return the counts of the output: fewer rows than the content when rows are limited."""
