@@ -286,7 +286,7 @@ def _verify(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tup
         sealed = others.begin(lambda: find_seal(store, version, use_seal=scope.use_seal))
         readers: dict[str, RangeReader] = {}
         with report.checking("headers"):
-            checkpoint, whole = open_readable_shards(store, version, report, stack, readers)
+            checkpoint, whole = open_readable_shards(version, report, stack, readers)
             check_headers(version, checkpoint, report)
         report.take(awaited(names))
         seal, found = awaited(sealed)
