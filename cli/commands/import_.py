@@ -26,9 +26,6 @@ _OF_CHECKPOINTS: Final = ("plan_checkpoint", "import_checkpoint")
 @declared(
     "import model.safetensors run@500 --ps 4",
     "import arrays.npz run@500 --ps 4 --map names.toml --dry-run",
-    "import own.npz run@500 --ps 4 --table user=user_ids,user_vecs",
-    "import users.parquet run@500 --ps 4 --vector-column 'x*'",
-    "import trained.pt run@500 --ps 4 --key model --table item=emb.weight",
     exits=WRITES,
 )
 def import_command(

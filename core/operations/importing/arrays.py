@@ -134,8 +134,8 @@ class ArraySource:
         elif self.path.lower().endswith(".npz"):
             self._open_npz()
         elif self.path.lower().endswith(".npy"):
-            own = original_name(os.path.basename(self.path)[: -len(".npy")])
-            self._add_npy((own, ""), self._reader(self.path))
+            stem = original_name(os.path.basename(self.path)[: -len(".npy")])
+            self._add_npy((stem, ""), self._reader(self.path))
         elif self.path.lower().endswith(PARQUET):
             self._open_parquet()
         elif self.path.lower().endswith(tuple(TEXTS)):
