@@ -10,9 +10,9 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Check": ("verify",),
     "Follow": ("wait", "watch"),
     "Change": ("reshard", "edit", "copy", "export", "import"),
-    "Keep": ("prune", "undo", "policy"),
+    "Clean up": ("prune", "undo", "policy"),
     "Record": ("metrics", "tag", "note", "metadata"),
-    "Mend": ("recover", "unlock"),
+    "Repair": ("repair", "recover", "unlock"),
     "Learn": ("demo", "systems", "help", "version", "schema"),
     "Set up": ("doctor", "config", "completion"),
 }

@@ -41,8 +41,8 @@ from edl_ckpt.core.model.versions import CheckpointRef as CheckpointRef
 from edl_ckpt.core.model.versions import Listing as Listing
 from edl_ckpt.core.model.versions import State as State
 from edl_ckpt.core.model.versions import Version as Version
-from edl_ckpt.core.moving.settings import ReshardSettings as ReshardSettings
-from edl_ckpt.core.moving.settings import settings_for as settings_for
+from edl_ckpt.core.moving.part_plan import ReshardSettings as ReshardSettings
+from edl_ckpt.core.moving.part_plan import settings_for as settings_for
 from edl_ckpt.core.operations.annotate import add_tag as add_tag
 from edl_ckpt.core.operations.annotate import remove_metadata as remove_metadata
 from edl_ckpt.core.operations.annotate import remove_metrics as remove_metrics
@@ -53,6 +53,7 @@ from edl_ckpt.core.operations.annotate import set_modes as set_modes
 from edl_ckpt.core.operations.annotate import set_note as set_note
 from edl_ckpt.core.operations.convert import ConvertResult as ConvertResult
 from edl_ckpt.core.operations.convert import convert_version as convert_version
+from edl_ckpt.core.operations.convert import strip_versions as strip_versions
 from edl_ckpt.core.operations.copy.execute import CopyResult as CopyResult
 from edl_ckpt.core.operations.copy.execute import execute_copy as execute_copy
 from edl_ckpt.core.operations.copy.plan import CopyPlan as CopyPlan
@@ -66,9 +67,9 @@ from edl_ckpt.core.operations.examine import examine_storage as examine_storage
 from edl_ckpt.core.operations.export import ExportResult as ExportResult
 from edl_ckpt.core.operations.export import Selection as Selection
 from edl_ckpt.core.operations.export import export_version as export_version
-from edl_ckpt.core.operations.follow.changes import EventKind as EventKind
-from edl_ckpt.core.operations.follow.changes import WatchEvent as WatchEvent
 from edl_ckpt.core.operations.follow.observe import Clock as Clock
+from edl_ckpt.core.operations.follow.observe import EventKind as EventKind
+from edl_ckpt.core.operations.follow.observe import WatchEvent as WatchEvent
 from edl_ckpt.core.operations.follow.wait import WaitResult as WaitResult
 from edl_ckpt.core.operations.follow.wait import checkpoints_iterator as checkpoints_iterator
 from edl_ckpt.core.operations.follow.wait import wait_for_version as wait_for_version
@@ -90,7 +91,6 @@ from edl_ckpt.core.operations.prune.execute import PruneResult as PruneResult
 from edl_ckpt.core.operations.prune.execute import execute_prune as execute_prune
 from edl_ckpt.core.operations.prune.execute import prune as prune
 from edl_ckpt.core.operations.prune.execute import remove_own_shard as remove_own_shard
-from edl_ckpt.core.operations.prune.guards import Guards as Guards
 from edl_ckpt.core.operations.prune.plan import PruneEntry as PruneEntry
 from edl_ckpt.core.operations.prune.plan import PrunePlan as PrunePlan
 from edl_ckpt.core.operations.prune.plan import plan_prune as plan_prune
@@ -99,14 +99,17 @@ from edl_ckpt.core.operations.prune.plan import store_policy as store_policy
 from edl_ckpt.core.operations.prune.retention import Best as Best
 from edl_ckpt.core.operations.prune.retention import EverySteps as EverySteps
 from edl_ckpt.core.operations.prune.retention import ExperimentBest as ExperimentBest
+from edl_ckpt.core.operations.prune.retention import Guards as Guards
 from edl_ckpt.core.operations.prune.retention import Latest as Latest
 from edl_ckpt.core.operations.prune.retention import Policy as Policy
 from edl_ckpt.core.operations.prune.retention import Rule as Rule
 from edl_ckpt.core.operations.prune.retention import Tagged as Tagged
 from edl_ckpt.core.operations.prune.retention import Within as Within
 from edl_ckpt.core.operations.prune.retention import determined as determined
-from edl_ckpt.core.operations.report.results import LocationReport as LocationReport
-from edl_ckpt.core.operations.report.results import ReportLimits as ReportLimits
+from edl_ckpt.core.operations.repair import RepairResult as RepairResult
+from edl_ckpt.core.operations.repair import repair_version as repair_version
+from edl_ckpt.core.operations.report.survey import LocationReport as LocationReport
+from edl_ckpt.core.operations.report.survey import ReportLimits as ReportLimits
 from edl_ckpt.core.operations.report.survey import report_location as report_location
 from edl_ckpt.core.operations.reshard.execute import ReshardPlan as ReshardPlan
 from edl_ckpt.core.operations.reshard.execute import ReshardResult as ReshardResult
@@ -121,11 +124,10 @@ from edl_ckpt.core.operations.save import Table as Table
 from edl_ckpt.core.operations.save import save_checkpoint as save_checkpoint
 from edl_ckpt.core.operations.stats import TensorStats as TensorStats
 from edl_ckpt.core.operations.stats import tensor_stats as tensor_stats
-from edl_ckpt.core.operations.strip import strip_versions as strip_versions
 from edl_ckpt.core.operations.summary import CheckpointSummary as CheckpointSummary
 from edl_ckpt.core.operations.summary import summarize as summarize
 from edl_ckpt.core.operations.undo import undo as undo
-from edl_ckpt.core.operations.unlock import unlock as unlock
+from edl_ckpt.core.operations.undo import unlock as unlock
 from edl_ckpt.core.operations.usage import LocationUsage as LocationUsage
 from edl_ckpt.core.operations.usage import measure_usage as measure_usage
 from edl_ckpt.core.operations.verify.check import VerifyRun as VerifyRun
@@ -138,13 +140,15 @@ from edl_ckpt.core.operations.verify.findings import ValueSample as ValueSample
 from edl_ckpt.core.operations.verify.findings import VerifyResult as VerifyResult
 from edl_ckpt.core.proof.fingerprint import Fingerprint as Fingerprint
 from edl_ckpt.core.proof.values import fingerprint_checkpoint as fingerprint_checkpoint
-from edl_ckpt.core.reading.parts import Part as Part
-from edl_ckpt.core.reading.parts import PartLike as PartLike
-from edl_ckpt.core.reading.parts import Rows as Rows
+from edl_ckpt.core.reading.loss import Loss as Loss
+from edl_ckpt.core.reading.loss import loss_of as loss_of
 from edl_ckpt.core.reading.readable import latest as latest
 from edl_ckpt.core.reading.reader import Checkpoint as Checkpoint
 from edl_ckpt.core.reading.reader import open_checkpoint as open_checkpoint
 from edl_ckpt.core.reading.reader import restore as restore
+from edl_ckpt.core.reading.table import Part as Part
+from edl_ckpt.core.reading.table import PartLike as PartLike
+from edl_ckpt.core.reading.table import Rows as Rows
 from edl_ckpt.core.reading.table import TableView as TableView
 from edl_ckpt.core.reading.table import TensorRows as TensorRows
 from edl_ckpt.core.sources.elasticdl.initial_rows import initial_rows as initial_rows
@@ -205,6 +209,7 @@ __all__ = [
     "LocationUsage",
     "LockedError",
     "Lookup",
+    "Loss",
     "MismatchError",
     "NameMap",
     "NameNotFoundError",
@@ -222,6 +227,7 @@ __all__ = [
     "PruneResult",
     "Recovery",
     "RefusedError",
+    "RepairResult",
     "ReplacedError",
     "ReportLimits",
     "Reporter",
@@ -284,6 +290,7 @@ __all__ = [
     "load_variable",
     "location_lock",
     "look_up",
+    "loss_of",
     "measure_usage",
     "mixed_runs",
     "open_checkpoint",
@@ -303,6 +310,7 @@ __all__ = [
     "remove_metrics",
     "remove_own_shard",
     "remove_tag",
+    "repair_version",
     "report_location",
     "reshard_version",
     "resolve",

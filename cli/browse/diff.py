@@ -9,7 +9,7 @@ from edl_ckpt.cli.browse.grid import Grid, ItemRows
 from edl_ckpt.cli.browse.keys import ScreenKey
 from edl_ckpt.cli.browse.page import BACK, CANCEL, COPY, HELP, OPEN, QUIT, REFRESH, SEARCH, BrowserPage, SearchPage
 from edl_ckpt.cli.browse.source import again
-from edl_ckpt.cli.browse.stats import BAR, MEASURES
+from edl_ckpt.cli.browse.values import BAR, MEASURES
 from edl_ckpt.cli.render import diff as render_diff
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.tables import Bar, Cell, Column
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _COLUMNS = (Column("name", "name"), *render_diff.COLUMNS.values())
 _TOP = 20
 """The rows of each table that changed most."""
-_ALL = ScreenKey("a", "a", "all", "all", "show what is equal too, or only what differs")
+_ALL = ScreenKey("a", "a", "all", "all", "show equal tensors too, or only differences")
 
 
 class DiffPage(SearchPage):
@@ -30,7 +30,7 @@ class DiffPage(SearchPage):
 
     keys = (HELP, BACK, QUIT, OPEN, CANCEL, _ALL, SEARCH, REFRESH, COPY)
     does = "compares"
-    about = "What changed from the first version to the second. Enter shows which rows of a table changed most."
+    about = "Changes from the first version to the second. Enter shows the rows of a table that changed most."
 
     def __init__(self, a: Version, b: Version) -> None:
         super().__init__()

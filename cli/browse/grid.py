@@ -6,8 +6,12 @@ and no number is cut. `details` shows what gave way in the row under the cursor.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from copy import copy
+from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any, ClassVar, Final, cast
 
 from rich.segment import Segment
@@ -22,7 +26,7 @@ from textual.strip import Strip
 
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.folding import cell_width, fold, shortened
-from edl_ckpt.cli.terminal.tables import Cell, Column, Fit, cell_of, side_by_side
+from edl_ckpt.cli.terminal.tables import GAP, Cell, Column, Fit, cell_of, side_by_side
 
 _MORE: Final = " ..."
 _MOST_WIDEST: Final = 400
@@ -84,6 +88,37 @@ class ItemRows(GridRows):
         """Make the row of an item."""
         return self._make(self.items[index])
 
+    def sorted(self, column: int, backwards: bool, arrow: str) -> tuple[ItemRows, list[int]]:
+        """Return these rows in the order of a column, which an arrow marks, and where each of them was.
+
+        Rows without a value come last in either order.
+        """
+        name = self.columns[column].name
+        values = [(_value(item, name, cell_of(self.row(i)[column])), i) for i, item in enumerate(self.items)]
+        order = [i for _, i in sorted((pair for pair in values if pair[0]), key=itemgetter(0), reverse=backwards)]
+        order += [i for value, i in values if value is None]
+        made = copy(self)
+        made.items = [self.items[i] for i in order]
+        title = f"{self.columns[column].heading} {arrow}"
+        made.columns = tuple(replace(c, title=title) if i == column else c for i, c in enumerate(self.columns))
+        return made, order
+
+
+_ATTRIBUTES: Final = {"size": "size_bytes", "age": "modified"}
+"""Columns that are sorted by what they stand for, not by the words in them."""
+
+
+def _value(item: Any, name: str, cell: Any) -> tuple[int, Any] | None:
+    """Return what a row is sorted by: the number that its column stands for, else the words there."""
+    value = getattr(item, _ATTRIBUTES.get(name, name), getattr(item, "metrics", {}).get(name))
+    words = cell.text.casefold().strip() if isinstance(cell, Cell) else ""
+    if not isinstance(value, int | float):
+        with suppress(ValueError):
+            value = float(words.partition("/")[0].replace(",", ""))
+    if isinstance(value, int | float):
+        return None if math.isnan(value) or not words else (0, -value if name == "age" else value)
+    return (1, words) if words else None
+
 
 class Grid(ScrollView, can_focus=True):
     """Rows with a cursor, a heading that stays, and the mouse."""
@@ -100,6 +135,9 @@ class Grid(ScrollView, can_focus=True):
         Binding("home", "first", "The first row", show=False, priority=True),
         Binding("end,G", "last", "The last row", show=False, priority=True),
         Binding("enter,right,l", "open", "Open", show=False, priority=True),
+        Binding("greater_than_sign", "sort(1)", "Sort by the next column", show=False, priority=True),
+        Binding("less_than_sign", "sort(-1)", "Sort by the column before", show=False, priority=True),
+        Binding("R", "reverse", "Reverse the order", show=False, priority=True),
     ]
 
     class CursorMoved(Message):
@@ -127,10 +165,18 @@ class Grid(ScrollView, can_focus=True):
         self._head = 0
         self._widest: list[Any] = []
         self._layout: tuple[object, Fit] | None = None
+        self._unsorted: GridRows = self.rows
+        self._by: tuple[str, bool] | None = None
+        """The heading of the column that rows are sorted by, and whether the largest comes first."""
 
     def show(self, rows: GridRows, *, cursor: int = 0, empty: str = "") -> None:
-        """Show other rows, with the cursor on one of them."""
-        self.rows, self.empty = rows, empty
+        """Show other rows, with the cursor on one of them; as they come, or sorted as the rows before."""
+        self.rows, self.empty, self._unsorted = rows, empty, rows
+        column = next((c for c, column in enumerate(rows.columns) if self._by and column.heading == self._by[0]), None)
+        if self._by and column is not None and isinstance(rows, ItemRows):
+            self.rows, order = rows.sorted(column, self._by[1], self._shown("▼" if self._by[1] else "▲"))
+            cursor = order.index(cursor) if cursor in order else cursor
+        rows = self.rows
         self._widest = [Cell("") for _ in rows.columns]
         self._layout = None
         self._head = int(any(column.heading for column in rows.columns))
@@ -139,6 +185,39 @@ class Grid(ScrollView, can_focus=True):
         self._follow()
         self.refresh()
         self.post_message(self.CursorMoved())
+
+    def sort(self, by: tuple[str, bool] | None) -> None:
+        """Sort the rows by a column, or leave them as they come; the cursor stays on its row."""
+        chosen = self.rows.items[self.cursor] if isinstance(self.rows, ItemRows) and len(self.rows) else None
+        items = self._unsorted.items if isinstance(self._unsorted, ItemRows) else ()
+        self._by = by
+        cursor = next((i for i, item in enumerate(items) if item is chosen), 0)
+        self.show(self._unsorted, cursor=cursor, empty=self.empty)
+
+    def action_sort(self, step: int) -> None:
+        """Sort by the next column, the one before, or by none."""
+        if isinstance(self._unsorted, ItemRows):
+            headings = (self._unsorted.columns[c].heading for c in self._laid_out(self._width).shown)
+            by = [None, *((heading, False) for heading in headings if heading)]
+            now = next((i for i, other in enumerate(by) if other and self._by and other[0] == self._by[0]), 0)
+            self.sort(by[(now + step) % len(by)])
+
+    def _sort_at(self, x: int) -> None:
+        """Sort by the column whose heading was clicked; at a second click the other way round."""
+        layout = self._laid_out(self._width)
+        end = 0
+        for c in layout.shown:
+            end += layout.widths[c] + GAP
+            heading = self._unsorted.columns[c].heading
+            if x < end:
+                if heading and isinstance(self._unsorted, ItemRows):
+                    self.sort((heading, bool(self._by) and self._by == (heading, False)))
+                return
+
+    def action_reverse(self) -> None:
+        """Sort the other way round."""
+        if self._by:
+            self.sort((self._by[0], not self._by[1]))
 
     def redraw(self) -> None:
         """Draw again: rows that were being read are there."""
@@ -151,6 +230,11 @@ class Grid(ScrollView, can_focus=True):
         """Return the rows on the screen."""
         first = int(self.scroll_offset.y)
         return range(first, min(first + self._height, len(self.rows)))
+
+    @property
+    def _width(self) -> int:
+        """Return the columns of the terminal that are not below the scrollbar."""
+        return self.scrollable_content_region.width
 
     @property
     def _height(self) -> int:
@@ -210,6 +294,8 @@ class Grid(ScrollView, can_focus=True):
     def on_click(self, event: events.Click) -> None:
         """Put the cursor on the row that was clicked; open it at a second click."""
         index = int(self.scroll_offset.y) + event.y - self._head
+        if event.y < self._head:
+            self._sort_at(event.x)
         if event.y < self._head or index >= len(self.rows):
             return
         if index == self.cursor:
@@ -231,7 +317,7 @@ class Grid(ScrollView, can_focus=True):
 
     def render_line(self, y: int) -> Strip:
         """Draw the heading, or one row."""
-        width = self.size.width
+        width = self._width
         if not self.rows.columns or not len(self.rows):
             lines = fold(self.empty, width) if self.empty else []
             return self._strip([Cell(lines[y], "dim")] if y < len(lines) else [], width)
@@ -276,9 +362,9 @@ class Grid(ScrollView, can_focus=True):
     def details(self, width: int) -> Iterator[Text]:
         """Yield what the row under the cursor does not show: columns that were left out, and texts that were cut."""
         row = self.rows.row(self.cursor) if self.cursor < len(self.rows) else None
-        if row is None or not self.size.width:
+        if row is None or not self._width:
             return
-        layout, cells = self._laid_out(self.size.width), self._cells(row)
+        layout, cells = self._laid_out(self._width), self._cells(row)
         left = []
         for c, (column, cell) in enumerate(zip(self.rows.columns, cells, strict=True)):
             whole = c in layout.shown and _wanted(cell) <= layout.widths[c]

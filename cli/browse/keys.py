@@ -40,7 +40,8 @@ MOVING = (
     ("up down", "the row above, the row below; also k and j"),
     ("PgUp PgDn", "a screen up, a screen down; also space"),
     ("Home End", "the first row, the last row"),
-    ("mouse", "click a row, a tab or a key; the wheel scrolls"),
+    ("< > R", "sort by the column before, by the next one; the other way round"),
+    ("mouse", "click a row, a heading to sort by it, a tab or a key; the wheel scrolls"),
 )
 """The keys of every table, and what they do: `Grid` binds them, and has the mouse."""
 

@@ -32,10 +32,14 @@ QUIT: Final = ScreenKey("q", "q", "quit", "quit", "leave the browser; Ctrl-C doe
 COPY: Final = ScreenKey(
     "y", "y", "copy", "copy", "copy the reference, for other commands, to the clipboard of the terminal"
 )
-REFRESH: Final = ScreenKey("r", "r", "refresh", "refresh", "look at the storage again")
+REFRESH: Final = ScreenKey("r", "r", "refresh", "refresh", "list again")
 SEARCH: Final = ScreenKey("slash", "/", "search", "search", "show only rows that contain a text; esc shows all again")
 OPEN: Final = ScreenKey("", "enter", "open", "open_row", "open the row under the cursor; a second click does it too")
 CANCEL: Final = ScreenKey("x", "x", "cancel", "cancel", "stop reading")
+ACTION: Final = "action"
+"""The kind of the jobs that change something: their errors leave the screen as it is."""
+PREVIEW: Final = "preview"
+"""The kind of the jobs that begin by themselves: they leave an error where it stands."""
 _TICK_SECONDS: Final = 0.2
 _LINES: Final = 6
 """The lines of an error, and those of the row under the cursor."""
@@ -70,6 +74,7 @@ class BrowserPage(Screen[None]):
     DEFAULT_CSS = """
     BrowserPage { layout: vertical; overflow: hidden hidden; }
     BrowserPage > .line { height: 1; width: 100%; text-wrap: nowrap; }
+    BrowserPage > Horizontal > Grid { width: 3fr; }
     BrowserPage > #details, BrowserPage > #status { height: auto; max-height: 6; width: 100%; }
     """
     AUTO_FOCUS = "Grid"
@@ -155,7 +160,8 @@ class BrowserPage(Screen[None]):
     ) -> BackgroundJob:
         """Run a function in a thread, and then `done` with its result here; a new job takes the place of its kind."""
         self.give_up(kind)
-        self._error = None
+        if kind != PREVIEW:
+            self._error = None
         job = BackgroundJob(words, function, lambda ended: self.post_message(JobEnded(ended)))
         self._jobs[kind] = job, done
         job.begin()
@@ -182,6 +188,8 @@ class BrowserPage(Screen[None]):
         del self._jobs[kind]
         if job.bug is not None:
             self.browser.end_with(job.bug)
+        elif job.error is not None and kind == ACTION:
+            self._error = job.error
         elif job.error is not None:
             self.failed(job.error)
         else:

@@ -14,6 +14,7 @@ from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError
 from edl_ckpt.core.catalog.files import directory_alone, named_file, named_step
 from edl_ckpt.core.catalog.listing import list_versions, pick, resolve, split_version_dir
 from edl_ckpt.core.model.versions import CheckpointRef, Listing, Version
+from edl_ckpt.core.reading.loss import loss_of
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.sources.registry import is_uuid
 
@@ -46,7 +47,7 @@ def begin(ref: CheckpointRef, reporter: Reporter) -> tuple[Listing | None, Versi
 
 def below(location: Location, reporter: Reporter) -> list[Location]:
     """Return the first locations with versions below a directory, two directories deep."""
-    from edl_ckpt.core.catalog.below import locations_below
+    from edl_ckpt.core.catalog.experiment import locations_below
 
     return list(islice(locations_below(location, depth=_DEPTH, reporter=reporter), _MOST_BELOW))
 
@@ -109,8 +110,7 @@ def opened(version: Version) -> OpenVersion:
 
 
 def _warnings(version: Version, checkpoint: Checkpoint) -> Iterator[str]:
-    if version.absent:
-        yield f"{version.absent}; the rest is shown"
+    yield from loss_of(checkpoint).lines()
     if version.fault is not None:
         yield str(version.fault.error())
     if version.seal_warning:

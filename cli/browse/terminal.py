@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TextIO
 
+from edl_ckpt.cli.terminal.text import escaped
 from edl_ckpt.cli.terminal.window import shown_on
 from edl_ckpt.core.base.errors import UnsupportedError, UsageError
 
@@ -31,3 +34,20 @@ def plain(stream: TextIO) -> Callable[[str], str]:
     """Return how a terminal without block characters, or without UTF-8, shows a text; `str` for one that has all."""
     every = "█é"
     return str if shown_on(stream, every) == every else partial(shown_on, stream)
+
+
+@contextmanager
+def first_paint(url: str) -> Iterator[None]:
+    """Show the lines of the first screen while the block loads what draws it; take them back where that fails."""
+    head, foot = f"\x1b[1m{escaped(url)}\x1b[0m  listing ...", "? help  q quit"
+    _write(f"\x1b[?1049h\x1b[2J\x1b[{shutil.get_terminal_size().lines};1H{foot}\x1b[H{head}\x1b[H")
+    try:
+        yield
+    except BaseException:
+        _write("\x1b[?1049l")
+        raise
+
+
+def _write(words: str) -> None:
+    sys.stdout.write(plain(sys.stdout)(words))
+    sys.stdout.flush()

@@ -1,29 +1,103 @@
-"""Rows of a table and values of a variable, read as they are looked at: a window of them is in memory."""
+"""Rows of a table and values of a variable, read as they are looked at: a window of them is in memory.
+
+Screens about a table or a variable; one of them has its statistics, with a histogram, read in the background.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.cli.browse.grid import Grid, GridRows, Numbers
+from edl_ckpt.cli.browse.grid import Grid, GridRows, ItemRows, Numbers
 from edl_ckpt.cli.browse.keys import ScreenKey
-from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIT, REFRESH
-from edl_ckpt.cli.browse.stats import TensorPage
+from edl_ckpt.cli.browse.page import BACK, CANCEL, COPY, HELP, OPEN, QUIT, REFRESH, BrowserPage
 from edl_ckpt.cli.terminal import text
-from edl_ckpt.cli.terminal.tables import Cell, Column
+from edl_ckpt.cli.terminal.tables import Bar, Cell, Column
 from edl_ckpt.core.base import words
 from edl_ckpt.core.operations.lookup import Lookup, sample_rows
+from edl_ckpt.core.operations.stats import TensorStats, tensor_stats
 from edl_ckpt.core.reading.pages import Page as RowsRead
 from edl_ckpt.core.reading.pages import TablePages
 
 if TYPE_CHECKING:
     from edl_ckpt.cli.browse.source import OpenVersion
     from edl_ckpt.cli.browse.work import BackgroundJob
+    from edl_ckpt.core.base.job import Reporter
     from edl_ckpt.core.operations.summary import TableSummary, VariableSummary
+
+
+MEASURES = (Column("what", "word", title=""), Column("number", "number", title="", worth=9), Column("", "bar"))
+"""The columns of numbers with their names, and with bars."""
+BAR = 60
+_NUMBER_NAMES = {
+    "minimum": "minimum",
+    "maximum": "maximum",
+    "mean": "mean",
+    "standard deviation": "std",
+    "L2 norm": "l2",
+}
+
+
+class TensorPage(BrowserPage):
+    """A screen about a table or a variable of a version that is open; `kind` says which of them."""
+
+    def __init__(self, opened: OpenVersion, kind: str, name: str) -> None:
+        super().__init__()
+        self._source, self._kind, self._tensor = opened, kind, name
+
+    def reference(self) -> str:
+        """Return the reference of the tensor, as `inspect` and `get` take it."""
+        return self._source.reference(self._kind, self._tensor)
+
+    def action_stats(self) -> None:
+        """Show the statistics of the tensor."""
+        self.app.push_screen(StatsPage(self._source, self._kind, self._tensor))
+
+
+class StatsPage(TensorPage):
+    """Numbers, then a line for each bin of the histogram."""
+
+    keys = (HELP, BACK, QUIT, CANCEL, REFRESH, COPY)
+    about = "Statistics of the finite values, and how many values lie in each interval."
+
+    _found: TensorStats | None = None
+
+    def title_parts(self) -> tuple[str, str]:
+        """Return the tensor, and how many values were read."""
+        elements = f", {text.count(self._found.elements, 'value')}" if self._found else ""
+        return f"{self._source.version.ref} > {self._tensor}", f"statistics{elements}"
+
+    def begin(self) -> None:
+        """Read the values."""
+        self.grid.show(ItemRows(MEASURES, (), list), empty="no statistics yet")
+        self.work("reading values", self._read, self._show)
+
+    def _read(self, reporter: Reporter) -> TensorStats:
+        with self._source.reading() as checkpoint:
+            chosen: dict[str, Any] = {"variables": (), "tables": (), f"{self._kind}s": (self._tensor,)}
+            return tensor_stats(checkpoint, **chosen, reporter=reporter)[0]
+
+    def _show(self, found: TensorStats) -> None:
+        self._found = found
+        self.grid.show(ItemRows(MEASURES, list(_lines(found)), list))
+        self.show_title()
+
+
+def _lines(found: TensorStats) -> Iterator[list[Any]]:
+    measured = ((name, getattr(found, key)) for name, key in _NUMBER_NAMES.items())
+    yield ["values", text.count(found.elements), ""]
+    yield from ([name, "none" if value is None else f"{value:.6g}", ""] for name, value in measured)
+    yield ["zeros", text.count(found.zeros), ""]
+    for name, count in (("NaN", found.nan), ("infinite", found.inf)):
+        yield [name, Cell(text.count(count), "red" if count else ""), ""]
+    largest = max(found.histogram, default=0)
+    for low, high, count in zip(found.edges, found.edges[1:], found.histogram, strict=False):
+        yield [f"{low:.3g} to {high:.3g}", text.count(count), Bar(count, largest, BAR)]
+
 
 GO = ScreenKey("g", "g", "go to id", "go", "go to the row of an id")
 SAMPLE = ScreenKey("m", "m", "sample", "sample", "show 100 rows chosen at random; again: others; esc shows all rows")
@@ -142,7 +216,7 @@ class TablePage(WindowPage):
     """The rows of a table."""
 
     keys = (HELP, BACK, QUIT, GO, ROW, STATS, SAMPLE, OPEN, COPY, REFRESH)
-    about = "The rows of a table, shard after shard as they lie there. Only rows that are looked at are read."
+    about = "The rows of a table, shard after shard, in stored order. Only visible rows are read."
 
     def __init__(self, opened: OpenVersion, table: TableSummary) -> None:
         super().__init__(opened, "table", table.name)
@@ -296,7 +370,7 @@ class VariablePage(LinesPage):
     """The values of a dense variable."""
 
     keys = (HELP, BACK, QUIT, STATS, ROW, COPY, REFRESH)
-    about = "The values of a dense variable. Only those that are looked at are read."
+    about = "The values of a dense variable. Only visible values are read."
 
     def __init__(self, opened: OpenVersion, variable: VariableSummary) -> None:
         super().__init__(opened, "variable", variable.name)

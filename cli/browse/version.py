@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.text import Text
 
 from edl_ckpt.cli.browse import source
+from edl_ckpt.cli.browse.actions import ACTIONS, ActionPage
 from edl_ckpt.cli.browse.grid import Grid, GridRows, ItemRows
 from edl_ckpt.cli.browse.help import NotesPage
 from edl_ckpt.cli.browse.keys import DIFF, VERIFY, ActionLine, ScreenKey
@@ -65,10 +66,10 @@ class TabLine(ActionLine):
         self.draw(((Text(f" {label} ", style), f"show({n})") for n, (label, style) in enumerate(parts)), " ")
 
 
-class VersionPage(SearchPage):
+class VersionPage(ActionPage):
     """The content of a version, from its headers."""
 
-    keys = (HELP, BACK, QUIT, OPEN, NEXT, STATS, VERIFY, DIFF, SEARCH, REFRESH, COPY, *_MORE_TABS)
+    keys = (HELP, BACK, QUIT, OPEN, NEXT, STATS, VERIFY, DIFF, SEARCH, REFRESH, COPY, *ACTIONS, *_MORE_TABS)
     about = "The content of one version. Headers are read; values only where you open or count them."
 
     def __init__(self, version: Version) -> None:
@@ -82,6 +83,11 @@ class VersionPage(SearchPage):
         """Return tabs and a table."""
         yield TabLine()
         yield from super().body()
+
+    @property
+    def subject(self) -> Version:
+        """Return this version."""
+        return self._version
 
     def title_parts(self) -> tuple[str, str]:
         """Return the reference, and what `inspect` says of the version."""
@@ -155,7 +161,8 @@ class VersionPage(SearchPage):
             return ItemRows(VARIABLE_COLUMNS, self._searched(s.variables if s else ()), variable_cells)
         if self._tab == 2:
             return self._shard_rows()
-        return ItemRows(_ABOUT, [pair for pair in self._about() if self._has(" ".join(pair))], list)
+        about = recorded(self._version, self._source, self._error)
+        return ItemRows(_ABOUT, [pair for pair in about if self._has(" ".join(pair))], list)
 
     def _searched(self, items: Sequence[Any]) -> Sequence[Any]:
         return [item for item in items if self._has(item.name)] if self._wanted else items
@@ -171,30 +178,6 @@ class VersionPage(SearchPage):
             return [*shard_cells(shard, largest, rows, variables), shard.path.rpartition("/")[2]]
 
         return ItemRows(_SHARDS, [s for s in self._version.shards if self._has(s.path.rpartition("/")[2])], cells)
-
-    def _about(self) -> Iterator[tuple[str, str]]:
-        v = self._version
-        yield "reference", v.ref
-        yield "path", v.path
-        yield "state", v.state.value
-        if not v.is_elasticdl:
-            yield "system", title_of(v.layout.system)
-        yield "modified", render_list.timestamp(v.modified) or "unknown"
-        yield from (("metric " + name, f"{value:g}") for name, value in sorted(v.metrics.items()))
-        yield from (("tag", tag) for tag in v.tags)
-        if v.note:
-            yield "note", v.note
-        yield from ((f"metadata {key}", json.dumps(value)) for key, value in v.metadata.items())
-        if v.metadata_fault:
-            yield "metadata", v.metadata_fault
-        yield "seal", v.fingerprint or v.seal_fault or "none"
-        for item in self._source.summary.items if self._source else ():
-            yield f"item {item.name}", f"{item.kind}, {words.size(item.size_bytes)}, in shard {item.shard}"
-        if v.extra:
-            yield "extra files", ", ".join(v.extra)
-        yield from (("warning", warning) for warning in (self._source.warnings if self._source else ()))
-        if self._error is not None:
-            yield "error", str(self._error)
 
     def action_tab(self, step: int) -> None:
         """Go to the next tab, or the one before."""
@@ -237,7 +220,7 @@ class VersionPage(SearchPage):
 
     def action_stats(self) -> None:
         """Show the statistics of the table or variable under the cursor."""
-        from edl_ckpt.cli.browse.stats import StatsPage
+        from edl_ckpt.cli.browse.values import StatsPage
 
         if self._tab < 2 and self.chosen is not None and self._source is not None:
             self.app.push_screen(StatsPage(self._source, TABS[self._tab][:-1], self.chosen.name))
@@ -254,6 +237,31 @@ class VersionPage(SearchPage):
         """Show the rows that contain a text, from the first on."""
         self._cursors = [0] * len(TABS)
         super().search(wanted)
+
+
+def recorded(v: Version, opened: OpenVersion | None, error: EdlCkptError | None) -> Iterator[tuple[str, str]]:
+    """Yield what is recorded of a version, and what its headers say of items and problems where they were read."""
+    yield "reference", v.ref
+    yield "path", v.path
+    yield "state", v.state.value
+    if not v.is_elasticdl:
+        yield "system", title_of(v.layout.system)
+    yield "modified", render_list.timestamp(v.modified) or "unknown"
+    yield from (("metric " + name, f"{value:g}") for name, value in sorted(v.metrics.items()))
+    yield from (("tag", tag) for tag in v.tags)
+    if v.note:
+        yield "note", v.note
+    yield from ((f"metadata {key}", json.dumps(value)) for key, value in v.metadata.items())
+    if v.metadata_fault:
+        yield "metadata", v.metadata_fault
+    yield "seal", v.fingerprint or v.seal_fault or "none"
+    for item in opened.summary.items if opened else ():
+        yield f"item {item.name}", f"{item.kind}, {words.size(item.size_bytes)}, in shard {item.shard}"
+    if v.extra:
+        yield "extra files", ", ".join(v.extra)
+    yield from (("warning", warning) for warning in (opened.warnings if opened else ()))
+    if error is not None:
+        yield "error", str(error)
 
 
 class ShardPage(SearchPage):

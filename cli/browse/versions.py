@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from textual.containers import Horizontal
+
 from edl_ckpt.cli.browse import source
+from edl_ckpt.cli.browse.actions import ACTIONS, ActionPage
 from edl_ckpt.cli.browse.grid import Grid, ItemRows
 from edl_ckpt.cli.browse.help import NotesPage
 from edl_ckpt.cli.browse.keys import DIFF, VERIFY, ScreenKey
-from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIT, REFRESH, SEARCH, SearchPage
+from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIT, REFRESH, SEARCH
+from edl_ckpt.cli.browse.preview import Preview
 from edl_ckpt.cli.browse.version import VersionPage
 from edl_ckpt.cli.render import listing as render_list
 from edl_ckpt.cli.render.metrics import names_of
@@ -21,11 +25,14 @@ from edl_ckpt.core.model.versions import CheckpointRef, Listing, State, Version
 from edl_ckpt.core.sources.systems import kinds_of
 
 if TYPE_CHECKING:
+    from textual.widget import Widget
+
     from edl_ckpt.core.base.errors import EdlCkptError
     from edl_ckpt.core.storage.location import Location
 
 COMPARE = ScreenKey("", "enter", "compare", "open_row", "compare with the version under the cursor")
 OTHER = ScreenKey("o", "o", "other", "other", "compare with a version of another location")
+PREVIEW = ScreenKey("p", "p", "preview", "preview", "show or hide the content of the version under the cursor")
 NOTES = ScreenKey("w", "w", "warnings", "warnings", "show the warnings about the location")
 
 
@@ -47,10 +54,13 @@ def matches(version: Version, wanted: str) -> bool:
     return any(wanted.casefold() in part.casefold() for part in parts)
 
 
-class VersionsPage(SearchPage):
+class VersionsPage(ActionPage):
     """The first screen: the versions of a location."""
 
-    keys: ClassVar[tuple[ScreenKey, ...]] = (HELP, QUIT, OPEN, VERIFY, DIFF, SEARCH, REFRESH, COPY, NOTES, BACK)
+    keys: ClassVar[tuple[ScreenKey, ...]] = (
+        *(HELP, QUIT, OPEN, VERIFY, DIFF, SEARCH, REFRESH, COPY),
+        *(*ACTIONS, PREVIEW, NOTES, BACK),
+    )
     about = "The versions of a location. The newest is the last one."
 
     def __init__(self, location: Location) -> None:
@@ -58,6 +68,10 @@ class VersionsPage(SearchPage):
         self._location = location
         self._listing: Listing | None = None
         self._below: list[Location] = []
+
+    def body(self) -> Iterable[Widget]:
+        """Return the table, and what is in the version under the cursor."""
+        yield Horizontal(*super().body(), Preview())
 
     def title_parts(self) -> tuple[str, str]:
         """Return the location, and what `list` says of it."""
@@ -76,7 +90,7 @@ class VersionsPage(SearchPage):
 
     def show_listing(self, listing: Listing) -> None:
         """Show a listing, with the cursor where it was, at first on the newest complete version."""
-        chosen = self.chosen
+        chosen = self.subject
         self._listing = listing
         self.fill(chosen or listing.newest)
         self.show_title()
@@ -92,7 +106,7 @@ class VersionsPage(SearchPage):
         """Show the versions that are searched for, with the cursor on the chosen one, by default where it was."""
         if self._listing is None:
             return
-        chosen = chosen or self.chosen
+        chosen = chosen or self.subject
         if self._below and not self._listing.versions:
             places = [place for place in self._below if self._has(place.url)]
             column = Column("locations below", "name")
@@ -104,14 +118,26 @@ class VersionsPage(SearchPage):
         self.grid.show(VersionRows(self._listing, found, self.browser.now()), cursor=cursor, empty=empty)
 
     @property
-    def chosen(self) -> Version | None:
+    def subject(self) -> Version | None:
         """Return the version under the cursor."""
         rows = self.grid.rows
         return rows.items[self.grid.cursor] if isinstance(rows, VersionRows) and len(rows) else None
 
+    def on_grid_cursor_moved(self) -> None:
+        """Show what is in the version under the cursor; Textual calls the handler of each class."""
+        self.query_one(Preview).show(self.subject)
+
+    on_resize = on_grid_cursor_moved
+
+    def action_preview(self) -> None:
+        """Show or hide the preview."""
+        preview = self.query_one(Preview)
+        preview.is_wanted = not preview.is_wanted
+        preview.show(self.subject)
+
     def reference(self) -> str:
         """Return the reference of the version under the cursor."""
-        return self.chosen.ref if self.chosen else self._location.url
+        return self.subject.ref if self.subject else self._location.url
 
     def on_grid_opened(self, event: Grid.Opened) -> None:
         """Open a version."""
@@ -121,13 +147,13 @@ class VersionsPage(SearchPage):
 
     def action_verify(self) -> None:
         """Verify the version under the cursor."""
-        if self.chosen:
-            self.browser.verify(self.chosen)
+        if self.subject:
+            self.browser.verify(self.subject)
 
     def action_diff(self) -> None:
         """Compare the version under the cursor with another one."""
-        if self.chosen:
-            self.browser.diff(self.chosen)
+        if self.subject:
+            self.browser.diff(self.subject)
 
     def action_warnings(self) -> None:
         """Show the warnings about the location."""

@@ -14,22 +14,23 @@ from edl_ckpt.core.base.errors import UsageError
 def browse_command(
     out: Output,
     ref: Browsed = None,
-    no_mouse: Annotated[bool, flag("Leave the mouse to the terminal, which selects text with it.")] = False,
+    no_mouse: Annotated[bool, flag("Let the terminal select text with the mouse.")] = False,
 ) -> None:
-    """Look through a location on the whole terminal.
+    """Browse a location in a full-screen terminal UI.
 
-    It shows versions, shards, tables, rows, histograms and differences, and verifies in the background. The browser
-    reads, and changes nothing. The key ? shows its keys. It needs the extra tui.
+    It shows versions, shards, tables, rows, histograms and differences, and verifies in the background. It can copy,
+    tag and export the version under the cursor, each after a question. Press ? for its keys. It needs the extra tui.
     """
-    from edl_ckpt.cli.browse.terminal import check_terminal
+    from edl_ckpt.cli.browse.terminal import check_terminal, first_paint
     from edl_ckpt.core.base.libraries import library
 
     if out.json and "json" not in out.defaulted:
         raise UsageError("browse has no document to print", hint="these have: edl-ckpt list, edl-ckpt inspect")
     wanted = parsed_ref(ref, out)
     check_terminal()
-    library("textual", "tui")
-    from edl_ckpt.cli.browse.app import browse
+    with first_paint(wanted.location.url):
+        library("textual", "tui")
+        from edl_ckpt.cli.browse.app import browse
 
     code = browse(wanted, lambda text: parsed_ref(text, out), no_color=out.no_color, mouse=not no_mouse)
     if code:

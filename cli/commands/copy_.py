@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options.cluster import Cluster, cluster_of, workers_of, working
-from edl_ckpt.cli.options.hints import resumable
+from edl_ckpt.cli.options.hints import is_named, resumable
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.errors import NotFoundError, UsageError
+from edl_ckpt.core.base.words import counted
 
 if TYPE_CHECKING:
     from edl_ckpt.core.model.versions import Version
@@ -71,9 +72,14 @@ def _versions(source: str | None, out: Output, *, every: bool, since: int | None
     """Return the versions to copy: one, all of a location, or those from a number on."""
     from edl_ckpt.core.catalog.listing import list_versions
 
-    if not every and since is None:
-        return (o.resolve_ref(source, out),)
     ref = o.parsed_ref(source, out)
+    if not every and since is None:
+        version = o.resolve_ref(source, out, aloud=True)
+        if not (is_named(source, ref, version) or version.is_alone):
+            complete = sum(v.state == "complete" for v in list_versions(ref.location).versions)
+            if complete > 1:
+                out.say(f"{counted(complete - 1, 'other complete version')} not copied; --all copies every one")
+        return (version,)
     if ref.version != "latest":
         raise UsageError("--all and --since need a location without a version", path=source)
     listed = list_versions(ref.location).versions

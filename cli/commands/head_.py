@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edl_ckpt.cli.commands.get_ import show_rows
 from edl_ckpt.cli.manual.marks import READS, declared
-from edl_ckpt.cli.options.common import Ref, Rows, Table, looked_at
+from edl_ckpt.cli.options.common import Ref, Rows, Table, looked_at, show_loss
 from edl_ckpt.cli.terminal.output import Output
 
 
@@ -19,8 +19,10 @@ def head_command(
 ) -> None:
     """Print the first rows of a table.
 
-    They are those of the first shard, in their order there.
+    It reads the first shard, in stored order.
     """
     from edl_ckpt.core.operations.lookup import first_rows
 
-    show_rows(out, first_rows(looked_at(ref, out), table, rows), name="head")
+    found = first_rows(looked_at(ref, out), table, rows)
+    show_rows(out, found, name="head")
+    show_loss(out, found.loss)

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.manual.marks import READS, declared
-from edl_ckpt.cli.options.common import Ref, Table, looked_at, option
+from edl_ckpt.cli.options.common import Ref, Table, looked_at, option, show_loss
+from edl_ckpt.cli.terminal.documents import as_dict
 from edl_ckpt.cli.terminal.output import Output
 
 if TYPE_CHECKING:
@@ -22,21 +23,22 @@ def ids_command(
 ) -> None:
     """Print the ids of a table, one on each line.
 
-    They come in the order of shards and rows, as they are read, so memory does not depend on their number.
+    The ids come in stored order, so memory does not depend on their number.
     `get --ids-file` reads such a list.
     """
     from edl_ckpt.core.operations.lookup import ids_of, open_table
 
     version = looked_at(ref, out)
-    with open_table(version, table) as (checkpoint, name):
+    with open_table(version, table, partial=True) as (checkpoint, name, loss):
         ids = _at_most(ids_of(checkpoint, name), rows)
         if out.json:
-            total = checkpoint.table(name).rows
-            document = {"schema": "edl-ckpt/ids/1", "ref": version.ref, "table": name, "rows": total, "ids": []}
+            total, lost = checkpoint.table(name).rows, {"lost": as_dict(loss)} if loss else {}
+            document = {"schema": "edl-ckpt/ids/1", "ref": version.ref, "table": name, "rows": total, **lost, "ids": []}
             out.print_json_list(document, (some.tolist() for some in ids))
-            return
-        for some in ids:
-            out.write("\n".join(map(str, some.tolist())) + "\n")
+        else:
+            for some in ids:
+                out.write("\n".join(map(str, some.tolist())) + "\n")
+    show_loss(out, loss)
 
 
 def _at_most(blocks: Iterator[I64], count: int | None) -> Iterator[I64]:

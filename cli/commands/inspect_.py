@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.manual.marks import READS, declared
-from edl_ckpt.cli.options.common import Every, Ref, flag, looked_at, option
+from edl_ckpt.cli.options.common import Every, Ref, flag, looked_at, option, show_loss
 from edl_ckpt.cli.terminal.output import Output
 
 if TYPE_CHECKING:
@@ -28,13 +28,15 @@ def inspect_command(
     Without --stats the command reads headers only.
     """
     from edl_ckpt.cli.render import inspect as render
-    from edl_ckpt.core.base.errors import IncompleteError
     from edl_ckpt.core.operations.summary import select, summarize
+    from edl_ckpt.core.reading.loss import loss_of
     from edl_ckpt.core.reading.reader import open_checkpoint
 
     version = looked_at(ref, out)
     with open_checkpoint(version, partial=True) as checkpoint:
-        summary = select(summarize(version, checkpoint.shards), shard=shard, table=table, variable=variable)
+        loss = loss_of(checkpoint)
+        with loss.explains(shard):
+            summary = select(summarize(version, checkpoint.shards), shard=shard, table=table, variable=variable)
         names, tables = [v.name for v in summary.variables], [t.name for t in summary.tables]
         found: Sequence[TensorStats] = ()
         if stats:
@@ -43,13 +45,13 @@ def inspect_command(
             found = tensor_stats(checkpoint, variables=names, tables=tables, reporter=out)
         out.detail(f"read {checkpoint.bytes_read} bytes of {version.size_bytes}")
     out.show(
-        lambda: render.document(summary, found),
+        lambda: render.document(summary, found, loss),
         render.human(summary, found, every=out.shows_all(every)),
         lambda: render.rows(summary, found),
     )
-    for shard_index, problem in ((s, p) for s in checkpoint.shards for p in s.problems):
+    told = {lost.code for lost in loss.shards} | {"missing-file"}
+    for shard_index, problem in ((s, p) for s in checkpoint.shards for p in s.problems if p.code not in told):
         out.warn(f"shard {shard_index.file.ps_id}, {problem.subject}: {problem.message} ({problem.code})")
     if version.fault is not None:
         raise version.fault.error()
-    if version.absent:
-        raise IncompleteError(f"{version.absent}; the rest is shown", path=version.path)
+    show_loss(out, loss, fails=shard is None and (variable is None or table is not None))

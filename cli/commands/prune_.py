@@ -56,7 +56,7 @@ def prune_command(
     ] = None,
     drop_tag: Annotated[list[str] | None, o.option("TAG", "Ignore this tag's protection; may be repeated.")] = None,
     even_newest: Annotated[bool, o.flag("With a rule or --delete: delete even the newest complete version.")] = False,
-    allow_empty_rule: Annotated[bool, o.flag("Go on although no version has the metric or tag of a rule.")] = False,
+    allow_empty_rule: Annotated[bool, o.flag("Continue even if no version has the metric or tag of a rule.")] = False,
     max_delete: Annotated[int | None, o.option("N", "Refuse to delete more than N versions.", least=0)] = None,
     dry_run: o.DryRun = False,
     listed: Annotated[str, o.option("all|deleted|kept", "Which versions the plan shows.", "--list")] = "all",
@@ -82,20 +82,20 @@ def prune_command(
     The plan gives the reason for each version. Even without a rule, prune keeps the newest complete version, newer
     ones, tagged ones, and ones that are still being written; --even-newest and --drop-tag change that. Several
     locations are the trials of one experiment. On a terminal the command asks before it deletes; in a script it does
-    not. With --plan-out, and where no complete version would remain, it deletes only if --yes is on the command line.
+    not. With --plan-out, or if no complete version would remain, it deletes only if --yes is on the command line.
 
     Destructive options (--even-newest, --delete, --purge, --drop-tag, --apply, --allow-empty-rule) can only be given on
-    the command line. --apply needs those of its plan once more. --quiet hides no warning about a deletion.
+    the command line. --apply needs the options of its plan again. --quiet hides no warning about a deletion.
 
-    --strip-after leaves out optimizer slots, frequencies and the like of older versions that stay, but for tagged ones,
-    and proves what is written. Training cannot be resumed from them. Without a rule beside it, nothing is deleted.
+    --strip-after removes optimizer slots, frequencies and the like from older versions that stay, except tagged ones,
+    and proves the result. Training cannot resume from them. Without another rule, nothing is deleted.
     """
     from functools import partial
 
     from edl_ckpt.core.operations.prune.execute import execute_prune, prune
-    from edl_ckpt.core.operations.prune.guards import Guards
     from edl_ckpt.core.operations.prune.plan import PrunePlan, plan_prune
     from edl_ckpt.core.operations.prune.plan_file import read_plan
+    from edl_ckpt.core.operations.prune.retention import Guards
 
     places = _places(out, locations, experiment)
     policy = rules.policy(out, places)
@@ -138,7 +138,7 @@ def _check_file(apply: str | None, plan_out: str | None, strip_after: int | None
 
 def _strip(after: int | None, locking: Locking, plan: PrunePlan, *, dry_run: bool = True) -> Sequence[ConvertResult]:
     """Strip old versions that a plan keeps, or only say which ones, if it is asked for."""
-    from edl_ckpt.core.operations.strip import strip_versions
+    from edl_ckpt.core.operations.convert import strip_versions
 
     spared = {entry.path for entry in plan.deletions}
     return strip_versions(plan.locations, after, spared=spared, dry_run=dry_run, **locking) if after else ()
@@ -189,7 +189,8 @@ def _confirm(out: Output, plan: PrunePlan, *, strip: _Strip, trash: bool, listed
     """Show the plan where the question comes, and ask; there is nothing to ask when it changes nothing."""
     from edl_ckpt.cli.render import prune as render
 
-    out.print_human(render.plan_human(plan, listed=listed), stderr=out.is_for_programs or not sys.stdout.isatty())
+    shown = render.plan_human(plan, listed=listed, folded=not out.quiet)
+    out.print_human(shown, stderr=out.is_for_programs or not sys.stdout.isatty())
     purge = plan.purge_older_than_seconds is not None
     bare = strip(plan)
     if not plan.deletions and not purge and not bare:
@@ -217,7 +218,7 @@ def _strip_and_show(out: Output, done: PrunePlan | PruneResult, *, strip: _Strip
     stripped = strip(plan, dry_run=result is None)
     out.show(
         lambda: render.document(plan, result, stripped),
-        render.human(plan, result, stripped, brief=brief, listed=listed),
+        render.human(plan, result, stripped, brief=brief, listed=listed, folded=not out.quiet),
         lambda: render.rows(plan, listed=listed),
     )
     errors = result.errors if result else ()

@@ -11,6 +11,7 @@ from edl_ckpt.cli.options.cluster import Cluster, Working, cluster_of, workers_o
 from edl_ckpt.cli.options.hints import check_place, half_done, resumable
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import parse_size
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,14 +37,14 @@ def reshard_command(
     cluster: Cluster = None,
     max_memory: Annotated[str | None, o.option("SIZE", "Limit the memory of all batches together.")] = None,
     layout: Annotated[
-        str | None,
+        LayoutName | None,
         o.option(
             "design|elasticdl",
             "Names of directories and files. Default: those at the output, else those of the version.",
         ),
     ] = None,
     max_shard_size: Annotated[str | None, o.option("SIZE", "safetensors: files of at most SIZE.")] = None,
-    if_needed: Annotated[bool, o.flag("Do nothing when the version has N shards already.", "--if-needed")] = False,
+    if_needed: Annotated[bool, o.flag("Do nothing if the version already has N shards.", "--if-needed")] = False,
     keep_old: Annotated[bool, o.flag("Keep the old shards in the trash.", "--keep-old")] = False,
     force: o.ForceSeal = False,
     lock_wait: o.LockWait = "10s",
@@ -81,7 +82,7 @@ def reshard_command(
 
 
 def _is_there(
-    out: Output, version: Version, ps: int, where: Location | None, layout: str | None, *, dry_run: bool, force: bool
+    out: Output, version: Version, ps: int, where: Location | None, layout: o.Layout, *, dry_run: bool, force: bool
 ) -> bool:
     """Say whether the result is there already, and show it then."""
     from edl_ckpt.cli.render import written

@@ -10,6 +10,7 @@ from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options.cluster import Cluster, working
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import escaped
+from edl_ckpt.core.base.choices import Level
 from edl_ckpt.core.base.errors import EdlCkptError, UsageError
 
 if TYPE_CHECKING:
@@ -36,16 +37,17 @@ def verify_command(
     sample: Annotated[str | None, o.option("PERCENT", "Also read a random part of the values, such as 5%.")] = None,
     seed: Annotated[int | None, o.option("N", "With --sample: choose the same part again.", least=0)] = None,
     loader: Annotated[
-        str | None, o.option("LOADER", "Say what a system's own loader would do: as tfra:cpu or torchrec.")
+        str | None, o.option("LOADER", "Predict what a system's own loader would do, such as tfra:cpu or torchrec.")
     ] = None,
     world_size: Annotated[
-        int | None, o.option("W", "With --loader: its ranks. Default: as many as have saved.", least=1)
+        int | None, o.option("W", "With --loader: the number of ranks. Default: those of the save.", least=1)
     ] = None,
-    seal: Annotated[
-        bool, o.flag("Like --deep, and record checksums for later runs to compare with.", "--seal")
-    ] = False,
+    seal: Annotated[bool, o.flag("Like --deep, and record checksums for later runs.", "--seal")] = False,
     force: Annotated[bool, o.flag("With --seal: replace an existing seal.", "--force")] = False,
     junit: Annotated[str | None, o.option("FILE", "Write a JUnit report to FILE, for CI.")] = None,
+    ids: Annotated[
+        str | None, o.option("FILE", "Write the ids of all rows with findings to FILE: as CSV, or as .jsonl.")
+    ] = None,
     summary: Annotated[
         str | None, o.option("FILE", "Append a summary in Markdown to FILE, for the page of a CI job.")
     ] = None,
@@ -64,32 +66,35 @@ def verify_command(
     """
     from edl_ckpt.cli.render import verify as render
     from edl_ckpt.core.operations.verify.check import verify_versions
-    from edl_ckpt.core.storage.regular import check_target
+    from edl_ckpt.core.operations.verify.fallback import others_of
+    from edl_ckpt.core.storage.local import check_target
 
-    if quick and (deep or seal):
-        raise UsageError("--quick cannot be used with --deep or --seal")
+    if quick and (deep or seal or ids):
+        raise UsageError(f"--quick cannot be used with {'--ids' if ids else '--deep or --seal'}")
     part = o.sampled(sample, seed, clashes=quick or deep or seal)
     eye = _loader(loader, world_size, clashes=seal)
     if force and not seal:
         raise UsageError("--force can only be used with --seal")
     o.check_prometheus(out, prometheus=prometheus)
-    for path in filter(None, (junit, summary)):  # before hours of reading
+    for path in filter(None, (junit, summary, ids)):  # before hours of reading
         check_target(path)
-    location, versions = _versions(out, ref, every=every)
-    level = "quick" if quick else "deep" if deep else "default"
+    location, versions, latest = _versions(out, ref, every=every)
+    level: Level = "quick" if quick else "deep" if deep else "default"
     with working(out, cluster, workers) as work:
         take = partial(_print_line, out) if out.jsonl else lambda _: None
-        options: dict[str, Any] = {**work, **o.locking(out, lock_wait), "take": take}
-        run = verify_versions(versions, level=level, seal=seal, use_seal=not force, sample=part, loader=eye, **options)
+        options: dict[str, Any] = {**work, **o.locking(out, lock_wait), "take": take, "may_be_writing": every}
+        options |= {"sample": part, "loader": eye, "take_ids": render.IdFile(ids).take if ids else None}
+        run = verify_versions(versions, level=level, seal=seal, use_seal=not force, **options)
     _write_reports(out, run, junit, summary, strict=strict, prometheus=prometheus)
     if run.failed and not every:
         raise run.failed[0][1]
-    for _, error in run.failed:
-        out.warn(str(error))
+    others = others_of(run, versions, latest=latest)
+    out.warn(*(str(error) for _, error in run.failed), *render.unfinished(others.newer))
     if not (prometheus or out.jsonl):
-        one_or_all = partial(render.document_all, location.url, run.results, run.failed)
-        document = one_or_all if every else partial(render.document, run.results[0])
-        out.show(document, render.human(run.results, every=out.shows_all(False)), lambda: render.rows(run.results))
+        one_or_all = partial(render.document_all, location.url, run.results, run.failed, others)
+        document = one_or_all if every else partial(render.document, run.results[0], others)
+        human = render.human(run.results, every=out.shows_all(False), fallback=others.fallback)
+        out.show(document, human, lambda: render.rows(run.results))
     if not versions:
         out.say(f"{escaped(location.url)}: no checkpoint, so nothing was verified")
     _end(out, run, strict=strict)
@@ -135,13 +140,17 @@ def _end(out: Output, run: VerifyRun, *, strict: bool) -> None:
     out.conclude(ok=all(r.ok and not (strict and r.findings) for r in run.results))
 
 
-def _versions(out: Output, ref: str | None, *, every: bool) -> tuple[Location, tuple[Version, ...]]:
-    """Return the location of a reference, and its version, or with `every` all versions of the location."""
+def _versions(out: Output, ref: str | None, *, every: bool) -> tuple[Location, tuple[Version, ...], bool]:
+    """Return the location of a reference, and its version, or with `every` all versions of the location.
+
+    And whether it is the version that is the newest now.
+    """
     from edl_ckpt.core.catalog.listing import list_versions, resolve, split_version_dir
 
     parsed = o.parsed_ref(ref, out)
+    latest = parsed.version == "latest" and not split_version_dir(parsed.location)
     if not every:
-        return parsed.location, (resolve(parsed, reporter=out, seals=False),)
-    if parsed.version != "latest" or split_version_dir(parsed.location):
+        return parsed.location, (resolve(parsed, reporter=out, seals=False),), latest
+    if not latest:
         raise UsageError("--all needs a location without a version", path=ref)
-    return parsed.location, list_versions(parsed.location).versions
+    return parsed.location, list_versions(parsed.location).versions, False

@@ -12,7 +12,7 @@ from edl_ckpt.core.base.errors import EdlCkptError, UsageError
 from edl_ckpt.core.base.words import counted, meant
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.operations.follow.changes import EventKind
+    from edl_ckpt.core.operations.follow.observe import EventKind
 
 
 @declared(
@@ -29,18 +29,18 @@ def watch_command(
     ] = None,
     shell: Annotated[bool, flag("Run CMD of --exec in a shell (sh -c).")] = False,
     after: Annotated[int | None, option("V", "Also report versions above V that are there already.", least=-1)] = None,
-    timeout: Annotated[str, option("DURATION|none", "End after this time; 0 looks once, `none` never ends.")] = "none",
+    timeout: Annotated[str, option("DURATION|none", "End after this time; 0 checks once, `none` never ends.")] = "none",
     stall_after: StallAfter = "10m",
     interval: Interval = None,
 ) -> None:
     """Show what happens at a location, live.
 
-    That is a live view on a terminal, and one line of JSON for each event elsewhere. The command runs until it is
+    On a terminal it is a live view; otherwise it prints a line of JSON for each event. The command runs until it is
     interrupted. With --exec it prints events as lines on a terminal too.
     """
     from edl_ckpt.cli.render import watch as render
     from edl_ckpt.cli.terminal.hooks import Hook
-    from edl_ckpt.core.operations.follow.changes import Limits
+    from edl_ckpt.core.operations.follow.observe import Limits
     from edl_ckpt.core.operations.follow.watch import watch_steps
 
     where, kinds = followed_location(out, location), _kinds(on)
@@ -69,7 +69,7 @@ def watch_command(
 
 def _kinds(texts: list[str] | None) -> frozenset[EventKind]:
     """Return the events that --on names, all of them without it."""
-    from edl_ckpt.core.operations.follow.changes import EventKind
+    from edl_ckpt.core.operations.follow.observe import EventKind
 
     known = {kind.value: kind for kind in EventKind}
     names = [name.strip() for text in texts or () for name in text.split(",")]

@@ -17,6 +17,8 @@ from edl_ckpt.core.sources.elasticdl.peek import Budget
 
 _MOST: Final = 500
 """So many candidates are handed over: nobody reads more."""
+_NEWEST: Final = 20
+"""So many versions are offered before the first digit is typed."""
 SECONDS: Final = 0.12
 """What looking at files may take. A shell may wait 150 ms for all of it; names that come later are left out."""
 _MOST_PROBES: Final = 200
@@ -146,7 +148,7 @@ class Completer:
             yield Candidate("latest", "the newest complete version")
             yield from (Candidate(f"best:{name}", "the best version by this metric") for name in seen.metrics)
             yield from (Candidate(tag, f"tag of {key}") for tag, key in seen.tags.items())
-            yield from numbers
+            yield from numbers if begun else numbers[:_NEWEST]
 
     def _names(self, note: str) -> Iterable[Candidate]:
         """Return the names of tables or variables, as `note` says, in the version that the line names."""

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from edl_ckpt.cli.catalogue import function_of
+from edl_ckpt.cli.manual.values import take_words
 from edl_ckpt.cli.terminal.style import uses_colour
 
 
@@ -32,6 +33,7 @@ class HelpCommand(TyperCommand):
 
         The parser alone takes `--dry-run` of `prune --keep-tag --dry-run` for a tag, and the versions are deleted.
         """
+        take_words(self, ctx)
         options: list[Any] = [p for p in self.get_params(ctx) if p.param_type_name == "option"]
         flags = {flag: option for option in options for flag in option.opts}
         words = iter(args[: args.index("--")] if "--" in args else args)
@@ -57,6 +59,11 @@ class HelpGroup(TyperGroup):
         from edl_ckpt.cli.manual.pages import overview
 
         return drawn(overview(command_of(ctx)))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words before the command."""
+        take_words(self, ctx)
+        return super().parse_args(ctx, args)
 
 
 def command_of(context: Any) -> str:

@@ -61,43 +61,39 @@ def command_page(name: str, command: Any, context: Any, function: Callable[..., 
     arguments = [p for p in parameters if p.param_type_name == "argument"]
     options = [p for p in parameters if p.param_type_name == "option"]
     lines = tuple(f"{PROGRAM} {line}" for line in getattr(function, "examples", ()))
-    words = {word for p in parameters for word in re.findall(r"[A-Z]+", _metavar(p, context))}
+    words = {word for p in parameters for word in re.findall(r"[A-Z]+", str(p.metavar))}
     blocks = (
-        Block("Arguments", rows=tuple(Row(_metavar(p, context), _text(p)) for p in arguments)),
-        *_option_blocks(name, options, context),
+        Block("Arguments", rows=tuple(Row(str(p.metavar), _text(p)) for p in arguments)),
+        *_option_blocks(name, options),
         Block("Values", rows=tuple(Row(word, text) for word, text in _KINDS.items() if word in words)),
         Block("Exit codes", rows=tuple(_exit_rows(marks.exits_of(function)))),
         Block("Examples", lines=lines),
     )
     filled = tuple(block for block in blocks if block.rows or block.lines)
-    return ManualPage(name, summary, usage_line(name, parameters, context), description, filled)
+    return ManualPage(name, summary, usage_line(name, parameters), description, filled)
 
 
-def usage_line(name: str, parameters: Iterable[Any], context: Any) -> str:
+def usage_line(name: str, parameters: Iterable[Any]) -> str:
     """Return how a command is called: its arguments, the options that it needs, and that it takes others."""
     every = list(parameters)
-    arguments = [_metavar(p, context) for p in every if p.param_type_name == "argument"]
-    needed = [_flags(p, context) for p in every if p.param_type_name == "option" and p.required]
+    arguments = [str(p.metavar) for p in every if p.param_type_name == "argument"]
+    needed = [_flags(p) for p in every if p.param_type_name == "option" and p.required]
     return " ".join([PROGRAM, *name.split(), *arguments, *needed, "[OPTIONS]"])
 
 
-def _option_blocks(name: str, options: Iterable[Any], context: Any) -> Iterator[Block]:
+def _option_blocks(name: str, options: Iterable[Any]) -> Iterator[Block]:
     """Yield a block for each panel that has an option, in the order of the panels."""
     rows: dict[str, list[Row]] = {panel: [] for panel in panels.ORDER}
     for option in options:
         long = next((flag for flag in option.opts if flag.startswith("--")), option.opts[0])
-        rows[panels.panel_of(name, long)].append(Row(_flags(option, context), _text(option), tuple(_notes(option))))
+        rows[panels.panel_of(name, long)].append(Row(_flags(option), _text(option), tuple(_notes(option))))
     yield from (Block(panel, rows=tuple(found)) for panel, found in rows.items())
 
 
-def _flags(option: Any, context: Any) -> str:
+def _flags(option: Any) -> str:
     """Return the flags of an option, the short one first, and what it takes."""
     flags = ", ".join(sorted(option.opts, key=len))
-    return flags if option.is_flag else f"{flags} {option.make_metavar(context)}"
-
-
-def _metavar(parameter: Any, context: Any) -> str:
-    return str(parameter.metavar or parameter.make_metavar(context))
+    return flags if option.is_flag else f"{flags} {option.metavar}"
 
 
 def _text(parameter: Any) -> str:

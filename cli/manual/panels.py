@@ -1,4 +1,4 @@
-"""The panels of a command's help: which options choose, which say how something is done, written or printed.
+"""The panels of a command's help: which options select, which shape the output, which steer the run.
 
 An option has the same panel in every command that has it, unless the command is named. A test finds those without one.
 """
@@ -8,49 +8,42 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-CHOOSE: Final = "What it takes"
-KEEP: Final = "What is kept"
-DELETE: Final = "What is deleted"
-WRITE: Final = "How it is written"
-DO: Final = "How it is done"
-WORK: Final = "How it works"
+SELECT: Final = "Select"
+KEEP: Final = "Keep"
+DELETE: Final = "Delete"
 OUTPUT: Final = "Output"
-STORAGE: Final = "Storage and configuration"
+EXECUTION: Final = "Execution"
+ADVANCED: Final = "Advanced"
 OTHER: Final = "Options"
 
-ORDER: Final = (CHOOSE, KEEP, DELETE, WRITE, DO, WORK, OTHER, OUTPUT, STORAGE)
+ORDER: Final = (SELECT, KEEP, DELETE, OUTPUT, EXECUTION, OTHER, ADVANCED)
 """The panels from top to bottom."""
 
 _PANELS: Final[Mapping[str, str]] = {
-    CHOOSE: "all system since shard table variable slice id ids-file everywhere nearest sort best tag mode metric "
-    "experiment recursive seed last headers no-values format version-ge complete on after id-column vector-column key",
+    SELECT: "all system since shard table variable slice id ids-file everywhere nearest sort best tag mode metric "
+    "experiment recursive partial last headers no-values from version-ge complete on after id-column vector-column key",
     KEEP: "keep keep-best keep-experiment-best keep-every keep-within keep-tag max-size policy save-experiment-best "
     "save-trial-best save-trial-latest",
     DELETE: "incomplete delete even-newest allow-empty-rule drop-tag max-delete strip-after purge older-than "
     "drop-copies drop drop-companions drop-rows",
-    WRITE: "ps output if-needed layout keep-old dry-run force ignore-seal yes trash plan-out apply map also move seal "
-    "order cast rename resize max-shard-size ranks quantize map-template",
-    WORK: "no-write loader world-size quick deep sample strict stats tolerance top grace workers max-memory lock-wait "
-    "timeout stall-after interval exec shell cluster",
-    OUTPUT: "json csv jsonl null list origin rows npy raw junit summary prometheus quiet verbose no-color progress "
-    "no-mouse help",
-    STORAGE: "storage-option config",
+    OUTPUT: "ps ranks output layout order map cast rename resize max-shard-size quantize map-template format dtype "
+    "dense-rows remap fill limit seed json csv jsonl null list origin rows npy raw junit ids summary prometheus",
+    EXECUTION: "if-needed keep-old dry-run force mix ignore-seal yes trash plan-out apply also move seal no-write "
+    "loader world-size quick deep sample strict stats tolerance top grace workers max-memory lock-wait timeout "
+    "stall-after interval exec shell cluster",
+    ADVANCED: "quiet verbose no-color progress no-mouse storage-option config help",
 }
 _OF_COMMAND: Final[Mapping[str, Mapping[str, str]]] = {
-    "list": {"format": OUTPUT},
-    "diff": {"map": CHOOSE},
+    "diff": {"map": SELECT},
+    "import": {"format": SELECT},
+    "metrics import": {"format": SELECT},
     "config show": {"all": OUTPUT},
-    "prune": {
-        **dict.fromkeys(("mode", "metric"), KEEP),
-        **dict.fromkeys(("dry-run", "yes", "trash", "plan-out", "apply"), DO),
-    },
+    "prune": dict.fromkeys(("mode", "metric"), KEEP),
     "report": dict.fromkeys(("mode", "metric"), KEEP),
     "policy set": {"mode": KEEP, "metric": KEEP},
-    "export": dict.fromkeys(
-        ("order", "format", "dtype", "dense-rows", "fill", "seed", "limit", "max-shard-size"), WRITE
-    ),
-    "metrics set": {"mode": WRITE},
-    "verify": {"seed": WORK},
+    "metrics set": {"mode": EXECUTION},
+    "verify": {"seed": EXECUTION},
+    "sample": {"seed": SELECT},
 }
 _BY_OPTION: Final = {option: panel for panel, options in _PANELS.items() for option in options.split()}
 

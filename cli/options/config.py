@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli.catalogue import COMMANDS, command_at
+from edl_ckpt.cli.manual.values import Taken, kinds_of
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.errors import EdlCkptError, UsageError
 from edl_ckpt.core.base.words import closest, meant
@@ -271,22 +272,22 @@ def _known_options(app: typer.Typer) -> dict[str, dict[str, ConfigOption]]:
     program = typer.main.get_command(app)
     return {
         name: {
-            flag.lstrip("-").replace("-", "_"): _option_of(parameter)
-            for parameter in command_at(program, name).params
+            flag.lstrip("-").replace("-", "_"): _option_of(parameter, kinds[parameter.name])
+            for parameter in command.params
             if parameter.param_type_name == "option" and parameter.name != "help" and parameter.envvar is not None
             for flag in parameter.opts
             if flag.startswith("--")
         }
-        for name in COMMANDS
+        for name, command in ((name, command_at(program, name)) for name in COMMANDS)
+        for kinds in [kinds_of(command)]
         if name != "help"  # typer would take its defaults for a value of --help
     }
 
 
-def _option_of(parameter: Any) -> ConfigOption:
-    number = parameter.type.name.startswith("int")
-    kind = "true or false" if parameter.is_flag else "a whole number" if number else "a string"
+def _option_of(parameter: Any, taken: Taken) -> ConfigOption:
+    kind = "true or false" if parameter.is_flag else "a whole number" if taken.type is int else "a string"
     kind = "a list of strings" if parameter.multiple else kind
-    return ConfigOption(parameter.name, kind, getattr(parameter.type, "min", None))
+    return ConfigOption(parameter.name, kind, taken.least)
 
 
 def _storages(section: Any, top: TomlKey) -> Storages:
@@ -382,7 +383,7 @@ def _parse_toml(path: str) -> tuple[dict[str, Any], TomlKey]:
     """Return the document in a file, and the key of no key: the top of the file."""
     import tomllib
 
-    from edl_ckpt.core.storage.regular import open_input
+    from edl_ckpt.core.storage.local import open_input
 
     try:
         with open_input(path, "rb") as file:

@@ -120,7 +120,7 @@ def _as_version(word: str, out: Output) -> str | None:
 def trials_hint(place: Location) -> str | None:
     """Return where the versions are, for a directory that has none and is above some; None when it is not."""
     from edl_ckpt.core.base.job import SILENT
-    from edl_ckpt.core.catalog.below import locations_below
+    from edl_ckpt.core.catalog.experiment import locations_below
 
     try:
         found = [location.url for location in locations_below(place, depth=2, reporter=SILENT)]

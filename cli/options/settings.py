@@ -96,7 +96,7 @@ def _of_command(command: Any, context: Any, name: str, configured: Configured) -
 def _fault(parameter: Any, context: Any, value: Any) -> str | None:
     """Return why a command would refuse a value, None if it would not."""
     try:
-        parameter.type_cast_value(context, value)
+        parameter.process_value(context, value)
         check_values(context, {parameter.name: value})
     except UsageError as error:
         return error.message.partition(": ")[2] or error.message

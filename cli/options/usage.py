@@ -5,6 +5,7 @@ Typer has its own copy of click, so its errors have no public names; they are to
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any, Final
 
@@ -13,9 +14,27 @@ from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.words import escaped, meant
 
 _NO_COMMAND: Final = re.compile(r"No such command (['\"])(.*?)\1\.(?: .*)?", re.DOTALL)
+_SYNONYMS: Final = {
+    word: command
+    for words, command in {
+        "rm delete remove del": "prune LOCATION --delete VERSION",
+        "tag_rm tag_delete": "tag remove REF TAG",
+        "metrics_rm metrics_delete": "metrics remove REF NAME",
+        "cp backup": "copy REF LOCATION",
+        "mv move rename": "copy REF LOCATION` and then `edl-ckpt prune LOCATION --delete VERSION",
+        "convert": "export REF OUTPUT --format FORMAT` or `edl-ckpt reshard REF --ps N",
+        "restore": "undo LOCATION` or `edl-ckpt copy REF LOCATION",
+        "check fsck": "verify REF",
+        "show info cat": "inspect REF",
+    }.items()
+    for word in words.split()
+}
+"""Our commands by the words of other programs, behind the group where there is one."""
+_MEMBERS: Final = {
+    "tag": "add {} TAG", "metrics": "show {}", "metadata": "show {}", "policy": "show {}"
+}  # fmt: skip
+"""The member of a group that a reference stands for."""
 _EXTRA: Final = re.compile(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)\.?", re.DOTALL)
-_NO_BOOLEAN: Final = re.compile(r"(.*) is not a valid boolean\..*", re.DOTALL)
-_NO_NUMBER: Final = re.compile(r"(.*) is not a valid (int|integer|int range|integer range|float)\.?", re.DOTALL)
 
 
 def is_refusal(error: BaseException) -> bool:
@@ -35,30 +54,30 @@ def explained(error: Any) -> UsageError:
     if kind == "NoSuchOption":
         return UsageError(f"no such option: {escaped(error.option_name)}", hint=_option_hint(error, context, path))
     if kind == "MissingParameter" and error.param is not None:
-        takes = f" {error.param.make_metavar(context)}" if error.param.param_type_name == "option" else ""
+        takes = f" {error.param.metavar}" if error.param.param_type_name == "option" else ""
         return UsageError(f"{_flag(error.param)}{takes} is missing", hint=_usage(context))
     if kind == "BadParameter" and error.param is not None:
-        return UsageError(f"{origin(context, error.param)}: {_fault(error)}", hint=f"try: {path} --help")
+        return UsageError(
+            f"{origin(context, error.param)}: {_sentence(str(error.message))}", hint=f"try: {path} --help"
+        )
     text = str(error.format_message())
     if found := _NO_COMMAND.fullmatch(text):
-        name = found[2]
-        hint = meant(name, error.ctx.command.commands) or f"{path} --help lists the commands"
+        name, known = found[2], error.ctx.command.commands
+        hint = _synonym(name, path) or meant(name, known) or f"{path} --help lists the commands"
         return UsageError(f"no such command: {escaped(name)}", hint=hint)
     if found := _EXTRA.fullmatch(text):
         return UsageError(f"unexpected argument: {escaped(found[1])}", hint=_usage(context))
     return UsageError(_sentence(text), hint=_usage(context) or f"try: {path} --help")
 
 
-def _fault(error: Any) -> str:
-    """Return the fault of a value: in whole numbers, and in words for the range that they must have."""
-    kind, text = error.param.type, str(error.message)
-    if found := _NO_NUMBER.fullmatch(text):
-        return f"{escaped(found[1])} is not a {'whole ' if 'int' in found[2] else ''}number"
-    if found := _NO_BOOLEAN.fullmatch(text):
-        return f"{escaped(found[1])} is not true or false, 1 or 0"
-    if "is not in the range" in text and getattr(kind, "max", None) is None:
-        return f"must be at least {kind.min}, got {text.partition(' ')[0]}"
-    return _sentence(text)
+def _synonym(name: str, path: str) -> str | None:
+    """Return the command that is meant by a word of other programs, or where a group got a reference, not a command."""
+    if command := _SYNONYMS.get(f"{path} {name}".removeprefix("edl-ckpt ").replace(" ", "_")):
+        return f"did you mean `edl-ckpt {command}`?"
+    group = path.rpartition(" ")[2]
+    if group in _MEMBERS and ("@" in name or "/" in name or os.path.exists(name)):
+        return f"did you mean `{path} {_MEMBERS[group].format(escaped(name))}`?"
+    return None
 
 
 def origin(context: Any, parameter: Any) -> str:
@@ -99,7 +118,7 @@ def _usage(context: Any) -> str | None:
 
     if context is None or hasattr(context.command, "commands"):
         return None
-    return f"usage: {usage_line(command_of(context), context.command.get_params(context), context)}"
+    return f"usage: {usage_line(command_of(context), context.command.get_params(context))}"
 
 
 def _sentence(text: str) -> str:

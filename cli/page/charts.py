@@ -20,7 +20,7 @@ from edl_ckpt.core.base.libraries import library
 from edl_ckpt.core.model.versions import State, Version
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.operations.report.results import Drift, LocationReport, SampledTensor
+    from edl_ckpt.core.operations.report.survey import Drift, LocationReport, SampledTensor
     from edl_ckpt.core.operations.summary import CheckpointSummary
 
 SERIES: Final = 6
@@ -34,8 +34,10 @@ _LEAST_SPAN_MS: Final = 60_000
 """A shorter time, as copies take, says nothing of a job."""
 _TICKS: Final = 11
 """Labels on an axis without a scale."""
-_STEP: Final = 56
-"""The most pixels between two values of an axis without a scale."""
+_WIDTH: Final = 1050
+"""Pixels of a large chart without its axis: the width of the page."""
+_BAR: Final = 56
+"""The most pixels of a bar."""
 _SVG: Final = "http://www.w3.org/2000/svg"
 _SCHEMA: Final = "https://vega.github.io/schema/vega-lite/v6.json"
 """A name, which nobody fetches."""
@@ -103,17 +105,21 @@ def label(name: str) -> str:
 
 
 def labels(names: Sequence[str]) -> dict[str, str]:
-    """Return a label for each name; no two are the same, or their lines would be one.
+    """Return a label for each name, cut so that it shows where the name differs from those it could be taken for.
 
-    >>> labels(["a" * 50, "b", "a" * 51])["a" * 51]
-    'aaaaaaaaaaaaaaaaaa…aaaaaaaaaaaaaa (2)'
+    No two are the same, or their lines would be one.
+
+    >>> list(labels([f"{'tower/' * 9}{name}/weights/of/the/embedding/table" for name in ("age", "sex")]).values())
+    ['…age/weights/of/the/embedding/table', '…sex/weights/of/the/embedding/table']
     """
+    by_label = {short: [name for name in names if label(name) == short] for short in map(label, names)}
     found: dict[str, str] = {}
-    for name in names:
-        short = label(name)
-        same = sum(1 for other in found if label(other) == short)
-        found[name] = f"{short} ({same + 1})" if same else short
-    return found
+    for short, alike in by_label.items():
+        same = next((k for k, letters in enumerate(zip(*alike, strict=False)) if len(set(letters)) > 1), _LABEL)
+        for k, name in enumerate(alike):
+            cut = f"…{escaped(name[same:])[: _LABEL - 1]}" if len(alike) > 1 else short
+            found[name] = f"{cut} ({k + 1})" if cut in found.values() or cut == "…" else cut
+    return {name: found[name] for name in names}
 
 
 def sizes(report: LocationReport) -> str:
@@ -201,7 +207,7 @@ def shards(newest: CheckpointSummary) -> str:
 
 
 def growth(report: LocationReport) -> str:
-    """Return a chart of the rows of the largest tables in versions that are whole; '' without any."""
+    """Return a chart of the rows of the largest tables in versions that are whole; '' without two of them."""
     tables = [table.name for opened in reversed(report.opened) for table in opened.tables]
     names = labels(list(dict.fromkeys(tables))[:SERIES])
     rows = [
@@ -216,7 +222,9 @@ def growth(report: LocationReport) -> str:
         for table in opened.tables
         if table.name in names
     ]
-    return _lines("Rows of each table", rows, "rows", "table", "~s") if rows else ""
+    return (
+        _lines("Rows of each table", rows, "rows", "table", "~s") if len({row["version"] for row in rows}) > 1 else ""
+    )
 
 
 def drift(report: LocationReport) -> str:
@@ -297,9 +305,10 @@ def _drawn(
 ) -> str:
     """Return a chart as an element of HTML."""
     layer = {"mark": mark, "encoding": {"color": _COLOUR, **encoding, "description": {"field": _SAYS}}}
-    axis, width = encoding["x"], 260 if small else 640
-    if axis["type"] == "ordinal":  # bars of few versions are not to be walls
-        width = min(width, _STEP * len({row[axis["field"]] for row in rows}) + _STEP)
+    axis, width = encoding["x"], 260 if small else _WIDTH
+    if axis["type"] == "ordinal" and mark["type"] == "bar":  # bars of few versions are not to be walls
+        step = width / len({row[axis["field"]] for row in rows})
+        layer["mark"] = {**mark, "size": min(_BAR, 0.9 * step)}
     spec = {
         "$schema": _SCHEMA,
         "config": _CONFIG,

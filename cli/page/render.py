@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli import __version__
 from edl_ckpt.cli.page import charts
@@ -22,10 +22,12 @@ from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.sources.systems import kinds_of, shards_of
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.operations.report.results import LocationReport, OpenedVersion
+    from edl_ckpt.core.operations.report.survey import LocationReport, OpenedVersion
     from edl_ckpt.core.operations.summary import CheckpointSummary
 
 
+_OPEN: Final = 50
+"""Versions whose rows are shown at once; those of older ones unfold."""
 _Column = tuple[str, str]
 """The title of a column and its kind: 'number', 'when', 'prose', 'name' for a name in a checkpoint, or ''.
 
@@ -93,18 +95,20 @@ def page_of(report: LocationReport) -> str:
 
 def sections_of(report: LocationReport) -> list[Section]:
     """Return the sections of a report; those without content are left out, but for findings and what is missing."""
-    found = [_versions(report), _metrics(report), _findings(report)]
+    found = [_findings(report), _versions(report), _metrics(report)]
     if report.newest is not None:
         found += [_shards(report.newest), _growth(report, report.newest), _histograms(report), _drift(report)]
-    found.append(Section("left-out", "Not read, or not shown", items=[escaped(note) for note in report.left_out]))
+    found.append(Section("left-out", "Limits of this report", items=[escaped(note) for note in report.left_out]))
     return [section for section in found if section is not None]
 
 
 def facts_of(report: LocationReport) -> list[tuple[str, str]]:
-    """Return what stands first: numbers of the whole location."""
+    """Return the numbers of the whole location; the first one is that of errors, which leads to the findings."""
     newest, kinds = report.newest, kinds_of(report.versions)
     errors = sum(finding.severity == "error" for _, finding in report.findings)
+    unread = sum(bool(opened.fault) for opened in report.opened)
     facts = [
+        ("errors found", count(errors) if not unread else f"{errors}, and {count(unread, 'version')} unread"),
         ("versions", count(report.total_versions)),
         ("complete", count(report.complete_versions)),
         ("size", words.size(report.size_bytes)),
@@ -119,11 +123,7 @@ def facts_of(report: LocationReport) -> list[tuple[str, str]]:
     if report.retention is not None:
         freed = f"{count(report.retention.deletions, 'version')}, {words.size(report.retention.deleted_bytes)}"
         facts.append(("prune would delete", freed))
-    unread = sum(bool(opened.fault) for opened in report.opened)
-    return [
-        *facts,
-        ("errors found", count(errors) if not unread else f"{errors}, and {count(unread, 'version')} unread"),
-    ]
+    return facts
 
 
 def _versions(report: LocationReport) -> Section:
@@ -145,9 +145,17 @@ def _versions(report: LocationReport) -> Section:
         Figure(charts.sizes(report), "Size of each version"),
         Figure(charts.saves(report), "When each version was saved"),
     ]
-    caption = f"Versions, the newest first: {len(rows)} of {report.total_versions}"
+    caption = f"Versions, the newest first: {min(len(rows), _OPEN)} of {report.total_versions}"
     filled = [k for k in range(len(columns)) if any(row[k] != "" for row in rows)]
-    tables = [HtmlTable(caption, [columns[k] for k in filled], [[row[k] for k in filled] for row in rows])]
+    cells = [[row[k] for k in filled] for row in rows]
+    tables = [
+        HtmlTable(title, [columns[k] for k in filled], part, folded)
+        for title, part, folded in (
+            (caption, cells[:_OPEN], False),
+            (f"Older versions: {len(cells[_OPEN:])}", cells[_OPEN:], True),
+        )
+        if part
+    ]
     problems = [escaped(problem) for problem in report.problems]
     return Section("versions", "Versions", [rules], problems, shown, (), tables)
 

@@ -55,5 +55,7 @@ def human(result: ExportResult) -> Lines:
     yield styled(f"{', '.join(text.count(*count) for count in counts)} in {result.seconds:.2f} s", "dim")
     for table in result.errors:
         yield f"quantized {text.escaped(table.name)}: greatest error {table.greatest:.3g}, mean {table.mean:.3g}"
+    if result.partial:
+        yield styled("partial, so not proved: the version lacks what the warnings name", "yellow")
     if result.proved:
         yield from proved_lines("exported content", result.fingerprint)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.cli.terminal import text
-from edl_ckpt.cli.terminal.documents import document_of
+from edl_ckpt.cli.terminal.documents import as_dict, document_of
 from edl_ckpt.cli.terminal.tables import Column, Fitted, Lines, Table, head, styled
 from edl_ckpt.core.base import words
 
@@ -24,6 +24,8 @@ def document(found: Lookup, close: Sequence[Neighbours] = (), *, name: str = "ge
     vectors = zip(found.ids.tolist(), found.vectors.tolist(), strict=True)
     listed, dim = [{"id": i, "vector": vector} for i, vector in vectors], found.vectors.shape[1]
     result = document_of(name, found, "ref table rows missing dtype dim bytes_read", rows=listed, dim=dim)
+    if found.loss:
+        result |= {"lost": as_dict(found.loss), "unread": list(found.unread)}
     if found.columns is not None:
         result["columns"] = list(found.columns)
     if close:
@@ -55,6 +57,7 @@ def warnings(found: Lookup) -> Iterator[str]:
     """Yield a warning for ids that are missing, and one for ids that the table has twice."""
     for ids, problem in (
         (found.missing, "not in the table"),
+        (found.unread, "may be in a shard that cannot be read"),
         (found.duplicates, "in the table more than once; the last row is shown"),
     ):
         if ids:

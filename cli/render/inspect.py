@@ -17,6 +17,7 @@ from edl_ckpt.core.sources.systems import ELASTICDL, shards_of, title_of
 if TYPE_CHECKING:
     from edl_ckpt.core.operations.stats import TensorStats
     from edl_ckpt.core.operations.summary import CheckpointSummary, TableSummary, VariableSummary
+    from edl_ckpt.core.reading.loss import Loss
 
 TABLE_COLUMNS: Final = (
     Column("embedding table", "name"),
@@ -47,9 +48,9 @@ _MEASURES: Final = {"min": "minimum", "max": "maximum", "mean": "mean", "std": "
 """The measures of a tensor in a line, by their short names."""
 
 
-def document(summary: CheckpointSummary, stats: Sequence[TensorStats] = ()) -> dict[str, Any]:
-    """Return `edl-ckpt/inspect/1`; it has `stats` when values were read."""
-    result = {"schema": "edl-ckpt/inspect/1", **as_dict(summary)}
+def document(summary: CheckpointSummary, stats: Sequence[TensorStats] = (), loss: Loss | None = None) -> dict[str, Any]:
+    """Return `edl-ckpt/inspect/1`; it has `stats` when values were read, and `lost` where something cannot be read."""
+    result = {"schema": "edl-ckpt/inspect/1", **as_dict(summary), **({"lost": as_dict(loss)} if loss else {})}
     if stats:
         result["stats"] = [as_dict(s) for s in stats]
     return result

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain, groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli.terminal import text
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.prune.execute import PruneResult
 
 
+_FOLDED_FROM: Final = 5
+"""So many versions in a row that are treated alike have one row."""
 _COLUMNS: Final = (
     Column("version", "number", title=""),
     Column("size", "number", worth=3, title=""),
@@ -52,10 +56,11 @@ def rows(plan: PrunePlan, *, listed: str = "all") -> list[list[Any]]:
     return rows_of(keys, (picked(e, keys, reasons=Several(e.reasons, "; ")) for e in entries))
 
 
-def plan_human(plan: PrunePlan, *, listed: str = "all") -> Lines:
+def plan_human(plan: PrunePlan, *, listed: str = "all", folded: bool = True) -> Lines:
     """Yield the plan: its rules, and for each location what is deleted and then what is kept, with the reasons.
 
-    `listed` is all, deleted or kept. The line above the versions counts all of them.
+    `listed` is all, deleted or kept. The line above the versions counts all of them. Many versions in a row that are
+    treated alike share one row, if `folded`.
     """
     if plan.policy:
         yield styled("keep " + text.escaped(", or ".join(plan.policy)), "dim")
@@ -65,9 +70,12 @@ def plan_human(plan: PrunePlan, *, listed: str = "all") -> Lines:
         gone, kept = (words.size(sum(e.size_bytes for e in part)) for part in (going, staying))
         counts = f"{len(staying)} kept, {kept}; {len(going)} to delete, {gone}"
         yield head(location.url, counts if entries else "no checkpoint")
-        shown = [*(going if listed != "kept" else ()), *(staying if listed != "deleted" else ())]
+        actions = {"deleted": (Action.DELETE,), "kept": (Action.KEEP,)}.get(listed, (Action.DELETE, Action.KEEP))
+        key = attrgetter("action", "reasons") if folded else attrgetter("action", "path")
+        runs = [list(run) for _, run in groupby(entries, key)]
+        shown = [run for action in actions for run in runs if run[0].action is action]
         if shown:
-            yield Table(*_COLUMNS, rows=map(_cells, shown))
+            yield Table(*_COLUMNS, rows=chain.from_iterable(map(_rows_of, shown)))
 
 
 def human(
@@ -77,10 +85,11 @@ def human(
     *,
     brief: bool = False,
     listed: str = "all",
+    folded: bool = True,
 ) -> Lines:
     """Yield the plan of each location, and the result; `brief` omits a plan that was already shown."""
     if not brief:
-        yield from plan_human(plan, listed=listed)
+        yield from plan_human(plan, listed=listed, folded=folded)
     for one in stripped:
         names = words.abridged((text.escaped(gone.name) for gone in one.dropped), 2)
         verb = "would be stripped" if one.dry_run else "stripped, and proved,"
@@ -97,7 +106,11 @@ def human(
         yield styled(f"trash emptied, {words.size(result.purge.freed_bytes)} freed")
 
 
-def _cells(entry: PruneEntry) -> list[Content]:
-    verb, why = ("red", "") if entry.action is Action.DELETE else ("green", "dim")
-    first = str(entry.version), words.size(entry.size_bytes)
-    return [*first, Cell(entry.action.value, verb), Cell("; ".join(entry.reasons), why)]
+def _rows_of(run: Sequence[PruneEntry]) -> list[list[Content]]:
+    if 1 < len(run) < _FOLDED_FROM:
+        return [row for entry in run for row in _rows_of([entry])]
+    first, last = run[0], run[-1]
+    verb, why = ("red", "") if first.action is Action.DELETE else ("green", "dim")
+    name, count = (str(first.version), "") if first is last else (f"{first.version} to {last.version}", f"{len(run):,}")
+    reason = "; ".join(first.reasons) + (f": {count} versions" if count else "")
+    return [[name, words.size(sum(e.size_bytes for e in run)), Cell(first.action.value, verb), Cell(reason, why)]]

@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli.render.shared_tables import first_rows
 from edl_ckpt.cli.terminal import text
-from edl_ckpt.cli.terminal.documents import failure, picked, rows_of
+from edl_ckpt.cli.terminal.documents import Several, as_csv, failure, picked, rows_of, to_json
 from edl_ckpt.cli.terminal.tables import PIPE, Lines, head, styled
 from edl_ckpt.core.base.errors import EdlCkptError
+from edl_ckpt.core.base.words import abridged
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
     from rich.console import RenderableType
 
+    from edl_ckpt.core.kernel.bulk import I64
+    from edl_ckpt.core.model.versions import Version
+    from edl_ckpt.core.operations.verify.fallback import Fallback, Others
     from edl_ckpt.core.operations.verify.findings import Finding, VerifyResult
 
 Failed = Sequence[tuple[str, EdlCkptError]]
@@ -32,12 +36,15 @@ _CHECKED = {
 _SAMPLED = "names, headers, every id and a random {:g}% of the values (seed {}) were read"
 
 
-def document(result: VerifyResult) -> dict[str, Any]:
-    """Return `edl-ckpt/verify/1`."""
-    return {"schema": "edl-ckpt/verify/1", **_result(result)}
+def document(result: VerifyResult, others: Others | None = None) -> dict[str, Any]:
+    """Return `edl-ckpt/verify/1`, perhaps with what its location shows besides."""
+    beside = {"newer": [picked(v, "ref state") for v in others.newer], "fallback": _good(others)} if others else {}
+    return {"schema": "edl-ckpt/verify/1", **_result(result), **beside}
 
 
-def document_all(location: str, results: Sequence[VerifyResult], failed: Failed = ()) -> dict[str, Any]:
+def document_all(
+    location: str, results: Sequence[VerifyResult], failed: Failed = (), others: Others | None = None
+) -> dict[str, Any]:
     """Return `edl-ckpt/verify-all/1`: the result of each version, and the versions that could not be verified."""
     return {
         "schema": "edl-ckpt/verify-all/1",
@@ -45,7 +52,19 @@ def document_all(location: str, results: Sequence[VerifyResult], failed: Failed 
         "ok": not failed and all(r.ok for r in results),
         "results": [_result(r) for r in results],
         "failed": [failure(*each) for each in failed],
+        "fallback": _good(others),
     }
+
+
+def _good(others: Others | None) -> dict[str, Any] | None:
+    return picked(others.fallback, "ref why command") if others and others.fallback else None
+
+
+def unfinished(newer: Sequence[Version]) -> Iterable[str]:
+    """Yield a warning about newer versions that are not whole, if there are any."""
+    if newer:
+        lacks = (f"{v.ref} ({v.state}: {v.mixture or v.absent or 'not only shards'})" for v in newer)
+        yield f"{'a newer version is' if len(newer) == 1 else 'newer versions are'} not whole: {abridged(lacks, 3)}"
 
 
 def line(done: VerifyResult | tuple[str, EdlCkptError]) -> dict[str, Any]:
@@ -57,8 +76,8 @@ def line(done: VerifyResult | tuple[str, EdlCkptError]) -> dict[str, Any]:
 
 def rows(results: Sequence[VerifyResult]) -> list[list[Any]]:
     """Return a header and a row for each finding."""
-    keys = "ref severity code shard subject offset path message hint"
-    return rows_of(keys, (picked(f, keys, ref=r.ref) for r in results for f in r.findings))
+    keys = "ref severity code shard subject offset path message hint count ids"
+    return rows_of(keys, (picked(f, keys, ref=r.ref, ids=Several(f.ids)) for r in results for f in r.findings))
 
 
 def _result(result: VerifyResult) -> dict[str, Any]:
@@ -67,8 +86,8 @@ def _result(result: VerifyResult) -> dict[str, Any]:
     return picked(result, keys)
 
 
-def human(results: Sequence[VerifyResult], *, every: bool = True) -> Lines:
-    """Yield the verdict of each version with its findings, and say what was not checked.
+def human(results: Sequence[VerifyResult], *, every: bool = True, fallback: Fallback | None = None) -> Lines:
+    """Yield the verdict of each version with its findings, and say what was not checked, and what else is good.
 
     Of very many findings the first of each version are shown, unless `every` one is wanted.
     """
@@ -88,6 +107,8 @@ def human(results: Sequence[VerifyResult], *, every: bool = True) -> Lines:
         yield styled(checked(results), "dim")
         for hint in sorted({f.hint for r in results for f in r.findings if f.hint}):
             yield styled(f"hint: {hint}", "dim")
+        if fallback:
+            yield styled(f"hint: {text.escaped(fallback.hint)}", "dim")
 
 
 def checked(results: Sequence[VerifyResult]) -> str:
@@ -135,13 +156,46 @@ def _line(finding: Finding) -> RenderableType:
     return line.append(f" {text.escaped(finding.message)}")
 
 
+class IdFile:
+    """A file of the ids of findings: a line each, of CSV, or of JSON if the file is named so."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._is_json = path.endswith((".jsonl", ".ndjson"))
+        self._begun = False
+
+    def take(self, ref: str, findings: Iterable[tuple[Finding, I64]]) -> None:
+        """Write the ids of a version's findings behind those of others; errors as `write_report`, and nothing then."""
+        from edl_ckpt.core.storage.faults import storage_errors
+
+        header = "" if self._begun or self._is_json else "table,id,shard,finding,ref\n"
+        with storage_errors(self._path), open(self._path, "a" if self._begun else "w", encoding="utf-8") as file:
+            self._begun, start = True, file.tell()
+            file.write(header)
+            try:
+                for finding, ids in findings:
+                    before, after = self._around(ref, finding)
+                    file.write(before + (after + before).join(map(str, ids.tolist())) + after)
+            except BaseException:  # it may be called again for this version
+                file.truncate(start)
+                self._begun = start > 0
+                raise
+
+    def _around(self, ref: str, finding: Finding) -> tuple[str, str]:
+        """Return what stands before and behind an id."""
+        table, rest = {"table": finding.subject}, {"shard": finding.shard, "finding": finding.code, "ref": ref}
+        if self._is_json:
+            return f'{to_json(table)[:-1]}, "id": ', f", {to_json(rest)[1:]}\n"
+        return f"{as_csv([list(table.values())])[:-1]},", f",{as_csv([list(rest.values())])}"
+
+
 def write_report(path: str, content: str, *, append: bool = False) -> None:
     """Write a report to a file of the user's, or append it.
 
     Raises RefusedError for what is no regular file, NoSpaceError on a full disk, EdlCkptError when writing fails.
     """
     from edl_ckpt.core.storage.faults import storage_errors
-    from edl_ckpt.core.storage.regular import check_target
+    from edl_ckpt.core.storage.local import check_target
 
     check_target(path)
     with storage_errors(path), open(path, "a" if append else "w", encoding="utf-8") as file:

@@ -14,7 +14,7 @@ from edl_ckpt.core.sources.systems import shards_of, title_of
 
 if TYPE_CHECKING:
     from edl_ckpt.core.catalog.target import WritePlan
-    from edl_ckpt.core.moving.settings import ReshardSettings
+    from edl_ckpt.core.moving.part_plan import ReshardSettings
     from edl_ckpt.core.moving.tasks import WriteResult
     from edl_ckpt.core.operations.convert import ConvertResult
     from edl_ckpt.core.operations.importing import ArraysPlan, ImportResult
@@ -66,7 +66,7 @@ def converted_human(result: ConvertResult) -> Lines:
     yield styled(f"{content} in {result.seconds:.2f} s, peak memory {words.size(result.peak_memory_bytes)}", "dim")
     if result.overflowed:
         yield f"{text.count(result.overflowed, 'value')} became infinite: too large for the new type"
-    yield styled("proved: the new files read back as what was meant", "green")
+    yield styled("proved: the new files read back as intended", "green")
     yield result.fingerprint
     if result.untouched:
         yield styled(f"untouched, by fingerprint: {text.count(len(result.untouched), 'name')}", "dim")

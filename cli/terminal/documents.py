@@ -83,6 +83,17 @@ def rows_of(keys: str, items: Iterable[Mapping[str, Any]]) -> list[list[Any]]:
     return [[*header], *([item.get(key) for key in header] for item in items)]
 
 
+def as_csv(rows: Iterable[Sequence[Any]]) -> str:
+    """Return rows as lines of CSV; True and False as JSON writes them."""
+    import csv
+    import io
+
+    text = io.StringIO()
+    rows = [[str(cell).lower() if isinstance(cell, bool) else cell for cell in row] for row in rows]
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
 def failure(ref: str, error: EdlCkptError) -> dict[str, Any]:
     """Return why something could not be done with one version of several."""
     return {"ref": ref, "code": error.exit_code, "id": error.id, "message": str(error)}

@@ -14,7 +14,7 @@ from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.interruption import WHOLE
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.operations.follow.changes import WatchEvent
+    from edl_ckpt.core.operations.follow.observe import WatchEvent
 
 _END_SECONDS: Final = 5.0
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from edl_ckpt.cli import __version__
 from edl_ckpt.cli.terminal import github
-from edl_ckpt.cli.terminal.documents import Several, to_json
+from edl_ckpt.cli.terminal.documents import Several, as_csv, to_json
 from edl_ckpt.cli.terminal.folding import fold_words
 from edl_ckpt.cli.terminal.style import painted, uses_colour
 from edl_ckpt.cli.terminal.text import escaped, without_commands
@@ -60,6 +60,8 @@ class Output:
     """How progress is shown: `auto`, `bar`, `lines` or `none`."""
     config: str | None = None
     """The configuration file that --config or its variable names."""
+    paged: bool = False
+    """Whether long output goes to a pager on a terminal."""
     template: Template | None = None
     """The line that `list` prints for each row."""
     doing: Callable[[], str] = str
@@ -150,15 +152,9 @@ class Output:
         self.write(f"{end}]{after}\n")
 
     def _print_csv(self, rows: Sequence[Sequence[Any]]) -> None:
-        import csv
-        import io
-
-        text = io.StringIO()
         if sys.stdout.isatty():  # a pipe gets names unchanged
             rows = [[escaped(str(cell)) if isinstance(cell, str | Several) else cell for cell in row] for row in rows]
-        rows = [[str(cell).lower() if isinstance(cell, bool) else cell for cell in row] for row in rows]
-        csv.writer(text, lineterminator="\n").writerows(rows)
-        self.write(text.getvalue())
+        self.write(as_csv(rows))
 
     def print_human(self, renderables: Iterable[RenderableType], *, stderr: bool = False) -> None:
         """Print text on stdout, or on stderr where stdout is for data."""
@@ -187,6 +183,11 @@ class Output:
         """
         self.end_progress()
         shown = without_commands(shown_on(sys.stdout, text))
+        if self.paged and not self.quiet:
+            from edl_ckpt.cli.terminal.pager import shown_in_pager
+
+            if shown_in_pager(shown):
+                return
         try:
             sys.stdout.write(encodable(shown, sys.stdout.encoding or "utf-8"))
             sys.stdout.flush()
@@ -269,15 +270,22 @@ class Output:
             return named or "."
         return self.storages.default.location.url
 
+    def expect(self, total_bytes: int) -> None:
+        """Show the following phases of the progress, which have so many bytes together, as one bar."""
+        self._tracked().expect(total_bytes)
+
     def start(self, what: str, total_bytes: int) -> None:
         """Begin a phase of the progress, which a terminal shows as a bar; the next output ends the bar."""
+        self._tracked().start(what, total_bytes)
+
+    def _tracked(self) -> Tracker:
         if self._tracker is None:
             from edl_ckpt.cli.terminal.progress import Tracker, kind_of
 
             kind = kind_of(self.progress, sys.stderr, quiet=self.quiet)
             colour = uses_colour(sys.stderr, no_color=self.no_color)
             self._tracker = Tracker(sys.stderr, kind, colour=colour, doing=self.doing)
-        self._tracker.start(what, total_bytes)
+        return self._tracker
 
     def advance(self, size_bytes: int) -> None:
         """Count bytes of the phase."""
@@ -295,7 +303,7 @@ class Output:
         """Report an error and end with its exit code."""
         self.end_progress()
         if COMMIT.is_past and not error.hint:
-            error.hint = "what the command had changed before that is in place"
+            error.hint = "earlier changes of this command are in place"
         if github.is_runner():
             self.annotate(github.annotation("error", str(error)))
         if self.json:

@@ -29,7 +29,7 @@ MOST_ROWS: Final = 2000
 PIPE: Final = "a pipe gets them too, such as `| less`"
 _BLOCKS_BELOW: Final = 60
 _INDENT: Final = 2
-_GAP: Final = 2
+GAP: Final = 2
 _NAME, _PROSE, _TITLE, _BAR = 20, 24, 10, 4
 """The least widths of names, of prose, of the titles above numbers, and of bars."""
 _FOLDS: Final = 4
@@ -172,7 +172,7 @@ class Table:
             *inner, (last, width, _) = shown
             width = min(width, cell_width(last.heading)) if last.kind == "prose" else width
             ruled = [width for _, width, _ in inner] + [width] * (width > 0)
-            yield [Cell(margin + "─" * (sum(ruled) + _GAP * (len(ruled) - 1)), "dim")]
+            yield [Cell(margin + "─" * (sum(ruled) + GAP * (len(ruled) - 1)), "dim")]
         fits = all(layout.is_plain[c] and (width >= layout.wants[c] or col.kind == "bar") for col, width, c in shown)
         for row in self.rows:
             if fits:  # no cell is folded: three times as fast, for tables of many rows
@@ -184,7 +184,7 @@ class Table:
     def _blocks(self, width: int) -> Iterator[Line]:
         """Yield a block for each row: a line for each cell that is not empty, with the name of its column."""
         labelled = [cell_width(c.name) for c in self.columns if c.kind != "prose" or c.heading]
-        label = min(max(labelled, default=0), width // 2 - _GAP)
+        label = min(max(labelled, default=0), width // 2 - GAP)
         for number, row in enumerate(self.rows):
             if number:
                 yield []
@@ -198,22 +198,22 @@ class Table:
         if not isinstance(cell, Cell):
             if not column.heading:
                 return
-            cell = cell.drawn(min(cell.width, width - self._indent - label - _GAP))
+            cell = cell.drawn(min(cell.width, width - self._indent - label - GAP))
         if not cell.text.strip():
             return
         if column.kind == "prose" and not column.heading:
             yield from ([Cell(margin + part, cell.style)] for part in fold(cell.text, width - self._indent))
             return
         style = cell.style or ("bold" if is_key else "")
-        room = width - self._indent - label - _GAP
+        room = width - self._indent - label - GAP
         if cell_width(name) <= label and (column.kind in {"name", "prose"} or cell_width(cell.text) <= room):
             parts = fold(cell.text, room)
             heads = [padded(name, label), *[" " * label] * (len(parts) - 1)]
             for head, part in zip(heads, parts, strict=True):
-                yield [Cell(margin + head + " " * _GAP, "dim"), Cell(part, style)]
+                yield [Cell(margin + head + " " * GAP, "dim"), Cell(part, style)]
             return
         yield from ([Cell(margin + part, "dim")] for part in fold(name, width - self._indent))
-        inner = margin + " " * _GAP
+        inner = margin + " " * GAP
         yield from ([Cell(inner + part, style)] for part in fold(cell.text, width - len(inner)))
 
 
@@ -290,7 +290,7 @@ def _widths(
 
 
 def _total(widths: dict[int, int], shown: Sequence[int]) -> int:
-    return sum(widths[c] for c in shown) + _GAP * max(0, len(shown) - 1)
+    return sum(widths[c] for c in shown) + GAP * max(0, len(shown) - 1)
 
 
 def _share(widths: dict[int, int], wants: dict[int, int], room: int) -> None:
@@ -336,7 +336,7 @@ def side_by_side(cells: Iterable[Cell], shown: Sequence[tuple[Column, int, int]]
     """Return cells in one line, each as wide as its column."""
     line: Line = [Cell(margin)] if margin else []
     for position, (cell, (column, width, _)) in enumerate(zip(cells, shown, strict=True)):
-        gap = " " * _GAP if position < len(shown) - 1 else ""
+        gap = " " * GAP if position < len(shown) - 1 else ""
         line.append(Cell(padded(cell.text, width, right=column.kind == "number") + gap, cell.style))
     return line
 
@@ -424,7 +424,7 @@ def beside(head: Text, drawn: Bar | Histogram) -> Fitted:
 
     def make(width: int) -> Text:
         cell = drawn.drawn(min(drawn.width, width - _INDENT))
-        fits = cell_width(head.plain) + _GAP + cell_width(cell.text) <= width
-        return head.copy().append(" " * _GAP if fits else "\n" + " " * _INDENT).append(*cell)
+        fits = cell_width(head.plain) + GAP + cell_width(cell.text) <= width
+        return head.copy().append(" " * GAP if fits else "\n" + " " * _INDENT).append(*cell)
 
     return Fitted(make)

@@ -154,6 +154,15 @@ def shape(extents: Iterable[int]) -> str:
     return "x".join(map(str, extents)) or "scalar"
 
 
+def ends_early(size_bytes: int, needed_bytes: int) -> str:
+    """Return what is wrong with a file that is cut; its name or its shard comes before it.
+
+    >>> ends_early(5000, 6024)
+    'ends after 5,000 of at least 6,024 bytes'
+    """
+    return f"ends after {size_bytes:,} of at least {needed_bytes:,} bytes"
+
+
 def command(*words: str) -> str:
     """Return a command of edl-ckpt that can be pasted into a shell.
 

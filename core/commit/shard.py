@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -22,7 +22,7 @@ from edl_ckpt.core.model.layouts import Layout
 from edl_ckpt.core.sources.elasticdl.target import numbers_among
 from edl_ckpt.core.sources.registry import shard_named
 from edl_ckpt.core.state.document import check_schema, schema_at_head
-from edl_ckpt.core.state.holder import prove_lock
+from edl_ckpt.core.state.owner import prove_lock
 from edl_ckpt.core.state.paths import notes_dir, seal_file
 from edl_ckpt.core.state.shard_note import EARLIER, NoteName, ShardNote, note_bytes, note_names, run_digest
 from edl_ckpt.core.storage import LocalStore, ObjectStore
@@ -30,10 +30,10 @@ from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.faults import Access, storage_errors
 from edl_ckpt.core.storage.files import Flusher, PreallocatedFile
 from edl_ckpt.core.storage.interface import ObjectStat, ObjectWriter, Sink
-from edl_ckpt.core.storage.local import file_mark
-from edl_ckpt.core.storage.regular import made_directory
+from edl_ckpt.core.storage.local import file_mark, made_directory
 
 _ATTEMPTS: Final = 20
+_STEP_BYTES: Final = 8 << 20
 SHARD_PURPOSE: Final = "save a shard"
 
 
@@ -46,21 +46,24 @@ class ShardPlace:
     version: int
     ps_id: int
     ps_num: int
+    file: str = ""
+    """The path of a file of the shard below the location, where a repair replaces one of any name."""
 
     @property
     def directory(self) -> str:
         """Return the name of the version's directory."""
-        return self.layout.version_dir(self.version)
+        return self.relative.rpartition("/")[0]
 
     @property
     def name(self) -> str:
         """Return the name of the shard's file."""
-        return self.layout.shard_file(self.ps_id, self.ps_num)
+        return self.relative.rpartition("/")[2]
 
     @property
     def relative(self) -> str:
         """Return the path of the shard below the location."""
-        return f"{self.directory}/{self.name}"
+        shard = f"{self.layout.version_dir(self.version)}/{self.layout.shard_file(self.ps_id, self.ps_num)}"
+        return self.file or shard
 
     @property
     def path(self) -> str:
@@ -146,6 +149,17 @@ class ShardOutput(ExitStack[None]):
             self._replace()
             return self._keep_note(replaced=True)
 
+    def take_place(self, kept: str) -> str:
+        """Put the file where one is missing or damaged; the caller holds the lock. Servers have no part in this.
+
+        Returns the path `kept`, to which a file that was there is moved first, or '' for none.
+        """
+        self._finish()
+        prove_lock(self._place.store.location)
+        was = self._visible_mark()
+        self._replace(kept)
+        return kept if was else ""
+
     def _write_note(self, note: ShardNote, mark: str) -> None:
         """Write the note on a file with this mark."""
         self._note = NoteName(self._place.ps_id, self._place.ps_num, run_digest(note.run, note.older), mark)
@@ -197,8 +211,8 @@ class ShardOutput(ExitStack[None]):
         """Give the shard a name that must be free; False when another process took it a moment ago."""
         raise NotImplementedError
 
-    def _replace(self) -> None:
-        """Put the shard in the place of the one that is there; the caller holds the lock."""
+    def _replace(self, kept: str = "") -> None:
+        """Put the shard in the place of the one that is there, which goes to `kept`; the caller holds the lock."""
         raise NotImplementedError
 
 
@@ -222,8 +236,8 @@ class DiskShard(ShardOutput):
         """Begin the shard in the staging directory, in a directory with the name of the version."""
         self._staging.inherit_access()
         self._staging.check_space(size_bytes)
-        with self._staging.place.enter(self._place.directory, make=True) as inside:
-            self._file = inside.create(self._place.name, size_bytes)
+        with self._staging.place.above(self._place.relative, make=True) as (inside, name):
+            self._file = inside.create(name, size_bytes)
         self.callback(self._file.close)
         self._flusher = self.enter_context(Flusher([self._file]))
         return self._file
@@ -236,14 +250,15 @@ class DiskShard(ShardOutput):
         self.written()
         self._flusher.wait()
         self._file.close()
-        with self._staging.place.enter(self._place.directory) as inside:
-            found = inside.stat(self._place.name)
+        with self._staging.place.above(self._place.relative) as (inside, name):
+            found = inside.stat(name)
             inside.flush()
         assert found is not None  # noqa: S101 - the directory is ours alone
         return file_mark(found)
 
     def _visible_mark(self) -> str:
-        with self._staging.root.find(self._place.directory) as directory:
+        root = self._staging.root
+        with root.find(self._place.directory) if self._place.directory else nullcontext(root) as directory:
             found = directory.stat(self._place.name)
         return "" if found is None else file_mark(found)
 
@@ -267,17 +282,18 @@ class DiskShard(ShardOutput):
                 break
         return False
 
-    def _replace(self) -> None:
-        name = self._place.name
-        with (
-            self._staging.root.enter(self._place.directory, make=True) as version,
-            self._staging.place.enter(self._place.directory) as inside,
-        ):
+    def _replace(self, kept: str = "") -> None:
+        root, relative = self._staging.root, self._place.relative
+        with root.above(relative, make=True) as (version, name), self._staging.place.above(relative) as (inside, _):
             if version.has_file(name):
                 self._keep_access(version, inside)
+                if kept:
+                    with root.above(kept, make=True) as (trash, last):
+                        version.rename(name, trash, last)
+                        trash.flush()
             inside.rename(name, version, name)
             version.flush()
-        self._staging.root.flush()
+        root.flush()
 
     def _keep_access(self, version: Directory, inside: Directory) -> None:
         path = inside.join(self._place.name)
@@ -330,5 +346,13 @@ class ObjectShard(ShardOutput):
             return False
         return True
 
-    def _replace(self) -> None:
+    def _replace(self, kept: str = "") -> None:
+        if kept and self._visible_mark():
+            with self._store.open(self._place.path) as old:
+                copy = self._store.new_object(kept, old.size_bytes)
+                copy.begin()
+                for start in range(0, old.size_bytes, _STEP_BYTES):
+                    copy.write(start, old.read(start, min(_STEP_BYTES, old.size_bytes - start)))
+                copy.finish()
+                copy.complete()
         self._object.complete(replace=True)

@@ -23,8 +23,8 @@ from edl_ckpt.core.model.tables import DenseEntry, Encoding, IdRun, ShardIndex, 
 from edl_ckpt.core.reading.names import names_like
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sources.elasticdl.target import MAX_DIM
+from edl_ckpt.core.storage.local import read_toml
 from edl_ckpt.core.storage.location import as_url
-from edl_ckpt.core.storage.regular import read_toml
 
 FLOATS: Final = ("float16", "bfloat16", "float32", "float64")
 
@@ -129,7 +129,7 @@ class Outgoing:
         """Raise UsageError for two of one name, and for one without a name."""
         names = [*(table.name for table in self.tables), *(variable.name for variable in self.variables)]
         if not all(names):
-            raise UsageError("a table or variable needs a name; the new one is empty", path=ref)
+            raise UsageError("a table or variable needs a name", path=ref, hint="try: --rename OLD=NEW")
         ((name, count),) = Counter(names).most_common(1) or [("", 0)]
         if count > 1:
             hint = "try: --rename OLD=NEW"
@@ -153,7 +153,7 @@ def outgoing(checkpoint: Checkpoint, changes: Changes) -> Outgoing:
     dropped = {name for glob in changes.drop for name in _named(glob, tables, variables, slots)}
     companions = {n for n, info in checkpoint.infos.items() if info.companion_of}
     filters = [bind(checkpoint, parse_row_filter(text)) for text in changes.rows]
-    renamed = new_names(changes.rename, lambda glob: _named(glob, tables, variables, slots))
+    renamed = renamed_by(checkpoint, changes.rename)
     casts = _casts(checkpoint, changes.cast)
     if changes.resize:
         name = checkpoint.table_name(changes.resize[0][0])
@@ -212,6 +212,18 @@ def new_names(pairs: Iterable[tuple[str, str]], matching: Callable[[str], Sequen
         for name in names:
             inner = name[name.find(before) + len(before) :] if before in name else name
             new[name] = pattern if name == old else pattern.replace("*", inner.removesuffix(after))
+    return new
+
+
+def renamed_by(checkpoint: Checkpoint, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the new names of tables and variables by the old ones.
+
+    Raises NotFoundError for a glob that matches nothing, UsageError for several that would be one, and for no name.
+    """
+    known = checkpoint.table_names, checkpoint.variable_names, checkpoint.slots
+    new = new_names(pairs, lambda glob: _named(glob, *known))
+    if "" in new.values():
+        raise UsageError("a table or variable needs a name; the new one is empty", path=checkpoint.version.ref)
     return new
 
 
@@ -395,7 +407,7 @@ def template(checkpoint: Checkpoint) -> str:
 
 def _template(checkpoint: Checkpoint) -> Iterator[str]:
     yield f"# A map of the names of {escaped(checkpoint.version.ref)}."
-    yield "# Change what is on the right; delete what stays as it is."
+    yield "# Change the names on the right; delete lines without a change."
     yield "[rename]"
     for name in (*checkpoint.table_names, *checkpoint.variable_names):
         yield f"{_quoted(name)} = {_quoted(name)}"

@@ -34,7 +34,13 @@ static uint32_t by_tables(uint32_t crc, const uint8_t *p, Py_ssize_t n)
 }
 
 #ifdef HAVE_X86_TARGETS
-__attribute__((target("sse4.2"))) static uint32_t by_instruction(uint32_t crc, const uint8_t *p, Py_ssize_t n)
+/* For clang the instruction is a feature of its own; gcc below 11 has no such name. */
+#if defined(__clang__) && __clang_major__ >= 14
+#define CRC_TARGET "sse4.2,crc32"
+#else
+#define CRC_TARGET "sse4.2"
+#endif
+__attribute__((target(CRC_TARGET))) static uint32_t by_instruction(uint32_t crc, const uint8_t *p, Py_ssize_t n)
 {
     uint64_t wide = crc;
     for (; n >= 8; p += 8, n -= 8)

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError
 from edl_ckpt.core.base.words import counted, describe, escaped
 from edl_ckpt.core.model.dtypes import DTYPES, TF_DTYPES, DType
 from edl_ckpt.core.model.layouts import Placement
@@ -202,6 +203,23 @@ class Problem:
     message: str
     warning: bool = False
     """True when the finding is a warning, although its code is that of an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class LostShard:
+    """A shard that cannot be read, and why; `code` is that of the finding of `verify`. None: which one is not known."""
+
+    shard: int | None
+    path: str
+    message: str
+    code: str = "missing-shard"
+    offset: int | None = None
+
+    @staticmethod
+    def of(shard: int, path: str, error: EdlCkptError) -> LostShard:
+        """Return the shard for which a file met an error."""
+        code = error.code if isinstance(error, CorruptError) else "missing-shard"
+        return LostShard(shard, error.path or path, error.message, code, error.offset)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,7 @@ from edl_ckpt.core.base.job import Reporter
 from edl_ckpt.core.base.memory import page_cache_bytes
 from edl_ckpt.core.kernel import bulk, routing
 from edl_ckpt.core.kernel.routing import Part
-from edl_ckpt.core.moving.part_plan import DenseBytes
-from edl_ckpt.core.moving.settings import ReshardSettings
+from edl_ckpt.core.moving.part_plan import DenseBytes, ReshardSettings
 from edl_ckpt.core.moving.source import FileRows, PieceCounts, Source, SparsePair, read_bytes
 from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES, IdBlock

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from edl_ckpt.core.base.job import SILENT, Counted, FunctionWork, Job, packed, together
+from edl_ckpt.core.base.job import SILENT, Counted, FunctionWork, Job, expect, packed, together
 from edl_ckpt.core.base.memory import peak_memory_bytes
 from edl_ckpt.core.base.parallel import RESULT_BYTES, Advance, Executor, run_all
 from edl_ckpt.core.base.words import counted, describe, escaped, size
@@ -35,9 +35,16 @@ from edl_ckpt.core.kernel.routing import sketch_size
 from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.moving.move import Movable, Mover, MoveTerms, Stretch, exceeds_page_cache
-from edl_ckpt.core.moving.part_plan import DenseBytes, MoveTask, TaskRead, literals_in, part_tasks, plan_parts
+from edl_ckpt.core.moving.part_plan import (
+    DenseBytes,
+    MoveTask,
+    ReshardSettings,
+    TaskRead,
+    literals_in,
+    part_tasks,
+    plan_parts,
+)
 from edl_ckpt.core.moving.plan import MovePlan, row_marks, stretch_order
-from edl_ckpt.core.moving.settings import ReshardSettings
 from edl_ckpt.core.moving.source import Source, SparsePair
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint
 from edl_ckpt.core.proof.read_back import prove_version
@@ -304,6 +311,7 @@ def write_version(
             )
             with kind_of(locked.store).output(locked, new) as output:
                 files = output.create(plan.layouts.size_bytes.tolist())
+                expect(reporter, 2 * plan.layouts.value_bytes)  # they are read back
                 reporter.start(doing, plan.layouts.value_bytes)
                 move = Move(plan, settings, source, job)
                 content = source.content(move.run(output, files))

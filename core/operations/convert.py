@@ -2,21 +2,25 @@
 
 What goes out is read once, summed, and written at planned offsets. The proof reads the new files by their own format:
 each table and variable must have the sums of what was meant, or nothing becomes visible.
+
+Old versions without what only a resumed training needs: optimizer slots, frequencies and the like are left out.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final, Unpack
 
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
 from edl_ckpt.core.base.memory import peak_memory_bytes
 from edl_ckpt.core.base.words import base_name, command, describe, escaped
 from edl_ckpt.core.catalog.files import alone_at, open_location
-from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed
+from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed, list_versions
 from edl_ckpt.core.catalog.target import apart, check_outside, free_target, layouts_at, step_numbers
 from edl_ckpt.core.catalog.uuids import has_no_number
 from edl_ckpt.core.commit.interface import NewVersion, Written
@@ -30,6 +34,7 @@ from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.moving.tasks import WriteResult
+from edl_ckpt.core.operations.prune.retention import looked_at
 from edl_ckpt.core.proof.trust import Trust, check_trust
 from edl_ckpt.core.proof.values import fingerprint
 from edl_ckpt.core.reading.reader import open_checkpoint
@@ -37,9 +42,8 @@ from edl_ckpt.core.sources.elasticdl.target import DESIGN
 from edl_ckpt.core.sources.safetensors.sets import ENDING
 from edl_ckpt.core.sources.steps.names import STEPS, number_of_directory
 from edl_ckpt.core.state.annotate import MetadataCopies
-from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
-from edl_ckpt.core.storage import LocationLike
-from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS, Locking
+from edl_ckpt.core.storage.location import Location, LocationLike
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,7 @@ def convert_version(
     changes: Changes | None = None,
     names: NameMap | None = None,
     most_file_bytes: int | None = None,
-    layout: str | None = None,
+    layout: LayoutName | None = None,
     keep_old: bool = False,
     dry_run: bool = False,
     force: bool = False,
@@ -89,6 +93,9 @@ def convert_version(
     Raises RefusedError for a target that is there, or that no version can replace; UnsupportedError for what the system
     cannot hold, and where files cannot be written; EdlCkptError when the proof fails; and what `check_trust` raises
     unless `force` is set.
+
+    >>> convert_version("run@200", output="smaller", changes=Changes(drop=("bias",))).ref
+    'smaller@200'
     """
     begin, version = time.perf_counter(), as_version(version)
     if most_file_bytes is not None and most_file_bytes < 1:
@@ -159,7 +166,7 @@ def untouched(plan: Conversion, proved: Proved) -> dict[str, str]:
 
 
 def _new_version(
-    version: Version, where: Location, system: str, number: int | None, layout: str | None, *, in_place: bool
+    version: Version, where: Location, system: str, number: int | None, layout: LayoutName | None, *, in_place: bool
 ) -> NewVersion:
     """Return what is written; RefusedError where something is in the way, UnsupportedError where nothing can be."""
     if system != DESIGN.system and where.local_path is None:
@@ -184,7 +191,7 @@ def _new_version(
     store = open_location(where)
     if apart(form, layouts_at(store)):
         raise RefusedError(
-            "has versions of ElasticDL: beside others, its scan crashes",
+            "has versions of ElasticDL: next to other files, its scan crashes",
             path=where.url,
             hint="write to another location",
         )
@@ -267,3 +274,43 @@ class _Run:
         confirm_source(writing, self.trust)
         seal = self._proved[0].seal(self.new.number)
         return self.trust.sign(seal, self.new.purpose)
+
+
+_BARE: Final = Changes(drop_companions=True)
+
+
+def strip_versions(
+    locations: Sequence[LocationLike],
+    after: int,
+    *,
+    spared: Collection[str] = (),
+    dry_run: bool = False,
+    **locking: Unpack[Locking],
+) -> tuple[ConvertResult, ...]:
+    """Rewrite in place, without the companions of tables, the versions older than the newest `after` whole ones.
+
+    Only complete versions that can be read are counted and rewritten; each is proved, and sealed anew. Tagged ones stay
+    as they are, and those whose paths are `spared`; so do those without companions, which no result is of. One that
+    cannot be replaced in its place is left with a warning. Takes the lock of a location for one version at a time.
+    Raises UsageError for `after` below 1, since the newest whole version keeps everything, and else as
+    `convert_version`.
+    """
+    if after < 1:
+        raise UsageError("the newest whole version is never stripped: 1 is the least")
+    done: list[ConvertResult] = []
+    for where in dict.fromkeys(map(Location.of, locations)):
+        versions, unreadable = looked_at(list_versions(where).versions)
+        whole = [v for v in versions if v.state is State.COMPLETE and v.path not in unreadable]
+        for version in sorted(whole, key=lambda v: v.version)[:-after]:
+            if version.tags or version.metadata_fault or version.path in spared:
+                continue
+            with open_checkpoint(
+                version
+            ) as checkpoint:  # headers tell: no id is read of a version that is bare already
+                if not any(info.companion_of for info in checkpoint.infos.values()):
+                    continue
+            try:
+                done.append(convert_version(version, changes=_BARE, dry_run=dry_run, purpose="prune", **locking))
+            except RefusedError as error:
+                locking.get("reporter", WARNINGS).warn(f"not stripped: {error}")
+    return tuple(done)

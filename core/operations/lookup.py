@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.base.arrays import Ids, as_ids
-from edl_ckpt.core.base.errors import CorruptError, IncompleteError, NameNotFoundError, UnsupportedError, UsageError
+from edl_ckpt.core.base.errors import CorruptError, UnsupportedError, UsageError
 from edl_ckpt.core.base.memory import check_memory
 from edl_ckpt.core.base.numbers import whole_number
-from edl_ckpt.core.base.words import abridged, counted, describe, escaped, meant, missing_shards
+from edl_ckpt.core.base.words import abridged, counted, describe, escaped
 from edl_ckpt.core.catalog.listing import VersionLike, as_version
 from edl_ckpt.core.kernel.bulk import I64
 from edl_ckpt.core.kernel.placement import owners
@@ -31,7 +31,8 @@ from edl_ckpt.core.model.tables import ShardIndex, TableEntry
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.reading.aliases import own_name
 from edl_ckpt.core.reading.blocks import as_dtype, id_blocks
-from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint, raise_problems
+from edl_ckpt.core.reading.loss import NOTHING, Loss, open_rest
+from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.reading.sampling import sample_table
 from edl_ckpt.core.reading.slices import Axis, Index, choose, memory_bytes, parse_index, read_chosen, result_shape
 from edl_ckpt.core.reading.table import find_rows
@@ -58,6 +59,9 @@ class Lookup:
     bytes_read: int
     columns: range | None = None
     """The elements of each row that a slice chose; None for all."""
+    loss: Loss = NOTHING
+    """What could not be read; then `unread` are the requested ids that may be there."""
+    unread: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         return describe(
@@ -86,20 +90,29 @@ def look_up(
 ) -> Lookup:
     """Return the rows of some ids. Each id is searched in the shard it belongs to; with `everywhere` in all shards.
 
-    A repeated id has one row in the result. Raises NotFoundError for an unknown table, IncompleteError when a needed
-    shard is missing, UnsupportedError for a dtype that numpy lacks, and the errors of reading.
+    A repeated id has one row in the result. Where some of the needed shards are missing or damaged, the result says so.
+    Raises NotFoundError for an unknown table, IncompleteError or CorruptError when no needed shard can be read,
+    UnsupportedError for a dtype that numpy lacks, and the errors of reading.
+
+    >>> found = look_up("run@200", "user", [7, 99])
+    >>> found.vectors.shape, found.missing
+    ((1, 4), (99,))
     """
     version = as_version(version)
     wanted = _unique(ids)
     owner = owners(version.layout.placement, wanted, version.ps_num or 1)
     shards = None if everywhere or owner is None else set(owner.tolist()) or {0}
-    with _open_some(version, shards) as checkpoint:
-        table = checkpoint.table_name(table)
+    with open_rest(version, owners=shards) as (checkpoint, loss):
+        with loss.explains():
+            table = checkpoint.table_name(table)
         vectors, hits = find_rows(checkpoint, table, wanted, everywhere=everywhere)
         there = hits > 0
         found = _looked_up(checkpoint, table, wanted[there], vectors[there])
         checkpoint.check_unchanged()
-    return replace(found, missing=tuple(wanted[~there].tolist()), duplicates=tuple(wanted[hits > 1].tolist()))
+        read = [shard.file.ps_id for shard in checkpoint.shards]
+    known = there | (not loss if everywhere or owner is None else np.isin(owner, read))
+    missing, unread, twice = (tuple(wanted[some].tolist()) for some in (known & ~there, ~known, hits > 1))
+    return replace(found, missing=missing, duplicates=twice, loss=loss, unread=unread)
 
 
 def _unique(ids: Ids) -> I64:
@@ -110,43 +123,25 @@ def _unique(ids: Ids) -> I64:
 
 
 @contextmanager
-def _open_some(version: Version, owners: set[int] | None) -> Iterator[Checkpoint]:
-    """Open only some shards of a version, None for all; IncompleteError when one of them is missing."""
-    if version.lacks:
-        raise IncompleteError(version.absent, path=version.path)
-    missing = list(version.missing_ranges)
-    if owners is not None and missing:
-        absent = sorted(owners - {shard.ps_id for shard in version.shards})
-        missing = [range(ps_id, ps_id + 1) for ps_id in absent]
-    if missing:
-        raise IncompleteError(missing_shards(missing, version.ps_num), path=version.path)
-    chosen = tuple(shard for shard in version.shards if owners is None or shard.ps_id in owners)
-    with open_checkpoint(replace(version, shards=chosen or version.shards), partial=True) as checkpoint:
-        raise_problems(version, checkpoint.shards)
-        yield checkpoint
-
-
-@contextmanager
 def _open_with(version: Version, name: str) -> Iterator[tuple[Checkpoint, str]]:
     """Open the shard that a dense variable belongs to, else all shards; yield them with its own name there.
 
-    Raises NameNotFoundError for a name that is neither that of a variable nor an alias.
+    Raises NameNotFoundError for a name that is neither that of a variable nor an alias, and the error of a shard that
+    may have it and cannot be read.
     """
     ps_num = version.ps_num or 0
-    known: list[str] = []
     is_known = version.layout.placement is Placement.MOD and ps_num
-    owner = {variable_owner(name, ps_num)} if is_known else set()
     present = {shard.ps_id for shard in version.shards}
-    for chosen in filter(None, (owner & present, present)):
-        with _open_some(version, chosen) as checkpoint:
+    owner = {variable_owner(name, ps_num)} & present if is_known else None
+    for chosen in (owner, None) if owner else (None,):
+        with open_rest(version, owners=chosen) as (checkpoint, loss):
             own = own_name(checkpoint, name)
-            known = checkpoint.variable_names
-            if chosen == present:
-                own = checkpoint.variable_name(own)
+            if chosen is None:
+                with loss.explains():
+                    own = checkpoint.variable_name(own)
             if own in checkpoint:
                 yield checkpoint, own
                 return
-    raise NameNotFoundError(f"no variable {name!r}", path=version.ref, hint=meant(name, known, "variables"))
 
 
 def slice_variable(version: VersionLike, name: str, index: Index | str = ...) -> tuple[npt.NDArray[np.generic], DType]:
@@ -175,7 +170,7 @@ def slice_table(version: VersionLike, table: str, index: Index | str) -> Lookup:
     slice is read; ids have different lengths, so those before the last row are read too. Errors as `slice_variable`.
     """
     wanted = parse_index(index) if isinstance(index, str) else index
-    with open_table(version, table) as (checkpoint, name):
+    with open_table(version, table) as (checkpoint, name, _):
         entries = checkpoint.entries(name)
         whole = checkpoint.table(name)
         rows, columns = choose(wanted, (whole.rows, whole.dim))
@@ -222,19 +217,24 @@ def _ids_at(checkpoint: Checkpoint, shard: ShardIndex, entry: TableEntry, rows: 
 
 
 @contextmanager
-def open_table(version: VersionLike, table: str | None) -> Iterator[tuple[Checkpoint, str]]:
-    """Open a version; yield it with the name of a table, by default the only one that it has.
+def open_table(
+    version: VersionLike, table: str | None, *, partial: bool = False
+) -> Iterator[tuple[Checkpoint, str, Loss]]:
+    """Open a version; yield it with the name of a table, by default the only one that it has, and what is lost.
 
-    Raises UsageError when it is not clear which table is meant, NotFoundError for an unknown one, LockedError at the
-    end when a shard has changed meanwhile, and what `open_checkpoint` raises.
+    That is nothing unless `partial` shards are enough. Raises UsageError when it is not clear which table is meant,
+    NotFoundError for an unknown one, LockedError at the end when a shard has changed meanwhile, and what
+    `open_checkpoint` raises.
     """
-    with open_checkpoint(version) as checkpoint:
+    with open_rest(version, partial=partial) as (checkpoint, loss):
         companions = set(checkpoint.slots.values())
         names = [name for name in checkpoint.table_names if name not in companions]
         if table is None and len(names) != 1:
             hint = f"try: --table NAME; tables there: {abridged(names, 10)}" if names else "the version has no table"
             raise UsageError("which table?", path=checkpoint.version.ref, hint=hint)
-        yield checkpoint, names[0] if table is None else checkpoint.table_name(table)
+        with loss.explains():
+            name = names[0] if table is None else checkpoint.table_name(table)
+        yield checkpoint, name, loss.of_table(name)
         checkpoint.check_unchanged()
 
 
@@ -245,9 +245,9 @@ def ids_of(checkpoint: Checkpoint, table: str) -> Iterator[I64]:
 
 
 def first_rows(version: VersionLike, table: str | None = None, count: int = 10) -> Lookup:
-    """Return the first `count` rows of a table as they lie in the shards; errors as `open_table`."""
+    """Return the first `count` rows of a table as they lie in the shards that can be read; errors as `open_table`."""
     left = whole_number("count", count, least=1)
-    with open_table(version, table) as (checkpoint, name):
+    with open_table(version, table, partial=True) as (checkpoint, name, loss):
         none = np.empty(0, np.int64)
         ids, vectors = [none], [find_rows(checkpoint, name, none).vectors]
         for batch in checkpoint.table(name, batch_rows=min(left, _BATCH_ROWS)):
@@ -256,7 +256,7 @@ def first_rows(version: VersionLike, table: str | None = None, count: int = 10) 
             left -= len(ids[-1])
             if not left:
                 break
-        return _looked_up(checkpoint, name, np.concatenate(ids), np.concatenate(vectors))
+        return replace(_looked_up(checkpoint, name, np.concatenate(ids), np.concatenate(vectors)), loss=loss)
 
 
 def sample_rows(version: VersionLike, table: str | None = None, count: int = 10, *, seed: int = 0) -> Lookup:
@@ -267,7 +267,7 @@ def sample_rows(version: VersionLike, table: str | None = None, count: int = 10,
     chosen rows. Errors as `open_table`.
     """
     count, seed = whole_number("count", count, least=1), whole_number("seed", seed)
-    with open_table(version, table) as (checkpoint, name):
+    with open_table(version, table) as (checkpoint, name, _):
         sample = sample_table(checkpoint, name, count, seed=seed, most_bytes=sys.maxsize)
         assert sample is not None  # noqa: S101 - all ids are looked at
         return _looked_up(checkpoint, name, sample.ids, sample.vectors)

@@ -42,7 +42,7 @@ _BYTES_PER_ID: Final = 16
 """Memory for each id that is sorted: as it was read, and in the array that is sorted."""
 _MOST_UNITS: Final = 64
 """Units of one task."""
-_NAMED: Final = 5
+_NAMED: Final = 3
 """The number of ids that are named."""
 KEPT_ROWS: Final = 1 << 16
 """Parts of tables of at most so many rows keep their ids until they were searched: there may be thousands of them."""
@@ -123,15 +123,17 @@ class Search:
             return _counted([_repeated_ids(np.concatenate([_NONE, *(read() for read in reads)]))])
         if Buckets(order.rows, workers * self._at_once, self._memory).have_all_once(reads, workers):
             return 0, []
-        return _counted([_repeated_ids(ids) for ids in self._turns(reads, order.rows, workers)])
+        return _counted(list(self.again([reads], order.rows, workers)))
 
     def across(self, groups: Sequence[Sequence[Read]], rows: int) -> Repeated:
         """Return the same for ids of several groups; one that a group has twice counts once there."""
-        found = []
-        for own in zip(*(self._turns(reads, rows, 1) for reads in groups), strict=True):
-            again = np.unique(_repeated_ids(np.concatenate([np.unique(ids) for ids in own])))
-            found.append(again)
-        return _counted(found)
+        return _counted(list(self.again(groups, rows)))
+
+    def again(self, groups: Sequence[Sequence[Read]], rows: int, workers: int = 1) -> Iterator[bulk.I64]:
+        """Yield the ids that one group has again, once for each time; of several groups, those that several have."""
+        for parts in zip(*(self._turns(reads, rows, workers) for reads in groups), strict=True):
+            again = _repeated_ids(np.concatenate([*map(np.unique, parts)]) if len(parts) > 1 else parts[0])
+            yield np.unique(again) if len(parts) > 1 else again
 
     def _turns(self, reads: Sequence[Read], rows: int, workers: int) -> Iterator[bulk.I64]:
         """Yield the ids in turns, each with those of one hash: so many as one sort takes, of `rows` in all."""

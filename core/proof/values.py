@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, chain
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.seals import Chunk
 from edl_ckpt.core.model.tables import Extent
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, fingerprint_of, value_bytes
-from edl_ckpt.core.proof.summing import ChunkSums
+from edl_ckpt.core.proof.sealing import ChunkSums
 from edl_ckpt.core.reading.blocks import (
     VALUE_BATCH_BYTES,
     IdPiece,
@@ -281,17 +281,30 @@ def odd_values(data: bulk.U8, dtype: DType | None) -> npt.NDArray[np.int64]:
     counts = np.zeros(3, np.int64)
     if dtype is None or dtype.name not in _FLOATS or not len(data):
         return counts
-    view, mask, huge, infinity = _FLOATS[dtype.name]
+    view, mask, huge, _ = _FLOATS[dtype.name]
     elements = data.view(view)
     if bulk.kernel is not None and not bulk.kernel.reaches(data, elements.itemsize, huge):
         return counts
     magnitude = elements & mask
     if int(magnitude.max()) < huge:
         return counts
-    counts[0] = np.count_nonzero(magnitude > infinity)
-    counts[1] = np.count_nonzero(magnitude == infinity)
-    counts[2] = np.count_nonzero((magnitude >= huge) & (magnitude < infinity))
+    counts[:] = [np.count_nonzero(_of_kind(magnitude, dtype, kind)) for kind in range(3)]
     return counts
+
+
+def odd_rows(rows: bulk.U8, dtype: DType | None, kind: int) -> npt.NDArray[np.bool_]:
+    """Say which rows, uint8 [n, row_bytes], have values of a kind: 0 for NaN, 1 for infinite and 2 for huge ones."""
+    if dtype is None or dtype.name not in _FLOATS or not rows.size:
+        return np.zeros(len(rows), np.bool_)
+    view, mask, *_ = _FLOATS[dtype.name]
+    odd: npt.NDArray[np.bool_] = np.any(_of_kind(rows.view(view) & mask, dtype, kind), axis=1)
+    return odd
+
+
+def _of_kind(magnitude: npt.NDArray[Any], dtype: DType, kind: int) -> npt.NDArray[np.bool_]:
+    _, mask, huge, infinity = _FLOATS[dtype.name]
+    low, high = ((infinity + 1, mask), (infinity, infinity), (huge, infinity - 1))[kind]
+    return np.logical_and(magnitude >= low, magnitude <= high)
 
 
 def read_values(

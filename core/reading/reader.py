@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from edl_ckpt.core.base.errors import (
     CorruptError,
+    EdlCkptError,
     IncompleteError,
     NameNotFoundError,
     NotFoundError,
@@ -33,14 +34,13 @@ from edl_ckpt.core.catalog import listing as catalog
 from edl_ckpt.core.catalog.runs import mixed_runs
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.layouts import Placement
-from edl_ckpt.core.model.tables import DenseEntry, Extent, ShardIndex, TableEntry, table_dtype
+from edl_ckpt.core.model.tables import DenseEntry, Extent, LostShard, ShardIndex, TableEntry, table_dtype
 from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.reading.blocks import read_elements
 from edl_ckpt.core.reading.gather import Gathering, Server
 from edl_ckpt.core.reading.names import slots_of, whole_name
-from edl_ckpt.core.reading.parts import Part, PartLike
 from edl_ckpt.core.reading.readers import GatheredReader, KeptReader, keep, take_over
-from edl_ckpt.core.reading.table import TableView
+from edl_ckpt.core.reading.table import Part, PartLike, TableView
 from edl_ckpt.core.sources.registry import source_of
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader, Store, lists_marks
@@ -67,8 +67,11 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         shards: Sequence[ShardIndex],
         readers: Mapping[str, RangeReader],
         store: Store,
+        lost: Sequence[LostShard] = (),
     ) -> None:
         self.version = version
+        self.lost = tuple(lost)
+        """The shards that are listed and cannot be read, where that was allowed."""
         self.store = store
         """The store that the version is in."""
         self.shards = tuple(shards)
@@ -342,23 +345,39 @@ def open_checkpoint(
     """Open a version, or the version that a reference such as 'runs/a@latest' names.
 
     Raises IncompleteError when shards are missing, CorruptError when one is damaged or shards contradict each other.
-    With `partial`, the existing shards are opened, and contradictions are left to `verify`. `staged` is for files that
-    only this process writes, so that no other command can have replaced them. `workers` shards are opened at a time, by
-    default one on a file system and 48 on storage where each takes requests.
+    With `partial`, the shards that can be read are opened, the damaged ones are in `lost`, and contradictions are left
+    to `verify`; `loss_of` says what is lost with them. `staged` is for files that only this process writes, so that no
+    other command can have replaced them. `workers` shards are opened at a time, by default one on a file system and 48
+    on storage where each takes requests.
+
+    >>> with open_checkpoint("run@latest") as checkpoint:
+    ...     checkpoint["bias"].shape, checkpoint.table("user").to_numpy([3, 1]).ids.tolist()
+    ((8,), [3, 1])
     """
     version = catalog.as_version(version)
     _check_state(version, partial=partial)
     store = open_store(version.location)
     readers: dict[str, RangeReader] = {}
+    lost: list[LostShard] = []
     workers = workers or openings(store)
     with ExitStack() as opened:
 
+        def lose(file: ShardFile, error: EdlCkptError) -> None:
+            lost.append(LostShard.of(file.ps_id, file.path, error))
+
         def begin(file: ShardFile) -> None:
-            readers[file.path] = opened.enter_context(store.open(file.path))
+            try:
+                readers[file.path] = opened.enter_context(store.open(file.path))
+            except (CorruptError, NotFoundError) as error:
+                if not partial:
+                    raise
+                lose(file, error)
 
         try:
             run_all(begin, version.files, workers)
-            shards = source_of(version).index(version, readers, workers=workers)
+            shards = source_of(version).index(version, readers, workers=workers, on_fault=lose if partial else None)
+            if any(one.code == "missing-shard" for one in lost):
+                check_not_replaced(version)
         except NotFoundError:
             if not staged:
                 check_not_replaced(version)
@@ -368,7 +387,7 @@ def open_checkpoint(
         if not partial:
             raise_problems(version, shards)
         opened.pop_all()
-    return Checkpoint(version, shards, readers, store)
+    return Checkpoint(version, shards, readers, store, sorted(lost, key=lambda one: one.shard or 0))
 
 
 def openings(store: Store) -> int:
@@ -492,6 +511,6 @@ def _from_own_shards(
     with opened as checkpoint:
         # Some shards speak for all unless they show a reason to look at the others.
         others = any(s.version != version.version or s.generation not in _PLACED for s in checkpoint.shards)
-        if others or source_of(version).blocking(checkpoint.version, checkpoint.shards):
+        if others or checkpoint.lost or source_of(version).blocking(checkpoint.version, checkpoint.shards):
             return None
         return Gathering(checkpoint, server, checkpoint.shards, workers, reporter).part_unless_misplaced(out)

@@ -18,7 +18,6 @@ from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.words import base_name, meant
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.state.document import MAX_BYTES, check_value, json_number
-from edl_ckpt.core.state.holder import prove_lock, write_proved
 from edl_ckpt.core.state.metadata import (
     LOCATION_SCHEMA,
     MAX_NAMES,
@@ -36,6 +35,7 @@ from edl_ckpt.core.state.metadata import (
     read_document,
     read_metadata,
 )
+from edl_ckpt.core.state.owner import prove_lock, write_proved
 from edl_ckpt.core.state.paths import LOCATION_FILE, META_DIR, version_file
 from edl_ckpt.core.storage import Store, open_store
 from edl_ckpt.core.storage.interface import lists_marks

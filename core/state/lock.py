@@ -22,9 +22,10 @@ from edl_ckpt.core.base.job import Reporter
 from edl_ckpt.core.base.parallel import impatient
 from edl_ckpt.core.base.words import command
 from edl_ckpt.core.state.aside import set_aside
-from edl_ckpt.core.state.holder import Holder, LostLockError, lost_lock, provable
 from edl_ckpt.core.state.owner import (
     STALE_SECONDS,
+    Holder,
+    LostLockError,
     Signature,
     format_owner,
     has_ended,
@@ -32,7 +33,9 @@ from edl_ckpt.core.state.owner import (
     is_here,
     is_me,
     lock_file,
+    lost_lock,
     processes_at,
+    provable,
     read_owner,
 )
 from edl_ckpt.core.state.paths import LOCK_FILE, STATE_DIR

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from edl_ckpt.core.base.errors import UsageError
-from edl_ckpt.core.state.holder import write_proved
 from edl_ckpt.core.state.metadata import read_document
+from edl_ckpt.core.state.owner import write_proved
 from edl_ckpt.core.state.paths import MANAGER_FILE, META_DIR
 from edl_ckpt.core.storage.interface import Store
 

@@ -4,6 +4,14 @@ The kernel's lock ends with its process, so an unlocked file was left by a kille
 at once. A process that it forks would keep the lock, and so closes its copy of the file. A file system may not pass
 locks on between hosts, so an owner on another host counts as dead when it has not touched its file for ten minutes. The
 lock of a location and the staging directories both work this way.
+
+The holder of a location's lock, as a person sees it, and the proof that a command still holds its lock.
+
+A process that was stopped for longer than its lock is valid (SIGSTOP, a suspended machine) wakes up and goes on. So a
+command proves that it still has the lock right before each step that cannot be undone. It may also stop between this
+proof and its request. So a file of our state is replaced only while it is the one of before the proof, where the
+storage knows conditional writes, and the lock is proved again after it. Where the storage does not, and a process lost
+its lock in the last day, a copy of each new file is kept: the next holder puts back what a late request wrote over.
 """
 
 from __future__ import annotations
@@ -16,19 +24,24 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 from weakref import WeakSet
 
-from edl_ckpt.core.base.errors import EdlCkptError
+from edl_ckpt.core.base.errors import EdlCkptError, LockedError
 from edl_ckpt.core.base.ids import host_name, kernel_id
-from edl_ckpt.core.base.interruption import WHOLE
+from edl_ckpt.core.base.interruption import COMMIT, WHOLE
+from edl_ckpt.core.base.words import base_name
 from edl_ckpt.core.state.document import parse_document
-from edl_ckpt.core.state.paths import is_resumable
+from edl_ckpt.core.state.paths import KEPT_DIR, is_resumable
 from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.interface import Store, lists_marks
+from edl_ckpt.core.storage.location import Location
 
 OWNER_FILE: Final = "owner.json"
 _OWNER_BYTES: Final = 1 << 16
@@ -237,3 +250,74 @@ def _is_alive(pid: int) -> bool:
     except OSError as error:
         return not isinstance(error, ProcessLookupError)
     return True
+
+
+_proofs: ContextVar[Mapping[str, Callable[[], bool]]] = ContextVar("edl_ckpt_locks")
+"""How this thread proves each lock that it holds, by location."""
+
+
+class LostLockError(LockedError):
+    """Another process has the lock that this command had, so the command ends here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process that holds a lock, or held it when it died.
+
+    `silent_seconds` is the time since its last sign of life; None where the storage does not say.
+    """
+
+    owner: Mapping[str, Any]
+    is_alive: bool
+    silent_seconds: float | None
+    key: str = field(default="", repr=False)
+    """The name of its claim, on storage where each process has one."""
+    kept_by: Sequence[int] = ()
+    """The processes of this host that have the file of a dead holder open, and so may keep its lock."""
+
+
+@contextmanager
+def provable(location: Location, proof: Callable[[], bool]) -> Iterator[None]:
+    """Let `prove_lock` find the proof of a lock that this thread holds while the block runs."""
+    before = _proofs.get({})
+    _proofs.set({**before, location.url.rstrip("/"): proof})
+    try:
+        yield
+    finally:
+        _proofs.set(before)
+
+
+def prove_lock(location: Location) -> bool:
+    """Raise LostLockError unless this thread still holds the lock of a location that it took.
+
+    Every step that changes a location and cannot be undone calls this first. Nothing happens without a lock. Returns
+    True while a request may still arrive from a process that lost the lock.
+    """
+    proof = _proofs.get({}).get(location.url.rstrip("/"))
+    return proof is not None and proof()
+
+
+def write_proved(store: Store, relative: str, data: bytes) -> None:
+    """Write a file of META_DIR, the lock of which this thread holds before and after; LockedError when it was lost.
+
+    Then the file of another process is still there, or the next holder of the lock puts it back.
+    """
+    seen = store.stat(relative) if lists_marks(store) else None
+    if prove_lock(store.location):
+        store.write_small(f"{KEPT_DIR}/{base_name(relative)}", data)
+    with COMMIT:
+        if lists_marks(store):
+            store.write_over(relative, data, seen)
+        else:
+            store.write_small(relative, data)
+        prove_lock(store.location)
+
+
+def lost_lock(place: str, owner: Mapping[str, Any]) -> LostLockError:
+    """Return the error of a command that lost the lock; `owner` is the holder now, {} when there is none."""
+    holder = format_owner(owner) if owner else "no process"
+    return LostLockError(
+        f"this command lost the lock while it was stopped; the lock is held by {holder} now",
+        path=place,
+        hint="nothing further was changed; try again",
+    )

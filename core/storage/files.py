@@ -180,10 +180,10 @@ def allocate(file: int, size_bytes: int, offset: int = 0) -> None:
     os.ftruncate(file, offset + size_bytes)
 
 
-def check_space(directory: str | int, size_bytes: int, *, shown: str | None = None) -> None:
+def check_space(directory: str | int, size_bytes: int, *, shown: str | None = None, hint: str = "") -> None:
     """Raise NoSpaceError when the file system of a directory lacks room for this many more bytes, plus a reserve.
 
-    The directory is a path or an open one.
+    The directory is a path or an open one. `hint` goes on after "nothing was written".
     """
     path = shown or str(directory)
     with storage_errors(path):
@@ -193,7 +193,7 @@ def check_space(directory: str | int, size_bytes: int, *, shown: str | None = No
         raise NoSpaceError(
             f"needs {size(size_bytes)} plus a reserve of {size(_SPARE_BYTES)}; {size(free)} are free",
             path=path,
-            hint="nothing was written",
+            hint=f"nothing was written{hint}",
         )
 
 

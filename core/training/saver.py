@@ -3,34 +3,184 @@
 Each server writes its own shard into the directory of the version, and the version is complete when the last one has.
 Asynchronous servers agree on no clock, so when to save is decided by the version alone, never by seconds. A job with
 AllReduce has one shard, which any one worker saves (`ps_num=1`).
+
+The version that a server's shard belongs to: where the shard goes, and the seal once all shards are there.
+
+The last server to arrive seals the version, from the notes of all of them. Several servers may think that they are the
+last. They take turns at the lock of the location, and the second finds the seal of the first. A server that cannot seal
+has still saved its shard, so this raises nothing: the next server that seals a version also seals the ones before it
+that were left.
 """
 
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack, suppress
-from dataclasses import replace
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Final, Self
 
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NoSpaceError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.numbers import whole_number
+from edl_ckpt.core.catalog.files import open_location
+from edl_ckpt.core.catalog.grouping import look_at
 from edl_ckpt.core.catalog.listing import list_versions
+from edl_ckpt.core.catalog.target import choose_layout, layouts_at
 from edl_ckpt.core.commit.kinds import kind_of
-from edl_ckpt.core.commit.repair.notes import note_names_now
+from edl_ckpt.core.commit.repair.notes import note_names_now, noted_versions, remove_notes, sweep_notes
+from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.commit.shard import SHARD_PURPOSE, SavedPlace, ShardPlace
+from edl_ckpt.core.model.layouts import Layout
+from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.prune.execute import doomed_shards, prune, remove_own_shard
-from edl_ckpt.core.operations.prune.guards import IN_A_JOB
 from edl_ckpt.core.operations.prune.plan import read_policy
-from edl_ckpt.core.operations.prune.retention import Policy
-from edl_ckpt.core.sources.elasticdl.target import VersionLayout, check_ps_num, check_version, restore_warnings
-from edl_ckpt.core.state.shard_note import ShardNote
+from edl_ckpt.core.operations.prune.retention import IN_A_JOB, Policy
+from edl_ckpt.core.proof.trust import seal_from_notes
+from edl_ckpt.core.sources.elasticdl.target import (
+    VersionLayout,
+    check_ps_num,
+    check_version,
+    restore_warnings,
+    writable_layout,
+)
+from edl_ckpt.core.sources.registry import shard_named
+from edl_ckpt.core.state.index import Known
+from edl_ckpt.core.state.metadata import sealed_versions
+from edl_ckpt.core.state.owner import write_proved
+from edl_ckpt.core.state.paths import META_DIR, seal_file
+from edl_ckpt.core.state.seal import seal_bytes
+from edl_ckpt.core.state.shard_note import NoteName, ShardNote
 from edl_ckpt.core.storage import Location, LocationLike, Store, open_store
 from edl_ckpt.core.training.background import PendingSave, SavedShard
 from edl_ckpt.core.training.content import Dense, ServerContent, SnapshotBuffers, Tables, check_content
-from edl_ckpt.core.training.server import ShardServer, seal_if_whole
 from edl_ckpt.core.training.shard_writer import lay_out, write_shard
+
+
+@dataclass(slots=True)
+class ShardServer:
+    """One server of a job, and where its shards go.
+
+    The layout is chosen at the first save, as every server chooses it: the one `asked` for, else the one that is at the
+    location, else 'design'. So servers that start together in an empty location agree, in whatever order.
+    """
+
+    location: Location
+    asked: str | None
+    ps_id: int
+    ps_num: int
+    wait_seconds: float
+    reporter: Reporter
+    layout: Layout | None = None
+
+    def __post_init__(self) -> None:
+        if self.asked is not None:
+            writable_layout(self.asked)
+
+    def lock(self, purpose: str, *, create: bool = False) -> AbstractContextManager[object]:
+        """Return the lock of the location, for which the server waits."""
+        return location_lock(
+            self.location, purpose, create=create, wait_seconds=self.wait_seconds, reporter=self.reporter
+        )
+
+    def place(self, number: int) -> ShardPlace:
+        """Return the place of the shard of a version.
+
+        Raises RefusedError when the number is taken by another layout, or by a version of another number of servers
+        that is complete or has a tag; the shards of such a version that is neither go to the trash.
+        """
+        store = open_location(self.location)
+        names = list(store.names(""))
+        if any(map(shard_named, names)):
+            raise UsageError("is one version's directory", path=self.location.url, hint="name the directory it is in")
+        if self.layout is None:
+            layout, warnings = choose_layout(self.location, layouts_at(store), self.asked)
+            for warning in warnings:
+                self.reporter.warn(warning)
+            self.layout = layout
+        place = ShardPlace(store, self.layout, number, self.ps_id, self.ps_num)
+        place.check_number(names)
+        if place.directory in names:
+            self._check_directory(place)
+        return place
+
+    def _check_directory(self, place: ShardPlace) -> None:
+        """See to it that the version's directory has no shards of another number of servers."""
+        if not place.other_shards():
+            return
+        with self.lock(SHARD_PURPOSE):
+            others = place.other_shards()
+            if not others:  # another server of this run was here
+                return
+            version = look_at(place.store, place.directory)
+            unfinished = version is not None and version.state in {State.INCOMPLETE, State.WRITING}
+            if version is None or not unfinished or version.extra or self._is_protected(place.version):
+                raise place.refuse_directory(others[0])
+            store = place.store
+            removal = kind_of(store).trash.delete([version], keep=store.properties.trash)
+            for _, error in removal.failed:
+                raise error
+            remove_notes(store, place.version)
+            self.reporter.warn(
+                f"{version.ref}: a run of {version.ps_num} servers had not finished it; it was removed"
+                + (", and is in the trash" if store.properties.trash else "")
+            )
+
+    def _is_protected(self, number: int) -> bool:
+        """Say whether a version has a tag, or metadata that cannot be read and may have one."""
+        versions = list_versions(self.location, known=Known()).versions
+        return any(v.version == number and bool(v.tags or v.metadata_fault) for v in versions)
+
+
+@dataclass(frozen=True, slots=True)
+class Sealing:
+    """Whether a version had all its shards after a save, and whether it is sealed."""
+
+    complete: bool
+    sealed: bool = False
+    by_us: bool = False
+    """True for the server that wrote the seal."""
+
+
+def seal_if_whole(server: ShardServer, place: ShardPlace, own: tuple[NoteName, ShardNote]) -> Sealing:
+    """Seal a version when all its shards are there; `own` is the note on the shard that was just saved."""
+    try:
+        names = place.store.names(place.directory)
+        if set(names) != {place.layout.shard_file(i, place.ps_num) for i in range(place.ps_num)}:
+            return Sealing(complete=False)
+        with server.lock("seal"):
+            return _seal_all(place, own)
+    except EdlCkptError as error:
+        server.reporter.warn(f"{place.store.location}@{place.version} is saved, but not sealed: {error}")
+        return Sealing(complete=True)
+
+
+def _seal_all(place: ShardPlace, own: tuple[NoteName, ShardNote]) -> Sealing:
+    """Seal the version, those before it that were left, and remove old notes; the caller has the lock."""
+    store = place.store
+    sealed = sealed_versions(store.names(META_DIR))
+    done = Sealing(complete=True, sealed=True)
+    if place.version not in sealed:
+        version = look_at(store, place.directory)
+        if version is None or version.state is not State.COMPLETE:
+            return Sealing(complete=False)
+        _write_seal(store, version, own)
+        done = Sealing(complete=True, sealed=True, by_us=True)
+    for number in noted_versions(store):
+        if number != place.version and number not in sealed:
+            version = look_at(store, place.layout.version_dir(number))
+            if version is not None and version.state is State.COMPLETE:
+                with suppress(EdlCkptError):  # a mixture, say, of which `verify` tells
+                    _write_seal(store, version)
+    sweep_notes(store)
+    return done
+
+
+def _write_seal(store: Store, version: Version, own: tuple[NoteName, ShardNote] | None = None) -> None:
+    write_proved(store, seal_file(version.version), seal_bytes(seal_from_notes(store, version, own=own)))
+    remove_notes(store, version.version)
+
 
 SAVE_WAIT_SECONDS: Final = 60.0
 """How long a server waits for the lock of the location, when it replaces a shard or seals the version."""
@@ -51,6 +201,11 @@ class CheckpointSaver:
     No lock is held while a shard is written. A shard that is there already, of an earlier run, is replaced: only the
     own one. The last server to arrive seals the version. A policy that is stored with the location replaces
     `keep_checkpoint_max`: then the server that seals a version prunes by it.
+
+    >>> import numpy as np
+    >>> with CheckpointSaver("job", checkpoint_steps=1000, keep_checkpoint_max=3) as saver:
+    ...     saver.need_to_checkpoint(2000), saver.save(2000, {"bias": np.zeros(8)}, {}).complete
+    (True, True)
     """
 
     def __init__(
@@ -62,7 +217,7 @@ class CheckpointSaver:
         free_first: bool = False,
         ps_id: int = 0,
         ps_num: int = 1,
-        layout: str | None = None,
+        layout: LayoutName | None = None,
         run: str = "",
         wait_seconds: float = SAVE_WAIT_SECONDS,
         reporter: Reporter = WARNINGS,

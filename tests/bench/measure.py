@@ -110,14 +110,23 @@ class Figure:
 
         The work is named without the title of its table, and with the requests that a server counted.
         """
-        ratio = f"{self.median_ratio:.2f}" if self.median_ratio >= 0.1 else f"{self.median_ratio:.3f}"
-        most = f" ({self.target})" if self.target != Target() else ""
-        against = f"{ratio} x {self.against}{most}"
+        against = self._against()
         requests = f"; {sum(self.traffic['requests'].values()):,} requests" if self.traffic else ""
         return (
             f"| {self.name.removeprefix(f'{title} ')}{requests} | {seconds(self.median('wall'))} |"
             f" {f'**{against}**' if self.missed() else against} | {self.peak_mib:.0f} MiB |"
         )
+
+    def item(self) -> str:
+        """Return the item of a list: work, our time, the reference with our target in brackets, memory."""
+        return (
+            f"* {self.name}: {seconds(self.median('wall'))}, {self._against()}, with {self.peak_mib:.0f} MiB of memory"
+        )
+
+    def _against(self) -> str:
+        ratio = f"{self.median_ratio:.2f}" if self.median_ratio >= 0.1 else f"{self.median_ratio:.3f}"
+        most = f" ({self.target})" if self.target != Target() else ""
+        return f"{ratio} x {self.against}{most}"
 
 
 def fill(page: str, name: str, lines: Iterable[str]) -> str:

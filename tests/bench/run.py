@@ -79,11 +79,9 @@ TABLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("reshard", "reshard 4 -> 8, dim 16*1.12 GB, disk*"),
         ("copy", "verify*"),
         ("export", "export to safetensors,*"),
-        ("save", "save*"),
-        ("transfer", "copy of 8 shards*up*"),
     ),
 }
-"""The tables of docs/benchmarks.md, one an operation, and README's: groups, and patterns of the names of figures."""
+"""The tables of docs/benchmarks.md, one an operation, and README's list: groups, and patterns of figures' names."""
 OPTIONAL = {"cluster", "peers"}
 """Sections that are measured only by name."""
 
@@ -93,7 +91,8 @@ def with_tables(page: str, found: Mapping[str, Any]) -> str:
     for title, chosen in TABLES.items():
         rows = [figure for group, pattern in chosen for figure in figures(found, group, pattern)]
         if rows and f"<!-- figures: {title} -->" in page:
-            page = fill(page, title, [*HEAD, *(figure.line(title) for figure in rows)])
+            table = [*HEAD, *(figure.line(title) for figure in rows)]
+            page = fill(page, title, [figure.item() for figure in rows] if title == "short" else table)
     if found and "<!-- figures: machines -->" in page:
         page = fill(page, "machines", machines(found))
     return page

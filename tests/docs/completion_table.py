@@ -12,7 +12,7 @@ from edl_ckpt.cli.manual.topics import TOPICS
 from edl_ckpt.core.operations import metric_sources
 from edl_ckpt.core.operations.export.content.selection import CASTS
 from edl_ckpt.core.operations.export.formats import FORMATS
-from edl_ckpt.core.operations.follow.changes import EventKind
+from edl_ckpt.core.operations.follow.observe import EventKind
 from edl_ckpt.core.operations.verify.loaders import LOADERS
 from edl_ckpt.core.sources.registry import BUILT_IN
 
@@ -65,15 +65,11 @@ def make(program: Any) -> str:
 
 def _command(name: str, command: Any, context: Any) -> dict[str, Any]:
     parameters = [p for p in command.get_params(context) if not getattr(p, "hidden", False)]
-    arguments = [
-        _repeated(str(p.metavar or p.make_metavar(context)), p.nargs)
-        for p in parameters
-        if p.param_type_name == "argument"
-    ]
+    arguments = [_repeated(str(p.metavar), p.nargs) for p in parameters if p.param_type_name == "argument"]
     return {
         "help": (function_of(name).__doc__ or "").strip().partition("\n")[0],
         "arguments": [kind for metavar in arguments for kind in _arguments(metavar)],
-        "options": dict(_options(name, (p for p in parameters if p.param_type_name == "option"), context)),
+        "options": dict(_options(name, (p for p in parameters if p.param_type_name == "option"))),
     }
 
 
@@ -95,13 +91,13 @@ def _repeated(metavar: str, nargs: int) -> str:
     return f"{metavar}..." if nargs == -1 and " " not in metavar and "..." not in metavar else metavar
 
 
-def _options(name: str, options: Iterable[Any], context: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+def _options(name: str, options: Iterable[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     for option in options:
         found: dict[str, Any] = {"help": _first_sentence(str(option.help or ""))}
         if option.name == "help":
             found["help"] = "Show this help."
         if not option.is_flag:
-            found["takes"] = _taken(name, option, context)
+            found["takes"] = _taken(name, option)
         if option.multiple:
             found["again"] = True
         long, *short = sorted(option.opts, key=len, reverse=True)
@@ -110,9 +106,9 @@ def _options(name: str, options: Iterable[Any], context: Any) -> Iterator[tuple[
         yield long, found
 
 
-def _taken(name: str, option: Any, context: Any) -> str:
+def _taken(name: str, option: Any) -> str:
     """Return what an option takes: a kind of names, words behind '=', or nothing that can be listed."""
-    metavar = str(option.make_metavar(context))
+    metavar = str(option.metavar)
     words = (
         _listed().get((name, option.opts[0]))
         or _listed().get(("", option.opts[0]))

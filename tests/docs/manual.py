@@ -1,7 +1,7 @@
 """Make the man pages in `docs/man/`, the reference in `docs/reference/` and the JSON Schemas in `docs/schemas/`.
 
-And the table of commands that completion needs, in `cli/completion/`, and the public names of the engine for type
-checkers, `core/__init__.pyi`.
+And the table of commands that completion needs, in `cli/completion/`, the public names of the engine for type checkers,
+`core/__init__.pyi`, and the reference in the navigation of the site, `mkdocs.yml`.
 
 python tests/docs/manual.py             compare; the exit code is 1 when a file is out of date
 python tests/docs/manual.py --update    rewrite the files
@@ -18,6 +18,7 @@ import edl_ckpt.core
 import markdown_pages
 import roff
 import schema_documents
+import schema_pages
 from edl_ckpt.cli.catalogue import SECTIONS
 from edl_ckpt.cli.manual.page import ManualPage
 from edl_ckpt.cli.manual.pages import every
@@ -25,12 +26,14 @@ from edl_ckpt.cli.options.program import parser
 
 TOP = Path(__file__).parents[2]
 _ROOT = "edl-ckpt.1"
+_SITE = "mkdocs.yml"
 
 
 def files() -> dict[str, str]:
     """Return the text of every generated file, by its path below the top of the repository."""
     pages = list(every(parser))
-    return {**_man_pages(pages), **_reference(pages), **_schemas(), **_completion(), "core/__init__.pyi": _door()}
+    made = {**_man_pages(pages), **_reference(pages), **_schemas(), **_completion(), "core/__init__.pyi": _door()}
+    return {**made, _SITE: _navigation(pages)}
 
 
 def _door() -> str:
@@ -51,10 +54,11 @@ def _completion() -> dict[str, str]:
 
 
 def _schemas() -> dict[str, str]:
-    """Return the JSON Schema of every document."""
+    """Return the JSON Schema of every document, and the page of their keys."""
     text = schema_documents.make()
-    pages = {f"docs/schemas/{name}.json": json.dumps(one, indent=2) + "\n" for name, one in json.loads(text).items()}
-    return {"cli/render/schemas.json": text, **pages}
+    schemas = json.loads(text)
+    pages = {f"docs/schemas/{name}.json": json.dumps(one, indent=2) + "\n" for name, one in schemas.items()}
+    return {"cli/render/schemas.json": text, **pages, "docs/reference/documents.md": schema_pages.draw(schemas)}
 
 
 def _man_pages(pages: list[ManualPage]) -> dict[str, str]:
@@ -78,12 +82,24 @@ def _reference(pages: list[ManualPage]) -> dict[str, str]:
 def _index(found: dict[str, list[ManualPage]]) -> str:
     """Return the index: the commands in their sections, and the topics."""
     lines = ["# Reference", "", "These pages say what `--help`, `edl-ckpt help` and the man pages say.", ""]
-    topics = [name for name, group in found.items() if group[-1].is_topic]
-    for heading, names in {**SECTIONS, "Topics": tuple(topics)}.items():
-        lines += [f"## {heading}", "", "| | |", "|---|---|"]
+    topics = tuple(name for name, group in found.items() if group[-1].is_topic)
+    for heading, names in {**SECTIONS, "Topics": topics}.items():
+        lines += [f"## {heading}", "", *markdown_pages.header("Topic" if names is topics else "Command", "Task")]
         lines += [f"| [{name}]({name}.md) | {found[name][-1 if name in topics else 0].summary} |" for name in names]
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _navigation(pages: list[ManualPage]) -> str:
+    """Return the settings of the site, with every page of the reference in the navigation."""
+    begin, end = "  - Reference:\n      - reference/index.md\n", "  # The end of these lines."
+    head, _, rest = (TOP / _SITE).read_text(encoding="utf-8").partition(begin)
+    commands = {page.name for page in pages if not page.is_topic}
+    topics = tuple(page.name for page in pages if page.is_topic and page.name not in commands)
+    lines = ["      - JSON documents: reference/documents.md\n"]
+    for heading, names in {**SECTIONS, "Topics": topics}.items():
+        lines += [f"      - {heading}:\n", *(f"          - {name}: reference/{name}.md\n" for name in names)]
+    return "".join([head, begin, *lines, end, rest.partition(end)[2]])
 
 
 def stale() -> list[str]:
@@ -98,6 +114,7 @@ def stale() -> list[str]:
             "cli/completion/*.json",
             "cli/render/*.json",
             "core/*.pyi",
+            _SITE,
         )
         for path in TOP.glob(pattern)
     }

@@ -31,25 +31,40 @@ def _block(block: Block, level: str) -> Iterator[str]:
     for text in block.paragraphs:
         yield from (_escaped(text), "")
     if block.rows:
-        yield from ("| | |", "|---|---|")
+        yield from header({"Arguments": "Argument", "Exit codes": "Code"}.get(block.heading, _column(block)), "Meaning")
         yield from (_row(row) for row in block.rows)
         yield ""
     if block.lines:
-        yield from ("```text", *block.lines, "```", "")
+        yield from ("```sh" if block.heading == "Examples" else "```text", *block.lines, "```", "")
+
+
+def header(*columns: str) -> Iterator[str]:
+    """Yield the first two lines of a table."""
+    yield f"| {' | '.join(columns)} |"
+    yield f"|{'---|' * len(columns)}"
+
+
+def _column(block: Block) -> str:
+    return "Option" if block.rows[0].term.startswith("-") else "Name"
 
 
 def _row(row: Row) -> str:
     notes = "".join(f" [{note}]" for note in row.notes)
-    return f"| `{row.term.replace('|', _PIPE)}` | {_escaped(row.text + notes).replace('|', _PIPE)} |"
+    return f"| {_code(row.term)} | {_escaped(row.text + notes)} |"
 
 
-_PIPE = "\\|"
+def _code(text: str) -> str:
+    """Return code for a cell of a table. A pipe in backticks would need a backslash, which some renderers show."""
+    return f"<code>{_plain(text)}</code>" if "|" in text else f"`{text}`"
+
+
+def _plain(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "&#124;")
 
 
 def _escaped(text: str) -> str:
-    """Return text in which `<` begins no tag and a star no emphasis, outside of code."""
-    parts = text.split("`")
-    return "`".join(
-        part if number % 2 else part.replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_")
-        for number, part in enumerate(parts)
+    """Return text in which `<` begins no tag, a star no emphasis and a pipe no cell; code keeps its characters."""
+    return "".join(
+        _code(part) if number % 2 else _plain(part).replace("*", "\\*").replace("_", "\\_")
+        for number, part in enumerate(text.split("`"))
     )

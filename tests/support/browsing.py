@@ -125,7 +125,17 @@ class Screen:
         return "\n".join(self.lines)
 
 
-NAMES = {"@": "at", "/": "slash", ":": "colon", ".": "full_stop", "-": "minus", "_": "underscore", " ": "space"}
+NAMES = {
+    ">": "greater_than_sign",
+    "<": "less_than_sign",
+    "@": "at",
+    "/": "slash",
+    ":": "colon",
+    ".": "full_stop",
+    "-": "minus",
+    "_": "underscore",
+    " ": "space",
+}
 """The names of keys that are no letters."""
 CHARACTERS = {name: char for char, name in NAMES.items()} | {"question_mark": "?"}
 

@@ -9,9 +9,8 @@ import elasticdl_rules
 from edl_ckpt.core import verify_version
 from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.operations.prune.execute import PruneResult, execute_prune
-from edl_ckpt.core.operations.prune.guards import Guards
 from edl_ckpt.core.operations.prune.plan import PrunePlan, plan_prune
-from edl_ckpt.core.operations.prune.retention import Latest, Policy
+from edl_ckpt.core.operations.prune.retention import Guards, Latest, Policy
 
 NOW = time.time() + 3600.0
 """Long after a test writes its versions: none is still being written."""

@@ -41,8 +41,7 @@ from edl_ckpt.core.commit.writers import SharedUpload, SharedUploads, TargetPart
 from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.sources.registry import completes
 from edl_ckpt.core.state.annotate import Describe
-from edl_ckpt.core.state.holder import prove_lock, write_proved
-from edl_ckpt.core.state.owner import describe, format_owner, is_me, is_presumed_dead
+from edl_ckpt.core.state.owner import describe, format_owner, is_me, is_presumed_dead, prove_lock, write_proved
 from edl_ckpt.core.state.paths import JOURNAL, STAGE_DIR, resumable_stage, seal_file
 from edl_ckpt.core.state.seal import seal_bytes
 from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter, Sink, has_parts
@@ -386,7 +385,7 @@ def _check_complete(store: ObjectStore, journal: Journal) -> None:
             raise RefusedError(
                 f"{name} is missing or has changed; nothing was changed",
                 path=store.path(journal.directory),
-                hint="neither the old version nor the new one is complete; look at both before you delete a file",
+                hint="neither the old version nor the new one is complete; inspect both before you delete a file",
             )
 
 

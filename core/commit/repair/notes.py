@@ -8,8 +8,8 @@ from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.sources.registry import number_named
-from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.metadata import sealed_versions
+from edl_ckpt.core.state.owner import prove_lock
 from edl_ckpt.core.state.paths import META_DIR, NOTES_DIR, noted_version, notes_dir
 from edl_ckpt.core.state.shard_note import has_newer_note, note_names
 from edl_ckpt.core.storage import Store

@@ -21,8 +21,7 @@ from edl_ckpt.core.commit.publish.objects import settle_remote
 from edl_ckpt.core.commit.publish.single_file import sweep_work
 from edl_ckpt.core.model.versions import ShardFile, Version
 from edl_ckpt.core.sources.registry import directory_named, shard_named
-from edl_ckpt.core.state.holder import prove_lock, write_proved
-from edl_ckpt.core.state.owner import is_me, is_presumed_dead
+from edl_ckpt.core.state.owner import is_me, is_presumed_dead, prove_lock, write_proved
 from edl_ckpt.core.state.paths import JOURNAL, KEPT_DIR, META_DIR, STAGE_DIR, damaged_name
 from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.storage.interface import SMALL_BYTES, ObjectStore, OpenUpload
@@ -130,13 +129,13 @@ def _sweep_strays(store: ObjectStore) -> list[str]:
         kept = _choose(store, version, sets, whole)
         strays = [shard for count, shards in sets.items() if count != kept for shard in shards]
         if kept is None or not all(_is_ours(store, shard) for shard in strays):
-            done.append(f"version {version.version} has shards of several sets; nothing was changed: look at them")
+            done.append(f"version {version.version} has shards of several sets; nothing was changed: inspect them")
             continue
         prove_lock(store.location)
         store.remove_many([_relative(store, shard.path) for shard in strays])
         store.remove_many([_relative(store, f"{version.path}/{name}") for name in markers])
         number = len(strays) + len(markers)
-        done.append(f"removed {counted(number, 'object')} of a lost command beside version {version.version}")
+        done.append(f"removed {counted(number, 'object')} of a lost command next to version {version.version}")
     return done
 
 

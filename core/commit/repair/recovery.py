@@ -24,13 +24,13 @@ from edl_ckpt.core.commit.repair.disk import DiskRepair
 from edl_ckpt.core.commit.repair.notes import sweep_notes
 from edl_ckpt.core.commit.repair.objects import ObjectRepair
 from edl_ckpt.core.sources.registry import completes, shard_named, version_named
-from edl_ckpt.core.state.holder import LostLockError
 from edl_ckpt.core.state.index import refresh_index
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS, holding, open_lock
+from edl_ckpt.core.state.owner import LostLockError
 from edl_ckpt.core.state.paths import STATE_DIR
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
 from edl_ckpt.core.storage.beneath import ForeignError
-from edl_ckpt.core.storage.regular import made_directory
+from edl_ckpt.core.storage.local import made_directory
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from edl_ckpt.core.model.seals import Chunk
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.proof.sealing import CHUNK_BYTES, TASK_CHUNKS, batches, checksum, rereads_correctly
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.state.holder import prove_lock
+from edl_ckpt.core.state.owner import prove_lock
 from edl_ckpt.core.state.paths import FILES_DIR
 from edl_ckpt.core.storage import Store, open_store
 from edl_ckpt.core.storage.interface import RangeReader, Sink, lists_marks
@@ -96,7 +96,7 @@ def carry_other_files(version: Version, target: Store, *, reporter: Reporter) ->
                 prove_lock(target.location)
                 target.write_small(name, data)
                 if _present(target, name, len(data)) != data:
-                    raise CorruptError("what was written is not what was read", path=target.path(name))
+                    raise CorruptError("the written bytes differ from those that were read", path=target.path(name))
 
 
 def _content(store: Store, path: str, size_bytes: int) -> bytes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from edl_ckpt.core.base.choices import FormatName
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.catalog.listing import VersionLike, as_version
 from edl_ckpt.core.cluster.choice import ExecutorLike
@@ -46,13 +47,14 @@ def export_version(
     version: VersionLike,
     output: LocationLike,
     *,
-    format_name: str | None = None,
+    format_name: FormatName | None = None,
     selection: Selection | None = None,
     limit: int | None = None,
     max_shard_bytes: int | None = None,
     ranks: int | None = None,
     names: NameMap | None = None,
     rename: tuple[tuple[str, str], ...] = (),
+    partial: bool = False,
     force: bool = False,
     use_seal: bool = True,
     part_bytes: int = PART_BYTES,
@@ -61,10 +63,13 @@ def export_version(
 ) -> ExportResult:
     """Write a version in another format to a path or URL, where nothing may be unless `force` is given.
 
-    A version that does not match its seal is CorruptError; `use_seal=False` goes on, and the result says why.
+    A version that does not match its seal is CorruptError; `use_seal=False` goes on, and the result says why. With
+    `partial`, what can be read is exported where shards are missing or damaged; the result says what is lost, and is
+    never proved.
 
-    The systems dcp, tfra and dynamicemb, and with `ranks` tensorflow, get their own checkpoint files for so many ranks;
-    `names` and `rename` say what tables and variables are called there, and which matrices are tables.
+    `rename` has pairs of an old name, or a glob, and a new one, for every format but checkpoint. The systems dcp, tfra
+    and dynamicemb, and with `ranks` tensorflow, get their own checkpoint files for so many ranks; `names` says there
+    which matrices are tables, and renames too.
 
     An `executor` on a cluster writes safetensors and parquet to S3, or to a file system that its workers share:
     a directory with a file for each task.
@@ -73,6 +78,10 @@ def export_version(
     target that exists, or that lies among checkpoints, where ElasticDL's scan would meet it; NoSpaceError before
     anything is written; UsageError for a selection that the format cannot contain;
     UnsupportedError for what a cluster cannot write; and the errors of reading.
+
+    >>> result = export_version("run@200", "model.npz", selection=Selection(tables=("user",)))
+    >>> result.format, result.tables, result.rows
+    ('npz', 1, 10)
     """
     begin = time.perf_counter()
     goal, asked = Location.of(output), selection or Selection()
@@ -89,6 +98,7 @@ def export_version(
         ranks=ranks,
         names=names,
         rename=rename,
+        partial=partial,
     )
     result = requested(request, format_name, executor).export()
     return replace(result, seconds=time.perf_counter() - begin)
@@ -98,13 +108,14 @@ def plan_export(
     version: VersionLike,
     output: LocationLike,
     *,
-    format_name: str | None = None,
+    format_name: FormatName | None = None,
     selection: Selection | None = None,
     limit: int | None = None,
     max_shard_bytes: int | None = None,
     ranks: int | None = None,
     names: NameMap | None = None,
     rename: tuple[tuple[str, str], ...] = (),
+    partial: bool = False,
     force: bool = False,
     use_seal: bool = True,
     executor: ExecutorLike | None = None,
@@ -127,6 +138,7 @@ def plan_export(
         ranks=ranks,
         names=names,
         rename=rename,
+        partial=partial,
     )
     return requested(request, format_name, executor).plan()
 

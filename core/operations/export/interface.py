@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple, TypeVar
 
@@ -20,6 +21,9 @@ from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export.content.selection import Selection
 from edl_ckpt.core.operations.export.output.places import Place
+from edl_ckpt.core.proof.trust import Trust, check_trust
+from edl_ckpt.core.reading.loss import NOTHING, Loss, open_rest
+from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sorting.partition import PART_BYTES
 from edl_ckpt.core.storage.location import Location
 
@@ -126,6 +130,8 @@ class FormatTraits:
     """True when the output contains every value unchanged, so that a whole export can be proved."""
     is_text: bool = False
     """True for lines of text, which a terminal may have, and a stream while they are made."""
+    matrix_ending: str = ""
+    """What the name of a table gets behind it as the name of a matrix, unless another name is asked for."""
     lacked_dtypes: frozenset[str] = frozenset()
     """Names of the dtypes that tables cannot have in this format."""
 
@@ -152,6 +158,8 @@ class ExportRequest:
     names: NameMap | None = None
     rename: tuple[tuple[str, str], ...] = ()
     """Pairs of an old name, or a glob, and a new one, behind those of the map."""
+    partial: bool = False
+    """True to export what can be read, where shards are missing or damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +198,9 @@ class ExportResult:
     """Why the version did not match its seal, where `use_seal=False` went on; None in every other case."""
     errors: tuple[TableErrors, ...] = ()
     """Of tables whose rows were quantized."""
+    partial: bool = False
+    """True when something could not be read; `lost` says what."""
+    lost: Loss = NOTHING
 
     def __repr__(self) -> str:
         return describe(
@@ -234,6 +245,9 @@ class ExportPlan:
     """The bytes of all values that would be written, ids included."""
     bytes_read: int
     """The bytes that were read for the plan."""
+    partial: bool = False
+    lost: Loss = NOTHING
+    """As in the result."""
 
 
 class ExportFormat(ABC):
@@ -243,6 +257,16 @@ class ExportFormat(ABC):
 
     def __init__(self, request: ExportRequest) -> None:
         self.request = request
+        self.lost = NOTHING
+
+    @contextmanager
+    def opened(self) -> Iterator[tuple[Checkpoint, Trust]]:
+        """Open the version, or what can be read of it: then `lost` is what cannot."""
+        request = self.request
+        force = request.partial or not request.use_seal
+        trust = check_trust(request.version, force=force, reporter=request.reporter)
+        with open_rest(request.version, partial=request.partial) as (checkpoint, self.lost):
+            yield checkpoint, trust
 
     @abstractmethod
     def export(self) -> ExportResult:

@@ -9,14 +9,22 @@ import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from edl_ckpt.core.base.choices import Mode
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.words import counted, describe, escaped
 from edl_ckpt.core.catalog.listing import listed_mode, ranked
 from edl_ckpt.core.model.versions import Listing, ShardFile, State, Version
-from edl_ckpt.core.operations.follow.changes import Health, HealthCheck, SeenVersion, why_unfinished
-from edl_ckpt.core.operations.follow.observe import CLOCK, Clock, Observer
+from edl_ckpt.core.operations.follow.observe import (
+    CLOCK,
+    Clock,
+    Health,
+    HealthCheck,
+    Observer,
+    SeenVersion,
+    why_unfinished,
+)
 from edl_ckpt.core.storage.location import Location, LocationLike
 
 
@@ -76,7 +84,7 @@ class WaitResult:
 
 
 def _candidates(
-    listing: Listing | None, wanted: Sequence[Version], best: str | None, mode: str | None
+    listing: Listing | None, wanted: Sequence[Version], best: str | None, mode: Mode | None
 ) -> Sequence[Version]:
     """Return the versions that would do if they can be read, the one to take first."""
     present = [version for version in reversed(wanted) if not version.replaced_by]
@@ -90,7 +98,7 @@ def wait_for_version(
     *,
     version_ge: int | None = None,
     best: str | None = None,
-    mode: str | None = None,
+    mode: Mode | None = None,
     timeout_seconds: float | None = None,
     stall_seconds: float | None = None,
     interval_seconds: float | None = None,

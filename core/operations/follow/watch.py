@@ -8,18 +8,20 @@ from typing import Final, NamedTuple
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.catalog.listing import GRACE_SECONDS
 from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.operations.follow.changes import (
+from edl_ckpt.core.operations.follow.observe import (
+    CLOCK,
+    Clock,
     Health,
     HealthCheck,
     Limits,
     Moment,
+    Observer,
     WatchEvent,
     changes,
     moment_after,
     next_due,
     to_check,
 )
-from edl_ckpt.core.operations.follow.observe import CLOCK, Clock, Observer
 from edl_ckpt.core.storage.location import LocationLike
 
 _SETTLED_SECONDS: Final = 60.0

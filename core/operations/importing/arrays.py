@@ -51,8 +51,7 @@ from edl_ckpt.core.sources.safetensors.header import MAX_HEADER_BYTES, read_head
 from edl_ckpt.core.storage import Location, ObjectStore, open_objects, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import RangeReader
-from edl_ckpt.core.storage.local import SpooledReader
-from edl_ckpt.core.storage.regular import check_input, is_file
+from edl_ckpt.core.storage.local import SpooledReader, check_input, is_file
 
 _COLUMNS: Final = ("id_column", "vector_column")
 _NOTES_FILE: Final = f"{NOTES}.npy"
@@ -251,7 +250,7 @@ class ArraySource:
         fingerprint = self._fingerprint
         if not is_file(dense):
             raise NotFoundError(
-                f"the dense variables of {self.path} are not beside it",
+                f"the dense variables of {self.path} are not next to it",
                 path=dense,
                 hint="put the directory back, or export again",
             )

@@ -27,8 +27,8 @@ from edl_ckpt.core.catalog.target import Target
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.model.tables import TableInfo
+from edl_ckpt.core.moving.part_plan import ReshardSettings, settings_for
 from edl_ckpt.core.moving.plan import MovePlan, lay_out_survey, survey_source
-from edl_ckpt.core.moving.settings import ReshardSettings, settings_for
 from edl_ckpt.core.moving.source import FileRows, Source, SurveyedTable, read_bytes
 from edl_ckpt.core.moving.tasks import WriteResult, write_version
 from edl_ckpt.core.proof.duplicates import IdOrder, check_reads

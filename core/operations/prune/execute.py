@@ -24,9 +24,11 @@ from edl_ckpt.core.commit.kinds import forget_gone, kind_of
 from edl_ckpt.core.commit.repair.notes import forget_notes, remove_notes
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.model.versions import State, Version
-from edl_ckpt.core.operations.prune.guards import (
+from edl_ckpt.core.operations.prune.plan import Action, PruneEntry, PrunePlan, plan_prune
+from edl_ckpt.core.operations.prune.retention import (
     NO_EXCEPTIONS,
     Guards,
+    Policy,
     Why,
     find_unreadable,
     guard_reasons,
@@ -34,11 +36,9 @@ from edl_ckpt.core.operations.prune.guards import (
     looked_at,
     prunable,
 )
-from edl_ckpt.core.operations.prune.plan import Action, PruneEntry, PrunePlan, plan_prune
-from edl_ckpt.core.operations.prune.retention import Policy
-from edl_ckpt.core.state.holder import prove_lock
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
+from edl_ckpt.core.state.owner import prove_lock
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore
 
@@ -105,6 +105,10 @@ def prune(
 
     Raises RefusedError when `confirm` returns False, or when the plan deletes more than `max_delete` versions; the
     errors of `plan_prune` and `execute_prune`; LockedError when a lock is not free within `wait_seconds`.
+
+    >>> from edl_ckpt import Latest, Policy
+    >>> prune(["run"], Policy((Latest(1),)), trash=True).deleted
+    ('run@100',)
     """
     places = tuple(dict.fromkeys(map(Location.of, locations)))
     moment = time.time() if now is None else now

@@ -1,7 +1,7 @@
 """Plans of a prune: every version of some locations, with its action and the reasons.
 
 `plan_prune` lists locations and reads headers. `judge_versions` is pure: versions, a policy and a moment in, a plan
-out. A version is kept if a guard (`guards.py`) or any rule (`retention.py`) keeps it. Planning deletes nothing;
+out. A version is kept if a guard or any rule (`retention.py`) keeps it. Planning deletes nothing;
 `execute.py` looks again, under the locks, and refuses a stale plan. The policy that is stored with a location counts
 where no rule is given.
 """
@@ -22,18 +22,22 @@ from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.listing import check_one, common_modes, list_versions
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.model.versions import Listing, State, Version
-from edl_ckpt.core.operations.prune.guards import (
+from edl_ckpt.core.operations.prune.retention import (
     NEWEST,
     NO_EXCEPTIONS,
     Guards,
+    Policy,
+    Tagged,
     Why,
+    by_location,
+    evaluate,
+    fit,
     guard_reasons,
     guard_warnings,
     guarded,
     looked_at,
     prunable,
 )
-from edl_ckpt.core.operations.prune.retention import Policy, Tagged, by_location, evaluate, fit
 from edl_ckpt.core.state.annotate import write_policy
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.lock import Locking

@@ -10,13 +10,13 @@ from typing import Any, Final, get_type_hints
 from edl_ckpt.core.base.errors import RefusedError, UsageError
 from edl_ckpt.core.base.words import counted, size
 from edl_ckpt.core.model.versions import State
-from edl_ckpt.core.operations.prune.guards import NO_EXCEPTIONS, Guards
 from edl_ckpt.core.operations.prune.plan import Action, PruneEntry, PrunePlan
+from edl_ckpt.core.operations.prune.retention import NO_EXCEPTIONS, Guards
 from edl_ckpt.core.state.document import MAX_SUMS_BYTES, parse_document
 from edl_ckpt.core.storage import Location
 from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.local import check_target, open_input
 from edl_ckpt.core.storage.location import as_url
-from edl_ckpt.core.storage.regular import check_target, open_input
 
 PLAN_SCHEMA: Final = "edl-ckpt/prune-plan/1"
 _STORED: Final[Mapping[Any, type]] = {Location: str, Action: str, tuple[str, ...]: list}

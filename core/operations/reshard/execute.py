@@ -15,8 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, RefusedError, UnsupportedError, UsageError
-from edl_ckpt.core.base.job import SILENT, WARNINGS, Job, Reporter
+from edl_ckpt.core.base.job import SILENT, WARNINGS, Job, Reporter, expect
 from edl_ckpt.core.base.notebook import Bytes, card, table
 from edl_ckpt.core.base.parallel import Executor, Threads, default_workers
 from edl_ckpt.core.base.words import counted, describe, escaped
@@ -27,11 +28,13 @@ from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, job_of, wra
 from edl_ckpt.core.commit.publish.disk import replaces_link
 from edl_ckpt.core.model.layouts import Layout
 from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.moving.part_plan import ReshardSettings, choose_settings, settings_for
 from edl_ckpt.core.moving.plan import MovePlan, SourceSurvey, lay_out_survey, survey_source
-from edl_ckpt.core.moving.settings import ReshardSettings, choose_settings, settings_for
 from edl_ckpt.core.moving.source import VersionSource
 from edl_ckpt.core.moving.tasks import WriteResult, write_version
+from edl_ckpt.core.proof.fingerprint import value_bytes
 from edl_ckpt.core.proof.trust import check_trust
+from edl_ckpt.core.reading.pieces import total_id_bytes
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.sources.elasticdl.target import DESIGN, check_ps_num, writable_layout
 from edl_ckpt.core.state.annotate import MetadataCopies
@@ -79,6 +82,7 @@ def survey_ids(
     workers = default_workers(remote=checkpoint.is_far) if workers is None else workers
     job = Job(executor or Threads(workers), workers, max_memory_bytes, reporter)
     kept = checkpoint.keep_ids(job)
+    expect(reporter, total_id_bytes(checkpoint) + 2 * value_bytes(checkpoint))  # they are moved, and proved
     counted_ids = survey_source(
         VersionSource(checkpoint),
         ps_num,
@@ -216,7 +220,7 @@ def reshard_version(
     ps_num: int,
     *,
     output: LocationLike | None = None,
-    layout: str | None = None,
+    layout: LayoutName | None = None,
     empty: Layout | None = None,
     number: int | None = None,
     workers: int | None = None,
@@ -230,6 +234,10 @@ def reshard_version(
     """Write a version for `ps_num` servers: `prepare_reshard`, then `execute_reshard`; their errors are raised.
 
     The reporter is warned of what the plan and its settings warn of.
+
+    >>> result = reshard_version("run@200", 3, output="run-3")
+    >>> [shard.rows for shard in result.shards]
+    [4, 3, 3]
     """
     version, executor = as_version(version), wrapped(executor)
     where = version.location if output is None else Location.of(output)
@@ -259,7 +267,7 @@ def prepare_reshard(
     ps_num: int,
     *,
     output: LocationLike | None = None,
-    layout: str | None = None,
+    layout: LayoutName | None = None,
     empty: Layout | None = None,
     number: int | None = None,
     workers: int | None = None,
@@ -306,7 +314,7 @@ def prepare_reshard(
 
 
 def _target_of(
-    version: Version, output: Location | None, layout: str | None, empty: Layout | None, number: int | None
+    version: Version, output: Location | None, layout: LayoutName | None, empty: Layout | None, number: int | None
 ) -> Target:
     """Return where a reshard of a version goes: in the version's own place without an output.
 

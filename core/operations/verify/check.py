@@ -11,13 +11,15 @@ Seals in a verification: compare a version with its seal, or seal it.
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, NamedTuple, Unpack
+from typing import Final, NamedTuple, TypeAlias, Unpack
 
+from edl_ckpt.core.base.choices import Level
 from edl_ckpt.core.base.errors import (
     AuthError,
     CorruptError,
@@ -29,29 +31,30 @@ from edl_ckpt.core.base.errors import (
     UsageError,
 )
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.job import WARNINGS, Job, expect
 from edl_ckpt.core.base.parallel import Beside, awaited, default_workers
 from edl_ckpt.core.base.words import base_name, command, counted, describe
 from edl_ckpt.core.catalog.files import check_in_location, named_file
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, being_replaced, check_listed, list_versions
 from edl_ckpt.core.cluster.choice import JobOptions, job_of
 from edl_ckpt.core.commit.repair.recovery import location_lock
+from edl_ckpt.core.kernel.bulk import I64
 from edl_ckpt.core.model.seals import Seal, differing_sizes
 from edl_ckpt.core.model.tables import ShardIndex
 from edl_ckpt.core.model.versions import CheckpointRef, State, Version
 from edl_ckpt.core.operations.verify.companions import check_companions
-from edl_ckpt.core.operations.verify.findings import HINTS, LEVELS, Report, ValueSample, VerifyResult
+from edl_ckpt.core.operations.verify.findings import HINTS, LEVELS, Finding, Report, ValueSample, VerifyResult
 from edl_ckpt.core.operations.verify.headers import check_headers, check_names, open_readable_shards
 from edl_ckpt.core.operations.verify.ids import ContentCheck
 from edl_ckpt.core.operations.verify.loaders import look_with
+from edl_ckpt.core.operations.verify.rows import ids_of
 from edl_ckpt.core.operations.verify.stored_sums import check_sample, check_stored_sums, report_chunks
-from edl_ckpt.core.proof.sealing import Mismatch, comparable, make_seal, rereads_correctly
-from edl_ckpt.core.proof.summing import ChunkSums
+from edl_ckpt.core.proof.sealing import ChunkSums, Mismatch, comparable, make_seal, rereads_correctly
 from edl_ckpt.core.proof.trust import check_trust
 from edl_ckpt.core.reading.reader import Checkpoint, check_not_replaced, open_checkpoint, openings
 from edl_ckpt.core.sources.registry import source_of, version_named
-from edl_ckpt.core.state.holder import write_proved
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
+from edl_ckpt.core.state.owner import write_proved
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.state.seal import read_seal, seal_bytes
 from edl_ckpt.core.storage import Location, Store, open_store
@@ -171,6 +174,8 @@ def compare_with_seal(
 
 ATTEMPTS: Final = 10
 _PAUSE_SECONDS: Final = 0.1
+_LEAST: Final = re.compile(r"of at least [\d,]+ bytes")
+_BROKEN: Final = frozenset({"truncated", "empty-file", "malformed", "missing-shard", "missing-file"})
 _NOT_MATCHING: Final = frozenset({"checksum-mismatch", "fingerprint-mismatch"})
 _FAR_READERS: Final = 24
 """Threads that read from far storage: some of them look at what they have read, and 16 requests stay on their way."""
@@ -197,11 +202,12 @@ class VerifyRun:
 def verify_version(
     version: VersionLike,
     *,
-    level: str = "default",
+    level: Level = "default",
     use_seal: bool = True,
     beside: bool = True,
     sample: ValueSample | None = None,
     loader: tuple[str, int | None] | None = None,
+    take_ids: TakeIds | None = None,
     **options: Unpack[JobOptions],
 ) -> VerifyResult:
     """Check a version at one of LEVELS and return all findings, errors before warnings.
@@ -210,12 +216,18 @@ def verify_version(
     ignores the seal. `beside=False` does not look at the other names in the location, on which ElasticDL's scan may
     crash. A `sample` reads a random part of the values at the level `default`, and compares it with the checksums that
     there are. With a `loader`, its name and a number of ranks or None, the result says what that loader would do with
-    the files. With a `distributed.Client` as `executor`, its workers read the ids and values. When a job changes a
+    the files. `take_ids` gets the ids of all rows in findings.
+    With a `distributed.Client` as `executor`, its workers read the ids and values. When a job changes a
     shard meanwhile, the version is verified again. Raises UsageError for another level, LockedError when a shard keeps
     changing, and the errors of storage; a damaged checkpoint raises nothing.
+
+    >>> result = verify_version("run@200", level="deep")
+    >>> result.ok, [finding.code for finding in result.findings]
+    (True, [])
     """
     version = as_version(version)
-    return verify_indexed(version, verify_job(version, **options), Scope(level, use_seal, beside, sample, loader))[0]
+    scope = Scope(level, use_seal, beside, sample, loader, take_ids)
+    return verify_indexed(version, verify_job(version, **options), scope)[0]
 
 
 def verify_job(version: Version, **options: Unpack[JobOptions]) -> Job:
@@ -225,14 +237,20 @@ def verify_job(version: Version, **options: Unpack[JobOptions]) -> Job:
     return job_of(versions=[version], **options)
 
 
+TakeIds: TypeAlias = Callable[[str, Iterator[tuple[Finding, I64]]], None]
+"""Takes a reference, and for its findings the ids of all their rows. When its iterator fails, it may be called again
+with the same reference, and forgets what it took."""
+
+
 class Scope(NamedTuple):
     """What a verification looks at, as `verify_version` takes it."""
 
-    level: str
+    level: Level
     use_seal: bool = True
     beside: bool = True
     sample: ValueSample | None = None
     loader: tuple[str, int | None] | None = None
+    take_ids: TakeIds | None = None
 
 
 def verify_indexed(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tuple[ShardIndex, ...]]:
@@ -298,19 +316,18 @@ def _verify(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tup
                 content.wait_for_ids()
             sound = content.sound
         view = None if scope.loader is None else look_with(checkpoint, *scope.loader, report)
+        findings = _in_order(report.findings, {} if seal is None else seal.sizes, version)
+        if scope.take_ids:
+            scope.take_ids(version.ref, _ids_of_all(checkpoint, findings))
         checkpoint.check_unchanged()
         bytes_read = checkpoint.bytes_read + job.executor.bytes_read() - read_before
         shards_read = len(checkpoint.shards)
     if any(finding.severity == "error" for finding in report.findings):  # names, shards and seal may be of two moments
         check_not_replaced(version)
-    findings = sorted(
-        report.findings,
-        key=lambda f: (f.severity, f.shard is None, f.shard or 0, f.offset or 0, f.code, f.subject),
-    )
     result = VerifyResult(
         version.ref,
         level,
-        tuple(findings),
+        findings,
         fingerprint,
         bytes_read,
         sealed=seal is not None,
@@ -323,6 +340,24 @@ def _verify(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tup
         loader=view,
     )
     return result, checkpoint.shards
+
+
+def _in_order(findings: Sequence[Finding], sealed: Mapping[str, int], version: Version) -> tuple[Finding, ...]:
+    """Return findings, errors first. Where files are cut or absent, the seal knows their sizes, and is not renewed."""
+    if any(finding.code in _BROKEN for finding in findings):
+        findings = [replace(f, hint="") if f.code in _NOT_MATCHING else f for f in findings]
+        whole = ((f, sealed.get(version.name_of(f.path))) for f in findings)
+        findings = [replace(f, message=_LEAST.sub(f"of {n:,} bytes", f.message)) if n else f for f, n in whole]
+    return tuple(
+        sorted(findings, key=lambda f: (f.severity, f.shard is None, f.shard or 0, f.offset or 0, f.code, f.subject))
+    )
+
+
+def _ids_of_all(checkpoint: Checkpoint, findings: Iterable[Finding]) -> Iterator[tuple[Finding, I64]]:
+    """Yield the ids of all findings that name some; findings of several parts of one table have the same ids."""
+    for finding in {(f.code, f.path, f.subject): f for f in findings}.values():
+        yield from ((finding, ids) for ids in ids_of(checkpoint, finding) if len(ids))
+    checkpoint.check_unchanged()
 
 
 def _check_all(
@@ -358,11 +393,13 @@ def _check_all(
 def verify_versions(
     versions: Iterable[VersionLike],
     *,
-    level: str = "default",
+    level: Level = "default",
     seal: bool = False,
     use_seal: bool = True,
     sample: ValueSample | None = None,
     loader: tuple[str, int | None] | None = None,
+    may_be_writing: bool = False,
+    take_ids: TakeIds | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     take: Callable[[VerifyResult | tuple[str, EdlCkptError]], None] = lambda _: None,
     **options: Unpack[JobOptions],
@@ -370,22 +407,29 @@ def verify_versions(
     """Verify each version as `verify_version` does, or with `seal` as `verify_and_seal` does.
 
     An error of one version is in the result, and the next version is verified. The first result of a location has the
-    warnings about names in it. `take` gets each result, or the reference and the error, as soon as it is known.
+    warnings about names in it. `take` gets each result, or the reference and the error, as soon as it is known. Where
+    versions `may_be_writing`, findings in one that a job is still writing, and that has no seal, are warnings.
     """
     results: list[VerifyResult] = []
     failed: list[tuple[str, EdlCkptError]] = []
     seen: set[Location] = set()
     verify = (
-        partial(verify_and_seal, wait_seconds=wait_seconds)
+        partial(verify_and_seal, wait_seconds=wait_seconds, take_ids=take_ids)
         if seal
-        else partial(verify_version, level=level, sample=sample, loader=loader)
+        else partial(verify_version, level=level, sample=sample, loader=loader, take_ids=take_ids)
     )
+    versions = list(versions)
+    if level == "deep" or seal:
+        reporter = options.get("reporter", WARNINGS)
+        expect(reporter, sum(v.size_bytes << (seal and not v.fingerprint) for v in versions if isinstance(v, Version)))
     for wanted in versions:
         COMMIT.more()  # between two versions a signal ends the command: the one before may have been sealed
         try:
             version = as_version(wanted)
             beside = version.location not in seen
             result = verify(version, use_seal=use_seal, beside=beside, **options)
+            if may_be_writing and version.state is State.WRITING and not result.sealed:
+                result = replace(result, findings=tuple(replace(f, severity="warning") for f in result.findings))
         except EdlCkptError as error:
             failed.append((wanted.ref if isinstance(wanted, Version) else str(wanted), error))
             take(failed[-1])
@@ -401,6 +445,7 @@ def verify_and_seal(
     *,
     use_seal: bool = True,
     beside: bool = True,
+    take_ids: TakeIds | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     **options: Unpack[JobOptions],
 ) -> VerifyResult:
@@ -412,7 +457,7 @@ def verify_and_seal(
     """
     version = as_version(version)
     job = verify_job(version, **options)
-    result, _ = verify_indexed(version, job, Scope("deep", use_seal, beside))
+    result, _ = verify_indexed(version, job, Scope("deep", use_seal, beside, take_ids=take_ids))
     if result.fingerprint is None:
         job.reporter.warn(f"{result.ref}: not sealed, because shards are missing or damaged")
         return result

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+from edl_ckpt.core.base.choices import Level
 from edl_ckpt.core.base.notebook import card, table
 from edl_ckpt.core.base.words import counted, describe, escaped
 from edl_ckpt.core.model.versions import ShardFile
 
 LEVELS: Final = ("quick", "default", "deep")
+NAMED: Final = 3
+"""Ids that a finding has; `ids_of` reads all of them."""
 CHECKS: Final = ("names", "headers", "ids", "values", "seal")
 """What verify looks at, in this order; `quick` leaves ids and values out, and `default` values."""
 
@@ -31,6 +34,10 @@ class Finding:
     hint: str = ""
     check: str = ""
     """The one of CHECKS that found it."""
+    ids: tuple[int, ...] = ()
+    """Ids of rows with the fault, at most NAMED; empty for what is no fault of rows."""
+    count: int | None = None
+    """The number of rows, ids or values with the fault, where it was counted."""
 
     @property
     def place(self) -> str:
@@ -86,7 +93,7 @@ class VerifyResult:
     """The findings of verify; `fingerprint` only when every value was read and every shard is whole."""
 
     ref: str
-    level: str
+    level: Level
     findings: tuple[Finding, ...]
     fingerprint: str | None
     bytes_read: int
@@ -146,18 +153,19 @@ _OWN_DTYPE: Final = (
 _OTHER_RANKS: Final = (
     "`--world-size` shows what other numbers of ranks would load; `edl-ckpt reshard --ranks N` writes the files anew"
 )
+_REWRITTEN: Final = "the bytes changed after the seal; if a job rewrote the version: edl-ckpt verify --seal --force"
 HINTS: Final = {
     "missing-file": "a job may still be writing this version; if not, its save never finished",
     "missing-shard": "a job may still be writing this version; if not, its save never finished",
-    "extra-file": "move the file elsewhere: ElasticDL refuses a version with more entries than shards",
+    "extra-file": "move the file away: ElasticDL refuses a version with more entries than shards",
     "misplaced-row": "ElasticDL moves such rows on restore; `edl-ckpt reshard` writes them to their shards",
     "misplaced-variable": "ElasticDL moves such variables on restore; `edl-ckpt reshard` writes them to their shards",
     "mixed-runs": "a restarted job has not saved all shards again, or is saving now; restore another version",
     "old-generation": "`edl-ckpt reshard` writes the current generation, the only one today's ElasticDL reads",
     "over-2gib": "`edl-ckpt reshard` to more servers makes shards that Python can read",
     "negative-id": "ElasticDL's Go servers drop negative ids that are not multiples of the number of shards",
-    "scan-crash": "move other files elsewhere; `edl-ckpt reshard --output` writes a version in another location",
-    "empty-file": "the save was interrupted, or the disk lost the data; restore another version",
+    "scan-crash": "move other files away; `edl-ckpt reshard --output` writes a version in another location",
+    "empty-file": "the save was interrupted, or the disk lost the data",
     "info-dtype-mismatch": _OWN_DTYPE,
     "table-dtype-mismatch": _OWN_DTYPE,
     "unknown-initializer": "ElasticDL cannot restore this version; `edl-ckpt export` and `import --map` write it with"
@@ -169,9 +177,9 @@ HINTS: Final = {
     "loader-misroutes": _OTHER_RANKS,
     "loader-twice": "remove the files of the other save; its rows may replace those of this one",
     "loader-fails": _OTHER_RANKS,
-    "truncated": "the save was interrupted; restore another version",
-    "checksum-mismatch": "restore another version; if a job has rewritten this one: verify --seal --force",
-    "fingerprint-mismatch": "restore another version; if a job has rewritten this one: verify --seal --force",
+    "truncated": "the save, or a copy of the file, was interrupted",
+    "checksum-mismatch": _REWRITTEN,
+    "fingerprint-mismatch": _REWRITTEN,
 }
 
 
@@ -214,9 +222,14 @@ class Report:
         subject: str = "",
         offset: int | None = None,
         warning: bool = False,
+        ids: Sequence[int] = (),
+        count: int | None = None,
     ) -> None:
-        """Add a finding. Its code gives its hint, and its severity unless `warning` is set."""
+        """Add a finding, with at most NAMED of its ids. Its code gives hint and severity, unless `warning` is set."""
         severity = "warning" if warning or code in WARNINGS else "error"
         ps_id, place = (shard.ps_id, shard.path) if shard else (None, path)
         hint = HINTS.get(code, "")
-        self.findings.append(Finding(severity, code, ps_id, place, subject, offset, message, hint, self.check))
+        few = tuple(ids[:NAMED])
+        self.findings.append(
+            Finding(severity, code, ps_id, place, subject, offset, message, hint, self.check, few, count)
+        )

@@ -106,7 +106,8 @@ def open_readable_shards(
     def lost(file: ShardFile, error: EdlCkptError) -> None:
         readers.pop(file.path, None)
         if isinstance(error, CorruptError):
-            report.add(error.code, error.message, shard=file, offset=error.offset)
+            who = f"shard {file.ps_id} " if error.message.startswith("ends after ") else ""
+            report.add(error.code, who + error.message, shard=file, offset=error.offset)
         else:
             report.add("missing-shard", f"the shard cannot be opened: {error.message}", shard=file)
 

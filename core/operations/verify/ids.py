@@ -7,18 +7,19 @@ from concurrent.futures import Future
 from dataclasses import replace
 from itertools import chain, groupby
 from queue import Empty, SimpleQueue
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, LockedError
-from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.job import Job, expect
 from edl_ckpt.core.base.parallel import LOOK_SECONDS, RESULT_BYTES, Beside, awaited, stop_requested
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.kernel.placement import owners
 from edl_ckpt.core.model.tables import DenseEntry, ShardIndex, TableEntry
 from edl_ckpt.core.operations.verify.findings import Report
+from edl_ckpt.core.operations.verify.rows import report_odd
 from edl_ckpt.core.proof.duplicates import (
     NO_IDS,
     SORTED_AT_ONCE,
@@ -31,8 +32,8 @@ from edl_ckpt.core.proof.duplicates import (
     search_units,
 )
 from edl_ckpt.core.proof.fingerprint import fingerprint_of, value_bytes
-from edl_ckpt.core.proof.summing import ChunkSums
-from edl_ckpt.core.proof.values import HUGE_EXPONENT, NO_BUNDLES, Bundles, ValueOptions, read_values
+from edl_ckpt.core.proof.sealing import ChunkSums
+from edl_ckpt.core.proof.values import NO_BUNDLES, Bundles, ValueOptions, read_values
 from edl_ckpt.core.reading.blocks import check_row_count
 from edl_ckpt.core.reading.pieces import IdsAt, ids_at, in_tasks, total_id_bytes
 from edl_ckpt.core.reading.reader import Checkpoint
@@ -63,6 +64,7 @@ class ContentCheck:
         self._odd: Mapping[tuple[int, bool, str], npt.NDArray[np.int64]] = {}
         self._id_bytes = total_id_bytes(checkpoint)
         total = self._id_bytes + (value_bytes(checkpoint) if values else 0)
+        expect(job.reporter, total)
         self._task_bytes = job.executor.task_bytes(total)
         self._with_values = values
         self._is_concurrent = values and not job.executor.is_cluster
@@ -201,9 +203,11 @@ class ContentCheck:
             return False
         return True
 
-    def _report(self, shard: ShardIndex, entry: TableEntry, code: str, message: str, offset: int | None = None) -> None:
+    def _report(
+        self, shard: ShardIndex, entry: TableEntry, code: str, message: str, offset: int | None = None, **rows: Any
+    ) -> None:
         at = entry.offset if offset is None else offset
-        self._of_ids.add(code, message, shard=shard.file, subject=entry.name, offset=at)
+        self._of_ids.add(code, message, shard=shard.file, subject=entry.name, offset=at, **rows)
 
     def _report_across(self) -> None:
         """Report ids that several shards have: only a table whose rows are not all in their shards can have any."""
@@ -219,7 +223,8 @@ class ContentCheck:
                 ids = ", ".join(map(str, named))
                 are = f"{counted(count, 'id')} {'is' if count == 1 else 'are'} in several shards"
                 message = f"{are}: {ids}{self._one_row}"
-                self._of_ids.add("duplicate-id", message, path=self.version.path, subject=names[some[number]])
+                table = names[some[number]]
+                self._of_ids.add("duplicate-id", message, path=self.version.path, subject=table, ids=named, count=count)
 
     def _report_counts(self, shard: ShardIndex, entry: TableEntry, counts: Ids) -> None:
         if counts.misplaced:
@@ -229,11 +234,12 @@ class ContentCheck:
             named = ", ".join(f"id {i} to shard {k}" for i, k in zip(counts.examples, belong.tolist(), strict=True))
             rows = "row belongs to another shard" if counts.misplaced == 1 else "rows belong to other shards"
             message = f"{counts.misplaced} {rows}: {named}"
-            self._report(shard, entry, "misplaced-row", message)
+            self._report(shard, entry, "misplaced-row", message, ids=counts.examples, count=counts.misplaced)
         if counts.negative and self.version.is_elasticdl:
             named = ", ".join(map(str, counts.negative_examples))
             message = f"the table has {counted(counts.negative, 'negative id')} in this shard: {named}"
-            self._report(shard, entry, "negative-id", message)
+            ids = counts.negative_examples
+            self._report(shard, entry, "negative-id", message, ids=ids, count=counts.negative)
 
     def _report_duplicates(self, shard: ShardIndex, entry: TableEntry, found: Repeated) -> None:
         count, named = found
@@ -241,7 +247,7 @@ class ContentCheck:
             repeat = "repeats" if count == 1 else "repeat"
             ids = ", ".join(map(str, named))
             message = f"{counted(count, 'row')} {repeat} an id: {ids}{self._one_row}"
-            self._report(shard, entry, "duplicate-id", message)
+            self._report(shard, entry, "duplicate-id", message, ids=named, count=count)
 
     def small_parts(self, *, certain: bool) -> Bundles:
         """Return the parts of tables that are read many at a time: only of content that is certain, and not far."""
@@ -287,9 +293,5 @@ class ContentCheck:
             shard, kind = self.checkpoint.shards[number], "variable" if is_dense else "table"
             entries: tuple[DenseEntry | TableEntry, ...] = shard.variables if is_dense else shard.tables
             entry = next(e for e in entries if e.name == name)
-            for code, count in zip(("nan", "inf", "huge-value"), counts.tolist(), strict=True):
-                if count:
-                    fault = {"nan": "NaN", "inf": "infinite", "huge-value": f"2**{HUGE_EXPONENT} or more"}[code]
-                    are = "is" if count == 1 else "are"
-                    message = f"{count} of the {kind}'s values in this shard {are} {fault}"
-                    self.report.add(code, message, shard=shard.file, subject=name, offset=entry.values.start)
+            whose = f"{kind}'s values in this shard"
+            report_odd(self.report, self.checkpoint, shard, entry, counts, entry.values, whose)

@@ -18,13 +18,13 @@ from edl_ckpt.core.kernel.checksums import CRCS
 from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.model.tables import DenseEntry, Extent, ShardIndex, StoredSum, TableEntry
 from edl_ckpt.core.operations.verify.findings import Report, ValueSample
+from edl_ckpt.core.operations.verify.rows import report_odd
 from edl_ckpt.core.proof.sealing import Mismatch, comparable, rereads_correctly, tensors_of
 from edl_ckpt.core.proof.values import odd_values
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.storage.interface import RangeReader
 
 _STEP_BYTES: Final = 1 << 20
-_ODD: Final = ("NaN", "infinite", "huge")
 
 
 class _Comparison(NamedTuple):
@@ -133,9 +133,5 @@ def _look(
     checkpoint: Checkpoint, shard: ShardIndex, entry: DenseEntry | TableEntry, piece: Extent, report: Report
 ) -> None:
     data = np.frombuffer(checkpoint.reader(shard, piece).read(piece.start, piece.size_bytes), np.uint8)
-    for code, kind, count in zip(
-        ("nan", "inf", "huge-value"), _ODD, odd_values(data, entry.dtype).tolist(), strict=True
-    ):
-        if count:
-            message = f"{count} of the values in a sampled part are {kind}"
-            report.add(code, message, shard=shard.file, subject=entry.name, offset=piece.start)
+    counts = odd_values(data, entry.dtype)
+    report_odd(report, checkpoint, shard, entry, counts, piece, "values in a sampled part")

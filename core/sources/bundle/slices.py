@@ -1,17 +1,21 @@
-"""Partitioned variables: saved in slices, read as the one variable that they are."""
+"""Partitioned variables: saved in slices, read as the one variable that they are.
+
+The tensors of a bundle as variables, tables and blobs of the shards that have their bytes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
 from typing import Final, TypeAlias
 
-from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnsupportedError
 from edl_ckpt.core.model.dtypes import TF_DTYPES
 from edl_ckpt.core.model.tables import Box, DenseEntry, Extent, GatheredRows
-from edl_ckpt.core.sources.bundle.data_files import DataFile, DataFiles, add_tensor, dtype_of
 from edl_ckpt.core.sources.bundle.index import Index, Slice, StoredTensor
+from edl_ckpt.core.sources.bundle.tables import DataFile, DataFiles, add_table, add_tensor, dtype_of, find_tables
+from edl_ckpt.core.sources.steps.content import Content, Found
 
 _MOST_BOXES: Final = 1 << 16
 SlicePart: TypeAlias = tuple[Sequence[tuple[int, int]], StoredTensor, DataFile]
@@ -116,3 +120,41 @@ def _tile(boxes: Sequence[Box], rows: int, row_bytes: int) -> bool:
             odd ^= {(row, box.column), (row, box.column + box.row_bytes)}
     corners = {(row, column) for row in (0, rows) for column in (0, row_bytes)} if boxes else set()
     return odd == corners and sum(box.rows * box.row_bytes for box in boxes) == rows * row_bytes
+
+
+def add_tensors(content: Content, index: Index, opened: Mapping[int, Found], path: str) -> None:
+    """Add every tensor whose bytes are in open files; a shard whose file ends too early is left out.
+
+    `path` is that of the index.
+    """
+    files = {number: DataFile(one.shard, one.file, one.number) for number, one in opened.items()}
+    for number, error in _cut_short(index, files):
+        content.fail(files.pop(number).shard, error)
+    used: set[str] = set()
+    for table in find_tables(index):
+        used.update(name for name, _ in table.tensors)
+        add_table(table, files)
+    for name, tensor in index.tensors.items():
+        file = files.get(tensor.shard)
+        try:
+            if tensor.slices:
+                add_slices(index, name, tensor, files)
+            elif file is not None and name not in used:
+                add_tensor(name, tensor, file)
+        except EdlCkptError as error:
+            error.path = error.path or path
+            for shard in {id(one.shard): one.shard for one in ([file] if file else files.values())}.values():
+                content.fail(shard, error)
+
+
+def _cut_short(index: Index, files: DataFiles) -> list[tuple[int, CorruptError]]:
+    """Return the data files that end before one of their tensors does, and what is wrong."""
+    faults = []
+    for number, end in index.ends().items():
+        size = files[number].file.size_bytes if number in files else end
+        if end > size:
+            tensors = (*index.tensors.items(), *index.slices.items())
+            name, tensor = next((name, one) for name, one in tensors if one.shard == number and one.end > size)
+            message = f"{name!r} ends after the end of the file (at byte {tensor.end} of {size})"
+            faults.append((number, CorruptError(message, path=files[number].file.path, offset=tensor.start)))
+    return faults

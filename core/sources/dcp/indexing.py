@@ -10,7 +10,7 @@ from typing import TypeAlias
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.model.dtypes import DTYPES
-from edl_ckpt.core.model.tables import Blob, DenseEntry, Extent, StoredSum
+from edl_ckpt.core.model.tables import Blob, DenseEntry, Extent, Problem, StoredSum
 from edl_ckpt.core.sources.dcp import metadata
 from edl_ckpt.core.sources.dcp.archives import ItemValues, read_values
 from edl_ckpt.core.sources.dcp.metadata import IndexedTensor, Item, SavedBox
@@ -92,7 +92,13 @@ def _saved(content: Content, index: _ReadIndex) -> Iterator[SavedTensor]:
     run_all(read, of_file, content.workers)
     for tensor in tensors:
         try:
-            yield _whole(tensor, parts)
+            saved = _whole(tensor, parts)
+            if not saved.whole:
+                gone = Problem(
+                    "missing-file", tensor.name, None, "a file with values of it cannot be read", warning=True
+                )
+                index.stored_in.shard.problems.append(gone)
+            yield saved
         except (CorruptError, UnsupportedError) as error:
             index.stored_in.shard.problems.append(problem_of(error, tensor.name))
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.base.numbers import varint
-from edl_ckpt.core.base.words import counted
+from edl_ckpt.core.base.words import counted, ends_early
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.tables import Encoding, IdRun
 from edl_ckpt.core.storage.interface import RangeReader
@@ -118,7 +118,8 @@ class Cursor:
             fault = "is a group" if wire_type in {3, 4} else f"has wire type {wire_type}"
             raise self.corrupt(f"field {number} {fault}, which ElasticDL never wrote", offset)
         if size > end - at:
-            raise self._past_end(f"field {number} needs {counted(size, 'byte')}, got {end - at}", offset, end)
+            fault = f"field {number} needs {counted(size, 'byte')}, got {end - at}"
+            raise self._past_end(ends_early(end, at + size) if end == self.size_bytes else fault, offset, end)
         return Field(number, wire_type, offset, at, at + size)
 
     def fields(self, start: int, end: int) -> Iterator[Field]:

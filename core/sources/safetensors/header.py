@@ -13,7 +13,7 @@ from typing import Any, Final, TypeGuard
 
 from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.base.json_objects import parse_object
-from edl_ckpt.core.base.words import counted
+from edl_ckpt.core.base.words import counted, ends_early
 from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.storage.interface import RangeReader
 
@@ -82,7 +82,7 @@ def read_header(reader: RangeReader) -> Header:
         raise CorruptError("too short for a safetensors file", code="truncated", path=reader.path, offset=0)
     size = int.from_bytes(reader.read(0, 8), "little")
     if size > reader.size_bytes - 8:
-        fault = f"the header ends after the end of the file (at byte {8 + size} of {reader.size_bytes})"
+        fault = f"{ends_early(reader.size_bytes, 8 + size)}, in its header"
         raise CorruptError(fault, code="truncated", path=reader.path, offset=0)
     if size > MAX_HEADER_BYTES:
         fault = f"the header has {size} bytes (expected at most {MAX_HEADER_BYTES})"
@@ -135,7 +135,7 @@ def _check_tiles(tensors: Sequence[FileTensor], begin: int, reader: RangeReader)
             fault = "overlaps the tensor before it" if tensor.start < end else "leaves a hole before it"
             raise CorruptError(f"{tensor.name!r} {fault}", path=reader.path, offset=tensor.start)
         if tensor.end > reader.size_bytes:
-            fault = f"{tensor.name!r} ends after the end of the file (at byte {tensor.end} of {reader.size_bytes})"
+            fault = f"{ends_early(reader.size_bytes, tensor.end)}, in {tensor.name!r}"
             raise CorruptError(fault, code="truncated", path=reader.path, offset=tensor.start)
         end = tensor.end
     if end != reader.size_bytes:

@@ -101,6 +101,10 @@ def _check_weights(index: str, file: Found, weights: Mapping[str, str], headers:
     """Add a problem for the tensors that an index lists in a file, and that are not there."""
     folder = index[: index.rfind("/") + 1]
     names = {path: {stored.name for stored in header.tensors} for path, header in headers.items()}
+    for name, file_name in weights.items():
+        if folder + file_name not in names:
+            message = f"{file_name} cannot be read"
+            file.shard.problems.append(Problem("missing-file", name, None, message, warning=True))
     lost = [name for name, file_name in weights.items() if name not in names.get(folder + file_name, (name,))]
     if lost:
         message = f"{index} lists {counted(len(lost), 'tensor')} in files that do not have them"

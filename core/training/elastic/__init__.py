@@ -1,36 +1,20 @@
 """Rollback and checkpoints of elastic training in the sense of TorchElastic: a state, a manager, one training loop."""
 
-from edl_ckpt.core.training.elastic.file_system import FileSystemCheckpoint, FileSystemCheckpointManager
-from edl_ckpt.core.training.elastic.interface import (
-    Coordinator,
-    MembershipError,
-    StopException,
-    get_checkpoint_manager,
-    set_checkpoint_manager,
-    sync_from_rank_0,
-)
-from edl_ckpt.core.training.elastic.interface import ElasticCheckpoint as Checkpoint
-from edl_ckpt.core.training.elastic.interface import ElasticCheckpointManager as CheckpointManager
-from edl_ckpt.core.training.elastic.interface import ElasticState as State
-from edl_ckpt.core.training.elastic.local import LocalCoordinator
-from edl_ckpt.core.training.elastic.loop import TrainResult, train
-from edl_ckpt.core.training.elastic.snapshots import read_snapshot, write_snapshot
+from edl_ckpt.core.training.elastic.file_system import FileSystemCheckpoint as FileSystemCheckpoint
+from edl_ckpt.core.training.elastic.file_system import FileSystemCheckpointManager as FileSystemCheckpointManager
+from edl_ckpt.core.training.elastic.local import LocalCoordinator as LocalCoordinator
+from edl_ckpt.core.training.elastic.loop import Coordinator as Coordinator
+from edl_ckpt.core.training.elastic.loop import ElasticCheckpoint, ElasticCheckpointManager, ElasticState
+from edl_ckpt.core.training.elastic.loop import MembershipError as MembershipError
+from edl_ckpt.core.training.elastic.loop import StopException as StopException
+from edl_ckpt.core.training.elastic.loop import TrainResult as TrainResult
+from edl_ckpt.core.training.elastic.loop import get_checkpoint_manager as get_checkpoint_manager
+from edl_ckpt.core.training.elastic.loop import set_checkpoint_manager as set_checkpoint_manager
+from edl_ckpt.core.training.elastic.loop import sync_from_rank_0 as sync_from_rank_0
+from edl_ckpt.core.training.elastic.loop import train as train
+from edl_ckpt.core.training.elastic.snapshots import read_snapshot as read_snapshot
+from edl_ckpt.core.training.elastic.snapshots import write_snapshot as write_snapshot
 
-__all__ = [
-    "Checkpoint",
-    "CheckpointManager",
-    "Coordinator",
-    "FileSystemCheckpoint",
-    "FileSystemCheckpointManager",
-    "LocalCoordinator",
-    "MembershipError",
-    "State",
-    "StopException",
-    "TrainResult",
-    "get_checkpoint_manager",
-    "read_snapshot",
-    "set_checkpoint_manager",
-    "sync_from_rank_0",
-    "train",
-    "write_snapshot",
-]
+Checkpoint = ElasticCheckpoint
+CheckpointManager = ElasticCheckpointManager
+State = ElasticState

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from typing import BinaryIO, Final, cast
 
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import EdlCkptError, IncompleteError, NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
 from edl_ckpt.core.base.numbers import whole_number
@@ -27,9 +28,8 @@ from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.importing.archives import RangeStream
 from edl_ckpt.core.operations.importing.source import ArrayData, NamedArrays, execute_import, prepare_import
 from edl_ckpt.core.operations.prune.execute import prune
-from edl_ckpt.core.operations.prune.guards import IN_A_JOB
 from edl_ckpt.core.operations.prune.plan import read_policy
-from edl_ckpt.core.operations.prune.retention import Latest, Policy
+from edl_ckpt.core.operations.prune.retention import IN_A_JOB, Latest, Policy
 from edl_ckpt.core.operations.verify.check import verify_version
 from edl_ckpt.core.proof.sealing import check_chunks
 from edl_ckpt.core.proof.trust import check_trust
@@ -40,7 +40,7 @@ from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import Location, LocationLike
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.local import SpooledReader, is_gone
-from edl_ckpt.core.training.elastic.interface import DEFAULT_KEY, ElasticCheckpoint, ElasticCheckpointManager
+from edl_ckpt.core.training.elastic.loop import DEFAULT_KEY, ElasticCheckpoint, ElasticCheckpointManager
 
 VARIABLE_PREFIX: Final = "torchelastic/"
 _BUFFER_BYTES: Final = 4 << 20
@@ -62,7 +62,7 @@ class FileSystemCheckpointManager(ElasticCheckpointManager):
         location: LocationLike,
         *,
         keep_checkpoint_max: int = 0,
-        layout: str | None = None,
+        layout: LayoutName | None = None,
         wait_seconds: float = LOCK_WAIT_SECONDS,
         reporter: Reporter = WARNINGS,
     ) -> None:

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.adapters.variables import array_of
+from edl_ckpt.core.adapters.nest import array_of
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import NotFoundError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.numbers import whole_number
@@ -29,10 +30,9 @@ from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import LocationLike
 from edl_ckpt.core.storage.location import Location
-from edl_ckpt.core.training.objects.graph import alias_variable, walk
 from edl_ckpt.core.training.objects.restoration import SAVE_COUNTER, LoadStatus, NothingRestored, Restoration
 from edl_ckpt.core.training.objects.tracking import Child, Trackable, children_of, is_leaf, is_node, is_stateful
-from edl_ckpt.core.training.objects.values import state_of
+from edl_ckpt.core.training.objects.values import alias_variable, state_of, walk
 from edl_ckpt.core.training.objects.variables import EmbeddingTable, Variable
 
 
@@ -140,7 +140,7 @@ class ObjectCheckpoint(Trackable):
         version: object = None,
         *,
         ps_num: int = 1,
-        layout: str | None = None,
+        layout: LayoutName | None = None,
         wait_seconds: float = LOCK_WAIT_SECONDS,
         reporter: Reporter = WARNINGS,
     ) -> VersionRef:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Final
 
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError, RefusedError, ReplacedError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.numbers import whole_number
@@ -21,8 +22,14 @@ from edl_ckpt.core.catalog.listing import GRACE_SECONDS, list_versions
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.prune.execute import prune
-from edl_ckpt.core.operations.prune.guards import NO_EXCEPTIONS, Guards, find_unreadable, guard_reasons
-from edl_ckpt.core.operations.prune.retention import Latest, Policy
+from edl_ckpt.core.operations.prune.retention import (
+    NO_EXCEPTIONS,
+    Guards,
+    Latest,
+    Policy,
+    find_unreadable,
+    guard_reasons,
+)
 from edl_ckpt.core.reading.readable import PASSED_OVER, newest_readable, none_readable
 from edl_ckpt.core.sources.elasticdl.target import check_version
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
@@ -79,7 +86,7 @@ class CheckpointManager:
     init_fn: Callable[[], object] | None = None
     last_checkpoint_step: int | None = None
     ps_num: int = 1
-    layout: str | None = None
+    layout: LayoutName | None = None
     wait_seconds: float = LOCK_WAIT_SECONDS
     reporter: Reporter = WARNINGS
 

@@ -186,6 +186,17 @@ def test_signals_and_terminals(number: signal.Signals | None, code: int, term: s
         assert b"Traceback" not in window.raw
 
 
+def test_the_first_paint_comes_before_textual(run: Path) -> None:
+    """The location stands on the screen before the library that draws is loaded, and an error takes it back."""
+    with running(run) as window:
+        window.until("listing ...")
+        assert b"\x1b[?1049h\x1b[2J" in window.raw[:40]
+        window.until("serving")
+        window.press("q")
+        assert window.end() == 0
+    assert window.raw.index(b"listing ...") < window.raw.index(b"\x1b[?1000h")  # Textual takes the mouse
+
+
 def test_a_wrong_reference(run: Path) -> None:
     """A reference that names nothing ends with the error and the code of all commands, on the usual screen."""
     with running(f"{run}@250") as window:

@@ -283,6 +283,7 @@ def test_demo(tmp_path: Path) -> None:
     """`demo` makes a real checkpoint_dir, shows every command with its output, and refuses a directory in use."""
     done = edl("demo", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr
     for command in ("list", "inspect", "verify", "reshard"):
         assert f"$ edl-ckpt {command} " in done.stdout
     assert "missing-shard" in done.stdout

@@ -234,7 +234,7 @@ def test_places_that_an_export_does_not_take(run: Path, tmp_path: Path, out: Pat
     refused(run, *export, out, "--dry-run", code=16, words="exists already; nothing was changed")
     refused(run, *export, run / "version-10/sub", code=16, words="lies among checkpoints")
     for place in (run, run / "version-10", run.parent):
-        refused(run, *export, place, "--force", code=16, words="the version that is read lies there")
+        refused(run, *export, place, "--force", code=16, words="the version to read is there")
     refused(run, *export, "s3://bucket/x", code=15, words="files of other systems are written to a disk")
     refused(run, *export, "-", code=2, words="a stream takes one")
     torch = step_run(tmp_path / "torch", (2,))

@@ -41,10 +41,14 @@ def test_documents(run: Path, tmp_path: Path) -> None:
     again = document("copy", run, out, "--all")
     assert [(c["to"], c["skipped"]) for c in again["copied"]] == [(f"{out}@9", False), (f"{out}@20", True)]
     words = edl("copy", run, out, "--all")
+    assert "other complete" not in words.stderr
     assert words.stdout.splitlines()[-1] == "nothing to copy"
     assert f"warning: {run}@100: " in words.stderr
     assert "so not copied" in words.stderr
     assert "copy" in edl("copy", run, tmp_path / "third", "--all", "--dry-run").stdout
+    one = edl("copy", run, tmp_path / "third").stderr
+    assert "1 other complete version not copied; --all copies every one\n" in one
+    assert edl("copy", f"{run}@20", tmp_path / "third").stderr == ""
 
 
 @pytest.mark.parametrize(

@@ -233,6 +233,7 @@ def test_hundreds_of_thousands(tmp_path: Path) -> None:
     assert 490 < len(found) <= 500
     assert found[0] == "@19999"
     assert "@10000" in found  # so all that the candidates have in common is @1
+    assert words("edl-ckpt inspect run@", tmp_path) == ["@latest", *(f"@{n}" for n in range(22_999, 22_979, -1))]
 
 
 def test_nothing_blocks_and_nothing_is_said(tmp_path: Path) -> None:

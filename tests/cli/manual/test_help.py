@@ -102,6 +102,8 @@ def test_help_fits_the_terminal(columns: int) -> None:
         assert all(len(line) < 80 and f"  {line}" in text.splitlines() for line in examples)
         assert not re.search(r"[a-z,;] ?\.\.\.", text)  # NAME... says that there may be several
         said = " ".join(text.split())
+        notes = [note for b in page.blocks for row in b.rows for note in row.notes if note.startswith("env: ")]
+        assert columns == 60 or all(note.removeprefix("env: ") in text for note in notes)  # 28 are left there
         texts = [*page.description, *(row.text for b in page.blocks for row in b.rows)]
         assert all(" ".join(words.split()) in said for words in texts if columns > 40)
 
@@ -211,16 +213,15 @@ def test_man_pages_are_correct(command: tuple[str, ...]) -> None:
 
 
 def test_exit_codes() -> None:
-    """The table of codes is that of the errors, of README and of the page on JSON; each command declares its own."""
+    """The table of codes is that of the errors and of the page on JSON; each command declares its own."""
     from edl_ckpt.core.base import errors
 
     codes = {int(row.term): row.text.partition(": ")[::2] for row in TOPICS["exit-codes"].blocks[0].rows}
     of_errors = {code: name for code, (name, _) in codes.items() if code < 100}
     kinds = [k for k in vars(errors).values() if isinstance(k, type) and issubclass(k, errors.EdlCkptError)]
     assert {k.exit_code: k.id for k in kinds} | {0: "ok", 3: "findings", 70: "internal"} == of_errors
-    readme = (TOP / "README.md").read_text(encoding="utf-8")
-    for code, name in of_errors.items():
-        assert f"| {code} | {name} | {codes[code][1]} |" in readme
+    page = (TOP / "docs/json-and-exit-codes.md").read_text(encoding="utf-8")
+    assert all(f"\n| {code} | {name} | " in page for code, name in of_errors.items())
     for command in COMMANDS:
         found = marks.exits_of(function_of(command))
         assert marks.ALWAYS <= set(found) <= set(codes)

@@ -14,6 +14,7 @@ import typer
 
 from checkpoints import at, files_of, save_small
 from edl_ckpt.cli.catalogue import COMMANDS
+from edl_ckpt.cli.manual.values import kinds_of
 from edl_ckpt.cli.options.common import with_output
 from edl_ckpt.cli.options.config import COMMAND_LINE_ONLY, variable_of
 from edl_ckpt.cli.options.program import parser
@@ -36,7 +37,7 @@ BY_DEFAULT = {
     *("TRASH", "KEEP_OLD", "IF_NEEDED", "DRY_RUN", "PLAN_OUT", "LIST", "OUTPUT", "NPY", "RAW", "JUNIT", "SUMMARY"),
     *("ALL", "ROWS", "TOP", "STATS", "LAST", "HEADERS", "NO_VALUES", "SORT", "RECURSIVE", "NULL", "PROMETHEUS"),
     *("ORIGIN", "NO_WRITE", "QUICK", "DEEP", "STRICT", "SEAL", "VERSION_GE", "COMPLETE", "ON", "AFTER", "NEAREST"),
-    *("EVERYWHERE", "MOVE"),
+    *("EVERYWHERE", "MOVE", "IDS"),
 }
 """Options that a machine, a user or a job may set once: looks, resources, rules of retention, levels of checks."""
 
@@ -80,7 +81,7 @@ def empty_calls() -> Iterator[tuple[str, Any, list[str]]]:
             if not (texts[i] and i):
                 yield name, command, [*words[:i], "", *words[i + 1 :], *needed]
         for option in options:
-            if option.type.name in {"str", "text"} and not option.is_flag and option.metavar not in MAY_BE_EMPTY:
+            if kinds_of(command)[option.name].type is str and option.metavar not in MAY_BE_EMPTY:
                 yield name, command, [*words, *needed, option.opts[0], ""]
 
 
@@ -289,3 +290,26 @@ def test_unknown_variables(run: Path) -> None:
     assert edl("list", cwd=None, **{f"EDL_CKPT_{name}": value for name, value in known.items()}).stderr == ""
     assert "sets nothing" not in edl("list", cwd=run, _EDL_CKPT_COMPLETE="none").stderr
     assert document("config", "show")["warnings"] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("rm run@10", "did you mean `edl-ckpt prune LOCATION --delete VERSION`?"),
+        ("delete run@10", "did you mean `edl-ckpt prune LOCATION --delete VERSION`?"),
+        ("cp run@10 out", "did you mean `edl-ckpt copy REF LOCATION`?"),
+        ("mv run@10 out", "`edl-ckpt copy REF LOCATION` and then `edl-ckpt prune LOCATION --delete VERSION`?"),
+        ("convert run@10", "`edl-ckpt export REF OUTPUT --format FORMAT` or `edl-ckpt reshard REF --ps N`?"),
+        ("restore run@10", "did you mean `edl-ckpt undo LOCATION` or `edl-ckpt copy REF LOCATION`?"),
+        ("tag rm run@10 x", "did you mean `edl-ckpt tag remove REF TAG`?"),
+        ("tag run@10 x", "did you mean `edl-ckpt tag add run@10 TAG`?"),
+        ("metrics run", "did you mean `edl-ckpt metrics show run`?"),
+        ("ls run", "did you mean list?"),
+        ("metrics shov", "did you mean show?"),
+    ],
+)
+def test_words_of_other_programs(line: str, hint: str, run: Path) -> None:
+    """A command of another program, or a group without its command, is refused with the command that is meant."""
+    done = edl(*line.split(), cwd=run.parent)
+    assert done.returncode == 2
+    assert hint in done.stderr

@@ -17,7 +17,7 @@ from edl_ckpt.cli.options.hints import half_done, resumable
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core import Progress, UsageError, open_checkpoint, save_checkpoint
 from edl_ckpt.core.base.errors import NameNotFoundError, NoSpaceError, UnavailableError
-from edl_ckpt.core.catalog.below import locations_below
+from edl_ckpt.core.catalog.experiment import locations_below
 from edl_ckpt.core.storage import Location
 from places import GOLDEN
 from program import document, edl
@@ -366,7 +366,7 @@ def test_hints_of_the_library(place: Path, tmp_path: Path) -> None:
 
 def test_watch_and_list_have_one_word(tmp_path: Path) -> None:
     """A version that lacks a shard has the same state in `watch` as in `list`."""
-    from edl_ckpt.core.operations.follow.changes import Limits, standing
+    from edl_ckpt.core.operations.follow.observe import Limits, standing
     from edl_ckpt.core.operations.follow.watch import watch_steps
 
     shutil.copytree(GOLDEN / "current/ps4", tmp_path / "run")

@@ -259,3 +259,39 @@ def test_labels() -> None:
     names = charts.labels(HOSTILE)
     assert len(set(names.values())) == len(HOSTILE)
     assert all(len(label) < 45 for label in names.values())
+
+
+def test_labels_show_where_names_differ() -> None:
+    """Long names that begin and end alike are cut so that what differs is seen; one that contains another too."""
+    names = [f"{'towers/' * 9}{part}/{'weights/' * 9}" for part in ("age", "sex")]
+    assert [("age" in short, "sex" in short) for short in charts.labels(names).values()] == [(1, 0), (0, 1)]
+    within = ["x" * 60, "x" * 61]
+    assert len(set(charts.labels(within).values())) == 2
+
+
+def test_findings_come_first(hostile: Path, page: str, tmp_path: Path) -> None:
+    """The first number is that of errors, red and a link to them; the first section is that of findings."""
+    root = html5lib.parse(page)
+    first = root.find(f".//{HTML}dl/{HTML}div")
+    assert "".join(first.itertext()).split() == ["errors", "found2"]
+    assert first.find(f".//{HTML}a").get("href") == "#findings"
+    assert first.find(f"{HTML}dd").get("class") == "bad"
+    assert root.find(f".//{HTML}section").get("id") == "findings"
+    save_small(tmp_path / "run", 1, 2)
+    healthy = html5lib.parse(render.page_of(report_location(tmp_path / "run")))
+    assert healthy.find(f".//{HTML}dl/{HTML}div/{HTML}dd").get("class") is None
+
+
+def test_older_versions_are_folded(tmp_path: Path) -> None:
+    """The newest 50 versions are rows at once, the others unfold; each chart takes the width of the page."""
+    save_small(tmp_path / "run", *range(1, 54))
+    root = html5lib.parse(render.page_of(report_location(tmp_path / "run")))
+    versions = root.find(f".//{HTML}section[@id='versions']")
+    shown, folded = (
+        versions.findall(f"{where}/{HTML}div/{HTML}table/{HTML}tbody/{HTML}tr") for where in (".", f"{HTML}details")
+    )
+    assert [row[0][0].text for row in shown] == [str(k) for k in range(53, 3, -1)]
+    assert [row[0][0].text for row in folded] == ["3", "2", "1"]
+    large = versions.findall(f"{HTML}figure/{HTML}div/{SVG}svg")
+    assert large
+    assert all(float(svg.get("width")) > 1000 for svg in large)

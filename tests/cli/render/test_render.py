@@ -91,7 +91,7 @@ from edl_ckpt.core.model.versions import Listing, State, Version
 from edl_ckpt.core.moving.part_plan import PartsPlan
 from edl_ckpt.core.operations.export import ExportPlan, plan_export
 from edl_ckpt.core.operations.export.interface import PlannedFile
-from edl_ckpt.core.operations.follow.changes import EventKind, Limits, Moment, WatchEvent
+from edl_ckpt.core.operations.follow.observe import EventKind, Limits, Moment, WatchEvent
 from edl_ckpt.core.operations.follow.wait import WaitResult, wait_for_version
 from edl_ckpt.core.operations.follow.watch import WatchStep, watch_steps
 from edl_ckpt.core.operations.lookup import Neighbours, find_nearest
@@ -102,7 +102,7 @@ from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.operations.usage import DirectoryUsage, LocationUsage
 from edl_ckpt.core.sources.systems import systems
-from edl_ckpt.core.state.holder import Holder
+from edl_ckpt.core.state.owner import Holder
 from edl_ckpt.core.storage.location import Fact, Verdict
 from places import GOLDEN
 

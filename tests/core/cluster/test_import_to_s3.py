@@ -24,8 +24,7 @@ from edl_ckpt.core import (
 )
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.commit.publish.objects import RemoteOutput
-from edl_ckpt.core.moving.part_plan import PartsPlan
-from edl_ckpt.core.moving.settings import settings_for
+from edl_ckpt.core.moving.part_plan import PartsPlan, settings_for
 from edl_ckpt.core.operations.export import Selection, export_version
 from edl_ckpt.core.operations.importing import plan_arrays, source
 from edl_ckpt.core.storage.location import Location

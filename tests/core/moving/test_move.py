@@ -32,7 +32,7 @@ from edl_ckpt.core.moving import move
 from edl_ckpt.core.moving import plan as planning
 from edl_ckpt.core.moving import source as versions
 from edl_ckpt.core.moving.move import Turns
-from edl_ckpt.core.moving.settings import ReshardSettings
+from edl_ckpt.core.moving.part_plan import ReshardSettings
 from edl_ckpt.core.moving.source import PieceCounts, SparsePairs, SurveyedTable, VersionSource
 from edl_ckpt.core.moving.tasks import Move
 from edl_ckpt.core.operations.reshard.execute import Survey, plan_reshard

@@ -196,7 +196,7 @@ def test_head_and_ids(large: Version) -> None:
     with open_checkpoint(large) as checkpoint:
         batches = list(checkpoint.table("t"))
     ids, vectors = (np.concatenate(parts) for parts in zip(*batches, strict=True))
-    with open_table(large, None) as (checkpoint, name):
+    with open_table(large, None) as (checkpoint, name, _):
         assert name == "t"
         np.testing.assert_array_equal(np.concatenate(list(ids_of(checkpoint, name))), ids)
         read = checkpoint.bytes_read

@@ -35,7 +35,7 @@ from edl_ckpt.core.operations.copy import execute as copying
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.operations.verify.check import seal_version
 from edl_ckpt.core.proof import sealing as module
-from edl_ckpt.core.proof import summing
+from edl_ckpt.core.proof import sealing as summing
 from edl_ckpt.core.sources.elasticdl.indexing import PlannedReader, planned_shards
 from edl_ckpt.core.sources.elasticdl.shard_layout import CountedTable, PlacedVariable, lay_out_shards
 from edl_ckpt.core.state.paths import seal_file

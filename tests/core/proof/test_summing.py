@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl_ckpt.core.model.seals import Chunk
-from edl_ckpt.core.proof import summing
-from edl_ckpt.core.proof.sealing import checksum
-from edl_ckpt.core.proof.summing import ChunkSums
+from edl_ckpt.core.proof import sealing as summing
+from edl_ckpt.core.proof.sealing import ChunkSums, checksum
 from edl_ckpt.core.storage.local import LocalReader
 
 DATA = bytes(range(251)) * 40

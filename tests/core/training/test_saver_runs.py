@@ -33,7 +33,7 @@ from edl_ckpt.core.state.paths import notes_dir, seal_file
 from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.training import saver as saver_module
-from edl_ckpt.core.training.server import Sealing, seal_if_whole
+from edl_ckpt.core.training.saver import Sealing, seal_if_whole
 from edl_ckpt.core.training.shard_writer import write_shard
 from forked import run_forked
 from reporters import Recorder

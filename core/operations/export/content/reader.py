@@ -22,7 +22,7 @@ from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.operations.export.content.quantizing import QuantizationErrors, quantized
-from edl_ckpt.core.operations.export.content.selection import STORED, Selection
+from edl_ckpt.core.operations.export.content.selection import COMPACT, STORED, WEIGHT, Selection
 from edl_ckpt.core.operations.export.content.tables import (
     SmallVariable,
     Span,
@@ -46,7 +46,7 @@ from edl_ckpt.core.operations.export.interface import (
 from edl_ckpt.core.operations.export.output.places import Place, compare_rows
 from edl_ckpt.core.proof.fingerprint import ContentSketch, fingerprint_of
 from edl_ckpt.core.reading.blocks import read_piece
-from edl_ckpt.core.reading.casts import cast_bytes, cast_floats
+from edl_ckpt.core.reading.pieces import cast_bytes, cast_floats
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sorting.partition import PART_BYTES, Areas, TablePart, parts_needed
 from edl_ckpt.core.sources.elasticdl.initial_rows import initial_rows
@@ -75,6 +75,9 @@ class ContentReader:
     confirm: Callable[[str], None] | None = None
     part_bytes: int = PART_BYTES
     reporter: Reporter = WARNINGS
+    names: Mapping[str, str] = field(default_factory=dict)
+    """The new names of variables and tables, by the old ones."""
+    matrix_ending: str = ""
     overflowed: int = 0
     errors: dict[str, QuantizationErrors] = field(default_factory=dict)
     """Those of each table whose rows are quantized."""
@@ -94,11 +97,11 @@ class ContentReader:
             variables = self.selection.choose_variables(self.checkpoint.variable_names)
             tables = self.selection.choose_tables(self.checkpoint.table_names, self.checkpoint.slots)
         in_pairs = tables if self.selection.dense_rows is None else []
-        matrices = [] if self.selection.dense_rows is None else [self._matrix(name) for name in tables]
-        tensors = [*map(self._dense, variables), *matrices]
+        matrices = {} if self.selection.dense_rows is None else {name: self._matrix(name) for name in tables}
+        tensors = [*map(self._dense, variables), *matrices.values()]
         for name in in_pairs:
             tensors += self._ids_and_vectors(name)
-        notes = {self.ids[name].title: self._note(name) for name in in_pairs}
+        notes = {self._title(name): self._note(name) for name in in_pairs}
         _check_unique([t.name for t in tensors])
         counts = ContentCounts(len(variables), len(tables), sum(self.ids[name].rows for name in tables))
         rows = [self._rows(name) for name in tables]
@@ -118,20 +121,23 @@ class ContentReader:
         return {**self.metadata, "fingerprint": self.fingerprint}
 
     def _fill(
-        self, variables: Sequence[str], tables: Sequence[str], matrices: Sequence[Tensor], places: Mapping[str, Place]
+        self,
+        variables: Sequence[str],
+        pairs: Sequence[str],
+        matrices: Mapping[str, Tensor],
+        places: Mapping[str, Place],
     ) -> None:
         """Write the bytes of all tensors that have a place: variables, ids and vectors of tables, and matrices."""
-        wanted = {name: places[name] for name in variables if name in places}
+        wanted = {name: places[new] for name in variables if (new := self.names.get(name, name)) in places}
         if wanted:
             self._fill_dense(wanted)
-        for name in tables:
-            title = self.ids[name].title
-            ids, vectors = places.get(f"{title}.ids"), places.get(f"{title}.vectors")
+        for name in pairs:
+            ids, vectors = map(places.get, self._keys(name))
             if ids is not None and vectors is not None:
                 self._fill_table(name, ids, vectors)
-        for matrix in matrices:
+        for name, matrix in matrices.items():
             if matrix.name in places:
-                self._fill_matrix(matrix, places[matrix.name])
+                self._fill_matrix(name, matrix.shape[0], places[matrix.name])
 
     def _fill_dense(self, places: Mapping[str, Place]) -> None:
         """Read all variables, and write those that have a place."""
@@ -147,11 +153,11 @@ class ContentReader:
         write_together(run_parallel(read, found, self._workers if _are_large(found) else 1))
         self.source.take_variables(source)
 
-    def _fill_matrix(self, matrix: Tensor, place: Place) -> None:
+    def _fill_matrix(self, name: str, rows: int, place: Place) -> None:
         at = 0
         with place.file as file:
             area = place.area(file)
-            for chunk in self._matrix_chunks(matrix.name, matrix.shape[0]):
+            for chunk in self._matrix_chunks(name, rows):
                 area.write(at, chunk)
                 place.read_back(area, at, len(chunk))
                 at += len(chunk)
@@ -176,10 +182,21 @@ class ContentReader:
         compare_rows(name, table.meant, written)
 
     def _note(self, name: str) -> TableNote:
-        info, ids = self.checkpoint.infos.get(name), self.ids[name]
-        dtype = self._form(name)[0].name if ids.rows else ""
-        initializer = info.initializer if info else ""
-        return TableNote(f"{ids.title}.ids", f"{ids.title}.vectors", initializer, self._form(name)[1], dtype)
+        info = self.checkpoint.infos.get(name)
+        dtype = self._form(name)[0].name if self.ids[name].rows else ""
+        return TableNote(*self._keys(name), info.initializer if info else "", self._form(name)[1], dtype)
+
+    def _title(self, name: str) -> str:
+        """Return the name of a table in the output: its new one, or that of one of its parts."""
+        return self.names.get(name, self.ids[name].title)
+
+    def _keys(self, name: str) -> tuple[str, str]:
+        """Return the names of a table's two tensors; with `remap` its vectors have that of a matrix."""
+        title = self._title(name)
+        if not self.selection.is_matrix:
+            return f"{title}.ids", f"{title}.vectors"
+        keeps = name in self.names or title.endswith(self.matrix_ending)
+        return f"{title.removesuffix(WEIGHT)}.ids", title if keeps else title + self.matrix_ending
 
     def _target(self, dtype: DType | None) -> DType:
         """Return the dtype that is written for a dtype that was read."""
@@ -202,7 +219,7 @@ class ContentReader:
 
     def _dense(self, name: str) -> Tensor:
         entry = self.checkpoint.find_variable(name)[1]
-        return Tensor(name, self._target(entry.dtype), entry.shape)
+        return Tensor(self.names.get(name, name), self._target(entry.dtype), entry.shape)
 
     def _cast(self, data: bulk.U8, dtype: DType | None) -> bulk.U8:
         """Return bytes of elements in the dtype that is written."""
@@ -229,13 +246,12 @@ class ContentReader:
         if bits is None:
             return self._cast(rows.reshape(-1), dtype).reshape(len(rows), -1)
         with self._lock:
-            errors = self.errors.setdefault(self.ids[name].title, QuantizationErrors())
+            errors = self.errors.setdefault(self._title(name), QuantizationErrors())
         return quantized(name, ids, rows, dtype, bits, errors)
 
     def _ids_and_vectors(self, name: str) -> list[Tensor]:
-        rows, title = self.ids[name].rows, self.ids[name].title
-        dtype, dim = self._form(name)
-        return [Tensor(f"{title}.ids", _INT64, (rows,)), Tensor(f"{title}.vectors", dtype, (rows, dim))]
+        rows, (ids, vectors), (dtype, dim) = self.ids[name].rows, self._keys(name), self._form(name)
+        return [Tensor(ids, _INT64, (rows,)), Tensor(vectors, dtype, (rows, dim))]
 
     def _parts(self, name: str, *, cast: bool = True) -> Iterator[TablePart]:
         """Yield a table in parts; at the end, the sums of what was yielded are those of what was read."""
@@ -250,26 +266,27 @@ class ContentReader:
 
     def _rows(self, name: str) -> TableRows:
         dim = self._dim(name)
-        return TableRows(name, self.ids[name].rows, dim, lambda: in_batches(self._parts(name), batch_rows(dim)))
+        rows = lambda: in_batches(self._parts(name), batch_rows(dim))  # noqa: E731
+        return TableRows(self._title(name), self.ids[name].rows, dim, rows)
 
     def _matrix(self, name: str) -> Tensor:
         """Return a table as [N, dim]: row i is that of id i."""
         asked = self.selection.dense_rows
-        low, high, outside = 0, -1, 0
+        most = np.iinfo(np.int64).max
+        low, high, outside, limit = int(most), -1, 0, most if asked == "auto" else int(asked or 0)
         for piece in self.ids[name].pieces:
             ids = read_piece(self.checkpoint, piece).ids
-            low, high = min(low, int(ids.min(initial=0))), max(high, int(ids.max(initial=-1)))
-            limit = np.iinfo(np.int64).max if asked == "auto" else int(asked or 0)
+            low, high = int(ids.min(initial=low)), int(ids.max(initial=high))
             outside += int(np.count_nonzero((ids < 0) | (ids >= limit)))
-        count = high + 1 if asked == "auto" else int(asked or 0)
+        count = high + 1 if asked == "auto" else limit
         if outside:
             which = f"{counted(outside, 'id')} {'is' if outside == 1 else 'are'}"
             raise UsageError(
                 f"table {name!r}: {which} outside of 0 to {count - 1} (lowest {low}, highest {high})",
-                hint="a matrix has no rows for such ids; export ids and vectors, without --dense-rows",
+                hint=f"a matrix has no rows for such ids; {COMPACT}",
             )
         dtype = self._target(self.checkpoint.written_dtype(name))
-        return Tensor(name, dtype, (count, self._dim(name)))
+        return Tensor(self._keys(name)[1], dtype, (count, self._dim(name)))
 
     def _matrix_chunks(self, name: str, count: int) -> Iterator[bulk.U8]:
         start = 0
@@ -337,4 +354,5 @@ def _joined(some: Sequence[Batch]) -> Batch:
 def _check_unique(names: Sequence[str]) -> None:
     name, count = next(iter(Counter(names).most_common(1)), ("", 0))
     if count > 1:
-        raise UnsupportedError(f"two tensors would be named {name!r}", hint="choose with --table and --variable")
+        hint = "choose with --table and --variable, or try: --rename OLD=NEW"
+        raise UnsupportedError(f"two tensors would be named {name!r}", hint=hint)

@@ -15,6 +15,9 @@ from edl_ckpt.core.reading.names import names_like
 CASTS: Final = ("float16", "bfloat16", "float32")
 FILLS: Final = ("zeros", "initializer")
 STORED: Final = "stored"
+COMPACT: Final = "the compact form is NAME.ids and NAME.vectors; for one row for each id, and its ids, try: --remap"
+WEIGHT: Final = ".weight"
+"""Ends the name of the parameter that a `torch.nn.Embedding` or `EmbeddingBag` has."""
 ORDERS: Final = ("id", STORED)
 _FLOATS: Final = {"float16", "bfloat16", "float32", "float64"}
 
@@ -27,7 +30,8 @@ class Selection:
     matrices of so many rows: a number, 'auto' for the highest id plus one, or None. `fill` is the content of rows that
     no id has: 'zeros', or 'initializer' for the table's own, drawn with `seed`. Rows are in the `order` of their ids
     ('id'), or 'stored': shard after shard, as each has them. Raises UsageError for any other word, and for a matrix in
-    the order 'stored'. `quantize` stores rows of tables in 8 or 4 bits an element: a name in `QUANTIZED`.
+    the order 'stored'. `quantize` stores rows of tables in 8 or 4 bits an element: a name in `QUANTIZED`. `remap` makes
+    tables matrices with the row k of the k-th id, and their ids, which ascend, are an array beside them.
     """
 
     tables: tuple[str, ...] = ()
@@ -38,6 +42,7 @@ class Selection:
     seed: int = 0
     order: str = "id"
     quantize: str | None = None
+    remap: bool = False
 
     def __post_init__(self) -> None:
         words = ("dtype", CASTS), ("fill", FILLS), ("order", ORDERS), ("quantize", tuple(QUANTIZED))
@@ -48,13 +53,20 @@ class Selection:
                 raise UsageError(f"{name} must be {expected}, got {word!r}", hint=meant(word, known))
         if self.quantize is not None and (self.dtype is not None or self.dense_rows is not None):
             raise UsageError("quantized rows have a type of their own, and ids: no dtype and no dense_rows")
-        if self.order == STORED and self.dense_rows is not None:
-            raise UsageError("a matrix has row i at i: no order 'stored' with dense_rows")
+        if self.remap and self.dense_rows is not None:
+            raise UsageError("remap numbers the ids, and dense_rows takes them as numbers of rows: choose one")
+        if self.order == STORED and self.is_matrix:
+            raise UsageError("a matrix has its rows in the order of ids: no order 'stored' with dense_rows or remap")
+
+    @property
+    def is_matrix(self) -> bool:
+        """Return True when tables go out as matrices."""
+        return self.remap or self.dense_rows is not None
 
     @property
     def is_lossless(self) -> bool:
         """Return True when everything is exported unchanged."""
-        return self == Selection(fill=self.fill, seed=self.seed, order=self.order)
+        return self == Selection(fill=self.fill, seed=self.seed, order=self.order, remap=self.remap)
 
     def target_dtype(self, dtype: DType) -> DType:
         """Return the dtype that is written for a dtype that was read: only floats are cast."""

@@ -13,14 +13,13 @@ from edl_ckpt.core.catalog.target import check_outside
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_shared, job_of
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.operations.export.cluster.run import PartsFormat
-from edl_ckpt.core.operations.export.content.selection import Selection
 from edl_ckpt.core.operations.export.formats.arrays import NpyDirectory, Npz, Safetensors
 from edl_ckpt.core.operations.export.formats.frameworks import Parquet, TensorFlow, Torch
 from edl_ckpt.core.operations.export.formats.merged import MergedCheckpoint
 from edl_ckpt.core.operations.export.formats.systems import Bundle, Dcp, Dynamicemb, SystemFormat, Tfra
 from edl_ckpt.core.operations.export.formats.text import Csv, JsonLines, Projector, Word2Vec
 from edl_ckpt.core.operations.export.interface import ExportFormat, ExportRequest
-from edl_ckpt.core.storage.regular import is_stream
+from edl_ckpt.core.storage.local import is_stream
 
 _FORMATS: Final[tuple[type[ExportFormat], ...]] = (
     MergedCheckpoint,
@@ -71,11 +70,17 @@ def requested(request: ExportRequest, format_name: str | None, executor: Executo
         limited = sorted(each.traits.name for each in _FORMATS if each.traits.takes_limit)
         raise UsageError(f"--limit is for {', '.join(limited)}")
     if cluster is not None:
-        _check_parts(name, request.selection)
+        if request.partial:
+            raise UsageError("--partial cannot be used with --cluster")
+        _check_parts(name, request)
+    if request.selection.remap and FORMATS[name].traits.spools:
+        of_arrays = ", ".join(kind.traits.name for kind in _FORMATS if not kind.traits.spools)
+        hint = "for dcp, export as safetensors with --remap, then export that file with --map"
+        raise UsageError(f"--remap is for {of_arrays}; other formats have ids in rows or files", hint=hint)
     chosen = Bundle if name == Bundle.traits.name and request.ranks is not None else FORMATS[name]
-    if not issubclass(chosen, SystemFormat) and (request.ranks or request.names or request.rename):
+    if not issubclass(chosen, SystemFormat) and (request.ranks or request.names):
         of_systems = ", ".join(each.traits.name for each in _FORMATS if issubclass(each, SystemFormat))
-        raise UsageError(f"--ps, --map and --rename are for {of_systems}, and for tensorflow with --ps")
+        raise UsageError(f"--ps and --map are for {of_systems}, and for tensorflow with --ps")
     return chosen(replace(request, cluster=cluster))
 
 
@@ -92,7 +97,7 @@ def _cluster_of(executor: ExecutorLike | None, request: ExportRequest) -> Cluste
     return given
 
 
-def _check_parts(name: str, selection: Selection) -> None:
+def _check_parts(name: str, request: ExportRequest) -> None:
     """Raise UnsupportedError unless the workers of a cluster can write an export."""
     if not issubclass(FORMATS[name], PartsFormat):
         in_parts = sorted(each.traits.name for each in _FORMATS if issubclass(each, PartsFormat))
@@ -100,8 +105,9 @@ def _check_parts(name: str, selection: Selection) -> None:
             f"a cluster cannot export as {name}",
             hint=f"without --cluster, this machine exports it; a cluster writes {', '.join(in_parts)}",
         )
-    if selection.dense_rows is not None or selection.quantize is not None:
+    chosen = request.selection
+    if chosen.is_matrix or chosen.quantize is not None or request.rename:
         raise UnsupportedError(
-            "a cluster writes tables as ids and vectors, and not as a matrix or quantized",
+            "a cluster writes tables as ids and vectors, and not as a matrix, quantized or renamed",
             hint="without --cluster, this machine writes them",
         )

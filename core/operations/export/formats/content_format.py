@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping
 
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.words import abridged
+from edl_ckpt.core.converting.changes import renamed_by
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export.content.reader import ContentReader
+from edl_ckpt.core.operations.export.content.selection import COMPACT
 from edl_ckpt.core.operations.export.content.tables import look_here
 from edl_ckpt.core.operations.export.interface import (
     ContentCounts,
@@ -25,8 +27,8 @@ from edl_ckpt.core.operations.export.interface import (
 )
 from edl_ckpt.core.operations.export.output.target import ExportTarget, check_output, open_target
 from edl_ckpt.core.proof.fingerprint import PREFIX
-from edl_ckpt.core.proof.trust import Trust, check_trust
-from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
+from edl_ckpt.core.proof.trust import Trust
+from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.state.document import json_number
 from edl_ckpt.core.storage.files import check_space
 from edl_ckpt.core.storage.location import Location
@@ -57,8 +59,7 @@ class ContentFormat(ExportFormat):
     def plan(self) -> ExportPlan:
         """Return the files, where headers and ids tell; no value is read."""
         request = self.request
-        check_trust(request.version, force=not request.use_seal, reporter=request.reporter)
-        with open_checkpoint(request.version) as checkpoint:
+        with self.opened() as (checkpoint, _):
             self.check_dtypes(checkpoint)
             is_directory, beside = self._makes_directory(checkpoint), self.beside(checkpoint)
             check_output(request.goal, self.traits, is_directory=is_directory, force=request.force)
@@ -66,7 +67,8 @@ class ContentFormat(ExportFormat):
             sizes, content, read = self.plan_files(checkpoint, _shown(request.goal), aside)
             value_bytes = sum(tensor.size_bytes for tensor in content.tensors)
             files = tuple(PlannedFile(*file) for file in sizes.items())
-            return ExportPlan(*self._named, files, *self.counts(content), value_bytes, read + checkpoint.bytes_read)
+            read += checkpoint.bytes_read
+            return ExportPlan(*self._named, files, *self.counts(content), value_bytes, read, bool(self.lost), self.lost)
 
     def plan_files(
         self, checkpoint: Checkpoint, path: str, beside: str
@@ -78,8 +80,7 @@ class ContentFormat(ExportFormat):
     def export(self) -> ExportResult:
         """Write the selected content to a path or URL; nothing becomes visible unless all of it is written."""
         request = self.request
-        trust = check_trust(request.version, force=not request.use_seal, reporter=request.reporter)
-        with open_checkpoint(request.version) as checkpoint:
+        with self.opened() as (checkpoint, trust):
             self.check_dtypes(checkpoint)
             is_directory, beside = self._makes_directory(checkpoint), self.beside(checkpoint)
             with open_target(
@@ -87,7 +88,8 @@ class ContentFormat(ExportFormat):
             ) as target:
                 done = self.write_all(checkpoint, target, trust)
                 checkpoint.check_unchanged()
-                proved = request.selection.is_lossless and request.limit is None and self.traits.is_lossless
+                kept = request.limit is None and not request.rename and self.traits.is_lossless
+                proved = kept and request.selection.is_lossless and not self.lost
                 return ExportResult(
                     *self._named,
                     target.publish(),
@@ -98,6 +100,8 @@ class ContentFormat(ExportFormat):
                     proved,
                     trust.forced,
                     done.errors,
+                    bool(self.lost),
+                    self.lost,
                 )
 
     def write_all(self, checkpoint: Checkpoint, target: ExportTarget, trust: Trust) -> WrittenContent:
@@ -108,7 +112,8 @@ class ContentFormat(ExportFormat):
         sizes = [tensor.size_bytes for tensor in content.tensors]
         spools = self.traits.spools or request.selection.dense_rows is not None
         spooled = max(sizes, default=0) if spools else 0
-        check_space(folder, sum(sizes) + spooled + math.ceil(0.001 * sum(sizes)))
+        hint = "" if request.selection.dense_rows is None else f"; {COMPACT}"
+        check_space(folder, sum(sizes) + spooled + math.ceil(0.001 * sum(sizes)), hint=hint)
         request.reporter.start("exporting", 2 * sum(sizes))  # read, and written
         self.write(content, target)
         errors = tuple(TableErrors(name, one.greatest, one.mean) for name, one in sorted(reader.errors.items()))
@@ -147,10 +152,12 @@ class ContentFormat(ExportFormat):
     ) -> ContentReader:
         """Return what reads the content, with temporary files in a folder."""
         request, metadata = self.request, metadata_of(self.request.version)
+        if self.lost:
+            metadata |= {"partial": "true", "lost": json.dumps(list(self.lost.lines()))}
+        names = renamed_by(checkpoint, request.rename)
         ids = look_here(checkpoint, request.part_bytes).ids(checkpoint)
-        return ContentReader(
-            checkpoint, request.selection, metadata, folder, ids, confirm, request.part_bytes, request.reporter
-        )
+        given = request.selection, metadata, folder, ids, confirm, request.part_bytes, request.reporter
+        return ContentReader(checkpoint, *given, names, self.traits.matrix_ending)
 
     def counts(self, content: ExportContent) -> ContentCounts:
         """Return the counts of the output: fewer rows than the content when rows are limited."""

@@ -24,6 +24,7 @@ from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.kernel.checksums import Crc32
 from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.operations.export.cluster.run import PartFile, PartsFormat, Span, numbered, sizes_of
+from edl_ckpt.core.operations.export.content.selection import WEIGHT
 from edl_ckpt.core.operations.export.formats.arrays import document_bytes, write_json, write_safetensors
 from edl_ckpt.core.operations.export.formats.content_format import ContentFormat
 from edl_ckpt.core.operations.export.formats.names import file_names
@@ -202,10 +203,11 @@ class Torch(ContentFormat):
 
     PyTorch itself writes the archive for tensors without values and leaves room for them (`skip_data`). The values are
     streamed into that room, and the archive's checksums corrected. The notes for importers are one more member of the
-    archive, which PyTorch passes over: a module's `load_state_dict` gets no key that it does not have.
+    archive, which PyTorch passes over: a module's `load_state_dict` gets no key that it does not have. A table that
+    becomes a matrix is NAME.weight, as the parameter of a `torch.nn.Embedding` NAME is.
     """
 
-    traits: ClassVar = FormatTraits("torch", endings=(".pt", ".pth"), spools=False)
+    traits: ClassVar = FormatTraits("torch", endings=(".pt", ".pth"), spools=False, matrix_ending=WEIGHT)
 
     def lacked_dtypes(self, *, in_table: bool) -> frozenset[str]:
         """Return what the installed library lacks: unsigned integers came late."""

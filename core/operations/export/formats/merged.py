@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from edl_ckpt.core.base.errors import EdlCkptError, UsageError
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.moving.settings import ReshardSettings
+from edl_ckpt.core.moving.part_plan import ReshardSettings
 from edl_ckpt.core.operations.export.content.selection import STORED
 from edl_ckpt.core.operations.export.interface import (
     ContentCounts,
@@ -24,8 +24,8 @@ from edl_ckpt.core.operations.export.output.target import check_output, open_tar
 from edl_ckpt.core.operations.reshard.execute import ReshardPlan, execute_reshard, prepare_reshard
 from edl_ckpt.core.sources.elasticdl.target import ELASTICDL, EMPTY_MODEL
 from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.local import check_target, is_stream, remove_tree
 from edl_ckpt.core.storage.location import Location
-from edl_ckpt.core.storage.regular import check_target, is_stream, remove_tree
 
 
 class MergedCheckpoint(ExportFormat):
@@ -38,6 +38,12 @@ class MergedCheckpoint(ExportFormat):
             raise UsageError("a checkpoint is exported whole: no --table, --variable, --dtype or --dense-rows")
         if request.selection.order == STORED:
             raise UsageError("a checkpoint is merged from all shards: no --order stored")
+        if request.partial:
+            hint = "export --partial to safetensors, and import that: the result is then a version that says what it is"
+            raise UsageError("a checkpoint is exported whole: no --partial", hint=hint)
+        if request.rename:
+            hint = "try: edl-ckpt edit --rename OLD=NEW --output LOCATION, and export that version"
+            raise UsageError("a checkpoint is exported with its own names", hint=hint)
         super().__init__(request)
 
     def export(self) -> ExportResult:

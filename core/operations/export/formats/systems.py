@@ -25,8 +25,7 @@ from edl_ckpt.core.operations.export.interface import (
     PlannedFile,
 )
 from edl_ckpt.core.operations.export.output.target import check_output, open_target
-from edl_ckpt.core.proof.trust import check_trust
-from edl_ckpt.core.reading.reader import open_checkpoint
+from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.storage.files import Flusher, check_space
 
 
@@ -36,23 +35,23 @@ class SystemFormat(ExportFormat):
     def __init__(self, request: ExportRequest) -> None:
         chosen = request.selection
         if chosen != Selection(chosen.tables, chosen.variables, chosen.dtype):
-            raise UsageError(f"--dense-rows, --order and --fill are not for {self.traits.name}")
+            raise UsageError(f"--dense-rows, --remap, --order and --fill are not for {self.traits.name}")
         if request.goal.local_path is None:
             hint = f"write to a directory, and then: {command('copy', 'DIRECTORY', request.goal.url)}"
             raise UnsupportedError("files of other systems are written to a disk", path=request.goal.url, hint=hint)
         super().__init__(request)
 
     @contextmanager
-    def _planned(self) -> Iterator[Conversion]:
+    def _planned(self) -> Iterator[tuple[Conversion, Trust]]:
         request, chosen, names = self.request, self.request.selection, self.request.names or NameMap()
         cast = (("*", chosen.dtype),) if chosen.dtype else ()
         rename = (*names.rename.items(), *request.rename)
         changes = Changes(chosen.tables, chosen.variables, rename, cast=cast)
-        with open_checkpoint(request.version) as opened:
+        with self.opened() as (opened, trust):
             source = with_tables(opened, names) if names.tables else opened
             ranks = request.ranks or request.version.ps_num or 1
             number = request.version.number or 0
-            yield plan_conversion(source, self.traits.name, ranks, changes, self._job, number=number)
+            yield plan_conversion(source, self.traits.name, ranks, changes, self._job, number=number), trust
 
     @property
     def _job(self) -> Job:
@@ -64,25 +63,24 @@ class SystemFormat(ExportFormat):
     def plan(self) -> ExportPlan:
         """Return the files with their sizes, from headers and ids."""
         request = self.request
-        check_trust(request.version, force=not request.use_seal, reporter=request.reporter)
         check_output(request.goal, self.traits, is_directory=True, force=request.force)
-        with self._planned() as plan:
+        with self._planned() as (plan, _):
             self._warn(plan)
             sizes = plan.destination.files.items()
             files = tuple(PlannedFile(os.path.join(request.goal.url, name), size) for name, size in sizes)
-            return ExportPlan(*self._named, files, *self._counts(plan), plan.size_bytes, plan.source.bytes_read)
+            sums = plan.size_bytes, plan.source.bytes_read
+            return ExportPlan(*self._named, files, *self._counts(plan), *sums, bool(self.lost), self.lost)
 
     def export(self) -> ExportResult:
         """Write all files, read them back by their own format, and make the directory visible."""
         request = self.request
-        trust = check_trust(request.version, force=not request.use_seal, reporter=request.reporter)
-        if request.names and request.names.tables:  # other tables have another fingerprint than the seal says
-            trust.seal = None
         with (
-            self._planned() as plan,
+            self._planned() as (plan, trust),
             open_target(request.goal, self.traits, is_directory=True, force=request.force) as target,
         ):
             self._warn(plan)
+            if request.names and request.names.tables:  # other tables have another fingerprint than the seal says
+                trust.seal = None
             check_space(target.path, plan.size_bytes)
             paths = {os.path.join(target.path, name): size for name, size in plan.destination.files.items()}
             for path in paths:
@@ -104,8 +102,11 @@ class SystemFormat(ExportFormat):
                 source or proved.fingerprint.text,
                 0.0,
                 writing.rows.overflowed,
-                bool(source),
+                bool(source) and not self.lost,
                 trust.forced,
+                (),
+                bool(self.lost),
+                self.lost,
             )
 
     def _warn(self, plan: Conversion) -> None:

@@ -35,7 +35,7 @@ from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export import ExportResult, Selection, export_version
 from edl_ckpt.core.operations.importing import import_arrays
 from edl_ckpt.core.operations.save import Table
-from edl_ckpt.core.reading.casts import cast_floats
+from edl_ckpt.core.reading.pieces import cast_floats
 from edl_ckpt.core.sorting.partition import PartitionedTable
 from edl_ckpt.core.sources.elasticdl.initial_rows import initial_rows
 from edl_ckpt.core.storage.files import PreallocatedFile
@@ -148,7 +148,7 @@ def test_stored_order(tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPat
 
 def test_stored_order_is_refused(run: Version, tmp_path: Path) -> None:
     """A matrix and a merged checkpoint have no such order, and no other word is one."""
-    with pytest.raises(UsageError, match="a matrix has row i at i"):
+    with pytest.raises(UsageError, match="a matrix has its rows in the order of ids"):
         Selection(order="stored", dense_rows="auto")
     with pytest.raises(UsageError, match="a checkpoint is merged from all shards"):
         export_version(run, str(tmp_path / "m.ckpt"), selection=Selection(order="stored"))

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from edl_ckpt.core.model.versions import Listing, ShardFile, State, Version
-from edl_ckpt.core.operations.follow.changes import (
+from edl_ckpt.core.operations.follow.observe import (
     Health,
     HealthCheck,
     Limits,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from checkpoints import at, save_small
 from edl_ckpt.core import State, list_versions, reshard_version, verify_and_seal
 from edl_ckpt.core.base.errors import UnavailableError
-from edl_ckpt.core.operations.follow.changes import EventKind, WatchEvent
+from edl_ckpt.core.operations.follow.observe import EventKind, WatchEvent
 from edl_ckpt.core.operations.follow.watch import watch_location
 from edl_ckpt.core.storage.local import LocalStore
 from examples import TIMES

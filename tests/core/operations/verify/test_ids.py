@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 from builders import write_unchecked
 from edl_ckpt.core import list_versions, parse_ref, resolve, save_checkpoint, verify_version
+from edl_ckpt.core.base.choices import Level
 from edl_ckpt.core.base.errors import UnavailableError
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.proof import duplicates
@@ -27,7 +28,7 @@ def test_duplicate_and_misplaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ids = np.array([*range(0, 4000, 2), 8, 10, 8], np.int64)
     rows = np.zeros((len(ids), 2), np.float32)
     directory = write_unchecked(tmp_path, 5, 2, {"t": Table(ids, rows)})
-    for kept, limit, level in product((duplicates.KEPT_ROWS, 0), (1 << 20, 300), ("default", "deep")):
+    for kept, limit, level in product((duplicates.KEPT_ROWS, 0), (1 << 20, 300), get_args(Level)[1:]):
         monkeypatch.setattr(duplicates, "KEPT_ROWS", kept)
         monkeypatch.setattr(duplicates, "SORTED_AT_ONCE", limit)
         monkeypatch.setattr(duplicates, "SORTED_AT_ONCE", limit)
@@ -40,7 +41,7 @@ def test_duplicate_and_misplaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "x").rename(second)
     found = {f.code: f for f in verify_version(list_versions(str(tmp_path)).versions[0]).findings}
     assert found.keys() == {"misplaced-row", "duplicate-id"}
-    places = ", ".join(f"id {i} to shard 0" for i in (0, 2, 4, 6, 8))
+    places = ", ".join(f"id {i} to shard 0" for i in (0, 2, 4))
     assert found["misplaced-row"].message == f"2003 rows belong to other shards: {places}"
 
 
@@ -65,7 +66,7 @@ def test_an_id_in_two_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cl
                 "misplaced-row",
                 1,
                 "t",
-                "4 rows belong to other shards: " + ", ".join(f"id {i} to shard 0" for i in (4, 6, 6, 8)),
+                "4 rows belong to other shards: " + ", ".join(f"id {i} to shard 0" for i in (4, 6, 8)),
             ),
             ("duplicate-id", None, "t", "2 ids are in several shards: 4, 8"),
         ]
@@ -79,7 +80,7 @@ def test_one_of_each(tmp_path: Path) -> None:
     assert found == {
         "negative-id": "the table has 1 negative id in this shard: -4",
         "duplicate-id": "1 row repeats an id: 4; ElasticDL restores only one row per id",
-        "nan": "1 of the table's values in this shard is NaN",
+        "nan": "1 of the table's values in this shard is NaN; first id: -4",
     }
 
 

@@ -151,7 +151,7 @@ def test_every_truncation(data: bytes) -> None:
         ('{"a": {"dtype": "I9", "shape": [1], "data_offsets": [0, 1]}}', "is damaged"),
         ('{"a": {"dtype": "I16", "shape": [1], "data_offsets": [0, 1]}}', "has 1 byte"),
         ('{"a": {"dtype": "F4", "shape": [3], "data_offsets": [0, 1]}}', "has 1 byte"),
-        ('{"a": {"dtype": "I8", "shape": [2], "data_offsets": [0, 2]}}', "ends after the end of the file"),
+        ('{"a": {"dtype": "I8", "shape": [2], "data_offsets": [0, 2]}}', "ends after "),
         ('{"a": {"dtype": "I8", "shape": [0], "data_offsets": [0, 0]}}', "1 byte at the end belong to no tensor"),
         ('{"a": {"dtype": "I8", "shape": [0], "data_offsets": [1, 1]}}', "leaves a hole"),
         ("[" * 3000, "not a JSON object"),

@@ -17,7 +17,7 @@ import pytest
 
 from edl_ckpt.core.base.errors import NotFoundError, UnavailableError, UsageError
 from edl_ckpt.core.training.elastic import LocalCoordinator, MembershipError, StopException
-from edl_ckpt.core.training.elastic.registry import Registry
+from edl_ckpt.core.training.elastic.local import Registry
 from members import Members
 from waiting import wait_until
 

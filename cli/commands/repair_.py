@@ -1,0 +1,43 @@
+"""`edl-ckpt repair`: replaces missing and damaged files of a version from another copy of it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from edl_ckpt.cli.manual.marks import WRITES, declared
+from edl_ckpt.cli.options import common as o
+from edl_ckpt.cli.options.hints import resumable
+from edl_ckpt.cli.terminal.output import Output
+from edl_ckpt.core.base.errors import UsageError
+
+
+@declared("repair run@100 --from backup --dry-run", "repair run@100 --from s3://backup/run@100", exits=WRITES)
+def repair_command(
+    out: Output,
+    ref: o.Ref = None,
+    source: Annotated[
+        str | None, o.option("REF", "The other copy; without a version, the one of the same number.", "--from")
+    ] = None,
+    mix: Annotated[bool, o.flag("Go on although nothing proves the files; the new seal records it.", "--mix")] = False,
+    dry_run: o.DryRun = False,
+    workers: o.Workers = None,
+    lock_wait: o.LockWait = "10s",
+) -> None:
+    """Replace missing and damaged shards from a copy.
+
+    Both copies are read first. A file is taken if the version's seal names its bytes, if both seals have the same
+    fingerprint, or if all other files of the two are equal. Damaged files go to the trash, and what was written is read
+    back.
+    """
+    from edl_ckpt.cli.render import repair as render
+    from edl_ckpt.core.operations.repair import repair_version
+
+    if not source:
+        raise UsageError("--from is missing, the copy to take files from", hint="expected [REF] --from REF")
+    version = o.resolve_ref(ref, out, to_change=True, aloud=True)
+    named = "@" in source.rpartition("/")[2]
+    other = o.resolve_ref(source if named or version.number is None else f"{source}@{version.number}", out)
+    with resumable(out, "run the same repair again: it goes on with what is still damaged"):
+        locking = o.locking(out, lock_wait)
+        result = repair_version(version, other, mix=mix, dry_run=dry_run, workers=workers, **locking)
+    out.show(lambda: render.document(result), render.human(result))

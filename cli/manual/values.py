@@ -1,0 +1,85 @@
+"""Words of the command line as values: numbers, truths and texts, by the annotations of a command.
+
+The parser would do it as well, but from typer 0.29 on it imports pydantic for that, which takes as long as a command.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import typer
+
+_TRUTHS: Final = dict.fromkeys(["1", "true", "t", "yes", "y", "on"], True) | dict.fromkeys(
+    ["0", "false", "f", "no", "n", "off", ""], False
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a parameter takes: texts, numbers (`int`, `float`) or truths (`bool`), and the least and greatest number."""
+
+    type: type
+    least: int | None = None
+    most: int | None = None
+
+    def value_of(self, word: Any) -> Any:
+        """Return a word as a value; ValueError says what is wrong with it."""
+        if self.type is str:
+            return str(word)
+        if self.type is bool:
+            if (truth := _TRUTHS.get(str(word).strip().lower())) is None:
+                raise ValueError(f"{word!r} is not true or false, 1 or 0")
+            return truth
+        try:
+            number = self.type(word)
+        except ValueError:
+            raise ValueError(f"{word!r} is not a {'whole ' * (self.type is int)}number") from None
+        if self.least is not None and number < self.least:
+            raise ValueError(f"must be at least {self.least}, got {number}")
+        if self.most is not None and number > self.most:
+            raise ValueError(f"must be at most {self.most}, got {number}")
+        return number
+
+
+def kinds_of(command: Any) -> dict[str, Taken]:
+    """Return what the parameters of a command of the parser take, by their names."""
+    kinds: dict[str, Taken] = {}
+    for parameter in inspect.signature(command.callback or kinds_of).parameters.values():
+        types, marks = set(_types(parameter.annotation)), getattr(parameter.annotation, "__metadata__", ())
+        kind = next((kind for kind in (bool, int, float) if kind in types), str)
+        info = next((mark for mark in marks if hasattr(mark, "min")), None)
+        kinds[parameter.name] = Taken(kind, getattr(info, "min", None), getattr(info, "max", None))
+    return kinds
+
+
+def _types(annotation: Any) -> Iterator[Any]:
+    """Yield the types in an annotation, a union or a list."""
+    inner = [part for part in typing.get_args(annotation) if isinstance(part, type) or typing.get_args(part)]
+    yield from (kind for part in inner for kind in _types(part)) if inner else (annotation,)
+
+
+def take_words(command: Any, context: Any) -> None:
+    """Make the parser of a command turn words into values as this module does."""
+    kinds = kinds_of(command)
+    for parameter in command.get_params(context):
+        if "process_value" not in vars(parameter):
+            taken = kinds.get(parameter.name, Taken(bool))  # the parser's own is --help
+            parameter.process_value = partial(_processed, taken, parameter, parameter.process_value)
+
+
+def _processed(taken: Taken, parameter: Any, otherwise: Any, context: Any, value: Any) -> Any:
+    """Return the value of a parameter; flags, what is missing and marks of the parser's own are left to the parser."""
+    if value is None and not parameter.required:
+        return () if parameter.multiple or parameter.nargs == -1 else None
+    is_word = isinstance(value, str | int | list | tuple) and not isinstance(value, bool)
+    if not is_word or (parameter.required and not value):
+        return otherwise(context, value)
+    try:
+        return tuple(map(taken.value_of, value)) if isinstance(value, list | tuple) else taken.value_of(value)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), ctx=context, param=parameter) from None

@@ -1,0 +1,251 @@
+"""Missing and damaged files of a version, replaced from another copy of it, one by one and in place.
+
+`verify` finds what is damaged. A file of the other copy is taken only if something proves that it is the file that was
+here: the version's own seal names its bytes; or both seals have the same fingerprint; or, without a seal, all other
+files of the two are equal, byte for byte. `mix` overrules that, and the new seal says so. All files are written and
+compared before the first one is put in its place. Each becomes visible whole, and a damaged one goes to the trash. So a
+repair that is killed leaves a version that lacks less than before, and the same repair goes on. Where the own seal
+proves everything it stays. In every other case the result is verified, and sealed at the end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, replace
+from typing import Final, Unpack
+
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, RefusedError, UsageError
+from edl_ckpt.core.base.ids import new_id
+from edl_ckpt.core.base.interruption import COMMIT
+from edl_ckpt.core.base.job import WARNINGS, Job
+from edl_ckpt.core.base.words import command, counted, describe, escaped
+from edl_ckpt.core.catalog.files import check_in_location
+from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed, list_versions
+from edl_ckpt.core.commit.kinds import kind_of
+from edl_ckpt.core.commit.repair.notes import forget_notes
+from edl_ckpt.core.commit.repair.recovery import location_lock
+from edl_ckpt.core.commit.shard import ShardPlace
+from edl_ckpt.core.model.seals import SealedShard
+from edl_ckpt.core.model.versions import ShardFile, Version
+from edl_ckpt.core.operations.copy.carry import carry
+from edl_ckpt.core.operations.verify.check import verify_version
+from edl_ckpt.core.operations.verify.findings import Finding
+from edl_ckpt.core.proof.sealing import batches, make_seal, sums_of
+from edl_ckpt.core.proof.trust import Trust, check_trust
+from edl_ckpt.core.reading.reader import open_checkpoint
+from edl_ckpt.core.state.lock import Locking
+from edl_ckpt.core.state.owner import write_proved
+from edl_ckpt.core.state.paths import TRASH_DIR, is_inside, seal_file
+from edl_ckpt.core.state.seal import read_seal, seal_bytes
+from edl_ckpt.core.storage import LocalStore, ObjectStore, Store, open_store
+from edl_ckpt.core.storage.interface import RangeReader
+
+_ODD: Final = frozenset({"nan", "inf", "huge-value"})
+"""What verify finds in values that may have been saved so."""
+_OWN: Final = "the seal of the version names these bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """A file that is replaced: from where, and why; `kept` is where the damaged one is now, '' where none was."""
+
+    shard: int
+    path: str
+    source: str
+    size_bytes: int
+    reason: str
+    kept: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairResult:
+    """What a repair replaced, or would; `proof` says what proves the files, `forced` why nothing does.
+
+    The `fingerprint` is that of the repaired version, '' where that is not known.
+    """
+
+    ref: str
+    source: str
+    replaced: tuple[Replacement, ...]
+    proof: str
+    forced: str | None
+    fingerprint: str
+    seconds: float
+    dry_run: bool
+
+    def __repr__(self) -> str:
+        return describe("RepairResult", escaped(self.ref), counted(len(self.replaced), "file"), self.proof)
+
+
+@dataclass(frozen=True, slots=True)
+class _Both:
+    """The files of both copies, by the names that they have in the version, open; and what those of the other have."""
+
+    own: Mapping[str, RangeReader]
+    others: Mapping[str, RangeReader]
+    sums: Mapping[str, SealedShard]
+    workers: int
+
+    def has(self, reader: RangeReader, file: SealedShard) -> bool:
+        """Say whether a file has the bytes that checksums are of."""
+        same_size = reader.size_bytes == file.size_bytes
+        return same_size and sums_of(reader, file.chunks, workers=self.workers) == [*file.chunks]
+
+    def compare(self, store: Store, path: str, name: str) -> None:
+        """Read back what was written for a file; EdlCkptError unless it has the bytes of the other copy."""
+        with store.open(path) as reader:
+            if not self.has(reader, self.sums[name]):
+                raise EdlCkptError("reads back differently", path=path, hint="suspect the disk or the network")
+
+
+def repair_version(
+    version: VersionLike,
+    source: VersionLike,
+    *,
+    mix: bool = False,
+    dry_run: bool = False,
+    workers: int | None = None,
+    **locking: Unpack[Locking],
+) -> RepairResult:
+    """Replace the missing and damaged files of a version by those of another copy; both copies are read first.
+
+    Takes the lock of the version's location itself. Raises RefusedError where nothing proves the files, unless `mix`;
+    UsageError for a version and itself; LockedError when the version changes meanwhile; CorruptError when the other
+    copy does not match its seal, or when the result of a mixture is none; and what `open_checkpoint` raises.
+    """
+    begin, version, source = time.perf_counter(), as_version(version), as_version(source)
+    job = Job.here(workers, reporter=locking.get("reporter", WARNINGS))
+    wanted = _wanted(version, source)
+    trust, other_trust = _own_trust(version, job, mix=mix), check_trust(source, reporter=job.reporter)
+    flagged, store = _flagged(version, wanted, job), open_store(version.location)
+    with ExitStack() as stack:
+        other = stack.enter_context(open_checkpoint(source))
+        sealed = {shard.name: shard for shard in (other_trust.seal or make_seal(other, "", job)).shards}
+        sums = {name: sealed[source.name_of(file.path)] for name, file in wanted.items()}
+        own = {n: stack.enter_context(store.open(version.path_of(n))) for n in wanted if n in version.sizes}
+        both = _Both(own, {n: other.files[file.path] for n, file in wanted.items()}, sums, job.workers)
+        bad = {n: why for n, why in flagged.items() if n not in own or not both.has(own[n], sums[n])}
+        if flagged and not bad:
+            raise RefusedError(f"{source.ref} has the same damaged files", path=version.ref, hint="nothing was changed")
+        proof, doubt = _proof(trust, source, bad, both) if bad else ("", "")
+        if doubt:
+            way = command("repair", version.ref, "--from", source.ref, "--mix")
+            trust.overrule(RefusedError(doubt, path=version.ref, hint=f"nothing was changed; {way} overrules that"))
+        replaced = tuple(
+            Replacement(wanted[n].ps_id, version.path_of(n), wanted[n].path, sums[n].size_bytes, why)
+            for n, why in bad.items()
+        )
+        text = trust.seal.fingerprint if trust.seal else source.fingerprint
+        if replaced and not dry_run:
+            place = stack.enter_context(location_lock(version.location, "repair", **locking))
+            check_listed(version, "the version changed before its repair; nothing was changed")
+            replaced = _replace(version, replaced, both, place.store, job)
+            forget_notes(place.store, [version.version])
+            text = text if proof is _OWN else _verify_and_seal(version, trust, place.store, job)
+    seconds = time.perf_counter() - begin
+    return RepairResult(version.ref, source.ref, replaced, proof, trust.forced, text, seconds, dry_run)
+
+
+def _wanted(version: Version, source: Version) -> dict[str, ShardFile]:
+    """Return the files of the other copy by the names that they have in the version; RefusedError for another kind."""
+    check_in_location(version)
+    if version.path == source.path and version.location.is_same_place(source.location):
+        raise UsageError("a version cannot be repaired from itself", path=version.ref)
+    one, two = ((v.layout.system, v.is_file, v.ps_num or source.ps_num) for v in (version, source))
+    if one != two or (version.is_elasticdl and version.is_file):
+        hint = f"nothing was changed; try: {command('copy', source.ref, 'LOCATION')}"
+        fault = f"{source.ref} is not a copy of it: another system, or another number of shards"
+        raise RefusedError(fault, path=version.ref, hint=hint)
+    if version.is_elasticdl:
+        return {version.layout.shard_file(file.ps_id, file.ps_num): file for file in source.shards}
+    return {name: file for file in source.files if is_inside(name := source.name_of(file.path))}
+
+
+def _own_trust(version: Version, job: Job, *, mix: bool) -> Trust:
+    """Return the version's own seal, which need not match what is left; a damaged one is overruled by `mix` alone."""
+    trust = Trust(version, None, mix, reporter=job.reporter)
+    try:
+        trust.seal = None if version.uuid else read_seal(open_store(version.location), version.version)
+    except CorruptError as error:
+        error.hint = "--mix goes on without that seal"
+        trust.overrule(error)
+    trust.history = trust.seal.history if trust.seal else ()
+    return trust
+
+
+def _errors(version: Version, job: Job, *, use_seal: bool) -> tuple[list[Finding], str]:
+    """Return what `verify --deep` finds wrong with a version, and its fingerprint, '' where there is none."""
+    result = verify_version(version, level="deep", use_seal=use_seal, workers=job.workers, reporter=job.reporter)
+    found = [one for one in result.findings if one.severity == "error" and one.code not in _ODD]
+    return found, result.fingerprint or ""
+
+
+def _flagged(version: Version, wanted: Mapping[str, ShardFile], job: Job) -> dict[str, str]:
+    """Return the files that are missing, and those of shards with an error, each with the reason."""
+    reasons: dict[str | int | None, str] = {}
+    for found in _errors(version, job, use_seal=True)[0]:
+        reasons.setdefault(found.subject if found.shard is None else found.shard, found.message)
+    present = version.sizes
+    why = {n: reasons.get(n) or reasons.get(file.ps_id) if n in present else "missing" for n, file in wanted.items()}
+    return {name: reason for name, reason in why.items() if reason}
+
+
+def _proof(trust: Trust, source: Version, bad: Mapping[str, str], both: _Both) -> tuple[str, str]:
+    """Return what proves the files that are to be taken, and '', or '' and why nothing does."""
+    if trust.seal is not None:
+        named = {shard.name: shard for shard in trust.seal.shards}
+        wrong = next((n for n in bad if n not in named or not both.has(both.others[n], named[n])), "")
+        if wrong and source.fingerprint == trust.seal.fingerprint:
+            return "both versions are sealed with the same fingerprint", ""
+        return "" if wrong else _OWN, wrong and f"its seal names other bytes for {wrong} than {source.ref} has"
+    kept = [name for name in both.own if name not in bad]
+    wrong = next((name for name in kept if not both.has(both.own[name], both.sums[name])), "")
+    if wrong or not kept:
+        return "", f"{wrong} differs from that of {source.ref}" if wrong else "no whole file is left to compare"
+    return "all other files are equal, byte for byte", ""
+
+
+def _replace(
+    version: Version, replaced: tuple[Replacement, ...], both: _Both, store: LocalStore | ObjectStore, job: Job
+) -> tuple[Replacement, ...]:
+    """Write all files beside the version, then put them in place one by one, and read them back."""
+    entry, outputs, done = f"{TRASH_DIR}/{new_id()}", [], []
+    job.reporter.start("repairing", sum(one.size_bytes for one in replaced))
+    with ExitStack() as stack:
+        for one in replaced:
+            name, relative = version.name_of(one.path), one.path.removeprefix(store.path(""))
+            place = ShardPlace(store, version.layout, version.version, one.shard, version.ps_num or 0, relative)
+            output = stack.enter_context(kind_of(store).shard(place, nullcontext, job.reporter))
+            sink = output.create(one.size_bytes)
+            for chunks in batches(both.sums[name].chunks):
+                if carry(both.others[name], chunks, sink) != [chunk.sum for chunk in chunks]:
+                    fault, at = "the file changed while it was read; nothing was replaced", chunks[0].start
+                    raise CorruptError(fault, code="checksum-mismatch", path=one.source, offset=at)
+                job.reporter.advance(chunks[-1].end - chunks[0].start)
+            output.written()
+            if store.properties.rename:  # what is uploaded cannot be read before it is visible
+                both.compare(store, sink.path, name)
+            outputs.append((one, output, f"{entry}/{relative}"))
+        for one, output, kept in outputs:
+            with COMMIT:
+                done.append(replace(one, kept=output.take_place(kept)))
+    for one in done:
+        both.compare(store, one.path, version.name_of(one.path))
+    return tuple(done)
+
+
+def _verify_and_seal(version: Version, trust: Trust, store: LocalStore | ObjectStore, job: Job) -> str:
+    """Seal a repaired version that its own seal does not prove; return its fingerprint. CorruptError if it is none."""
+    now = next(v for v in list_versions(version.location).versions if v.path == version.path)
+    errors, text = _errors(now, job, use_seal=False)
+    if errors:
+        hint = f"the replaced files are in place, and the damaged ones in {TRASH_DIR}: {command('verify', version.ref)}"
+        raise CorruptError(f"not whole: {errors[0].message}", code=errors[0].code, path=errors[0].path, hint=hint)
+    if not version.uuid:
+        with open_checkpoint(now) as checkpoint:
+            seal = trust.sign(make_seal(checkpoint, text, job), "repair --mix")
+            checkpoint.check_unchanged()
+        write_proved(store, seal_file(version.version), seal_bytes(seal))
+    return text

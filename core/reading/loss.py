@@ -1,0 +1,182 @@
+"""What a version has lost: missing and damaged shards, and with them variables, and a part of each table.
+
+Nothing that is lost can be counted. A seal says how many bytes each table had in each shard, so it tells the share and
+the names. Without a seal, servers that own rows by their ids count as equal, and the variables of a lost shard have no
+name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final
+
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, IncompleteError, NotFoundError
+from edl_ckpt.core.base.words import abridged, base_name, counted, missing_shards
+from edl_ckpt.core.catalog.listing import VersionLike, as_version
+from edl_ckpt.core.model.layouts import Placement
+from edl_ckpt.core.model.tables import LostShard
+from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint, raise_problems
+from edl_ckpt.core.state.seal import read_seal
+
+_LISTED: Final = 20
+_MISSING: Final = frozenset({"missing-shard", "missing-file"})
+
+
+@dataclass(frozen=True, slots=True)
+class LostTable:
+    """About how many rows of a table are lost, and of how many; None where nothing tells."""
+
+    name: str
+    rows: int | None
+    total: int | None
+    share: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What cannot be read of a version, or of those of its shards that somebody asked for; False for nothing."""
+
+    shards: tuple[LostShard, ...] = ()
+    tables: tuple[LostTable, ...] = ()
+    variables: tuple[str, ...] = ()
+    """The variables of lost shards that a seal names."""
+    is_named: bool = True
+    """False where variables may be lost that nothing names."""
+
+    def __bool__(self) -> bool:
+        return bool(self.shards)
+
+    @property
+    def which(self) -> str:
+        """Return the lost shards in a few words."""
+        numbers = {lost.shard for lost in self.shards if lost.shard is not None}
+        known = f"shard{'' if len(numbers) == 1 else 's'} {abridged(sorted(numbers), _LISTED)}"
+        return known if numbers else "missing files"
+
+    def of_table(self, name: str) -> Loss:
+        """Return what is lost of one table."""
+        return replace(
+            self, tables=tuple(table for table in self.tables if table.name == name), variables=(), is_named=True
+        )
+
+    def lines(self) -> Iterator[str]:
+        """Yield which shards are lost and why, then what is lost with them."""
+        for lost in islice(self.shards, _LISTED):
+            place = "" if lost.offset is None else f" (at byte {lost.offset})"
+            name = base_name(lost.path)
+            yield f"{'' if lost.message.startswith(name) else f'{name}: '}{lost.message}{place}"
+        for table in islice(self.tables, _LISTED):
+            rows = "rows" if table.rows is None else f"about {table.rows:,} of {table.total:,} rows"
+            share = " may be" if table.share is None else f" ({table.share:.0%}) are".replace("%", " %")
+            yield f"{table.name}: {rows}{share} lost with {self.which}"
+        if self.variables:
+            names = abridged(map(repr, self.variables), _LISTED)
+            yield f"{counted(len(self.variables), 'variable')} lost with {self.which}: {names}"
+        if not self.is_named:
+            yield f"dense variables may be lost with {self.which}; without a seal nothing names them"
+        rest = len(self.shards[_LISTED:]) + len(self.tables[_LISTED:])
+        if rest:
+            yield f"{rest} more shards and tables are lost; --json lists all"
+
+    @contextmanager
+    def explains(self, shard: int | None = None) -> Iterator[None]:
+        """Raise the error of a lost shard where the block does not find something: it may have been there."""
+        try:
+            yield
+        except NotFoundError as error:
+            if not self:
+                raise
+            raise self.error(f"{error.message} in the rest", shard) from None
+
+    def error(self, but: str, shard: int | None = None) -> EdlCkptError:
+        """Return the error with which a command ends; `but` says what it did. It names one shard, damaged if any is."""
+        ordered = sorted(self.shards, key=lambda lost: (lost.shard != shard, lost.code in _MISSING))
+        worst, message = ordered[0], f"{ordered[0].message}; {but}"
+        if worst.code in _MISSING:
+            return IncompleteError(message, path=worst.path)
+        return CorruptError(message, code=worst.code, path=worst.path, offset=worst.offset)
+
+
+NOTHING: Final = Loss()
+
+
+@contextmanager
+def open_rest(
+    version: VersionLike, *, partial: bool = True, owners: set[int] | None = None
+) -> Iterator[tuple[Checkpoint, Loss]]:
+    """Open the shards that can be read, of all or of some, and yield them with what is lost; nothing unless `partial`.
+
+    Raises the error of a lost shard when none can be read, and CorruptError when the others contradict each other.
+    """
+    version = as_version(version)
+    chosen = tuple(shard for shard in version.shards if owners is None or shard.ps_id in owners)
+    with open_checkpoint(replace(version, shards=chosen), partial=partial) as checkpoint:
+        loss = loss_of(checkpoint, version, owners) if partial else NOTHING
+        if loss and not checkpoint.shards:
+            raise loss.error("nothing was read")
+        if partial and version.is_elasticdl:
+            raise_problems(version, checkpoint.shards)
+        yield checkpoint, loss
+
+
+def loss_of(checkpoint: Checkpoint, version: Version | None = None, owners: set[int] | None = None) -> Loss:
+    """Return what a partly opened checkpoint lacks of a version, by default its own; `owners` are the shards asked for.
+
+    Reads a seal where there is something to say. Of some shards alone, the result has no tables and variables.
+    """
+    version = version or checkpoint.version
+    lost = [LostShard(None, version.path, f"missing or torn: {words}", "missing-file") for words in version.lacks]
+    for gap in () if version.lacks else version.missing_ranges:
+        among = gap if owners is None else sorted(owners.intersection(gap))
+        parts = ((range(i, i + 1), i) for i in islice(among, _LISTED * _LISTED))
+        lost += [LostShard(i, version.path, missing_shards([one], version.ps_num)) for one, i in parts]
+    lost += checkpoint.lost
+    named: set[str] = set()
+    for shard in () if version.is_elasticdl else checkpoint.shards:  # there tensors are left out one by one
+        path, number = shard.file.path, shard.file.ps_id
+        for p in shard.problems:
+            named |= {p.subject} if p.code == "missing-file" else set()
+            lost += () if p.warning else [LostShard(number, path, f"{p.subject!r}: {p.message}", p.code, p.offset)]
+    if not lost or owners is not None:
+        return Loss(tuple(lost))
+    sealed = _sealed_bytes(checkpoint, version)
+    names = sorted({*checkpoint.table_names, *(name for kind, name, _ in sealed if kind == "table")})
+    count = len({one.shard for one in lost} - {None}) or len(lost)
+    of_tables = (_lost_table(checkpoint, name, sealed, count) for name in names)
+    named |= {name for kind, name, is_left in sealed if kind == "variable" and not is_left}
+    gone = tuple(sorted(named - {*checkpoint.variable_names, *checkpoint.table_names}))
+    return Loss(tuple(lost), tuple(filter(None, of_tables)), gone, bool(sealed or named))
+
+
+def _sealed_bytes(checkpoint: Checkpoint, version: Version) -> Counter[tuple[str, str, bool]]:
+    """Return the bytes of each variable and table in a seal, by kind, name, and whether its shard was opened."""
+    sealed: Counter[tuple[str, str, bool]] = Counter()
+    left = {version.name_of(file.path): file.size_bytes for s in checkpoint.shards for file in s.file.files}
+    with suppress(EdlCkptError):
+        seal = None if version.is_alone or version.uuid else read_seal(checkpoint.store, version.version)
+        for shard in seal.shards if seal and left.items() <= seal.sizes.items() else ():
+            for chunk in shard.chunks:
+                sealed[chunk.kind, chunk.name, shard.name in left] += chunk.end - chunk.start
+    return sealed
+
+
+def _lost_table(
+    checkpoint: Checkpoint, name: str, sealed: Counter[tuple[str, str, bool]], count: int
+) -> LostTable | None:
+    """Return what is lost of a table; None for nothing."""
+    left, gone = sealed["table", name, True], sealed["table", name, False]
+    share: float | None = gone / (left + gone) if left + gone else None
+    if not sealed and checkpoint.placement(name) is not Placement.NONE:
+        share = count / max(len(checkpoint.shards) + count, 1)
+    if share == 0 or (sealed and share is None):
+        return None
+    rows = sum(entry.rows for _, entry in checkpoint.entries(name)) if checkpoint.has_table(name) else 0
+    if share is None or share == 1 or not rows:
+        return LostTable(name, None, None, share)
+    lost = round(rows * share / (1 - share))
+    return LostTable(name, lost, rows + lost, share)

@@ -1,0 +1,135 @@
+"""Rows of the browser sorted by a column, the preview of a version, and changes after a question."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import browsing
+from browsing import Screen
+from checkpoints import files_of, save_small
+from edl_ckpt.cli.browse.preview import Preview
+from edl_ckpt.core import list_versions, set_metrics, verify_version
+from program import edl
+
+WIDE = (140, 30)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a location of ten versions, whose metric falls and rises, and one of which has none."""
+    monkeypatch.chdir(tmp_path)
+    run = Path("run")
+    save_small(run, *range(1, 11))
+    for version, value in ((1, 0.5), (2, 0.9), (3, float("nan")), (4, 0.1), (10, 0.7)):
+        set_metrics(f"{run}@{version}", {"auc": value})
+    return run
+
+
+def numbers(screen: Screen) -> list[int]:
+    """Return the versions on the screen, from top to bottom."""
+    words = [line.split()[:1] for line in screen.lines[2:13]]
+    return [int(word[0]) for word in words if word and word[0].isdigit()]
+
+
+def test_sorted_by_a_column(run: Path) -> None:
+    """`>` and `<` choose the column, R turns the order, versions without a value stay last, the cursor on its row."""
+
+    async def use(screen: Screen) -> None:
+        assert numbers(screen) == [*range(1, 11)]
+        await screen.press("up")
+        assert "version ▲" in await screen.press(">")  # by the number, not by its words: 10 is not before 2
+        assert numbers(screen) == [*range(1, 11)]
+        await screen.press("R")
+        assert numbers(screen) == [*range(10, 0, -1)]
+        assert screen.app.page is not None
+        assert screen.app.page.grid.cursor == 1
+        for _ in range(12):
+            if "auc ▲" in await screen.press(">"):
+                break
+        assert numbers(screen)[:4] == [4, 1, 10, 2]
+        assert "auc ▼" in await screen.press("R")
+        assert numbers(screen)[:4] == [2, 10, 1, 4]
+        assert "run@9" in await screen.press("y")
+        for _ in range(12):
+            if not {"▲", "▼"} & {*(await screen.press("<"))}:
+                break
+        assert numbers(screen) == [*range(1, 11)]
+
+    browsing.browsing(run, use, size=(100, 24))
+
+
+def test_sorted_by_a_click(run: Path) -> None:
+    """A click on a heading sorts by it, a second one turns the order; a search keeps it."""
+
+    async def use(screen: Screen) -> None:
+        await screen.click("version  state")
+        await screen.click("version ▲")
+        assert numbers(screen) == [*range(10, 0, -1)]
+        await screen.type("/", "1")
+        assert numbers(screen) == [10, 1]
+
+    browsing.browsing(run, use, size=(100, 24))
+
+
+def test_preview(run: Path) -> None:
+    """A wide window shows the tables of a version, or its error; p hides them, and a narrow window too."""
+    first = next(version for version in list_versions(run).versions if version.number == 1)
+    Path(first.shards[0].path).write_bytes(b"no")
+
+    async def use(screen: Screen) -> None:
+        await screen.until("rows, dim")
+        assert f"path  {run}/version-10" in screen.text
+        await screen.press("home")
+        await screen.until("error  ")
+        assert "rows, dim" not in screen.text
+        await screen.press("p")
+        assert "error  " not in screen.text
+        await screen.press("p")
+        assert "error  " in screen.text
+        await screen.resize(80, 24)
+        assert not screen.app.screen.query_one(Preview).display
+
+    browsing.browsing(run, use, size=WIDE)
+
+
+@pytest.mark.parametrize("answer", ["", "n", "no", "escape"])
+def test_nothing_without_a_yes(run: Path, answer: str) -> None:
+    """Only y and yes change something; all else leaves the disk as it is."""
+    before = files_of(run.parent)
+
+    async def use(screen: Screen) -> None:
+        for key, target in (("c", "backup"), ("t", "serving"), ("e", "model.npz")):
+            assert f"{target}? [y/N]" in await screen.type(key, target)
+            await (screen.press("escape") if answer == "escape" else screen.press(*answer, "enter"))
+
+    browsing.browsing(run, use, size=WIDE)
+    assert files_of(run.parent) == before
+
+
+def test_actions(run: Path) -> None:
+    """Copy, tag and export do what the commands do, with the version under the cursor; what they refuse is an error."""
+
+    async def use(screen: Screen) -> None:
+        await screen.press("home")
+        for key, target, said in (
+            ("c", "backup", "copied to backup@1"),
+            ("c", "backup", "is there already"),
+            ("t", "serving", "tagged serving"),
+            ("e", "model.npz", "exported to"),
+            ("e", "model.npz", "error: "),
+            ("t", "a b/c", "error: "),
+        ):
+            await screen.type(key, target)
+            assert said in " ".join((await screen.press("y", "enter")).split())
+        assert "tag  serving" in screen.text
+        await screen.press("enter")
+        await screen.type("t", "good")
+        assert "tagged good" in await screen.press("y", "enter")
+
+    browsing.browsing(run, use, size=WIDE)
+    (copied,) = list_versions("backup").versions
+    assert verify_version(copied, level="deep").ok
+    assert {tag for version in list_versions(run).versions for tag in version.tags} == {"serving", "good"}
+    assert edl("import", "model.npz", "again@1", "--ps", "1").returncode == 0
