@@ -103,7 +103,7 @@ def read_parquet(path: str, names: NameMap, take_notes: TakeNotes) -> Iterator[F
     )
     whole = _parts_document(path, len(files)) if folder else None
     tables: dict[str, list[str]] = {}
-    notes: dict[str, Mapping[str, Any]] = {}
+    notes: dict[str, tuple[bytes | None, Mapping[str, Any]]] = {}
     are_parts = folder and all(_PART.match(os.path.basename(full)) for full in files)
     for full in files:
         table = _opened(full)
@@ -119,12 +119,13 @@ def read_parquet(path: str, names: NameMap, take_notes: TakeNotes) -> Iterator[F
         key = full if whole is None else metadata.get(b"table", b"").decode("utf-8", "replace")
         key = path if are_parts and b"edl-ckpt" not in metadata else key
         tables.setdefault(key, []).append(full)
-        notes[key] = noted["tables"]
+        notes[key] = (metadata.get(b"table"), noted["tables"])
     if whole is not None:
         take_notes(whole, path)
     for key, parts in tables.items():
         name = original_name(os.path.basename(os.path.abspath(key)).removesuffix(PARQUET))
-        yield from _read_table(parts, notes[key], names, name)
+        title, note = notes[key]
+        yield from _read_table(parts, note, names, name if title is None else title.decode("utf-8", "replace"))
 
 
 def _parts_document(path: str, files: int) -> Mapping[str, Any] | None:
@@ -154,11 +155,9 @@ def _check_whole(whole: object, path: str, files: int | None) -> None:
 
 
 def _read_table(paths: Sequence[str], notes: Mapping[str, Any], names: NameMap, name: str) -> Iterator[Found]:
-    """Yield the ids and the vectors of a table, in files that follow each other; `name` is for those without one."""
+    """Yield the ids and the vectors of a table, in files that follow each other."""
     path, tables = paths[0], [_opened(path) for path in paths]
     table, schema = tables[0], tables[0].schema_arrow
-    title = {**(schema.metadata or {}), **(table.metadata.metadata or {})}.get(b"table")
-    name = name if title is None else title.decode("utf-8", "replace")
     id_column, vectors = chosen_columns(schema.names, names, path)
     kinds = [schema.field(column).type for column in vectors]
     dim: int | None = len(vectors)
