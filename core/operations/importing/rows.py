@@ -141,6 +141,7 @@ def _parsed(parse: _Parse, lines: Sequence[str], path: str, before: int) -> _Row
             ids, block = map(np.concatenate, zip(*halves, strict=True))
             return ids, block
         why = f"no value for {error}" if isinstance(error, KeyError) else getattr(error, "msg", str(error))
+        why = why if lines[0].strip() else "it is empty"
         why = re.sub(r" at row [01](?:, (column [0-9]+)\.|;.*)?", r" in \1", why).removesuffix(" in ")
         raise CorruptError(f"line {before + 1}: {why}", path=path) from None
 
