@@ -28,7 +28,6 @@ from edl_ckpt.core.storage.faults import storage_errors
 
 _NAMES: Final = {"float": "float32", "double": "float64", "halffloat": "float16"}
 """Numpy's names for types that Arrow calls otherwise."""
-_BATCH_ROWS: Final = 1 << 16
 _BATCH_BYTES: Final = 8 << 20
 _PART: Final = re.compile(r"(part|data)[-_.]?[0-9]")
 """The names of parts of a table, as Spark, Dask, pyarrow and DuckDB write them."""
@@ -208,7 +207,7 @@ def _columns(
     most = max(_BATCH_BYTES // (8 * max(lists or 0, len(names))), 1)
     for table, path in zip(tables, paths, strict=True):
         row = 0
-        for batch in _batches(table, names, path, rows=min(most, _BATCH_ROWS)):
+        for batch in _batches(table, names, path, rows=min(most, 1 << 16)):
             columns = [_values(batch.column(c), c, lists, row, path) for c in names]
             values = columns[0] if len(columns) == 1 else np.column_stack(columns).astype(dtype, copy=False)
             yield np.ascontiguousarray(values).reshape(-1).view(np.uint8)
