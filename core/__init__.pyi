@@ -106,8 +106,8 @@ from edl_ckpt.core.operations.prune.retention import Rule as Rule
 from edl_ckpt.core.operations.prune.retention import Tagged as Tagged
 from edl_ckpt.core.operations.prune.retention import Within as Within
 from edl_ckpt.core.operations.prune.retention import determined as determined
-from edl_ckpt.core.operations.report.results import LocationReport as LocationReport
-from edl_ckpt.core.operations.report.results import ReportLimits as ReportLimits
+from edl_ckpt.core.operations.report.survey import LocationReport as LocationReport
+from edl_ckpt.core.operations.report.survey import ReportLimits as ReportLimits
 from edl_ckpt.core.operations.report.survey import report_location as report_location
 from edl_ckpt.core.operations.reshard.execute import ReshardPlan as ReshardPlan
 from edl_ckpt.core.operations.reshard.execute import ReshardResult as ReshardResult
@@ -125,7 +125,7 @@ from edl_ckpt.core.operations.stats import tensor_stats as tensor_stats
 from edl_ckpt.core.operations.summary import CheckpointSummary as CheckpointSummary
 from edl_ckpt.core.operations.summary import summarize as summarize
 from edl_ckpt.core.operations.undo import undo as undo
-from edl_ckpt.core.operations.unlock import unlock as unlock
+from edl_ckpt.core.operations.undo import unlock as unlock
 from edl_ckpt.core.operations.usage import LocationUsage as LocationUsage
 from edl_ckpt.core.operations.usage import measure_usage as measure_usage
 from edl_ckpt.core.operations.verify.check import VerifyRun as VerifyRun
@@ -138,13 +138,13 @@ from edl_ckpt.core.operations.verify.findings import ValueSample as ValueSample
 from edl_ckpt.core.operations.verify.findings import VerifyResult as VerifyResult
 from edl_ckpt.core.proof.fingerprint import Fingerprint as Fingerprint
 from edl_ckpt.core.proof.values import fingerprint_checkpoint as fingerprint_checkpoint
-from edl_ckpt.core.reading.parts import Part as Part
-from edl_ckpt.core.reading.parts import PartLike as PartLike
-from edl_ckpt.core.reading.parts import Rows as Rows
 from edl_ckpt.core.reading.readable import latest as latest
 from edl_ckpt.core.reading.reader import Checkpoint as Checkpoint
 from edl_ckpt.core.reading.reader import open_checkpoint as open_checkpoint
 from edl_ckpt.core.reading.reader import restore as restore
+from edl_ckpt.core.reading.table import Part as Part
+from edl_ckpt.core.reading.table import PartLike as PartLike
+from edl_ckpt.core.reading.table import Rows as Rows
 from edl_ckpt.core.reading.table import TableView as TableView
 from edl_ckpt.core.reading.table import TensorRows as TensorRows
 from edl_ckpt.core.sources.elasticdl.initial_rows import initial_rows as initial_rows

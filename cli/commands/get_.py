@@ -95,7 +95,7 @@ def read_ids(path: str) -> list[int]:
     import numpy as np
 
     from edl_ckpt.core.storage.faults import storage_errors
-    from edl_ckpt.core.storage.regular import check_input, open_input
+    from edl_ckpt.core.storage.local import check_input, open_input
 
     check_input(path)
     with storage_errors(path):

@@ -14,7 +14,7 @@ from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.words import command
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.operations.report.results import LocationReport
+    from edl_ckpt.core.operations.report.survey import LocationReport
 
 
 @declared(
@@ -43,8 +43,7 @@ def report_command(
     """
     from edl_ckpt.cli.render import report as render
     from edl_ckpt.core.catalog.listing import split_version_dir
-    from edl_ckpt.core.operations.report.results import ReportLimits
-    from edl_ckpt.core.operations.report.survey import report_location
+    from edl_ckpt.core.operations.report.survey import ReportLimits, report_location
 
     if not output and not out.json:
         raise UsageError("where should the page go?", hint="try: -o report.html, or --json for the data alone")

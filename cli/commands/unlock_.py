@@ -34,7 +34,7 @@ def unlock_command(
     minutes. This command does it earlier. It refuses while the holder is alive.
     """
     from edl_ckpt.cli.render import unlock as render
-    from edl_ckpt.core.operations.unlock import unlock
+    from edl_ckpt.core.operations.undo import unlock
 
     where = out.location(location)
     holders = unlock(where, confirm=lambda found: yes or _confirm(found), reporter=out)
@@ -43,7 +43,7 @@ def unlock_command(
 
 def _confirm(holders: Sequence[Holder]) -> bool:
     """Show the holders and ask on a terminal; False in a script."""
-    from edl_ckpt.core.operations.unlock import format_holder
+    from edl_ckpt.core.operations.undo import format_holder
 
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False

@@ -7,7 +7,7 @@ from typing import Any
 
 from edl_ckpt.cli.terminal.text import escaped
 from edl_ckpt.core.base.words import command
-from edl_ckpt.core.operations.unlock import format_holder
+from edl_ckpt.core.operations.undo import format_holder
 from edl_ckpt.core.state.owner import Holder
 from edl_ckpt.core.storage.location import Location
 

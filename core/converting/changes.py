@@ -23,8 +23,8 @@ from edl_ckpt.core.model.tables import DenseEntry, Encoding, IdRun, ShardIndex, 
 from edl_ckpt.core.reading.names import names_like
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sources.elasticdl.target import MAX_DIM
+from edl_ckpt.core.storage.local import read_toml
 from edl_ckpt.core.storage.location import as_url
-from edl_ckpt.core.storage.regular import read_toml
 
 FLOATS: Final = ("float16", "bfloat16", "float32", "float64")
 

@@ -23,7 +23,7 @@ from edl_ckpt.core.base.ids import kernel_id
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.job import Reporter
 from edl_ckpt.core.base.words import command
-from edl_ckpt.core.commit.deletion.records import META, write_record
+from edl_ckpt.core.commit.deletion.records import META, finish_publishing, is_there, marks_of, move_back, write_record
 from edl_ckpt.core.commit.interface import (
     FinishedSink,
     LockedLocation,
@@ -34,7 +34,6 @@ from edl_ckpt.core.commit.interface import (
     Written,
 )
 from edl_ckpt.core.commit.journal import Journal, parse_journal
-from edl_ckpt.core.commit.loose import finish_publishing, is_there, marks_of, move_back
 from edl_ckpt.core.commit.publish.staging import Staging
 from edl_ckpt.core.commit.repair.notes import forget_notes
 from edl_ckpt.core.commit.writers import WRITERS, StagedTargets, Writers

@@ -49,8 +49,7 @@ from edl_ckpt.core.sources.safetensors.header import MAX_HEADER_BYTES, read_head
 from edl_ckpt.core.storage import Location, ObjectStore, open_objects, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import RangeReader
-from edl_ckpt.core.storage.local import SpooledReader
-from edl_ckpt.core.storage.regular import check_input, is_file
+from edl_ckpt.core.storage.local import SpooledReader, check_input, is_file
 
 _NOTES_FILE: Final = f"{NOTES}.npy"
 _FETCH_BYTES: Final = 8 << 20

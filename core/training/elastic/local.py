@@ -38,7 +38,7 @@ import numpy.typing as npt
 from edl_ckpt.core.base.arrays import Array, as_array
 from edl_ckpt.core.base.errors import NotFoundError, UnavailableError, UsageError
 from edl_ckpt.core.storage.faults import storage_errors
-from edl_ckpt.core.training.elastic.interface import Coordinator, MembershipError, StopException
+from edl_ckpt.core.training.elastic.loop import Coordinator, MembershipError, StopException
 
 _PREFIX: Final = "member-"
 _COUNTER: Final = "counter"

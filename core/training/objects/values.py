@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.adapters.nest import flatten, unflatten
+from edl_ckpt.core.adapters.nest import array_of, flatten, unflatten
 from edl_ckpt.core.adapters.tensorflow import iterator_state, restore_iterator, to_tensor
-from edl_ckpt.core.adapters.variables import array_of
 from edl_ckpt.core.base.arrays import as_array, dtype_name, is_of
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.libraries import library, torch_tensor

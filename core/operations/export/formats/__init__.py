@@ -19,7 +19,7 @@ from edl_ckpt.core.operations.export.formats.merged import MergedCheckpoint
 from edl_ckpt.core.operations.export.formats.systems import Bundle, Dcp, Dynamicemb, SystemFormat, Tfra
 from edl_ckpt.core.operations.export.formats.text import Csv, JsonLines, Projector, Word2Vec
 from edl_ckpt.core.operations.export.interface import ExportFormat, ExportRequest
-from edl_ckpt.core.storage.regular import is_stream
+from edl_ckpt.core.storage.local import is_stream
 
 _FORMATS: Final[tuple[type[ExportFormat], ...]] = (
     MergedCheckpoint,
