@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import version
 
 import edl_ckpt.core
 from edl_ckpt.cli import __version__
@@ -20,20 +21,23 @@ def test_packages_are_those_on_disk() -> None:
         for room in ("cli", "core", "proto")
         for path in (TOP / room).rglob("__init__.py")
     }
-    assert set(PROJECT["tool"]["setuptools"]["packages"]) == found | {"edl_ckpt.completions"}
+    assert set(PROJECT["tool"]["setuptools"]["packages"]) == found | {"edl_ckpt", "edl_ckpt.completions"}
 
 
 def test_version_is_one_literal() -> None:
-    """The version in pyproject is that of the program and of the engine, and one file of the code has it."""
-    assert PROJECT["project"]["version"] == __version__ == edl_ckpt.core.__version__
-    files = [path for room in ("cli", "core") for path in (TOP / room).rglob("*.py")]
+    """The version of the program, of the package and of the engine stands in one file."""
+    assert edl_ckpt.__version__ == __version__ == edl_ckpt.core.__version__ == version("edl-ckpt")
+    files = [
+        TOP / "pyproject.toml",
+        *(path for room in (".src/package", "cli", "core") for path in (TOP / room).rglob("*.py")),
+    ]
     literal = f'"{__version__}"'
     assert [p for p in files if literal in p.read_text(encoding="utf-8")] == [TOP / "core/base/version.py"]
 
 
 def test_typed() -> None:
     """Each room tells type checkers that it has types."""
-    for room in ("cli", "core", "proto"):
+    for room in (".src/package", "cli", "core", "proto"):
         assert (TOP / room / "py.typed").exists()
 
 

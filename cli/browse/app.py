@@ -23,6 +23,7 @@ from edl_ckpt.cli.render import verify as render_verify
 from edl_ckpt.cli.terminal.signals import ASKING, ENDING
 
 if TYPE_CHECKING:
+    from edl_ckpt.core.base.choices import Level
     from edl_ckpt.core.model.versions import CheckpointRef, Version
 
 
@@ -103,7 +104,7 @@ class BrowseApp(App[None]):
         """Ask for the version to compare with, the old one, and compare."""
         self.push_screen(ChoicePage(version, lambda other: self.push_screen(DiffPage(other, version))))
 
-    def start_check(self, version: Version, level: str) -> None:
+    def start_check(self, version: Version, level: Level) -> None:
         """Verify a version in the background; a check of it that runs is given up."""
         self.cancel_check(version)
         self.checks[version.path] = BackgroundCheck(version, level, lambda job: self.post_message(JobEnded(job)))

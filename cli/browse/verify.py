@@ -14,6 +14,7 @@ from edl_ckpt.cli.terminal.tables import Cell, Column
 
 if TYPE_CHECKING:
     from edl_ckpt.cli.browse.work import BackgroundCheck
+    from edl_ckpt.core.base.choices import Level
     from edl_ckpt.core.model.versions import Version
     from edl_ckpt.core.operations.verify.findings import Finding
 
@@ -95,7 +96,7 @@ class VerifyPage(BrowserPage):
             self._notice = render_verify.checked([check.result])
         super().show_status()
 
-    def action_start(self, level: str) -> None:
+    def action_start(self, level: Level) -> None:
         """Begin a check; a running one is cancelled."""
         self._notice = ""
         self.browser.start_check(self._version, level)

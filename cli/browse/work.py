@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli.browse.source import again
 from edl_ckpt.cli.options.common import attempted
+from edl_ckpt.core.base.choices import Level
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.job import Progress
 from edl_ckpt.core.base.parallel import stop_when
@@ -86,6 +87,6 @@ class BackgroundJob(Progress):
 class BackgroundCheck(BackgroundJob):
     """A verification of a version at a level; its result is a `VerifyResult`."""
 
-    def __init__(self, version: Version, level: str, ended: Callable[[BackgroundJob], object]) -> None:
+    def __init__(self, version: Version, level: Level, ended: Callable[[BackgroundJob], object]) -> None:
         super().__init__("verifying", lambda job: verify_version(again(version), level=level, reporter=job), ended)
         self.version, self.level = version, level

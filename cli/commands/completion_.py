@@ -30,10 +30,10 @@ def completion_command(
     out: Output,
     shell: Annotated[str, argument("bash|zsh|fish", "The shell: bash, zsh or fish.")],
 ) -> None:
-    """Print the script that completes words in your shell.
+    """Print the completion script for your shell.
 
-    The script says where to put it; the wheel installs it below share/ too. Completed are commands, options, values,
-    and the versions, tags, metrics, tables and variables of the location on the line or of the default one.
+    A comment in the script says where to put it. It completes commands, options and values, and the versions, tags,
+    metrics, tables and variables of the location. The wheel installs it below share/ too.
     """
     if shell not in SCRIPTS:
         raise UsageError(f"no completion for {shell!r}; expected {', '.join(SCRIPTS)}", hint=meant(shell, SCRIPTS))

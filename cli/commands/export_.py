@@ -51,9 +51,9 @@ def export_command(
         list[str], argument("[REF] OUTPUT", "The version, and the file or directory to write; - is stdout.")
     ],
     kind: Annotated[str | None, option("F", _FORMATS, "--format")] = None,
-    table: Annotated[list[str] | None, option("GLOB", "Export only tables with such names; may be repeated.")] = None,
+    table: Annotated[list[str] | None, option("GLOB", "Only tables with matching names; may be repeated.")] = None,
     variable: Annotated[
-        list[str] | None, option("GLOB", "Export only dense variables with such names; may be repeated.")
+        list[str] | None, option("GLOB", "Only dense variables with matching names; may be repeated.")
     ] = None,
     dtype: Annotated[str | None, option("DTYPE", "Convert floats to float16, bfloat16 or float32.")] = None,
     quantize: Annotated[
@@ -86,20 +86,20 @@ def export_command(
     names: Annotated[
         str | None, option("FILE", "A TOML file: [rename] old = 'new'; [tables.NAME] ids, vectors.", "--map")
     ] = None,
-    map_template: Annotated[bool, flag("Write such a file to OUTPUT, to start from.", "--map-template")] = False,
+    map_template: Annotated[bool, flag("Write a template for --map to OUTPUT.", "--map-template")] = False,
     rename: Annotated[
-        list[str] | None, option("OLD=NEW", "Give another name; a * is what the * of OLD is; may be repeated.")
+        list[str] | None, option("OLD=NEW", "Rename; * in NEW is the text that * in OLD matches; may be repeated.")
     ] = None,
     dry_run: DryRun = False,
     cluster: Cluster = None,
     force: Annotated[bool, flag("Replace an existing OUTPUT.", "--force")] = False,
-    partial: Annotated[bool, flag("Export what can be read of a damaged version.", "--partial")] = False,
-    ignore_seal: Annotated[bool, flag("Go on although the version does not match its seal.", "--ignore-seal")] = False,
+    partial: Annotated[bool, flag("Export the readable part of a damaged version.", "--partial")] = False,
+    ignore_seal: Annotated[bool, flag("Export even if the version does not match its seal.", "--ignore-seal")] = False,
 ) -> None:
     """Write a version in a format other tools read.
 
-    --table and --variable export a part of it. The command needs little memory, whatever the size of the version. A
-    pipe or a device as OUTPUT is written into. When OUTPUT is stdout, the report goes to stderr.
+    --table and --variable export a part of it. The command needs little memory, whatever the size of the version. If
+    OUTPUT is a pipe or a device, it is written, never replaced. If OUTPUT is stdout, the report goes to stderr.
     """
     from edl_ckpt.cli.render import export as render
     from edl_ckpt.core.converting.changes import read_map

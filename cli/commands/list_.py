@@ -42,9 +42,9 @@ def list_command(
 ) -> None:
     """List versions, with their metrics and tags.
 
-    The versions are sorted by number. The command opens no shard. It ends with exit code 3 when a version is there and
-    cannot be read now. A LOCATION may be the directory of one version. -q prints references and nothing else. With
-    --experiment the command shows a line for each trial, the best first.
+    The versions are sorted by number. The command opens no shard. It exits with 3 if an existing version cannot be read
+    now. A LOCATION may be the directory of one version. -q prints references and nothing else. With --experiment the
+    command shows a line for each trial, the best first.
     """
     import time
     from dataclasses import replace
@@ -64,6 +64,7 @@ def list_command(
     from edl_ckpt.cli.render import listing as render_list
     from edl_ckpt.core.catalog.listing import narrowed
 
+    out.paged = not null
     found, failed = _listings(out, locations or [""], parse_duration(grace), every=prometheus, recursive=recursive)
     whole = [listing for listing, _ in found]
     if prometheus:
@@ -92,7 +93,7 @@ def _end(out: Output, listings: list[Listing], failed: list[EdlCkptError]) -> No
     out.conclude(ok=not any(listing.unread for listing in listings))
 
 
-def _show_experiment(out: Output, place: str, metric: str | None, mode: str | None, grace_seconds: float) -> None:
+def _show_experiment(out: Output, place: str, metric: str | None, mode: o.Mode, grace_seconds: float) -> None:
     """Show the trials in a directory; exit with 3 when one of them is there and cannot be read now."""
     from edl_ckpt.cli.render import experiment as render_experiment
     from edl_ckpt.cli.render import listing as render_list

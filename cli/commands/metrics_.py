@@ -8,6 +8,7 @@ from edl_ckpt.cli.manual.marks import NOTES, declared
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options.hints import is_named
 from edl_ckpt.cli.terminal.output import Output
+from edl_ckpt.core.base.choices import Mode
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.words import meant
 
@@ -24,7 +25,7 @@ def metrics_set_command(
     out: Output,
     words: Annotated[list[str], o.argument("REF NAME=VALUE...", "The version, and its metrics.")],
     mode: Annotated[
-        str | None,
+        Mode | None,
         o.option("max|min", "Also declare whether higher (max) or lower (min) is better."),
         o.CommandLineOnly(),
     ] = None,
@@ -118,7 +119,7 @@ def metrics_mode_command(
     """
     from edl_ckpt.core.catalog.listing import list_versions
     from edl_ckpt.core.operations.annotate import set_modes
-    from edl_ckpt.core.state.metadata import MODES
+    from edl_ckpt.core.state.metadata import MODES, check_mode
 
     if words[-1] not in MODES and len(words) < 3:
         raise UsageError("max or min is missing", hint="expected [LOCATION] NAME max|min")
@@ -126,7 +127,7 @@ def metrics_mode_command(
         raise UsageError("NAME is missing, the metric", hint="expected [LOCATION] NAME max|min")
     *place, name, mode = words
     where = out.location(place[0] if place else None)
-    set_modes(where, {name: mode}, **o.locking(out, lock_wait))
+    set_modes(where, {name: check_mode(mode)}, **o.locking(out, lock_wait))
     known = {metric for version in list_versions(where).versions for metric in version.metrics}
     if name not in known and (close := meant(name, known)):
         out.warn(f"no version has a value of {name!r}; {close}")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     exits=NOTES,
     c0="the lock is gone",
     c11="the holder is alive",
-    c16="nobody confirmed",
+    c16="not confirmed",
 )
 def unlock_command(
     out: Output,
@@ -30,8 +30,8 @@ def unlock_command(
 ) -> None:
     """Remove the lock of a dead command, after showing its holder.
 
-    Other commands take a stale lock over by themselves: at once when its process died on this host, else after ten
-    minutes. This command does it earlier. It refuses while the holder is alive.
+    Other commands take over a stale lock by themselves: at once if its process died on this host, otherwise after ten
+    minutes. This command does it earlier. It refuses while the lock holder is alive.
     """
     from edl_ckpt.cli.render import unlock as render
     from edl_ckpt.core.operations.undo import unlock

@@ -10,6 +10,7 @@ from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options.cluster import Cluster, working
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import escaped
+from edl_ckpt.core.base.choices import Level
 from edl_ckpt.core.base.errors import EdlCkptError, UsageError
 
 if TYPE_CHECKING:
@@ -36,14 +37,12 @@ def verify_command(
     sample: Annotated[str | None, o.option("PERCENT", "Also read a random part of the values, such as 5%.")] = None,
     seed: Annotated[int | None, o.option("N", "With --sample: choose the same part again.", least=0)] = None,
     loader: Annotated[
-        str | None, o.option("LOADER", "Say what a system's own loader would do: as tfra:cpu or torchrec.")
+        str | None, o.option("LOADER", "Predict what a system's own loader would do, such as tfra:cpu or torchrec.")
     ] = None,
     world_size: Annotated[
-        int | None, o.option("W", "With --loader: its ranks. Default: as many as have saved.", least=1)
+        int | None, o.option("W", "With --loader: the number of ranks. Default: those of the save.", least=1)
     ] = None,
-    seal: Annotated[
-        bool, o.flag("Like --deep, and record checksums for later runs to compare with.", "--seal")
-    ] = False,
+    seal: Annotated[bool, o.flag("Like --deep, and record checksums for later runs.", "--seal")] = False,
     force: Annotated[bool, o.flag("With --seal: replace an existing seal.", "--force")] = False,
     junit: Annotated[str | None, o.option("FILE", "Write a JUnit report to FILE, for CI.")] = None,
     ids: Annotated[
@@ -80,7 +79,7 @@ def verify_command(
     for path in filter(None, (junit, summary, ids)):  # before hours of reading
         check_target(path)
     location, versions, latest = _versions(out, ref, every=every)
-    level = "quick" if quick else "deep" if deep else "default"
+    level: Level = "quick" if quick else "deep" if deep else "default"
     with working(out, cluster, workers) as work:
         take = partial(_print_line, out) if out.jsonl else lambda _: None
         options: dict[str, Any] = {**work, **o.locking(out, lock_wait), "take": take, "may_be_writing": every}

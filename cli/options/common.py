@@ -22,6 +22,7 @@ from edl_ckpt.cli.terminal.output import Output, reported_errors
 from edl_ckpt.cli.terminal.secrets import exposed, hide, is_secret
 from edl_ckpt.cli.terminal.templates import REFERENCES, Template
 from edl_ckpt.cli.terminal.text import escaped, parse_duration, parse_limit, parse_size
+from edl_ckpt.core.base import choices
 from edl_ckpt.core.base.errors import EdlCkptError, ReplacedError, UsageError
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.words import command, meant
@@ -84,11 +85,11 @@ Browsed = Annotated[str | None, argument("[REF]", f"{_REF_HELP}all versions in {
 Places = Annotated[list[str] | None, argument("[LOCATION...]", _LOCATIONS_HELP)]
 Grace = Annotated[str, option("DURATION", _GRACE_HELP)]
 System = Annotated[
-    str | None, option("NAME", "Look only at files of this checkpoint system; `edl-ckpt systems` lists them.")
+    str | None, option("NAME", "Read only files of this checkpoint system; `edl-ckpt systems` lists them.")
 ]
 Csv = Annotated[bool, flag("Print rows as CSV.")]
 Jsonl = Annotated[bool, flag("Print rows as JSON, one object on each line.")]
-Table = Annotated[str | None, option("NAME", "The embedding table. Default: the only one there is.")]
+Table = Annotated[str | None, option("NAME", "The embedding table. Default: the only table.")]
 Rows = Annotated[int, option("N", "How many rows to print.", "-n", least=1)]
 Prometheus = Annotated[bool, flag("Print metrics in the text format of Prometheus, for a textfile collector.")]
 Every = Annotated[bool, flag("Show every row of a long table on a terminal too.", "--all")]
@@ -99,20 +100,18 @@ Experiment = Annotated[
 ]
 DryRun = Annotated[bool, flag("Show what would happen, and change nothing.")]
 LockWait = Annotated[str, option("DURATION", "How long to wait for the lock.")]
-Mode = Annotated[str | None, option("max|min", _MODE_HELP)]
+Mode = Annotated[choices.Mode | None, option("max|min", _MODE_HELP)]
 
 StallAfter = Annotated[
-    str, option("DURATION|none", "Call it stalled after so long without a change; 0 or `none`: never.")
+    str, option("DURATION|none", "Report a stall after this time without a change; 0 or `none`: never.")
 ]
 Interval = Annotated[
     str | None,
-    option(
-        "DURATION", "Time between two looks. Default: 1s on a disk, or when the kernel reports a change; 10s elsewhere."
-    ),
+    option("DURATION", "Time between polls. Default: 1s on a disk, at once with inotify; 10s on other storage."),
 ]
 
 Layout = Annotated[
-    str | None,
+    choices.LayoutName | None,
     option("design|elasticdl", "Names of directories and files. Default: those at the location, else design."),
 ]
 
@@ -122,15 +121,15 @@ _COMMON: dict[str, Any] = {
     "verbose": Annotated[bool, flag("Print more details on stderr.", "-v")],
     "no_color": Annotated[bool, flag("Print no colours; NO_COLOR does the same.")],
     "progress": Annotated[
-        str, option("auto|bar|lines|none", "Show progress so; auto: a terminal gets a bar, a log lines.")
+        str, option("auto|bar|lines|none", "Progress display; auto: a bar on a terminal, lines in a log.")
     ],
-    "config": Annotated[str | None, option("FILE", "Take defaults of options from this file, and from no other.")],
+    "config": Annotated[str | None, option("FILE", "Read option defaults from this file only.")],
     "storage_option": Annotated[list[str] | None, option("KEY=VALUE", "An option for S3 or fsspec; may be repeated.")],
 }
 
 
 ForceSeal = Annotated[
-    bool, flag("Go on although the version does not match its seal; the new seal records it.", "--force")
+    bool, flag("Continue even if the version does not match its seal; the new seal records it.", "--force")
 ]
 
 
@@ -239,7 +238,7 @@ def show_loss(out: Output, loss: Loss, *, fails: bool = True) -> None:
         raise loss.error("the rest is shown")
 
 
-def asked_layout(out: Output, layout: str | None, target: Location | None) -> str | None:
+def asked_layout(out: Output, layout: Layout, target: Location | None) -> choices.LayoutName | None:
     """Return the layout that a command asks for; None lets the versions at the target decide.
 
     A layout from the environment or a configuration file is for empty locations: it never mixes layouts. `target` is
@@ -251,8 +250,8 @@ def asked_layout(out: Output, layout: str | None, target: Location | None) -> st
 
     if layout is None or "layout" not in out.defaulted:
         return layout
-    name = writable_layout(layout).name
-    return None if target is None or layouts_at(open_store(target)) else name
+    writable_layout(layout)  # an error for another name
+    return None if target is None or layouts_at(open_store(target)) else layout
 
 
 def looks_like_ref(word: str, out: Output) -> bool:

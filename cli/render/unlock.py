@@ -28,4 +28,4 @@ def human(location: Location, holders: Sequence[Holder]) -> list[str]:
     if not holders:
         return [f"{where}: not locked"]
     removed = [f"{where}: removed the lock of {escaped(format_holder(holder))}" for holder in holders]
-    return [*removed, f"what it was doing is finished or rolled back by: {command('recover', str(where))}"]
+    return [*removed, f"to finish or roll back its work: {command('recover', str(where))}"]

@@ -1,4 +1,4 @@
-"""The version of edl-ckpt: the same literal as in pyproject.toml, compared by a test."""
+"""The version of edl-ckpt, which is written here and nowhere else."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from edl_ckpt.core.base.choices import Mode
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, UnavailableError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.parallel import run_parallel
@@ -57,7 +58,7 @@ def locations_below(
         try:
             yield from locations_below(place, depth=None if depth is None else depth - 1, reporter=reporter)
         except EdlCkptError as error:
-            reporter.warn(f"{error}; what is below it is left out")
+            reporter.warn(f"{error}; everything below it is left out")
 
 
 _REMOTE_TRIALS: Final = 8
@@ -119,7 +120,7 @@ def list_experiment(
     location: LocationLike,
     *,
     metric: str | None = None,
-    mode: str | None = None,
+    mode: Mode | None = None,
     grace_seconds: float = GRACE_SECONDS,
     now: float | None = None,
 ) -> Experiment:

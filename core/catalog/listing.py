@@ -62,6 +62,9 @@ def list_versions(
 
     On an object store the index of metadata saves the reads. A caller that deletes by metadata gives `known`, empty at
     first: then it is read from its files, and not again in the next listing while they stay the same.
+
+    >>> [(version.ref, str(version.state), version.ps_num) for version in list_versions("run").versions]
+    [('run@100', 'complete', 2), ('run@200', 'complete', 2)]
     """
     return _list(open_location(location), grace_seconds, now, wait_seconds, known)
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from edl_ckpt.core.base.arrays import ThreadMemory
 from edl_ckpt.core.base.errors import UnsupportedError, UsageError
-from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.job import Job, expect
 from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.converting.changes import Changes, LeftOut, Outgoing, OutTable, OutVariable, outgoing
 from edl_ckpt.core.converting.destinations import DESTINATIONS
@@ -250,6 +250,7 @@ class Writing:
     def write(self) -> None:
         """Write everything: values, ids, and what stands around them."""
         destination = self.plan.destination
+        expect(self.job.reporter, 2 * self.plan.size_bytes)  # all is read back
         self.job.reporter.start("writing", self.plan.size_bytes)
         self._variables()
         places = id_places(self.plan.source, self.job) if self.plan.out.tables else {}

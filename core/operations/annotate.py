@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Unpack
 
+from edl_ckpt.core.base.choices import Mode
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, RefusedError
 from edl_ckpt.core.base.words import command
 from edl_ckpt.core.catalog.files import check_in_location
@@ -41,13 +42,15 @@ def set_metrics(
     metrics: Mapping[str, float],
     *,
     steps: Mapping[str, int] | None = None,
-    mode: str | None = None,
+    mode: Mode | None = None,
     **locking: Unpack[Locking],
 ) -> None:
     """Record metrics of a version; they replace older values of the same names. NaN is a value too.
 
     `steps` has the step of each metric that was measured at another step than the version. `mode` ('max' or 'min') also
     declares the better end of these metrics for the location. Raises LockedError when the lock is not free in time.
+
+    >>> set_metrics("run@100", {"auc": 0.71, "loss": 0.3})
     """
     modes = {} if mode is None else dict.fromkeys(metrics, check_mode(mode))
     with _changing(version, "metrics set", **locking) as changed:
@@ -62,7 +65,7 @@ def remove_metrics(version: VersionLike, names: Sequence[str], **locking: Unpack
         annotate.erase_metrics(*changed, names)
 
 
-def set_modes(location: LocationLike, modes: Mapping[str, str], **locking: Unpack[Locking]) -> None:
+def set_modes(location: LocationLike, modes: Mapping[str, Mode], **locking: Unpack[Locking]) -> None:
     """Declare for a location the mode of each metric: 'max' when higher is better, 'min' when lower is."""
     checked = {name: check_mode(mode) for name, mode in modes.items()}
     with location_lock(location, "metrics mode", **locking) as locked:
@@ -82,6 +85,11 @@ def add_tag(
     A tag names one version, so the others lose it. With `also` they keep it, and a reference cannot use the tag. Raises
     RefusedError, and nothing changes, for a version that is not complete, unless `force` is set. Raises EdlCkptError,
     after all that can be done, when the metadata of another version cannot be read: it may have the tag.
+
+    >>> add_tag("run@100", "serving")
+    ()
+    >>> add_tag("run@200", "serving")
+    (100,)
     """
     version = as_version(version)
     if version.state is not State.COMPLETE and not force:

@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Unpack
 
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
 from edl_ckpt.core.base.memory import peak_memory_bytes
@@ -76,7 +77,7 @@ def convert_version(
     changes: Changes | None = None,
     names: NameMap | None = None,
     most_file_bytes: int | None = None,
-    layout: str | None = None,
+    layout: LayoutName | None = None,
     keep_old: bool = False,
     dry_run: bool = False,
     force: bool = False,
@@ -92,6 +93,9 @@ def convert_version(
     Raises RefusedError for a target that is there, or that no version can replace; UnsupportedError for what the system
     cannot hold, and where files cannot be written; EdlCkptError when the proof fails; and what `check_trust` raises
     unless `force` is set.
+
+    >>> convert_version("run@200", output="smaller", changes=Changes(drop=("bias",))).ref
+    'smaller@200'
     """
     begin, version = time.perf_counter(), as_version(version)
     if most_file_bytes is not None and most_file_bytes < 1:
@@ -162,7 +166,7 @@ def untouched(plan: Conversion, proved: Proved) -> dict[str, str]:
 
 
 def _new_version(
-    version: Version, where: Location, system: str, number: int | None, layout: str | None, *, in_place: bool
+    version: Version, where: Location, system: str, number: int | None, layout: LayoutName | None, *, in_place: bool
 ) -> NewVersion:
     """Return what is written; RefusedError where something is in the way, UnsupportedError where nothing can be."""
     if system != DESIGN.system and where.local_path is None:
@@ -187,7 +191,7 @@ def _new_version(
     store = open_location(where)
     if apart(form, layouts_at(store)):
         raise RefusedError(
-            "has versions of ElasticDL: beside others, its scan crashes",
+            "has versions of ElasticDL: next to other files, its scan crashes",
             path=where.url,
             hint="write to another location",
         )

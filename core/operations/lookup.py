@@ -93,6 +93,10 @@ def look_up(
     A repeated id has one row in the result. Where some of the needed shards are missing or damaged, the result says so.
     Raises NotFoundError for an unknown table, IncompleteError or CorruptError when no needed shard can be read,
     UnsupportedError for a dtype that numpy lacks, and the errors of reading.
+
+    >>> found = look_up("run@200", "user", [7, 99])
+    >>> found.vectors.shape, found.missing
+    ((1, 4), (99,))
     """
     version = as_version(version)
     wanted = _unique(ids)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.base.arrays import Array, as_array, as_bytes, as_ids, dtype_name
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
 from edl_ckpt.core.base.numbers import whole_number
@@ -60,9 +62,9 @@ def save_checkpoint(
     version: int,
     ps_num: int,
     *,
-    variables: Mapping[str, Array],
-    tables: Mapping[str, Table | tuple[Array, Array]],
-    layout: str | None = None,
+    variables: Mapping[str, Array] = MappingProxyType({}),
+    tables: Mapping[str, Table | tuple[Array, Array]] = MappingProxyType({}),
+    layout: LayoutName | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = WARNINGS,
 ) -> Version:
@@ -76,6 +78,10 @@ def save_checkpoint(
     layouts, UsageError for arrays that are no table and for numbers and names that cannot be, CorruptError for an id
     that a table has twice, UnsupportedError for a dtype that no checkpoint can contain, LockedError when another
     command holds the lock for `wait_seconds`.
+
+    >>> tables = {"user": Table(np.arange(6), np.ones((6, 4), np.float32))}
+    >>> save_checkpoint("new", 100, ps_num=2, variables={"bias": np.zeros(8)}, tables=tables).ref
+    'new@100'
     """
     number, count = whole_number("version", version), whole_number("ps_num", ps_num)
     check_ps_num(count)

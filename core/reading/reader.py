@@ -349,6 +349,10 @@ def open_checkpoint(
     to `verify`; `loss_of` says what is lost with them. `staged` is for files that only this process writes, so that no
     other command can have replaced them. `workers` shards are opened at a time, by default one on a file system and 48
     on storage where each takes requests.
+
+    >>> with open_checkpoint("run@latest") as checkpoint:
+    ...     checkpoint["bias"].shape, checkpoint.table("user").to_numpy([3, 1]).ids.tolist()
+    ((8,), [3, 1])
     """
     version = catalog.as_version(version)
     _check_state(version, partial=partial)

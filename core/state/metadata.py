@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
+from edl_ckpt.core.base.choices import Mode
 from edl_ckpt.core.base.errors import (
     CorruptError,
     EdlCkptError,
@@ -284,7 +285,7 @@ def check_tag(tag: object) -> str:
     return tag
 
 
-def mode_of(metric: str, asked: str | None, modes: Mapping[str, str]) -> str:
+def mode_of(metric: str, asked: str | None, modes: Mapping[str, str]) -> Mode:
     """Return 'max' or 'min', the better end of a metric: the mode asked for, the declared one, or that of its name.
 
     Known names are loss, mse and error (min), auc and accuracy (max); the last part of a name counts. Raises UsageError
@@ -301,14 +302,14 @@ def mode_of(metric: str, asked: str | None, modes: Mapping[str, str]) -> str:
             f"metric {metric!r}: is higher or lower better?",
             hint=f"use --mode max or --mode min, or declare it once: edl-ckpt metrics mode [LOCATION] {metric} max|min",
         )
-    return mode
+    return cast("Mode", mode)
 
 
-def check_mode(mode: str) -> str:
+def check_mode(mode: str) -> Mode:
     """Return 'max' or 'min'; UsageError for anything else."""
     if mode not in MODES:
         raise UsageError(f"mode must be max or min, got {mode!r}")
-    return mode
+    return cast("Mode", mode)
 
 
 def rank(value: float, mode: str) -> float:

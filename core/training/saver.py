@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Final, Self
 
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NoSpaceError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.numbers import whole_number
@@ -200,6 +201,11 @@ class CheckpointSaver:
     No lock is held while a shard is written. A shard that is there already, of an earlier run, is replaced: only the
     own one. The last server to arrive seals the version. A policy that is stored with the location replaces
     `keep_checkpoint_max`: then the server that seals a version prunes by it.
+
+    >>> import numpy as np
+    >>> with CheckpointSaver("job", checkpoint_steps=1000, keep_checkpoint_max=3) as saver:
+    ...     saver.need_to_checkpoint(2000), saver.save(2000, {"bias": np.zeros(8)}, {}).complete
+    (True, True)
     """
 
     def __init__(
@@ -211,7 +217,7 @@ class CheckpointSaver:
         free_first: bool = False,
         ps_id: int = 0,
         ps_num: int = 1,
-        layout: str | None = None,
+        layout: LayoutName | None = None,
         run: str = "",
         wait_seconds: float = SAVE_WAIT_SECONDS,
         reporter: Reporter = WARNINGS,

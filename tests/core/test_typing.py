@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, assert_type
+from typing import Any, assert_type, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -27,15 +27,23 @@ from edl_ckpt.core import (
     Rule,
     Table,
     TableView,
+    UsageError,
     Version,
     VersionLike,
     as_array,
+    export_version,
     list_versions,
     open_checkpoint,
     plan_prune,
     save_checkpoint,
+    set_metrics,
     verify_version,
 )
+from edl_ckpt.core.base.choices import FormatName, LayoutName, Level, Mode
+from edl_ckpt.core.operations.export import FORMATS
+from edl_ckpt.core.operations.verify.findings import LEVELS
+from edl_ckpt.core.sources.elasticdl.names import WRITABLE
+from edl_ckpt.core.state.metadata import MODES
 
 
 class OwnArray:
@@ -91,3 +99,26 @@ def test_a_typed_program(tmp_path: Path) -> None:
     assert verify_version(tmp_path, reporter=reporters[1]).ok
     with pytest.raises(KeyError):
         rows_of(version, np.array([7]))
+
+
+def test_wrong_words(tmp_path: Path) -> None:
+    """A wrong level, mode, layout or format is an error of a type checker, and of the function.
+
+    mypy in strict mode refuses an `ignore` that it does not need, so each of these lines must be wrong.
+    """
+    version = save_checkpoint(tmp_path, 1, ps_num=1, variables={"w": np.zeros(3)})
+    with pytest.raises(UsageError):
+        verify_version(version, level="depp")  # type: ignore[arg-type]
+    with pytest.raises(UsageError):
+        set_metrics(version, {"f1": 0.5}, mode="maximum")  # type: ignore[arg-type]
+    with pytest.raises(UsageError):
+        save_checkpoint(tmp_path, 2, ps_num=1, layout="new")  # type: ignore[arg-type]
+    with pytest.raises(UsageError):
+        export_version(version, tmp_path / "m", format_name="hdf5")  # type: ignore[arg-type]
+    _ = Best(1, "w", "least")  # type: ignore[arg-type]  # `plan_prune` refuses it
+
+
+def test_words_are_those_that_the_engine_knows() -> None:
+    """The words of each type are the formats, layouts, levels and modes that there are."""
+    assert [*get_args(FormatName)] == sorted(FORMATS, key=get_args(FormatName).index)
+    assert (get_args(LayoutName), get_args(Level), get_args(Mode)) == (tuple(WRITABLE), LEVELS, MODES)

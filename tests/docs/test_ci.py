@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from shlex import quote
@@ -31,7 +32,12 @@ MANIFESTS = sorted((TOP / "docs/kubernetes").glob("*.yaml"))
 
 @pytest.mark.parametrize(
     ("schema", "name"),
-    [("github-actions", "action.yml"), ("github-workflows", "promote.yml"), ("gitlab-ci", "gitlab-ci.yml")],
+    [
+        ("github-actions", "action.yml"),
+        ("github-workflows", "promote.yml"),
+        ("github-workflows", "../../.github/workflows/ci.yml"),
+        ("gitlab-ci", "gitlab-ci.yml"),
+    ],
 )
 def test_schemas(schema: str, name: str) -> None:
     """The files for GitHub and GitLab fit the schemas that are published for them."""
@@ -147,7 +153,11 @@ def shell(tmp_path: Path) -> dict[str, str]:
         encoding="utf-8",
     )
     noted = quote(f"{tmp_path}/installed")
-    (programs / "python3").write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" >> {noted}\n", encoding="utf-8")
+    note = f"printf '%s\\n' \"$@\" >> {noted}\n"
+    (programs / "pip").write_text(f"#!/bin/sh\n{note}", encoding="utf-8")
+    makes = f'if [ "$2" = venv ]; then mkdir -p "$3" && ln -sfn {quote(str(programs))} "$3/bin"; exit; fi\n'
+    (programs / "python3").write_text(f"#!/bin/sh\n{makes}{note}", encoding="utf-8")
+    (programs / "python").write_text(f'#!/bin/sh\nexec {quote(sys.executable)} "$@"\n', encoding="utf-8")
     for program in programs.iterdir():
         program.chmod(0o755)
     outer = {name: value for name, value in os.environ.items() if not name.startswith("EDL_CKPT_")}
@@ -160,10 +170,15 @@ def run_action(shell: dict[str, str], work: Path, inputs: dict[str, str]) -> int
     assert set(inputs) <= set(action["inputs"])
     values = {name: str(spec.get("default", "")) for name, spec in action["inputs"].items()} | inputs
     runner = {"GITHUB_ACTIONS": "true", "GITHUB_ACTION_PATH": str(CI), "GITHUB_STEP_SUMMARY": str(work / "summary.md")}
-    for step in action["runs"]["steps"]:
+    runner |= {"RUNNER_TEMP": str(work / "temp"), "GITHUB_OUTPUT": str(work / "outputs")}
+    (work / "outputs").unlink(missing_ok=True)
+    words = {f"inputs.{name}": text for name, text in values.items()} | {"steps.python.outputs.python-path": "python3"}
+    steps = [step for step in action["runs"]["steps"] if "uses" not in step]
+    assert len(steps) == 2
+    for step in steps:
         assert "${{" not in step["run"]  # an input in a script could contain commands
         given = {
-            key: re.sub(r"\$\{\{ inputs\.(\w+) \}\}", lambda m: values[m[1]], text)
+            key: re.sub(r"\$\{\{ ([\w.-]+) \}\}", lambda m: words[m[1]], text)
             for key, text in step.get("env", {}).items()
         }
         bash = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
@@ -182,14 +197,57 @@ def test_action(shell: dict[str, str], tmp_path: Path) -> None:
     assert run_action(shell, tmp_path, {"ref": f"{tmp_path}/run@10", "extras": ""}) == 0
     what = (tmp_path / "installed").read_text().splitlines()[-1]
     assert Path(what).resolve() == TOP
+    outputs = outputs_of(tmp_path)
+    assert outputs["ref"] == f"{tmp_path}/run@10"
+    assert (outputs["ok"], outputs["errors"], outputs["exit-code"]) == ("true", "0", "0")
+    assert outputs["fingerprint"] == json.loads(Path(outputs["json"]).read_text())["fingerprint"]
     (tmp_path / "run/version-10/variables-1-of-2.ckpt").unlink()
     assert run_action(shell, tmp_path, {"ref": f"{tmp_path}/run@10", "level": "quick"}) == 3
     assert (tmp_path / "installed").read_text().splitlines()[-1].endswith("/../..[s3]")
     assert "::error title=missing-shard::" in (tmp_path / "log").read_text()
+    outputs = outputs_of(tmp_path)
+    assert (outputs["ok"], outputs["errors"], outputs["exit-code"], outputs["fingerprint"]) == ("false", "2", "3", "")
     assert (tmp_path / "summary.md").read_text().count("edl-ckpt verify") == 2
     assert "missing-shard" in (tmp_path / "edl-ckpt-junit.xml").read_text()
     assert run_action(shell, tmp_path, {"ref": "run", "level": "$(touch hacked)"}) == 2
     assert not (tmp_path / "hacked").exists()
+    assert run_action(shell, tmp_path, {"ref": "nowhere"}) == 10
+    assert (outputs_of(tmp_path)["exit-code"], outputs_of(tmp_path)["ok"]) == ("10", "")
+
+
+def outputs_of(work: Path) -> dict[str, str]:
+    """Return what the action hands to the steps behind it: its declared outputs, and no others."""
+    lines = (work / "outputs").read_text(encoding="utf-8").splitlines()
+    outputs = dict(line.split("=", 1) for line in lines)
+    declared = yaml.safe_load((CI / "action.yml").read_text(encoding="utf-8"))["outputs"]
+    assert {f"${{{{ steps.verify.outputs.{name} }}}}" for name in outputs} == {o["value"] for o in declared.values()}
+    return outputs
+
+
+def test_the_dockerfile() -> None:
+    """Hadolint has nothing to say of the Dockerfile."""
+    if not (hadolint := shutil.which("hadolint", path=os.path.dirname(sys.executable)) or shutil.which("hadolint")):
+        pytest.skip("hadolint is not installed")
+    words = [hadolint, "--no-color", str(TOP / "docs/kubernetes/Dockerfile")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def pods(resource: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the specs of pods in a resource, wherever they are."""
+    for value in resource.values():
+        if isinstance(value, dict):
+            yield from ([value] if "containers" in value else pods(value))
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
+def test_pods_get_no_token_and_no_long_chown(path: Path) -> None:
+    """No pod of ours gets the token of a service account, and a volume whose owner fits is not walked at each start."""
+    specs = [spec for resource in resources(path) for spec in pods(resource)]
+    assert specs
+    for spec in specs:
+        assert spec["automountServiceAccountToken"] is (path.stem == "reshard-init")  # that pod is ElasticDL's master
+        assert spec["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
 
 
 def run_shell(words: list[str], work: Path, given: dict[str, str]) -> subprocess.CompletedProcess[str]:

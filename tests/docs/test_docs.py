@@ -6,9 +6,13 @@ import doctest
 import importlib
 import pkgutil
 import re
+import shutil
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+import edl_ckpt
 import edl_ckpt.cli
 import edl_ckpt.core
 from edl_ckpt.cli.catalogue import SECTIONS
@@ -32,11 +36,32 @@ def _fail(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", modules())
-def test_doctests(name: str) -> None:
-    """Every example in a docstring gives what it says; every module says what it is for."""
+def test_doctests(name: str, tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every example in a docstring gives what it says, some of them with versions of `run`; every module has one."""
     module = importlib.import_module(name)
     assert module.__doc__
+    if f'"{run.name}' in Path(module.__file__ or "").read_text(encoding="utf-8"):
+        shutil.copytree(run, tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
     assert doctest.testmod(module).failed == 0
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A location with versions 100 and 200, each with the variable `bias` and the table `user` of 10 rows."""
+    place = tmp_path_factory.mktemp("docs") / "run"
+    for number in (100, 200):
+        vectors = np.full((10, 4), number, np.float32)
+        tables = {"user": edl_ckpt.Table(np.arange(10), vectors)}
+        edl_ckpt.save_checkpoint(place, number, 2, variables={"bias": np.zeros(8)}, tables=tables)
+    return place
+
+
+@pytest.mark.parametrize("name", sorted(name for name in dir(edl_ckpt) if callable(getattr(edl_ckpt, name))))
+def test_main_functions_have_examples(name: str) -> None:
+    """Each function that the package itself names shows a call of it."""
+    if name.islower() and not name.startswith("_"):
+        assert f"{name}(" in str(getattr(edl_ckpt, name).__doc__)
 
 
 def test_doctests_are_found() -> None:

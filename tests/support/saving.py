@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from edl_ckpt.core import CheckpointSaver, SavedShard, ServerPart, Table, partition
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.job import SILENT, Reporter
 from oracle import Model
 
@@ -39,7 +40,7 @@ def save_part(
     *,
     value: float = 1.0,
     run: str = "a run",
-    layout: str | None = "elasticdl",
+    layout: LayoutName | None = "elasticdl",
     keep: int = 0,
     wait_seconds: float = 60.0,
     reporter: Reporter = SILENT,

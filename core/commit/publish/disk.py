@@ -289,7 +289,7 @@ def replaces_link(path: str) -> RefusedError:
     return RefusedError(
         "is a symbolic link: replacing it would leave its shards where they are; nothing was changed",
         path=path,
-        hint="write the result elsewhere with --output, or name the location that the link leads to",
+        hint="write the result to another location with --output, or name the location that the link leads to",
     )
 
 
@@ -346,7 +346,7 @@ def put_in_place(root: Directory, stage: Directory, journal: Journal) -> None:
         try:
             exchanged = stage.exchange(name, root, name)
         except UnsupportedError as error:  # a lower layer of overlayfs
-            error.hint = "nothing was changed; write the result elsewhere: --output LOCATION"
+            error.hint = "nothing was changed; try: --output LOCATION"
             raise
         if not exchanged:
             root.rename(name, stage, _old_name(name))

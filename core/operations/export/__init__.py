@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from edl_ckpt.core.base.choices import FormatName
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.catalog.listing import VersionLike, as_version
 from edl_ckpt.core.cluster.choice import ExecutorLike
@@ -46,7 +47,7 @@ def export_version(
     version: VersionLike,
     output: LocationLike,
     *,
-    format_name: str | None = None,
+    format_name: FormatName | None = None,
     selection: Selection | None = None,
     limit: int | None = None,
     max_shard_bytes: int | None = None,
@@ -77,6 +78,10 @@ def export_version(
     target that exists, or that lies among checkpoints, where ElasticDL's scan would meet it; NoSpaceError before
     anything is written; UsageError for a selection that the format cannot contain;
     UnsupportedError for what a cluster cannot write; and the errors of reading.
+
+    >>> result = export_version("run@200", "model.npz", selection=Selection(tables=("user",)))
+    >>> result.format, result.tables, result.rows
+    ('npz', 1, 10)
     """
     begin = time.perf_counter()
     goal, asked = Location.of(output), selection or Selection()
@@ -103,7 +108,7 @@ def plan_export(
     version: VersionLike,
     output: LocationLike,
     *,
-    format_name: str | None = None,
+    format_name: FormatName | None = None,
     selection: Selection | None = None,
     limit: int | None = None,
     max_shard_bytes: int | None = None,

@@ -9,6 +9,7 @@ import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from edl_ckpt.core.base.choices import Mode
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.numbers import whole_number
@@ -83,7 +84,7 @@ class WaitResult:
 
 
 def _candidates(
-    listing: Listing | None, wanted: Sequence[Version], best: str | None, mode: str | None
+    listing: Listing | None, wanted: Sequence[Version], best: str | None, mode: Mode | None
 ) -> Sequence[Version]:
     """Return the versions that would do if they can be read, the one to take first."""
     present = [version for version in reversed(wanted) if not version.replaced_by]
@@ -97,7 +98,7 @@ def wait_for_version(
     *,
     version_ge: int | None = None,
     best: str | None = None,
-    mode: str | None = None,
+    mode: Mode | None = None,
     timeout_seconds: float | None = None,
     stall_seconds: float | None = None,
     interval_seconds: float | None = None,

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import Any
 
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
 from edl_ckpt.core.catalog.files import directory_alone, named_file
@@ -62,7 +63,7 @@ def import_arrays(
     ps_num: int,
     *,
     names: NameMap | None = None,
-    layout: str | None = None,
+    layout: LayoutName | None = None,
     executor: ExecutorLike | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = WARNINGS,
@@ -76,6 +77,12 @@ def import_arrays(
     while the version is written. Raises RefusedError for a version that exists, CorruptError for damaged files,
     UsageError for arrays that cannot be a table, UnsupportedError for a dtype that a checkpoint cannot contain,
     LockedError when another command holds the lock.
+
+    >>> import numpy as np
+    >>> np.savez("model.npz", **{"user.ids": np.arange(6), "user.vectors": np.ones((6, 4)), "bias": np.zeros(8)})
+    >>> result = import_arrays("model.npz", "imported", 1, ps_num=2)
+    >>> [shard.rows for shard in result.shards]
+    [3, 3]
     """
     options: dict[str, Any] = {"names": names, "layout": layout, "executor": executor, "reporter": reporter}
     with _planned(source, location, version, ps_num, writes=True, **options) as (plan, settings, job):
@@ -99,7 +106,7 @@ def _planned(
     *,
     writes: bool,
     names: NameMap | None = None,
-    layout: str | None = None,
+    layout: LayoutName | None = None,
     executor: Any = None,
     reporter: Reporter = WARNINGS,
 ) -> Iterator[tuple[ArraysPlan, ReshardSettings, Job]]:
@@ -167,7 +174,7 @@ def import_checkpoint(
     version: int,
     ps_num: int,
     *,
-    layout: str | None = None,
+    layout: LayoutName | None = None,
     force: bool = False,
     executor: ExecutorLike | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,

@@ -105,6 +105,10 @@ def prune(
 
     Raises RefusedError when `confirm` returns False, or when the plan deletes more than `max_delete` versions; the
     errors of `plan_prune` and `execute_prune`; LockedError when a lock is not free within `wait_seconds`.
+
+    >>> from edl_ckpt import Latest, Policy
+    >>> prune(["run"], Policy((Latest(1),)), trash=True).deleted
+    ('run@100',)
     """
     places = tuple(dict.fromkeys(map(Location.of, locations)))
     moment = time.time() if now is None else now

@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Any, ClassVar, Final
 
+from edl_ckpt.core.base.choices import Mode
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, RefusedError, UsageError
 from edl_ckpt.core.base.words import abridged, counted, duration, size
 from edl_ckpt.core.catalog.listing import GRACE_SECONDS, ranked
@@ -63,7 +64,7 @@ class Best:
 
     count: int
     metric: str
-    mode: str | None = None
+    mode: Mode | None = None
     _where: ClassVar[str] = ""
     """In words, where versions compete together instead of at each location."""
 
@@ -256,7 +257,7 @@ def check_rule(rule: Rule) -> Rule:
 
 
 def determined(
-    metric: str, mode: str | None = None, *, experiment_best: int = 0, trial_best: int = 1, trial_latest: int = 1
+    metric: str, mode: Mode | None = None, *, experiment_best: int = 0, trial_best: int = 1, trial_latest: int = 1
 ) -> Policy:
     """Return Determined's policy, with its defaults: counts of 0 keep nothing.
 

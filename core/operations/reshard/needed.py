@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import NotFoundError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.memory import peak_memory_bytes
@@ -29,7 +30,7 @@ def find_resharded(
     ps_num: int,
     *,
     output: LocationLike | None = None,
-    layout: str | None = None,
+    layout: LayoutName | None = None,
     force: bool = False,
     reporter: Reporter = WARNINGS,
 ) -> ReshardResult | None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias, Unpack
 
+from edl_ckpt.core.base.choices import Level
 from edl_ckpt.core.base.errors import (
     AuthError,
     CorruptError,
@@ -30,7 +31,7 @@ from edl_ckpt.core.base.errors import (
     UsageError,
 )
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.job import WARNINGS, Job, expect
 from edl_ckpt.core.base.parallel import Beside, awaited, default_workers
 from edl_ckpt.core.base.words import base_name, command, counted, describe
 from edl_ckpt.core.catalog.files import check_in_location, named_file
@@ -201,7 +202,7 @@ class VerifyRun:
 def verify_version(
     version: VersionLike,
     *,
-    level: str = "default",
+    level: Level = "default",
     use_seal: bool = True,
     beside: bool = True,
     sample: ValueSample | None = None,
@@ -219,6 +220,10 @@ def verify_version(
     With a `distributed.Client` as `executor`, its workers read the ids and values. When a job changes a
     shard meanwhile, the version is verified again. Raises UsageError for another level, LockedError when a shard keeps
     changing, and the errors of storage; a damaged checkpoint raises nothing.
+
+    >>> result = verify_version("run@200", level="deep")
+    >>> result.ok, [finding.code for finding in result.findings]
+    (True, [])
     """
     version = as_version(version)
     scope = Scope(level, use_seal, beside, sample, loader, take_ids)
@@ -240,7 +245,7 @@ with the same reference, and forgets what it took."""
 class Scope(NamedTuple):
     """What a verification looks at, as `verify_version` takes it."""
 
-    level: str
+    level: Level
     use_seal: bool = True
     beside: bool = True
     sample: ValueSample | None = None
@@ -388,7 +393,7 @@ def _check_all(
 def verify_versions(
     versions: Iterable[VersionLike],
     *,
-    level: str = "default",
+    level: Level = "default",
     seal: bool = False,
     use_seal: bool = True,
     sample: ValueSample | None = None,
@@ -413,6 +418,10 @@ def verify_versions(
         if seal
         else partial(verify_version, level=level, sample=sample, loader=loader, take_ids=take_ids)
     )
+    versions = list(versions)
+    if level == "deep" or seal:
+        reporter = options.get("reporter", WARNINGS)
+        expect(reporter, sum(v.size_bytes << (seal and not v.fingerprint) for v in versions if isinstance(v, Version)))
     for wanted in versions:
         COMMIT.more()  # between two versions a signal ends the command: the one before may have been sealed
         try:

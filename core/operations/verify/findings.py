@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+from edl_ckpt.core.base.choices import Level
 from edl_ckpt.core.base.notebook import card, table
 from edl_ckpt.core.base.words import counted, describe, escaped
 from edl_ckpt.core.model.versions import ShardFile
@@ -92,7 +93,7 @@ class VerifyResult:
     """The findings of verify; `fingerprint` only when every value was read and every shard is whole."""
 
     ref: str
-    level: str
+    level: Level
     findings: tuple[Finding, ...]
     fingerprint: str | None
     bytes_read: int
@@ -156,14 +157,14 @@ _REWRITTEN: Final = "the bytes changed after the seal; if a job rewrote the vers
 HINTS: Final = {
     "missing-file": "a job may still be writing this version; if not, its save never finished",
     "missing-shard": "a job may still be writing this version; if not, its save never finished",
-    "extra-file": "move the file elsewhere: ElasticDL refuses a version with more entries than shards",
+    "extra-file": "move the file away: ElasticDL refuses a version with more entries than shards",
     "misplaced-row": "ElasticDL moves such rows on restore; `edl-ckpt reshard` writes them to their shards",
     "misplaced-variable": "ElasticDL moves such variables on restore; `edl-ckpt reshard` writes them to their shards",
     "mixed-runs": "a restarted job has not saved all shards again, or is saving now; restore another version",
     "old-generation": "`edl-ckpt reshard` writes the current generation, the only one today's ElasticDL reads",
     "over-2gib": "`edl-ckpt reshard` to more servers makes shards that Python can read",
     "negative-id": "ElasticDL's Go servers drop negative ids that are not multiples of the number of shards",
-    "scan-crash": "move other files elsewhere; `edl-ckpt reshard --output` writes a version in another location",
+    "scan-crash": "move other files away; `edl-ckpt reshard --output` writes a version in another location",
     "empty-file": "the save was interrupted, or the disk lost the data",
     "info-dtype-mismatch": _OWN_DTYPE,
     "table-dtype-mismatch": _OWN_DTYPE,

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from typing import BinaryIO, Final, cast
 
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import EdlCkptError, IncompleteError, NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
 from edl_ckpt.core.base.numbers import whole_number
@@ -61,7 +62,7 @@ class FileSystemCheckpointManager(ElasticCheckpointManager):
         location: LocationLike,
         *,
         keep_checkpoint_max: int = 0,
-        layout: str | None = None,
+        layout: LayoutName | None = None,
         wait_seconds: float = LOCK_WAIT_SECONDS,
         reporter: Reporter = WARNINGS,
     ) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.adapters.nest import array_of
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import NotFoundError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.numbers import whole_number
@@ -139,7 +140,7 @@ class ObjectCheckpoint(Trackable):
         version: object = None,
         *,
         ps_num: int = 1,
-        layout: str | None = None,
+        layout: LayoutName | None = None,
         wait_seconds: float = LOCK_WAIT_SECONDS,
         reporter: Reporter = WARNINGS,
     ) -> VersionRef:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Final
 
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError, RefusedError, ReplacedError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.numbers import whole_number
@@ -85,7 +86,7 @@ class CheckpointManager:
     init_fn: Callable[[], object] | None = None
     last_checkpoint_step: int | None = None
     ps_num: int = 1
-    layout: str | None = None
+    layout: LayoutName | None = None
     wait_seconds: float = LOCK_WAIT_SECONDS
     reporter: Reporter = WARNINGS
 

@@ -94,7 +94,7 @@ def test_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = next(fact for fact in program_facts() if fact.name == "kernel")
     assert (kernel.value, kernel.verdict.value, "five times" in kernel.why) == ("not compiled", "weaker", True)
     project = tomllib.loads((TOP / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert {*EXTRAS} == {*project["optional-dependencies"]} - {"test", "dev", "docs"}
+    assert {*EXTRAS} == {*project["optional-dependencies"]} - {"all", "test"}
 
 
 def test_a_disk_that_fails(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,7 +161,7 @@ def test_s3(s3: Bucket) -> None:
     for name in (
         "multipart uploads",
         "delete many",
-        "listings see what was written",
+        "listings see earlier writes",
         "conditional writes (If-None-Match)",
     ):
         assert facts[name].value == "yes"

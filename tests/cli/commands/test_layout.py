@@ -14,6 +14,7 @@ import pytest
 import elasticdl_rules
 from checkpoints import at, save_small
 from edl_ckpt.core import import_arrays, list_versions, reshard_version, save_checkpoint
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import RefusedError
 from edl_ckpt.core.operations.reshard.execute import execute_reshard, prepare_reshard
 from places import GOLDEN
@@ -28,13 +29,13 @@ def names(location: Path) -> list[str]:
     return sorted(p.name for p in location.iterdir() if p.name != ".edl-ckpt-0")
 
 
-def save_as(location: Path, layout: str | None, *versions: int) -> None:
+def save_as(location: Path, layout: LayoutName | None, *versions: int) -> None:
     """Save versions of one variable in a layout."""
     for version in versions:
         save_checkpoint(location, version, 2, variables={"w": np.ones(3)}, tables={}, layout=layout)
 
 
-def write(command: str, work: Path, target: Path, *more: str, source: str = "design") -> CompletedProcess[str]:
+def write(command: str, work: Path, target: Path, *more: str, source: LayoutName = "design") -> CompletedProcess[str]:
     """Write version 20 to a target with one of the commands that make versions."""
     other = work / "other"
     if not other.exists():
@@ -53,7 +54,11 @@ def write(command: str, work: Path, target: Path, *more: str, source: str = "des
 @pytest.mark.parametrize("command", COMMANDS)
 def test_what_is_made_follows_the_location(tmp_path: Path, command: str) -> None:
     """Beside `version-9` every writer makes `version-20`, beside `version_9` `version_20`; without a warning."""
-    for layout, wanted in (("elasticdl", ["version-20", "version-9"]), ("design", ["version_20", "version_9"])):
+    expected: dict[LayoutName, list[str]] = {
+        "elasticdl": ["version-20", "version-9"],
+        "design": ["version_20", "version_9"],
+    }
+    for layout, wanted in expected.items():
         target = tmp_path / layout
         save_as(target, layout, 9)
         done = write(command, tmp_path, target)

@@ -12,19 +12,20 @@ import pytest
 from builders import write_unchecked
 from checkpoints import only, save_large, save_mixed
 from edl_ckpt.core import Table, verify_and_seal, verify_version
+from edl_ckpt.core.base.choices import Level
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.storage import open_store
 
 
-def same_on_both(location: Path | str, client: Any, level: str = "deep") -> None:
+def same_on_both(location: Path | str, client: Any, level: Level = "deep") -> None:
     """Compare the verification of the only version of a location here and on a cluster."""
     here, there = (verify_version(only(location), level=level, executor=executor) for executor in (None, client))
     assert replace(there, bytes_read=0, checks=()) == replace(here, bytes_read=0, checks=())
 
 
 @pytest.mark.parametrize("level", ["quick", "default"])
-def test_whole(tmp_path: Path, client: Any, level: str) -> None:
+def test_whole(tmp_path: Path, client: Any, level: Level) -> None:
     """A sealed version with variables and tables of several kinds verifies alike, at the levels that read no values."""
     save_mixed(tmp_path)
     same_on_both(tmp_path, client, level)

@@ -116,9 +116,9 @@ def test_modes_and_moved_tags(run: Path) -> None:
     assert add_tag(at(run, 9), "prod", also=True) == ()
     assert [v.tags for v in list_versions(run).versions] == [("prod",), ("prod",), ()]
     with pytest.raises(UsageError, match="mode must be max or min, got 'most'"):
-        set_metrics(at(run, 20), {"f1": 1.0}, mode="most")
+        set_metrics(at(run, 20), {"f1": 1.0}, mode="most")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="mode must be max or min, got 'most'"):
-        set_modes(run, {"f1": "most"})
+        set_modes(run, {"f1": "most"})  # type: ignore[dict-item]
     assert at(run, 20).metrics == {"f1": 0.1}
 
 

@@ -11,6 +11,7 @@ import pytest
 from checkpoints import only, save_small
 from edl_ckpt.core import Rows, open_checkpoint, save_checkpoint
 from edl_ckpt.core.base.arrays import BFLOAT16, Array
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import EdlCkptError, RefusedError, UsageError
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.storage.files import PreallocatedFile
@@ -18,7 +19,7 @@ from reporters import Recorder
 from s3_fixtures import Bucket
 
 
-def save(location: str, ps_num: int = 2, layout: str = "design") -> object:
+def save(location: str, ps_num: int = 2, layout: LayoutName = "design") -> object:
     """Save version 7, and return it without its time: a directory's own time may be the latest in a listing."""
     table = Table(np.arange(9), np.ones((9, 2), np.float32))
     version = save_checkpoint(location, 7, ps_num, variables={}, tables={"t": table}, layout=layout)
@@ -46,7 +47,7 @@ def test_the_version_is_as_listed_on_s3(s3: Bucket) -> None:
 
 
 @pytest.mark.parametrize(("ps_num", "layout"), [(2, "design"), (3, "design"), (2, "elasticdl")])
-def test_a_taken_number_is_refused(tmp_path: Path, s3: Bucket, ps_num: int, layout: str) -> None:
+def test_a_taken_number_is_refused(tmp_path: Path, s3: Bucket, ps_num: int, layout: LayoutName) -> None:
     """A version that exists is not touched, whatever its layout and its number of shards, on S3 neither."""
     for place in (str(tmp_path / "run"), s3.url):
         save_small(place, 7)

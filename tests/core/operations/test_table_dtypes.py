@@ -21,6 +21,7 @@ from edl_ckpt.core import (
     save_checkpoint,
     verify_version,
 )
+from edl_ckpt.core.base.choices import Level
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.save import Table as RowsToSave
 from edl_ckpt.proto import model_v4_pb2
@@ -192,7 +193,7 @@ def test_copy_changes_nothing(tmp_path: Path) -> None:
         assert [p.read_bytes() for p in new] == [p.read_bytes() for p in old]
 
 
-def findings(version: Version, code: str, level: str = "quick") -> list[tuple[int | None, str, int | None, str]]:
+def findings(version: Version, code: str, level: Level = "quick") -> list[tuple[int | None, str, int | None, str]]:
     return [
         (f.shard, f.subject, f.offset, f.message)
         for f in verify_version(version, level=level).findings

@@ -17,6 +17,7 @@ import pytest
 
 from checkpoints import at, numbers, save_small
 from edl_ckpt.core import reshard_version
+from edl_ckpt.core.base.choices import FormatName
 from edl_ckpt.core.operations.copy.execute import execute_copy
 from edl_ckpt.core.operations.copy.plan import plan_copy
 from edl_ckpt.core.operations.export import export_version
@@ -261,6 +262,6 @@ def test_replaced_exports(tmp_path: Path) -> None:
     setfacl("-m", f"u:{ALICE}:r", file)
     before = rights(file), acl(file), rights(directory)
     for output in (file, directory):
-        name = "npy" if output is directory else None
+        name: FormatName | None = "npy" if output is directory else None
         export_version(at(tmp_path / "run", 7), str(output), format_name=name, force=True)
     assert (rights(file), acl(file), rights(directory)) == before

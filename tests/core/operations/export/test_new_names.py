@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -13,11 +13,11 @@ from safetensors.numpy import load_file
 
 from checkpoints import only
 from edl_ckpt.core import fingerprint_checkpoint, open_checkpoint, resolve, save_checkpoint, verify_version
+from edl_ckpt.core.base.choices import FormatName
 from edl_ckpt.core.base.errors import NoSpaceError, NotFoundError, UnsupportedError, UsageError
 from edl_ckpt.core.converting.changes import NameMap
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export import Selection, export_version, plan_export
-from edl_ckpt.core.operations.export.formats import FORMATS
 from edl_ckpt.core.operations.importing import import_arrays
 from edl_ckpt.core.operations.save import Table
 from frameworks import need
@@ -164,7 +164,7 @@ def test_wrong_names(run: Version, tmp_path: Path, options: dict[str, Any], erro
 def test_remap_is_for_arrays(run: Version, tmp_path: Path) -> None:
     """Formats that have ids in their rows, or in their own files, refuse `remap`; so do two orders at once."""
     takes = {"safetensors", "npz", "npy", "torch", "tensorflow"}
-    for name in set(FORMATS) - takes:
+    for name in set(get_args(FormatName)) - takes:
         with pytest.raises(UsageError, match="remap is for safetensors, npz, npy, torch, tensorflow;"):
             export_version(run, str(tmp_path / "m"), format_name=name, selection=Selection(remap=True))
     with pytest.raises(UsageError, match="remap"):

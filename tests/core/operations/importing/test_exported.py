@@ -8,7 +8,7 @@ import shutil
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -24,6 +24,7 @@ from edl_ckpt.core import (
     save_checkpoint,
     verify_version,
 )
+from edl_ckpt.core.base.choices import FormatName
 from edl_ckpt.core.base.errors import CorruptError, NotFoundError
 from edl_ckpt.core.operations.importing import as_checkpoint, import_checkpoint
 from edl_ckpt.core.operations.save import Table
@@ -52,7 +53,7 @@ LONG = [
 ]
 
 
-def need(output: str) -> str:
+def need(output: str) -> FormatName:
     """Return the format of an output, or skip where its library is missing."""
     if output in LIBRARIES:
         other = {"torch": "tensorflow", "tensorflow": "torch"}.get(LIBRARIES[output])
@@ -60,9 +61,8 @@ def need(output: str) -> str:
             pytest.skip(f"{LIBRARIES[output]} crashes in a process with {other}")
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         pytest.importorskip(LIBRARIES[output], exc_type=ImportError)
-    return {"m.parquet": "parquet", "m.pt": "torch", "m.tf": "tensorflow"}.get(
-        output, "checkpoint" if output in {"m.ckpt", "m"} else output.partition(".")[2]
-    )
+    names = {"m.parquet": "parquet", "m.pt": "torch", "m.tf": "tensorflow", "m.ckpt": "checkpoint", "m": "checkpoint"}
+    return cast("FormatName", names.get(output, output.partition(".")[2]))
 
 
 def there_and_back(place: Path, output: str, number: int) -> None:

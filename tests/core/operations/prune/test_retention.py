@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from edl_ckpt.core.base.choices import Mode
 from edl_ckpt.core.base.errors import NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.operations.prune.plan import PrunePlan, judge_versions
@@ -169,7 +170,8 @@ def random_versions(random: Random) -> list[Version]:
 
 def random_policy(random: Random) -> Policy:
     """Return a random policy with at least one rule or a size budget."""
-    mode = random.choice(["max", "min"])
+    modes: list[Mode] = ["max", "min"]
+    mode = random.choice(modes)
     rules: list[Rule] = [
         Latest(random.randint(0, 5)),
         Best(random.randint(0, 4), "m", mode),

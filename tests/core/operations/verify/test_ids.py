@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 from builders import write_unchecked
 from edl_ckpt.core import list_versions, parse_ref, resolve, save_checkpoint, verify_version
+from edl_ckpt.core.base.choices import Level
 from edl_ckpt.core.base.errors import UnavailableError
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.proof import duplicates
@@ -27,7 +28,7 @@ def test_duplicate_and_misplaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ids = np.array([*range(0, 4000, 2), 8, 10, 8], np.int64)
     rows = np.zeros((len(ids), 2), np.float32)
     directory = write_unchecked(tmp_path, 5, 2, {"t": Table(ids, rows)})
-    for kept, limit, level in product((duplicates.KEPT_ROWS, 0), (1 << 20, 300), ("default", "deep")):
+    for kept, limit, level in product((duplicates.KEPT_ROWS, 0), (1 << 20, 300), get_args(Level)[1:]):
         monkeypatch.setattr(duplicates, "KEPT_ROWS", kept)
         monkeypatch.setattr(duplicates, "SORTED_AT_ONCE", limit)
         monkeypatch.setattr(duplicates, "SORTED_AT_ONCE", limit)

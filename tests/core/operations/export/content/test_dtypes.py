@@ -12,6 +12,7 @@ import pytest
 
 from builders import write_checkpoint
 from edl_ckpt.core import list_versions
+from edl_ckpt.core.base.choices import FormatName
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.model.versions import Version
@@ -48,7 +49,12 @@ def library_without(*names: str) -> Any:
     ],
 )
 def test_refused(
-    kind: str, selection: Selection, words: str, version: Version, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: FormatName,
+    selection: Selection,
+    words: str,
+    version: Version,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Content of a dtype that the format lacks is refused from headers alone: nothing is read or written."""
     monkeypatch.setattr(frameworks, "library", lambda *_: library_without("bool"))
@@ -61,7 +67,7 @@ def test_refused(
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "npz", "npy"])
-def test_accepted(kind: str, version: Version, tmp_path: Path) -> None:
+def test_accepted(kind: FormatName, version: Version, tmp_path: Path) -> None:
     """Formats that have every dtype refuse none, cast or not."""
     for number, selection in enumerate((Selection(), Selection(dtype="bfloat16"))):
         export_version(version, str(tmp_path / f"m{number}"), format_name=kind, selection=selection)

@@ -9,6 +9,7 @@ import pytest
 
 from edl_ckpt.cli.commands import export_
 from edl_ckpt.core import save_checkpoint
+from edl_ckpt.core.base.choices import FormatName
 from edl_ckpt.core.base.errors import RefusedError, UsageError
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export import FORMATS, Selection, export_version, guess_format
@@ -53,7 +54,7 @@ def test_help_names_every_format() -> None:
 
 
 @pytest.mark.parametrize("name", ANYWHERE)
-def test_counts(run: Version, tmp_path: Path, name: str) -> None:
+def test_counts(run: Version, tmp_path: Path, name: FormatName) -> None:
     """The result counts variables, tables and rows of what was written, and is proved where nothing changed."""
     traits = FORMATS[name].traits
     selection = Selection(tables=("big",)) if traits.takes_limit else Selection()
@@ -67,7 +68,7 @@ def test_counts(run: Version, tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ANYWHERE)
-def test_limits(run: Version, tmp_path: Path, name: str) -> None:
+def test_limits(run: Version, tmp_path: Path, name: FormatName) -> None:
     """Formats of rows take a limit, and count the rows within it; others refuse one before anything is written."""
     selection = Selection(tables=("big",))
     if not FORMATS[name].traits.takes_limit:
