@@ -177,11 +177,8 @@ def run_action(shell: dict[str, str], work: Path, inputs: dict[str, str]) -> int
     assert len(steps) == 2
     for step in steps:
         assert "${{" not in step["run"]  # an input in a script could contain commands
-        words = {f"inputs.{name}": text for name, text in values.items()} | {
-            "steps.python.outputs.python-path": "python3"
-        }
         given = {
-            key: re.sub(r"\$\{\{ ([\w.-]+) \}\}", lambda m: words[m[1]], text)
+            key: re.sub(r"\$\{\{ ([\w.-]+) \}\}", lambda m: known[m[1]], text)
             for key, text in step.get("env", {}).items()
         }
         bash = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
