@@ -225,7 +225,7 @@ def outputs_of(work: Path) -> dict[str, str]:
 
 
 def test_the_dockerfile() -> None:
-    """hadolint has nothing to say of the Dockerfile."""
+    """Hadolint has nothing to say of the Dockerfile."""
     if not (hadolint := shutil.which("hadolint", path=os.path.dirname(sys.executable)) or shutil.which("hadolint")):
         pytest.skip("hadolint is not installed")
     words = [hadolint, "--no-color", str(TOP / "docs/kubernetes/Dockerfile")]
