@@ -106,8 +106,10 @@ from edl_ckpt.core.operations.prune.retention import Rule as Rule
 from edl_ckpt.core.operations.prune.retention import Tagged as Tagged
 from edl_ckpt.core.operations.prune.retention import Within as Within
 from edl_ckpt.core.operations.prune.retention import determined as determined
-from edl_ckpt.core.operations.report.results import LocationReport as LocationReport
-from edl_ckpt.core.operations.report.results import ReportLimits as ReportLimits
+from edl_ckpt.core.operations.repair import RepairResult as RepairResult
+from edl_ckpt.core.operations.repair import repair_version as repair_version
+from edl_ckpt.core.operations.report.survey import LocationReport as LocationReport
+from edl_ckpt.core.operations.report.survey import ReportLimits as ReportLimits
 from edl_ckpt.core.operations.report.survey import report_location as report_location
 from edl_ckpt.core.operations.reshard.execute import ReshardPlan as ReshardPlan
 from edl_ckpt.core.operations.reshard.execute import ReshardResult as ReshardResult
@@ -125,7 +127,7 @@ from edl_ckpt.core.operations.stats import tensor_stats as tensor_stats
 from edl_ckpt.core.operations.summary import CheckpointSummary as CheckpointSummary
 from edl_ckpt.core.operations.summary import summarize as summarize
 from edl_ckpt.core.operations.undo import undo as undo
-from edl_ckpt.core.operations.unlock import unlock as unlock
+from edl_ckpt.core.operations.undo import unlock as unlock
 from edl_ckpt.core.operations.usage import LocationUsage as LocationUsage
 from edl_ckpt.core.operations.usage import measure_usage as measure_usage
 from edl_ckpt.core.operations.verify.check import VerifyRun as VerifyRun
@@ -138,13 +140,15 @@ from edl_ckpt.core.operations.verify.findings import ValueSample as ValueSample
 from edl_ckpt.core.operations.verify.findings import VerifyResult as VerifyResult
 from edl_ckpt.core.proof.fingerprint import Fingerprint as Fingerprint
 from edl_ckpt.core.proof.values import fingerprint_checkpoint as fingerprint_checkpoint
-from edl_ckpt.core.reading.parts import Part as Part
-from edl_ckpt.core.reading.parts import PartLike as PartLike
-from edl_ckpt.core.reading.parts import Rows as Rows
+from edl_ckpt.core.reading.loss import Loss as Loss
+from edl_ckpt.core.reading.loss import loss_of as loss_of
 from edl_ckpt.core.reading.readable import latest as latest
 from edl_ckpt.core.reading.reader import Checkpoint as Checkpoint
 from edl_ckpt.core.reading.reader import open_checkpoint as open_checkpoint
 from edl_ckpt.core.reading.reader import restore as restore
+from edl_ckpt.core.reading.table import Part as Part
+from edl_ckpt.core.reading.table import PartLike as PartLike
+from edl_ckpt.core.reading.table import Rows as Rows
 from edl_ckpt.core.reading.table import TableView as TableView
 from edl_ckpt.core.reading.table import TensorRows as TensorRows
 from edl_ckpt.core.sources.elasticdl.initial_rows import initial_rows as initial_rows
@@ -205,6 +209,7 @@ __all__ = [
     "LocationUsage",
     "LockedError",
     "Lookup",
+    "Loss",
     "MismatchError",
     "NameMap",
     "NameNotFoundError",
@@ -222,6 +227,7 @@ __all__ = [
     "PruneResult",
     "Recovery",
     "RefusedError",
+    "RepairResult",
     "ReplacedError",
     "ReportLimits",
     "Reporter",
@@ -284,6 +290,7 @@ __all__ = [
     "load_variable",
     "location_lock",
     "look_up",
+    "loss_of",
     "measure_usage",
     "mixed_runs",
     "open_checkpoint",
@@ -303,6 +310,7 @@ __all__ = [
     "remove_metrics",
     "remove_own_shard",
     "remove_tag",
+    "repair_version",
     "report_location",
     "reshard_version",
     "resolve",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _COLUMNS = (Column("name", "name"), *render_diff.COLUMNS.values())
 _TOP = 20
 """The rows of each table that changed most."""
-_ALL = ScreenKey("a", "a", "all", "all", "show what is equal too, or only what differs")
+_ALL = ScreenKey("a", "a", "all", "all", "show equal tensors too, or only differences")
 
 
 class DiffPage(SearchPage):
@@ -30,7 +30,7 @@ class DiffPage(SearchPage):
 
     keys = (HELP, BACK, QUIT, OPEN, CANCEL, _ALL, SEARCH, REFRESH, COPY)
     does = "compares"
-    about = "What changed from the first version to the second. Enter shows which rows of a table changed most."
+    about = "Changes from the first version to the second. Enter shows the rows of a table that changed most."
 
     def __init__(self, a: Version, b: Version) -> None:
         super().__init__()

@@ -61,7 +61,7 @@ class HelpPage(TextPage):
         for line in table.lines(width):
             yield Text.assemble(*((self.shown(cell.text), cell.style) for cell in line))
         yield Text("")
-        yield Text("The browser reads, and changes nothing.", "dim")
+        yield Text("Nothing is changed without a question.", "dim")
 
 
 class NotesPage(TextPage):

@@ -32,7 +32,7 @@ QUIT: Final = ScreenKey("q", "q", "quit", "quit", "leave the browser; Ctrl-C doe
 COPY: Final = ScreenKey(
     "y", "y", "copy", "copy", "copy the reference, for other commands, to the clipboard of the terminal"
 )
-REFRESH: Final = ScreenKey("r", "r", "refresh", "refresh", "look at the storage again")
+REFRESH: Final = ScreenKey("r", "r", "refresh", "refresh", "list again")
 SEARCH: Final = ScreenKey("slash", "/", "search", "search", "show only rows that contain a text; esc shows all again")
 OPEN: Final = ScreenKey("", "enter", "open", "open_row", "open the row under the cursor; a second click does it too")
 CANCEL: Final = ScreenKey("x", "x", "cancel", "cancel", "stop reading")

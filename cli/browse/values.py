@@ -216,7 +216,7 @@ class TablePage(WindowPage):
     """The rows of a table."""
 
     keys = (HELP, BACK, QUIT, GO, ROW, STATS, SAMPLE, OPEN, COPY, REFRESH)
-    about = "The rows of a table, shard after shard as they lie there. Only rows that are looked at are read."
+    about = "The rows of a table, shard after shard, in stored order. Only visible rows are read."
 
     def __init__(self, opened: OpenVersion, table: TableSummary) -> None:
         super().__init__(opened, "table", table.name)
@@ -370,7 +370,7 @@ class VariablePage(LinesPage):
     """The values of a dense variable."""
 
     keys = (HELP, BACK, QUIT, STATS, ROW, COPY, REFRESH)
-    about = "The values of a dense variable. Only those that are looked at are read."
+    about = "The values of a dense variable. Only visible values are read."
 
     def __init__(self, opened: OpenVersion, variable: VariableSummary) -> None:
         super().__init__(opened, "variable", variable.name)

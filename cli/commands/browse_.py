@@ -14,13 +14,12 @@ from edl_ckpt.core.base.errors import UsageError
 def browse_command(
     out: Output,
     ref: Browsed = None,
-    no_mouse: Annotated[bool, flag("Leave the mouse to the terminal, which selects text with it.")] = False,
+    no_mouse: Annotated[bool, flag("Let the terminal select text with the mouse.")] = False,
 ) -> None:
     """Browse a location in a full-screen terminal UI.
 
     It shows versions, shards, tables, rows, histograms and differences, and verifies in the background. It can copy,
-    tag and export the version under the cursor, each after a question. The key ? shows all keys. It needs the extra
-    tui.
+    tag and export the version under the cursor, each after a question. Press ? for its keys. It needs the extra tui.
     """
     from edl_ckpt.cli.browse.terminal import check_terminal, first_paint
     from edl_ckpt.core.base.libraries import library

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from io import StringIO
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -42,25 +43,22 @@ def completion_command(
         str | None, option("bash|zsh|fish", "With install: for this shell. Default: the one in use.")
     ] = None,
 ) -> None:
-    """Print or install the script that completes words in your shell.
+    """Print or install the completion script for your shell.
 
-    The script says where to put it, and `install` puts it there. Completed are commands, options, values, and the
-    versions, tags, metrics, tables and variables of the location on the line or of the default one.
+    A comment in the script says where to put it, and `install` puts it there. It completes commands, options and
+    values, and the versions, tags, metrics, tables and variables of the location.
     """
     if shell and action != "install":
         raise UsageError("--shell can only be used with install")
     name = (shell or _shell_in_use()) if action == "install" else action
     if name not in SCRIPTS:
-        hint = (
-            meant(name, [*SCRIPTS, "install"])
-            if action != "install"
-            else "try: edl-ckpt completion install --shell bash"
-        )
+        hint = "name one: --shell bash" if action == "install" else meant(name, [*SCRIPTS, "install"])
         raise UsageError(f"no completion for {name!r}; expected {', '.join(SCRIPTS)} or install", hint=hint)
-    script, place = SCRIPTS[name].read_text(encoding="utf-8"), place_of(name)
+    script, (variable, otherwise, file, step) = SCRIPTS[name].read_text(encoding="utf-8"), PLACES[name]
+    place = os.path.join(os.path.dirname(user_directory(variable, otherwise)), file)
     document: dict[str, object] = {"schema": "edl-ckpt/completion/1", "shell": name, "place": place, "script": script}
     if action == "install":
-        document |= {"changed": install(place, script), "next": f"open a new {name}; {PLACES[name][3]}"}
+        document |= {"changed": install(place, script), "next": f"open a new {name}; {step}"}
         done = "written" if document["changed"] else "is there already"
         out.show(lambda: document, [f"{escaped(place, 4096)}  {done}", str(document["next"])])
     elif out.json:
@@ -78,18 +76,10 @@ def _shell_in_use() -> str:
     return os.path.basename(os.environ.get("SHELL", ""))
 
 
-def place_of(shell: str) -> str:
-    """Return the file in which a shell looks for its script."""
-    variable, otherwise, name, _ = PLACES[shell]
-    return os.path.join(os.path.dirname(user_directory(variable, otherwise)), name)
-
-
 def install(place: str, script: str) -> bool:
     """Write a script; return False where it is there already. RefusedError where another file has its name."""
-    present = ""
-    if os.path.lexists(place):
-        with open_input(place, encoding="utf-8", errors="replace") as file:
-            present = file.read()
+    with open_input(place, encoding="utf-8", errors="replace") if os.path.lexists(place) else StringIO() as file:
+        present = file.read()
     if present and "ompletion of edl-ckpt in" not in present[:200]:
         raise RefusedError("exists, and is not a script of edl-ckpt", path=place)
     if present != script:

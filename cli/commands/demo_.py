@@ -22,7 +22,7 @@ _FINAL = (70, 129, 130, 141, 143)
 def demo_command(
     out: Output,
     directory: Annotated[str, argument("[DIR]", "The directory to make.")] = "edl-ckpt-demo",
-    layout: Layout = "design",
+    layout: Layout = None,
 ) -> None:
     """Make a small checkpoint to try commands on.
 
@@ -32,7 +32,7 @@ def demo_command(
 
     if (os.path.isdir(directory) and os.listdir(directory)) or os.path.isfile(directory):
         raise RefusedError("exists and is not empty", path=directory, hint="try: edl-ckpt demo OTHER_DIR")
-    make_checkpoints(directory, layout=layout, reporter=out)
+    make_checkpoints(directory, layout=layout or "design", reporter=out)
     if out.json:
         ran = [captured(arguments, out) for arguments in _walk(directory)]
         document = {"schema": "edl-ckpt/demo/1", "location": directory, "ps_num": _PS_NUM, "versions": list(_VERSIONS)}

@@ -9,19 +9,19 @@ from edl_ckpt.cli.options.common import argument, flag
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import escaped
 
-_PLACE_HELP = "The location whose storage is looked at, on disk or at a URL. Default: none."
+_PLACE_HELP = "The location whose storage to check, on disk or at a URL. Default: none."
 
 
 @declared("doctor", "doctor run --no-write", exits=LISTS, c3="something is broken: some commands will fail")
 def doctor_command(
     out: Output,
     location: Annotated[str | None, argument("[LOCATION]", _PLACE_HELP)] = None,
-    no_write: Annotated[bool, flag("Write nothing to the location.")] = False,
+    no_write: Annotated[bool, flag("Skip the write tests; the report then covers less.")] = False,
 ) -> None:
-    """Show what would be slower or weaker here, and why.
+    """Check this machine and storage.
 
-    Of the program: its kernel, libraries and extras. Of a LOCATION: its file system or service, found out with small
-    files below .edl-ckpt-0 that are removed again, where no reader and no scan of ElasticDL looks.
+    It reports the kernel, libraries and extras of the program, and with a LOCATION the abilities of its storage. For
+    this it writes small files below .edl-ckpt-0 and removes them; jobs and readers do not see them.
     """
     from edl_ckpt.cli.render import doctor as render
     from edl_ckpt.core import examine_storage

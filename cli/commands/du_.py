@@ -12,10 +12,10 @@ def du_command(
     out: Output,
     ref: Ref = None,
 ) -> None:
-    """Show what takes the space of a location or a version.
+    """Show disk usage of a location or a version.
 
-    Of a location: its versions, deleted ones in the trash, what commands left, and files of others. Of a version, as in
-    run@100: its tables and variables, from headers.
+    For a location: versions, deleted ones in the trash, leftovers of commands, and other files. For a version, such as
+    run@100: tables and variables, from headers.
     """
     from edl_ckpt.cli.render import du as render
     from edl_ckpt.core.catalog.files import directory_alone, named_step

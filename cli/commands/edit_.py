@@ -20,9 +20,9 @@ from edl_ckpt.core.base.errors import UsageError
 def edit_command(
     out: Output,
     ref: o.Ref = None,
-    output: Annotated[str | None, o.option("LOCATION", "Write the result to this location; it must be given.")] = None,
+    output: Annotated[str | None, o.option("LOCATION", "Write the result to this location (required).")] = None,
     drop: Annotated[
-        list[str] | None, o.option("GLOB", "Leave out tables and variables with such names; may be repeated.")
+        list[str] | None, o.option("GLOB", "Leave out tables and variables with matching names; may be repeated.")
     ] = None,
     drop_companions: Annotated[
         bool, o.flag("Leave out optimizer slots, frequencies and the like.", "--drop-companions")
@@ -35,7 +35,7 @@ def edit_command(
         list[str] | None, o.option("GLOB=DTYPE", "Convert floats to another type; may be repeated.")
     ] = None,
     rename: Annotated[
-        list[str] | None, o.option("OLD=NEW", "Give another name; a * is what the * of OLD is; may be repeated.")
+        list[str] | None, o.option("OLD=NEW", "Rename; * in NEW is the text that * in OLD matches; may be repeated.")
     ] = None,
     resize: Annotated[
         list[str] | None, o.option("TABLE=N", "Cut or grow a matrix to N rows, with zeros; may be repeated.")
@@ -47,8 +47,8 @@ def edit_command(
 ) -> None:
     """Write a changed copy of a version.
 
-    The result has the system, the number and as many shards as the version. What was left out is said by reason, and
-    what was not touched is proved by its fingerprint.
+    The result has the system, the number and as many shards as the version. The report gives the reason for each part
+    that was left out; a fingerprint proves the rest.
     """
     from edl_ckpt.cli.render import written
     from edl_ckpt.core.converting.changes import Changes

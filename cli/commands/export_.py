@@ -23,6 +23,7 @@ from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.words import counted
 
 if TYPE_CHECKING:
+    from edl_ckpt.core.model.versions import Version
     from edl_ckpt.core.operations.export import ExportResult
     from edl_ckpt.core.storage.location import Location
 
@@ -34,7 +35,7 @@ _FORMATS = (
 
 def _again(goal: Location) -> str:
     """Return how to go on after a failure: a file is whole or not there, and what went into a stream is lost."""
-    from edl_ckpt.core.storage.regular import is_stream
+    from edl_ckpt.core.storage.local import is_stream
 
     if goal.local_path is not None and is_stream(goal.local_path):
         return f"what {escaped(goal.url)} got is not whole: run the same export again"
@@ -50,9 +51,9 @@ def export_command(
         list[str], argument("[REF] OUTPUT", "The version, and the file or directory to write; - is stdout.")
     ],
     kind: Annotated[str | None, option("F", _FORMATS, "--format")] = None,
-    table: Annotated[list[str] | None, option("GLOB", "Export only tables with such names; may be repeated.")] = None,
+    table: Annotated[list[str] | None, option("GLOB", "Only tables with matching names; may be repeated.")] = None,
     variable: Annotated[
-        list[str] | None, option("GLOB", "Export only dense variables with such names; may be repeated.")
+        list[str] | None, option("GLOB", "Only dense variables with matching names; may be repeated.")
     ] = None,
     dtype: Annotated[str | None, option("DTYPE", "Convert floats to float16, bfloat16 or float32.")] = None,
     quantize: Annotated[
@@ -85,32 +86,27 @@ def export_command(
     names: Annotated[
         str | None, option("FILE", "A TOML file: [rename] old = 'new'; [tables.NAME] ids, vectors.", "--map")
     ] = None,
-    map_template: Annotated[bool, flag("Write such a file to OUTPUT, to start from.", "--map-template")] = False,
+    map_template: Annotated[bool, flag("Write a template for --map to OUTPUT.", "--map-template")] = False,
     rename: Annotated[
-        list[str] | None, option("OLD=NEW", "Give another name; a * is what the * of OLD is; may be repeated.")
+        list[str] | None, option("OLD=NEW", "Rename; * in NEW is the text that * in OLD matches; may be repeated.")
     ] = None,
     dry_run: DryRun = False,
     cluster: Cluster = None,
     force: Annotated[bool, flag("Replace an existing OUTPUT.", "--force")] = False,
-    partial: Annotated[bool, flag("Export what can be read of a damaged version.", "--partial")] = False,
-    ignore_seal: Annotated[bool, flag("Go on although the version does not match its seal.", "--ignore-seal")] = False,
+    partial: Annotated[bool, flag("Export the readable part of a damaged version.", "--partial")] = False,
+    ignore_seal: Annotated[bool, flag("Export even if the version does not match its seal.", "--ignore-seal")] = False,
 ) -> None:
     """Write a version in a format other tools read.
 
-    --table and --variable export a part of it. The command needs little memory, whatever the size of the version. A
-    pipe or a device as OUTPUT is written into. When OUTPUT is stdout, the report goes to stderr.
+    --table and --variable export a part of it. The command needs little memory, whatever the size of the version. If
+    OUTPUT is a pipe or a device, it is written, never replaced. If OUTPUT is stdout, the report goes to stderr.
     """
     from edl_ckpt.cli.render import export as render
     from edl_ckpt.core.converting.changes import read_map
     from edl_ckpt.core.operations.export import Selection, export_version, plan_export, write_map
 
-    if len(words) == 1 and looks_like_ref(words[0], out) and "@" in words[0]:
-        raise UsageError("OUTPUT is missing, the file or directory to write", hint="expected [REF] OUTPUT")
-    if len(words) > 2:
-        raise UsageError("expected [REF] OUTPUT")
-    version = resolve_ref(words[0] if len(words) == 2 else None, out)
+    version, goal = _ends(words, out)
     tables, variables, rows = tuple(table or ()), tuple(variable or ()), _rows(dense_rows)
-    goal = _goal(words[-1], out)
     if map_template:
         _show(out, write_map(version, goal, force=force))
         return
@@ -140,7 +136,7 @@ def export_command(
 def _show(out: Output, result: ExportResult, dtype: str | None = None) -> None:
     """Print the report, on stderr where stdout has the export, and a warning of casts to `dtype` that overflowed."""
     from edl_ckpt.cli.render import export as render
-    from edl_ckpt.core.storage.regular import descriptor_of
+    from edl_ckpt.core.storage.local import descriptor_of
 
     out.warn(*result.lost.lines())
     show = out.show_aside if descriptor_of(result.output) == 1 else out.show
@@ -157,13 +153,18 @@ def _rows(word: str | None) -> int | str | None:
     return int(word)
 
 
-def _goal(word: str, out: Output) -> Location:
-    """Return what to write, - for stdout; UsageError for a stdout that the caller has closed."""
+def _ends(words: list[str], out: Output) -> tuple[Version, Location]:
+    """Return the version, and what to write, - for stdout; UsageError for a stdout that the caller has closed."""
+    from edl_ckpt.core.storage.local import STDOUT
     from edl_ckpt.core.storage.location import Location
-    from edl_ckpt.core.storage.regular import STDOUT
 
-    if word != "-":
-        return out.location(word)
+    if len(words) == 1 and looks_like_ref(words[0], out) and "@" in words[0]:
+        raise UsageError("OUTPUT is missing, the file or directory to write", hint="expected [REF] OUTPUT")
+    if len(words) > 2:
+        raise UsageError("expected [REF] OUTPUT")
+    version = resolve_ref(words[0] if len(words) == 2 else None, out)
+    if words[-1] != "-":
+        return version, out.location(words[-1])
     if getattr(sys.stdout, "absent", False):
         raise UsageError("stdout is closed", hint="name a file as OUTPUT, or open stdout")
-    return Location(STDOUT)
+    return version, Location(STDOUT)

@@ -10,6 +10,7 @@ from edl_ckpt.cli.options.common import Ref, flag, looked_at, option, show_loss
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.values import ValueFiles
 from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.words import command
 
 if TYPE_CHECKING:
     from edl_ckpt.core.model.versions import Version
@@ -60,7 +61,8 @@ def get_command(
     elif wanted := [*(ids or ()), *(read_ids(ids_file) if ids_file else ())]:
         found = look_up(version, str(table), wanted, everywhere=everywhere)
     else:
-        raise UsageError("no ids were given (expected --id, --ids-file or --slice)")
+        hint = f"try: {command('ids', version.ref, '--table', str(table), '-n', '5')}"
+        raise UsageError("no ids were given (expected --id, --ids-file or --slice)", hint=hint)
     close = find_nearest(version, found, nearest) if nearest else ()
     if files.write(found.vectors):
         show_rows(out, found, close)
@@ -95,7 +97,7 @@ def read_ids(path: str) -> list[int]:
     import numpy as np
 
     from edl_ckpt.core.storage.faults import storage_errors
-    from edl_ckpt.core.storage.regular import check_input, open_input
+    from edl_ckpt.core.storage.local import check_input, open_input
 
     check_input(path)
     with storage_errors(path):

@@ -19,7 +19,7 @@ def head_command(
 ) -> None:
     """Print the first rows of a table.
 
-    They are those of the first shard, in their order there.
+    It reads the first shard, in stored order.
     """
     from edl_ckpt.core.operations.lookup import first_rows
 

@@ -23,7 +23,7 @@ def ids_command(
 ) -> None:
     """Print the ids of a table, one on each line.
 
-    They come in the order of shards and rows, as they are read, so memory does not depend on their number.
+    The ids come in stored order, so memory does not depend on their number.
     `get --ids-file` reads such a list.
     """
     from edl_ckpt.core.operations.lookup import ids_of, open_table

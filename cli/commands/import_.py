@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -73,9 +72,9 @@ def import_command(
     wait = parse_duration(lock_wait)
     acting: dict[str, Any] = {"layout": asked_layout(out, layout, ref.location), "reporter": out}
     checkpoint = importing.as_checkpoint(place, reporter=out)
-    mapped = importing.read_map(names) if names else importing.NameMap()
-    mapped = replace(mapped, tables={**mapped.tables, **importing.tables_of(table or ())})
-    mapped = replace(mapped, id_column=id_column, vector_column=vector_column, key=key)
+    told = importing.read_map(names) if names else importing.NameMap()
+    tables = {**told.tables, **importing.tables_of(table or ())}
+    mapped = importing.NameMap(told.rename, tables, id_column, vector_column, key)
     if checkpoint is not None and mapped != importing.NameMap():
         if cluster or key or id_column or vector_column:
             raise UsageError("a checkpoint goes with --map and --table, and then without --cluster")
@@ -89,11 +88,11 @@ def import_command(
         if dry_run:
             made, settings = getattr(importing, plan)(*where, **acting)
             out.warn(*made.warnings, *settings.warnings)
-            planned, by = written.plan_import_document(made, settings, cluster_of(work)), workers_of(work)
+            planned, by = written.planned_document("import", made, settings, cluster_of(work)), workers_of(work)
             out.show(lambda: planned, written.plan_import_human(made, settings, by))
             return
         result = getattr(importing, run)(*where, wait_seconds=wait, **acting)
-    out.show(lambda: written.import_document(result), written.import_human(result))
+    out.show(lambda: written.written_document("import", result), written.import_human(result))
 
 
 def _by_map(

@@ -42,9 +42,9 @@ def list_command(
 ) -> None:
     """List versions, with their metrics and tags.
 
-    The versions are sorted by number. The command opens no shard. It ends with exit code 3 when a version is there and
-    cannot be read now. A LOCATION may be the directory of one version. -q prints references and nothing else. With
-    --experiment the command shows a line for each trial, the best first.
+    The versions are sorted by number. The command opens no shard. It exits with 3 if an existing version cannot be read
+    now. A LOCATION may be the directory of one version. -q prints references and nothing else. With --experiment the
+    command shows a line for each trial, the best first.
     """
     import time
     from dataclasses import replace
@@ -64,6 +64,7 @@ def list_command(
     from edl_ckpt.cli.render import listing as render_list
     from edl_ckpt.core.catalog.listing import narrowed
 
+    out.paged = not null
     found, failed = _listings(out, locations or [""], parse_duration(grace), every=prometheus, recursive=recursive)
     whole = [listing for listing, _ in found]
     if prometheus:

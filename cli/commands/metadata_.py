@@ -25,9 +25,9 @@ def metadata_set_command(
 ) -> None:
     """Record values with a version.
 
-    A value is JSON: a number, true, false, null, a list, an object or a text in quotes. Any other word is a text, NaN
-    and Infinity too, which JSON lacks. New values replace older ones of the same keys. `inspect` shows them, and they
-    go along with a copy.
+    A value is JSON: a number, true, false, null, a list, an object or a text in quotes. Any other word is a text, even
+    NaN and Infinity, which JSON lacks. New values replace older ones of the same keys. `inspect` shows them, and `copy`
+    copies them.
     """
     from edl_ckpt.core.operations.annotate import set_metadata
 
@@ -45,7 +45,7 @@ def metadata_set_command(
     rows=True,
 )
 def metadata_show_command(out: Output, ref: o.Ref = None) -> None:
-    """Show the values that were recorded with a version."""
+    """Show the values recorded with a version."""
     version = o.resolve_ref(ref, out)
     _show(out, version)
     if version.metadata_fault:

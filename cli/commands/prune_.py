@@ -56,7 +56,7 @@ def prune_command(
     ] = None,
     drop_tag: Annotated[list[str] | None, o.option("TAG", "Ignore this tag's protection; may be repeated.")] = None,
     even_newest: Annotated[bool, o.flag("With a rule or --delete: delete even the newest complete version.")] = False,
-    allow_empty_rule: Annotated[bool, o.flag("Go on although no version has the metric or tag of a rule.")] = False,
+    allow_empty_rule: Annotated[bool, o.flag("Continue even if no version has the metric or tag of a rule.")] = False,
     max_delete: Annotated[int | None, o.option("N", "Refuse to delete more than N versions.", least=0)] = None,
     dry_run: o.DryRun = False,
     listed: Annotated[str, o.option("all|deleted|kept", "Which versions the plan shows.", "--list")] = "all",
@@ -82,13 +82,13 @@ def prune_command(
     The plan gives the reason for each version. Even without a rule, prune keeps the newest complete version, newer
     ones, tagged ones, and ones that are still being written; --even-newest and --drop-tag change that. Several
     locations are the trials of one experiment. On a terminal the command asks before it deletes; in a script it does
-    not. With --plan-out, and where no complete version would remain, it deletes only if --yes is on the command line.
+    not. With --plan-out, or if no complete version would remain, it deletes only if --yes is on the command line.
 
     Destructive options (--even-newest, --delete, --purge, --drop-tag, --apply, --allow-empty-rule) can only be given on
-    the command line. --apply needs those of its plan once more. --quiet hides no warning about a deletion.
+    the command line. --apply needs the options of its plan again. --quiet hides no warning about a deletion.
 
-    --strip-after leaves out optimizer slots, frequencies and the like of older versions that stay, but for tagged ones,
-    and proves what is written. Training cannot be resumed from them. Without a rule beside it, nothing is deleted.
+    --strip-after removes optimizer slots, frequencies and the like from older versions that stay, except tagged ones,
+    and proves the result. Training cannot resume from them. Without another rule, nothing is deleted.
     """
     from functools import partial
 

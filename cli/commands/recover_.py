@@ -19,15 +19,15 @@ def recover_command(
 ) -> None:
     """Finish or undo the work of killed commands.
 
-    Every command that writes to a location does this first. Interrupted copies are kept, so that they can resume.
-    Exit code 3 means that something could not be settled; the output says what a person can do.
+    Every command that writes to a location does this first. Interrupted copies are kept, so that they can resume. It
+    leaves whatever it cannot resolve untouched and exits with 3; the output suggests a next step.
     """
     from edl_ckpt.core.commit.repair.recovery import recover
 
     where = out.location(location)
     done = recover(where, drop_copies=drop_copies, **locking(out, lock_wait))
     lists = {"done": list(done.done), "kept": list(done.kept), "left": list(done.left)}
-    kept, left = (f"kept: {text}" for text in done.kept), (f"not settled: {text}" for text in done.left)
+    kept, left = (f"kept: {text}" for text in done.kept), (f"unresolved: {text}" for text in done.left)
     words = [f"{escaped(where.url)}: {escaped(text)}" for text in (*done.done, *kept, *left)]
     out.show(
         lambda: {"schema": "edl-ckpt/recover/1", "location": where.url, **lists},

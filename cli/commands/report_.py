@@ -14,7 +14,7 @@ from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.words import command
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.operations.report.results import LocationReport
+    from edl_ckpt.core.operations.report.survey import LocationReport
 
 
 @declared(
@@ -31,20 +31,19 @@ def report_command(
     last: Annotated[int, option("N", "Show the newest N versions.", least=1)] = 200,
     headers: Annotated[int, option("N", "Read the headers of at most N versions.", least=1)] = 24,
     no_values: Annotated[bool, flag("Read names and headers only: no histograms and no drift.")] = False,
-    seed: Annotated[int, option("N", "Another seed samples other values.", least=0)] = 0,
+    seed: Annotated[int, option("N", "The seed of the sample.", least=0)] = 0,
     force: Annotated[bool, flag("Replace an existing FILE.")] = False,
 ) -> None:
-    """Write a page about a location and what its versions hold.
+    """Write a page about a location and its versions.
 
     The page is one HTML file without scripts that needs no network: versions with their metrics, and which of them
-    prune would keep by the stored policy or by the rules given here; findings in names and headers; shards, tables,
-    histograms, and how much values moved between versions. It reads little, and names what it does not read. It needs
-    the extra `report`, unless --json prints the data alone.
+    prune would keep by the stored policy or by these rules; findings in names and headers; shards, tables, histograms,
+    and how much values moved between versions. It reads little, and lists its limits. It needs the extra `report`,
+    unless --json prints the data alone.
     """
     from edl_ckpt.cli.render import report as render
     from edl_ckpt.core.catalog.listing import split_version_dir
-    from edl_ckpt.core.operations.report.results import ReportLimits
-    from edl_ckpt.core.operations.report.survey import report_location
+    from edl_ckpt.core.operations.report.survey import ReportLimits, report_location
 
     if not output and not out.json:
         raise UsageError("where should the page go?", hint="try: -o report.html, or --json for the data alone")

@@ -44,7 +44,7 @@ def reshard_command(
         ),
     ] = None,
     max_shard_size: Annotated[str | None, o.option("SIZE", "safetensors: files of at most SIZE.")] = None,
-    if_needed: Annotated[bool, o.flag("Do nothing when the version has N shards already.", "--if-needed")] = False,
+    if_needed: Annotated[bool, o.flag("Do nothing if the version already has N shards.", "--if-needed")] = False,
     keep_old: Annotated[bool, o.flag("Keep the old shards in the trash.", "--keep-old")] = False,
     force: o.ForceSeal = False,
     lock_wait: o.LockWait = "10s",
@@ -90,7 +90,7 @@ def _is_there(
 
     made = find_resharded(version, ps, output=where, layout=layout, force=force, reporter=out)
     if made is not None:
-        out.show(lambda: written.reshard_document(made, dry_run=dry_run), written.reshard_human(made))
+        out.show(lambda: written.written_document("reshard", made, dry_run=dry_run), written.reshard_human(made))
     return made is not None
 
 
@@ -112,11 +112,11 @@ def _of_elasticdl(
     plan, settings = prepare_reshard(version, ps, output=where, force=how["force"], reporter=out, **work, **bounds)
     out.warn(*plan.warnings, *settings.warnings)
     if dry_run:
-        planned = written.plan_reshard_document(plan, settings, cluster_of(work))
+        planned = written.planned_document("reshard", plan, settings, cluster_of(work))
         out.show(lambda: planned, written.plan_reshard_human(plan, settings, workers_of(work)))
         return
     result = execute_reshard(plan, settings, executor=work["executor"], **how)
-    out.show(lambda: written.reshard_document(result), written.reshard_human(result))
+    out.show(lambda: written.written_document("reshard", result), written.reshard_human(result))
 
 
 def _of_system(

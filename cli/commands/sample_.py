@@ -21,12 +21,12 @@ def sample_command(
     ref: Ref = None,
     table: Table = None,
     rows: Rows = 10,
-    seed: Annotated[int, option("N", "Another seed chooses other rows.")] = 0,
+    seed: Annotated[int, option("N", "The seed of the choice.")] = 0,
 ) -> None:
     """Print rows of a table that are chosen at random.
 
-    The choice depends on the ids and the seed alone: it is the same before and after a reshard, and in the next version
-    as far as that has the same ids. The command reads all ids, and the values of the chosen rows.
+    The choice depends only on the ids and the seed, so it is the same after a reshard, and for the same ids in the next
+    version. The command reads all ids, and the values of the chosen rows.
     """
     from edl_ckpt.core.operations.lookup import sample_rows
 

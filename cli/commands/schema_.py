@@ -31,4 +31,5 @@ def schema_command(
     except KeyError:
         hint = meant(name or "", (*OF_COMMANDS, *all_schemas())) or "`edl-ckpt schema` prints all of them"
         raise NotFoundError(f"no document of {name!r}", hint=hint) from None
+    out.paged = True
     out.write(json.dumps(schema, indent=None if out.json else 2) + "\n")

@@ -10,7 +10,7 @@ from edl_ckpt.cli.terminal.output import Output
 def systems_command(out: Output) -> None:
     """Show which checkpoint systems can be read and written.
 
-    Those of installed packages are listed too. --system of other commands takes their names.
+    It also lists systems of installed packages. Other commands take their names with --system.
     """
     from edl_ckpt.cli.render import systems as render
     from edl_ckpt.core.sources.systems import systems

@@ -24,8 +24,8 @@ _Deleted = Annotated[
 def undo_command(out: Output, ref: _Deleted = None, lock_wait: LockWait = "10s") -> None:
     """Restore what the last `prune --trash` deleted.
 
-    The versions come back with their metrics and tags. With @VERSION, only that version comes back, from the last
-    deletion that has it. So do the old shards that `reshard --keep-old` kept; the new ones are in the trash then.
+    Versions return with their metrics and tags. With @VERSION, only that version returns, from the last deletion that
+    has it. After `reshard --keep-old`, the old shards return, and the new ones go to the trash.
     """
     from edl_ckpt.core.operations.undo import undo
 

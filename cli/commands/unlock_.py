@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     exits=NOTES,
     c0="the lock is gone",
     c11="the holder is alive",
-    c16="nobody confirmed",
+    c16="not confirmed",
 )
 def unlock_command(
     out: Output,
@@ -30,11 +30,11 @@ def unlock_command(
 ) -> None:
     """Remove the lock of a dead command, after showing its holder.
 
-    Other commands take a stale lock over by themselves: at once when its process died on this host, else after ten
-    minutes. This command does it earlier. It refuses while the holder is alive.
+    Other commands take over a stale lock by themselves: at once if its process died on this host, otherwise after ten
+    minutes. This command does it earlier. It refuses while the lock holder is alive.
     """
     from edl_ckpt.cli.render import unlock as render
-    from edl_ckpt.core.operations.unlock import unlock
+    from edl_ckpt.core.operations.undo import unlock
 
     where = out.location(location)
     holders = unlock(where, confirm=lambda found: yes or _confirm(found), reporter=out)
@@ -43,7 +43,7 @@ def unlock_command(
 
 def _confirm(holders: Sequence[Holder]) -> bool:
     """Show the holders and ask on a terminal; False in a script."""
-    from edl_ckpt.core.operations.unlock import format_holder
+    from edl_ckpt.core.operations.undo import format_holder
 
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False

@@ -37,14 +37,12 @@ def verify_command(
     sample: Annotated[str | None, o.option("PERCENT", "Also read a random part of the values, such as 5%.")] = None,
     seed: Annotated[int | None, o.option("N", "With --sample: choose the same part again.", least=0)] = None,
     loader: Annotated[
-        str | None, o.option("LOADER", "Say what a system's own loader would do: as tfra:cpu or torchrec.")
+        str | None, o.option("LOADER", "Predict what a system's own loader would do, such as tfra:cpu or torchrec.")
     ] = None,
     world_size: Annotated[
-        int | None, o.option("W", "With --loader: its ranks. Default: as many as have saved.", least=1)
+        int | None, o.option("W", "With --loader: the number of ranks. Default: those of the save.", least=1)
     ] = None,
-    seal: Annotated[
-        bool, o.flag("Like --deep, and record checksums for later runs to compare with.", "--seal")
-    ] = False,
+    seal: Annotated[bool, o.flag("Like --deep, and record checksums for later runs.", "--seal")] = False,
     force: Annotated[bool, o.flag("With --seal: replace an existing seal.", "--force")] = False,
     junit: Annotated[str | None, o.option("FILE", "Write a JUnit report to FILE, for CI.")] = None,
     ids: Annotated[
@@ -69,7 +67,7 @@ def verify_command(
     from edl_ckpt.cli.render import verify as render
     from edl_ckpt.core.operations.verify.check import verify_versions
     from edl_ckpt.core.operations.verify.fallback import others_of
-    from edl_ckpt.core.storage.regular import check_target
+    from edl_ckpt.core.storage.local import check_target
 
     if quick and (deep or seal or ids):
         raise UsageError(f"--quick cannot be used with {'--ids' if ids else '--deep or --seal'}")

@@ -26,7 +26,7 @@ _LIBRARIES: Final = (
 
 @declared("version", "version --json")
 def version_command(out: Output) -> None:
-    """Print the version, and what it runs with.
+    """Print the versions of the program and its libraries.
 
     `edl-ckpt --version` prints the version alone.
     """

@@ -30,15 +30,15 @@ def wait_command(
     ] = None,
     mode: Mode = None,
     timeout: Annotated[
-        str, option("DURATION|none", "Give up after this time; 0 looks once, `none` waits for ever.")
+        str, option("DURATION|none", "Give up after this time; 0 checks once, `none` waits forever.")
     ] = "30m",
     stall_after: StallAfter = "none",
     interval: Interval = None,
 ) -> None:
     """Wait for a version, and print its reference.
 
-    That is the newest complete version that can be read, as soon as there is one. Exit code 3 means that the time is
-    over, or that nothing at the location changes any more.
+    It prints the newest complete version that can be read, as soon as there is one. Exit code 3 means a time-out, or a
+    location that no longer changes.
     """
     from edl_ckpt.cli.render import wait as render
     from edl_ckpt.core.operations.follow.wait import wait_for_version

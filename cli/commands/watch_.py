@@ -29,13 +29,13 @@ def watch_command(
     ] = None,
     shell: Annotated[bool, flag("Run CMD of --exec in a shell (sh -c).")] = False,
     after: Annotated[int | None, option("V", "Also report versions above V that are there already.", least=-1)] = None,
-    timeout: Annotated[str, option("DURATION|none", "End after this time; 0 looks once, `none` never ends.")] = "none",
+    timeout: Annotated[str, option("DURATION|none", "End after this time; 0 checks once, `none` never ends.")] = "none",
     stall_after: StallAfter = "10m",
     interval: Interval = None,
 ) -> None:
     """Show what happens at a location, live.
 
-    That is a live view on a terminal, and one line of JSON for each event elsewhere. The command runs until it is
+    On a terminal it is a live view; otherwise it prints a line of JSON for each event. The command runs until it is
     interrupted. With --exec it prints events as lines on a terminal too.
     """
     from edl_ckpt.cli.render import watch as render

@@ -61,7 +61,7 @@ def _row(row: Row, width: int, column: int, *, colour: bool) -> Iterator[str]:
     above = width < _NARROW or len(row.term) + 2 + _GAP > column
     indent = 6 if width < _NARROW else column
     term = painted(row.term, "name", colour=colour)
-    notes = (f"[{note}]".replace(" ", _GLUE) for note in row.notes)  # which no line break parts
+    notes = (f"[{note}]".replace(" ", _GLUE if len(note) + 2 <= width - indent else " ") for note in row.notes)
     lines = list(_paragraph(" ".join([row.text, *notes]), width - indent, colour=colour))
     if above:
         wrapped = textwrap.wrap(row.term, width - 2, break_on_hyphens=False, subsequent_indent="  ")

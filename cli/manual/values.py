@@ -21,7 +21,7 @@ _TRUTHS: Final = dict.fromkeys(["1", "true", "t", "yes", "y", "on"], True) | dic
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a parameter takes: texts, whole numbers (`int`) or truths (`bool`), and the least and greatest number."""
+    """What a parameter takes: texts, numbers (`int`, `float`) or truths (`bool`), and the least and greatest number."""
 
     type: type
     least: int | None = None
@@ -36,9 +36,9 @@ class Taken:
                 raise ValueError(f"{word!r} is not true or false, 1 or 0")
             return truth
         try:
-            number = int(word)
+            number = self.type(word)
         except ValueError:
-            raise ValueError(f"{word!r} is not a whole number") from None
+            raise ValueError(f"{word!r} is not a {'whole ' * (self.type is int)}number") from None
         if self.least is not None and number < self.least:
             raise ValueError(f"must be at least {self.least}, got {number}")
         if self.most is not None and number > self.most:
@@ -51,7 +51,7 @@ def kinds_of(command: Any) -> dict[str, Taken]:
     kinds: dict[str, Taken] = {}
     for parameter in inspect.signature(command.callback or kinds_of).parameters.values():
         types, marks = set(_types(parameter.annotation)), getattr(parameter.annotation, "__metadata__", ())
-        kind = next((kind for kind in (bool, int) if kind in types), str)
+        kind = next((kind for kind in (bool, int, float) if kind in types), str)
         info = next((mark for mark in marks if hasattr(mark, "min")), None)
         kinds[parameter.name] = Taken(kind, getattr(info, "min", None), getattr(info, "max", None))
     return kinds

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.storage.location import Location
 
 Cluster = Annotated[
-    str | None, option("ADDRESS", "Work on a Dask cluster: tcp://HOST:PORT, its scheduler file, or local:N processes.")
+    str | None, option("ADDRESS", "Run on a Dask cluster: tcp://HOST:PORT, its scheduler file, or local:N processes.")
 ]
 
 

@@ -85,11 +85,11 @@ Browsed = Annotated[str | None, argument("[REF]", f"{_REF_HELP}all versions in {
 Places = Annotated[list[str] | None, argument("[LOCATION...]", _LOCATIONS_HELP)]
 Grace = Annotated[str, option("DURATION", _GRACE_HELP)]
 System = Annotated[
-    str | None, option("NAME", "Look only at files of this checkpoint system; `edl-ckpt systems` lists them.")
+    str | None, option("NAME", "Read only files of this checkpoint system; `edl-ckpt systems` lists them.")
 ]
 Csv = Annotated[bool, flag("Print rows as CSV.")]
 Jsonl = Annotated[bool, flag("Print rows as JSON, one object on each line.")]
-Table = Annotated[str | None, option("NAME", "The embedding table. Default: the only one there is.")]
+Table = Annotated[str | None, option("NAME", "The embedding table. Default: the only table.")]
 Rows = Annotated[int, option("N", "How many rows to print.", "-n", least=1)]
 Prometheus = Annotated[bool, flag("Print metrics in the text format of Prometheus, for a textfile collector.")]
 Every = Annotated[bool, flag("Show every row of a long table on a terminal too.", "--all")]
@@ -103,13 +103,11 @@ LockWait = Annotated[str, option("DURATION", "How long to wait for the lock.")]
 Mode = Annotated[choices.Mode | None, option("max|min", _MODE_HELP)]
 
 StallAfter = Annotated[
-    str, option("DURATION|none", "Call it stalled after so long without a change; 0 or `none`: never.")
+    str, option("DURATION|none", "Report a stall after this time without a change; 0 or `none`: never.")
 ]
 Interval = Annotated[
     str | None,
-    option(
-        "DURATION", "Time between two looks. Default: 1s on a disk, or when the kernel reports a change; 10s elsewhere."
-    ),
+    option("DURATION", "Time between polls. Default: 1s on a disk, at once with inotify; 10s on other storage."),
 ]
 
 Layout = Annotated[
@@ -123,15 +121,15 @@ _COMMON: dict[str, Any] = {
     "verbose": Annotated[bool, flag("Print more details on stderr.", "-v")],
     "no_color": Annotated[bool, flag("Print no colours; NO_COLOR does the same.")],
     "progress": Annotated[
-        str, option("auto|bar|lines|none", "Show progress so; auto: a terminal gets a bar, a log lines.")
+        str, option("auto|bar|lines|none", "Progress display; auto: a bar on a terminal, lines in a log.")
     ],
-    "config": Annotated[str | None, option("FILE", "Take defaults of options from this file, and from no other.")],
+    "config": Annotated[str | None, option("FILE", "Read option defaults from this file only.")],
     "storage_option": Annotated[list[str] | None, option("KEY=VALUE", "An option for S3 or fsspec; may be repeated.")],
 }
 
 
 ForceSeal = Annotated[
-    bool, flag("Go on although the version does not match its seal; the new seal records it.", "--force")
+    bool, flag("Continue even if the version does not match its seal; the new seal records it.", "--force")
 ]
 
 

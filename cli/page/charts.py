@@ -20,7 +20,7 @@ from edl_ckpt.core.base.libraries import library
 from edl_ckpt.core.model.versions import State, Version
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.operations.report.results import Drift, LocationReport, SampledTensor
+    from edl_ckpt.core.operations.report.survey import Drift, LocationReport, SampledTensor
     from edl_ckpt.core.operations.summary import CheckpointSummary
 
 SERIES: Final = 6

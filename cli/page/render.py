@@ -22,7 +22,7 @@ from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.sources.systems import kinds_of, shards_of
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.operations.report.results import LocationReport, OpenedVersion
+    from edl_ckpt.core.operations.report.survey import LocationReport, OpenedVersion
     from edl_ckpt.core.operations.summary import CheckpointSummary
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 EXTRAS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "s3": (("botocore", "google_crc32c"), "S3 as a location"),
-    "watch": (("watchfiles",), "`wait` and `watch` hear of changes from the kernel"),
+    "watch": (("watchfiles",), "`wait` and `watch` react at once (inotify)"),
     "tensorboard": (("tensorboard",), "`metrics import` from TensorBoard's event files"),
     "arrow": (("pyarrow",), "Parquet"),
     "pandas": (("pandas",), "tables as data frames, in the library"),

@@ -29,7 +29,7 @@ _ABOUT: Final = {
     "best_metric": "The metric of the best complete version.",
     "list_timestamp_seconds": "When the location was listed.",
     "verify_ok": "Whether verify found no error in the version.",
-    "verify_findings": "What verify found in the version.",
+    "verify_findings": "Findings of verify in the version.",
     "verify_sealed": "Whether the version has a seal.",
     "verify_bytes_read": "Bytes that verify read of the version.",
     "verify_check_seconds": "How long each check of the version took.",

@@ -10,7 +10,7 @@ from edl_ckpt.cli.terminal.documents import as_dict, document_of, picked
 from edl_ckpt.cli.terminal.tables import Lines, head
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.operations.report.results import LocationReport
+    from edl_ckpt.core.operations.report.survey import LocationReport
 
 
 def document(report: LocationReport) -> dict[str, Any]:

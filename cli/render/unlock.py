@@ -7,7 +7,7 @@ from typing import Any
 
 from edl_ckpt.cli.terminal.text import escaped
 from edl_ckpt.core.base.words import command
-from edl_ckpt.core.operations.unlock import format_holder
+from edl_ckpt.core.operations.undo import format_holder
 from edl_ckpt.core.state.owner import Holder
 from edl_ckpt.core.storage.location import Location
 
@@ -28,4 +28,4 @@ def human(location: Location, holders: Sequence[Holder]) -> list[str]:
     if not holders:
         return [f"{where}: not locked"]
     removed = [f"{where}: removed the lock of {escaped(format_holder(holder))}" for holder in holders]
-    return [*removed, f"what it was doing is finished or rolled back by: {command('recover', str(where))}"]
+    return [*removed, f"to finish or roll back its work: {command('recover', str(where))}"]

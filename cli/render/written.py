@@ -15,15 +15,16 @@ from edl_ckpt.core.sources.systems import shards_of, title_of
 if TYPE_CHECKING:
     from edl_ckpt.core.catalog.target import WritePlan
     from edl_ckpt.core.moving.part_plan import ReshardSettings
+    from edl_ckpt.core.moving.tasks import WriteResult
     from edl_ckpt.core.operations.convert import ConvertResult
     from edl_ckpt.core.operations.importing import ArraysPlan, ImportResult
     from edl_ckpt.core.operations.reshard.execute import ReshardPlan, ReshardResult
 
 
-def reshard_document(result: ReshardResult, *, dry_run: bool = False) -> dict[str, Any]:
-    """Return `edl-ckpt/reshard/1`."""
+def written_document(name: str, result: WriteResult, *, dry_run: bool = False) -> dict[str, Any]:
+    """Return `edl-ckpt/NAME/1` of a reshard or an import."""
     fingerprint = result.fingerprint or None
-    return {"schema": "edl-ckpt/reshard/1", **as_dict(result), "fingerprint": fingerprint, "dry_run": dry_run}
+    return {"schema": f"edl-ckpt/{name}/1", **as_dict(result), "fingerprint": fingerprint, "dry_run": dry_run}
 
 
 def reshard_human(result: ReshardResult) -> Lines:
@@ -65,15 +66,10 @@ def converted_human(result: ConvertResult) -> Lines:
     yield styled(f"{content} in {result.seconds:.2f} s, peak memory {words.size(result.peak_memory_bytes)}", "dim")
     if result.overflowed:
         yield f"{text.count(result.overflowed, 'value')} became infinite: too large for the new type"
-    yield styled("proved: the new files read back as what was meant", "green")
+    yield styled("proved: the new files read back as intended", "green")
     yield result.fingerprint
     if result.untouched:
         yield styled(f"untouched, by fingerprint: {text.count(len(result.untouched), 'name')}", "dim")
-
-
-def import_document(result: ImportResult) -> dict[str, Any]:
-    """Return `edl-ckpt/import/1`, the keys of a reshard."""
-    return {"schema": "edl-ckpt/import/1", **as_dict(result), "dry_run": False}
 
 
 def import_human(result: ImportResult) -> Lines:
@@ -84,27 +80,12 @@ def import_human(result: ImportResult) -> Lines:
     yield from proved_lines("new version", result.fingerprint)
 
 
-def plan_reshard_document(
-    plan: ReshardPlan, settings: ReshardSettings, cluster: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Return `edl-ckpt/reshard/1` of a dry run: everything that a survey tells, and the cluster that would work."""
-    state = {"needed": True, "dry_run": True, "in_place": plan.target.in_place}
-    return _planned_version("reshard", plan, settings, plan.ref, cluster, **state)
-
-
 def plan_reshard_human(plan: ReshardPlan, settings: ReshardSettings, cluster: str = "") -> Lines:
     """Yield the shards that would be written, by threads or by the workers of a cluster."""
     where = "in place" if plan.target.in_place else f"in {text.escaped(plan.target.location.url)}"
     yield head(plan.ref, f"{plan.from_ps} -> {plan.to_ps} PS, {where}")
     workers = text.escaped(cluster) or text.count(settings.workers, "worker")
     yield from _planned_lines(plan, settings, f"; {workers} with batches of {words.size(settings.batch_bytes)}")
-
-
-def plan_import_document(
-    plan: ArraysPlan | ReshardPlan, settings: ReshardSettings, cluster: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Return `edl-ckpt/import/1` of a dry run, and the cluster that would work."""
-    return _planned_version("import", plan, settings, _made(plan), cluster, dry_run=True)
 
 
 def plan_import_human(plan: ArraysPlan | ReshardPlan, settings: ReshardSettings, workers: str = "") -> Lines:
@@ -118,15 +99,12 @@ def _made(plan: ArraysPlan | ReshardPlan) -> str:
     return f"{plan.target.location}@{plan.target.number}"
 
 
-def _planned_version(
-    name: str,
-    plan: ArraysPlan | ReshardPlan,
-    settings: ReshardSettings,
-    ref: str,
-    cluster: Mapping[str, Any] | None,
-    **more: bool,
+def planned_document(
+    name: str, plan: ArraysPlan | ReshardPlan, settings: ReshardSettings, cluster: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the document of a dry run that would write a version: everything that its plan tells."""
+    """Return `edl-ckpt/NAME/1` of a dry run: everything that its plan tells, and the cluster that would work."""
+    more = {"needed": True, "dry_run": True, "in_place": plan.target.in_place}
+    more = more if name == "reshard" else {"dry_run": True}
     target, parts = plan.target, settings.parts
     unknown = dict.fromkeys(("seconds", "peak_memory_bytes", "fingerprint", "forced"))
     return document_of(
@@ -134,7 +112,7 @@ def _planned_version(
         plan,
         "ref output from_ps to_ps version size_bytes bytes_read bytes_written rows seconds peak_memory_bytes"
         f" fingerprint shards forced {' '.join(more)} layout skew warnings cluster parts",
-        ref=ref,
+        ref=getattr(plan, "ref", "") if name == "reshard" else _made(plan),
         output=target.location.url,
         version=target.number,
         layout=target.layout.name,

@@ -60,6 +60,8 @@ class Output:
     """How progress is shown: `auto`, `bar`, `lines` or `none`."""
     config: str | None = None
     """The configuration file that --config or its variable names."""
+    paged: bool = False
+    """Whether long output goes to a pager on a terminal."""
     template: Template | None = None
     """The line that `list` prints for each row."""
     doing: Callable[[], str] = str
@@ -181,6 +183,11 @@ class Output:
         """
         self.end_progress()
         shown = without_commands(shown_on(sys.stdout, text))
+        if self.paged and not self.quiet:
+            from edl_ckpt.cli.terminal.pager import shown_in_pager
+
+            if shown_in_pager(shown):
+                return
         try:
             sys.stdout.write(encodable(shown, sys.stdout.encoding or "utf-8"))
             sys.stdout.flush()
@@ -263,15 +270,22 @@ class Output:
             return named or "."
         return self.storages.default.location.url
 
+    def expect(self, total_bytes: int) -> None:
+        """Show the following phases of the progress, which have so many bytes together, as one bar."""
+        self._tracked().expect(total_bytes)
+
     def start(self, what: str, total_bytes: int) -> None:
         """Begin a phase of the progress, which a terminal shows as a bar; the next output ends the bar."""
+        self._tracked().start(what, total_bytes)
+
+    def _tracked(self) -> Tracker:
         if self._tracker is None:
             from edl_ckpt.cli.terminal.progress import Tracker, kind_of
 
             kind = kind_of(self.progress, sys.stderr, quiet=self.quiet)
             colour = uses_colour(sys.stderr, no_color=self.no_color)
             self._tracker = Tracker(sys.stderr, kind, colour=colour, doing=self.doing)
-        self._tracker.start(what, total_bytes)
+        return self._tracker
 
     def advance(self, size_bytes: int) -> None:
         """Count bytes of the phase."""
@@ -289,7 +303,7 @@ class Output:
         """Report an error and end with its exit code."""
         self.end_progress()
         if COMMIT.is_past and not error.hint:
-            error.hint = "what the command had changed before that is in place"
+            error.hint = "earlier changes of this command are in place"
         if github.is_runner():
             self.annotate(github.annotation("error", str(error)))
         if self.json:

@@ -18,7 +18,7 @@ from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.folding import cell_width, shortened
 from edl_ckpt.cli.terminal.window import LEAST_WIDTH, real_width, shown_on
 from edl_ckpt.core.base import words
-from edl_ckpt.core.base.interruption import WHOLE
+from edl_ckpt.core.base.interruption import COMMIT, WHOLE
 
 Kind = Literal["bar", "lines", "none"]
 LINE_SECONDS: Final = 30.0
@@ -57,7 +57,7 @@ class Tracker:
         doing: Callable[[], str] = str,
     ) -> None:
         self._stream = stream
-        self._kind = kind
+        self.kind = kind
         self._colour = colour
         self._doing = doing
         """Says who does the work, where it is not this process alone."""
@@ -70,15 +70,24 @@ class Tracker:
         """The width of the window at the last drawing, and when it became narrower."""
         self._thread: threading.Thread | None = None
         self._what, self._done, self._total = "", 0, 0
+        self._before, self._expected = 0, 0
+        """The bytes of the phases that are over, and of all that are expected; 0 where each has a bar of its own."""
         self._samples: deque[tuple[float, int]] = deque()
+
+    def expect(self, total_bytes: int) -> None:
+        """Show the following phases, which have so many bytes, as one; within what is expected already, do nothing."""
+        with self._counting:
+            self._expected = max(self._expected, self._before + self._total + total_bytes)
 
     def start(self, what: str, total_bytes: int) -> None:
         """Begin a phase."""
         with self._counting:
+            self._before = self._before + self._total if self._expected else 0
             self._what, self._done, self._total = what, 0, total_bytes
-            self._samples = deque([(time.monotonic(), 0)])
+            if not (self._expected and self._samples):
+                self._samples = deque([(time.monotonic(), 0)])
         _at_work[:] = [self]
-        if self._thread is None and self._kind != "none" and not self._end.is_set():
+        if self._thread is None and self.kind != "none" and not self._end.is_set():
             self._thread = threading.Thread(target=self._draw_until_the_end, name="progress", daemon=True)
             with WHOLE:
                 self._thread.start()
@@ -104,18 +113,18 @@ class Tracker:
             print(line, file=self._stream, flush=True)
 
     def _draw_until_the_end(self) -> None:
-        if self._kind == "bar" and self._end.wait(PATIENCE_SECONDS):
+        if self.kind == "bar" and self._end.wait(PATIENCE_SECONDS):
             return
-        while not (self._end.is_set() if self._kind == "bar" else self._end.wait(self._every)):
+        while not (self._end.is_set() if self.kind == "bar" else self._end.wait(self._every)):
             with self._drawing, suppress(OSError, ValueError):  # the terminal may be gone, or stderr closed
                 if self._end.is_set():
                     return
                 self._draw()
-            if self._kind == "bar":
+            if self.kind == "bar":
                 self._end.wait(self._every)
 
     def _draw(self) -> None:
-        if self._kind == "lines":
+        if self.kind == "lines":
             print(self.line(), file=self._stream, flush=True)
             return
         room = self._room(real_width(self._stream))
@@ -157,7 +166,8 @@ class Tracker:
 
     def line(self, width: int | None = None) -> str:
         """Return where the command is; for a terminal of this width with a bar."""
-        what, done, total, rate = self._what, self._done, self._total, self._rate()
+        what, rate = self._what, self._rate()
+        done, total = self._before + self._done, max(self._before + self._total, self._expected)
         name = text.escaped(what)
         if not total:
             return name if width is None else shortened(name, width)
@@ -187,7 +197,7 @@ class Tracker:
         keep = max(_RATE_SECONDS, 2 * self._every)
         while len(samples) > 1 and now - samples[1][0] > keep:
             samples.popleft()
-        (begin, before), done = samples[0], self._done
+        (begin, before), done = samples[0], self._before + self._done
         if now - samples[-1][0] > keep / 20:
             samples.append((now, done))
         return (done - before) / (now - begin) if now - begin > 0.2 else 0.0
@@ -205,6 +215,13 @@ def where() -> str:
         return f"edl-ckpt: at work for {seconds}\n"
     tracker = _at_work[-1]
     return f"{tracker.erasing()}edl-ckpt: {tracker.line()} (at work for {seconds})\n"
+
+
+def stopping() -> str:
+    """Return the answer to Ctrl-C, above the bar; '' where there is no bar."""
+    if not (_at_work and _at_work[-1].kind == "bar"):
+        return ""
+    return f"{_at_work[-1].erasing()}{'finishing' if COMMIT.has_begun else 'stopping'} ...\n"
 
 
 def kind_of(asked: str, stream: TextIO, *, quiet: bool) -> Kind:

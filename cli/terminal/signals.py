@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from contextlib import suppress
 from types import FrameType
 from typing import Final
@@ -39,14 +40,21 @@ def _end(number: int, _frame: FrameType | None) -> None:
     for each in ENDING:
         if signal.getsignal(each) is not signal.SIG_IGN:
             signal.signal(each, signal.SIG_DFL)
+    if number == signal.SIGINT and (progress := sys.modules.get("edl_ckpt.cli.terminal.progress")):
+        _write(progress.stopping())
     error = KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
     if not keeps(error):
         raise error
 
 
 def _answer(_number: int, _frame: FrameType | None) -> None:
-    """Print where the command is: past the buffer of stderr, which this may have interrupted."""
+    """Print where the command is."""
     from edl_ckpt.cli.terminal.progress import where
 
+    _write(where())
+
+
+def _write(text: str) -> None:
+    """Print text past the buffer of stderr, which a signal may have interrupted."""
     with suppress(OSError):
-        os.write(2, where().encode("utf-8", "backslashreplace"))
+        os.write(2, text.encode("utf-8", "backslashreplace"))

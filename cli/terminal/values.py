@@ -45,7 +45,7 @@ class ValueFiles:
 def _opened(path: str) -> Iterator[IO[bytes]]:
     """Open a file, a pipe or stdout for values; a terminal is refused, and so is what is no file and no stream."""
     from edl_ckpt.core.storage.faults import storage_errors
-    from edl_ckpt.core.storage.regular import STDOUT, check_target, is_stream, open_stream
+    from edl_ckpt.core.storage.local import STDOUT, check_target, is_stream, open_stream
 
     path = STDOUT if path == "-" else path
     if not is_stream(path):

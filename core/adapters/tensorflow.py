@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.adapters.variables import describe_variable, read_variable, unique
+from edl_ckpt.core.adapters.nest import describe_variable, read_variable, unique
 from edl_ckpt.core.base.arrays import BFLOAT16, as_array
 from edl_ckpt.core.base.errors import MismatchError, UsageError
 from edl_ckpt.core.base.libraries import library

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from edl_ckpt.core.adapters.nest import flatten, unflatten
-from edl_ckpt.core.adapters.variables import array_of
+from edl_ckpt.core.adapters.nest import array_of, flatten, unflatten
 from edl_ckpt.core.base.arrays import as_array
 from edl_ckpt.core.base.libraries import library, torch_tensor
 

@@ -65,6 +65,12 @@ class SilentReporter:
 SILENT = SilentReporter()
 
 
+def expect(reporter: Reporter, total_bytes: int) -> None:
+    """Tell a reporter that shows one bar for all phases how many bytes they have together, from the next one on."""
+    if takes := getattr(reporter, "expect", None):
+        takes(total_bytes)
+
+
 class WarningReporter(SilentReporter):
     """The reporter where a caller gives none: its warnings are Python's, at the caller's own line."""
 

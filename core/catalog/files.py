@@ -29,7 +29,7 @@ from edl_ckpt.core.sources.registry import ALONE, directory_named, shard_named, 
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import Entry
-from edl_ckpt.core.storage.regular import check_input
+from edl_ckpt.core.storage.local import check_input
 
 
 def named_file(ref: CheckpointRef) -> Version | None:

@@ -34,9 +34,8 @@ from edl_ckpt.core.sources.elasticdl.target import (
 )
 from edl_ckpt.core.sources.registry import is_uuid, is_version_dir, layouts_among, version_named
 from edl_ckpt.core.storage import LocalStore, ObjectStore, Store, open_store
-from edl_ckpt.core.storage.local import is_there
+from edl_ckpt.core.storage.local import is_directory, is_there
 from edl_ckpt.core.storage.location import Location, LocationLike
-from edl_ckpt.core.storage.regular import is_directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,7 @@ def free_target(
     if version in numbers_among(names) or (path is not None and is_there(directory)):
         raise RefusedError(f"version {version} exists there already", path=location.url, hint="nothing was changed")
     if chosen.prefix == ELASTICDL.prefix and any(map(is_uuid, names)):
-        warnings = (*warnings, f"{location}: has directories named by UUIDs: beside them, ElasticDL's scan crashes")
+        warnings = (*warnings, f"{location}: has directories named by UUIDs: next to them, ElasticDL's scan crashes")
     return Target(store, chosen, version, directory, None, beside, warnings)
 
 
@@ -97,7 +96,7 @@ def check_outside(version: Version, output: Location, *, replaces: bool = False)
         return
     here, there = os.path.realpath(path), os.path.realpath(version.path)
     if f"{here}/".startswith(f"{there}/") or (replaces and there.startswith(f"{here}/")):
-        raise RefusedError("the version that is read lies there", path=output.url, hint="write elsewhere")
+        raise RefusedError("the version to read is there", path=output.url, hint="write to another location")
 
 
 def choose_layout(
@@ -110,7 +109,7 @@ def choose_layout(
     """
     if systems := {layout.system for layout in beside} - {DESIGN.system}:
         raise RefusedError(
-            f"has versions of {' and '.join(sorted(systems))}: beside them, ElasticDL's scan crashes",
+            f"has versions of {' and '.join(sorted(systems))}: next to them, ElasticDL's scan crashes",
             path=location.url,
             hint="write to another location",
         )
@@ -119,7 +118,7 @@ def choose_layout(
         chosen = writable_layout(asked)
         others = " and ".join(layout.name for layout in there if layout != chosen)
         warning = (
-            f"{location}: has versions in the {others} layout; with the {chosen.name} layout beside it,"
+            f"{location}: has versions in the {others} layout; with the {chosen.name} layout next to it,"
             " ElasticDL's scan for the latest version crashes there"
         )
         return chosen, (warning,) if others else ()

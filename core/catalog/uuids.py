@@ -77,7 +77,7 @@ def _described(store: Store, version: Version, file: Entry) -> tuple[str, Versio
 def has_no_number(version: Version, target: Location) -> RefusedError:
     """Return the error of a writer that needs the number of a version, which is not known."""
     return RefusedError(
-        f"its number is not known: there is no {_STEPS} in a {UUID_METADATA} beside its shards",
+        f"its number is not known: there is no {_STEPS} in a {UUID_METADATA} next to its shards",
         path=version.ref,
         hint="choose one: " + command("import", version.ref, f"{target}@NUMBER", "--ps", str(version.ps_num or "N")),
     )

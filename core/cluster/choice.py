@@ -27,9 +27,9 @@ from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.state.paths import STAGE_DIR
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.beneath import Directory
+from edl_ckpt.core.storage.local import made_directory
 from edl_ckpt.core.storage.location import OPEN_OPTIONS, Location
 from edl_ckpt.core.storage.meeting import SharedDirectory, SharedPrefix
-from edl_ckpt.core.storage.regular import made_directory
 
 ExecutorLike: TypeAlias = Executor | Any
 """What the public functions take: an executor, or a `distributed.Client`."""

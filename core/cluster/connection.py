@@ -23,7 +23,7 @@ from edl_ckpt.core.state.document import MAX_BYTES, parse_document
 from edl_ckpt.core.storage.faults import storage_errors
 
 START_WORKERS: Final = "start workers: dask worker SCHEDULER_ADDRESS"
-LOOK_AT_SCHEDULER: Final = "look at the log of the scheduler, and try again"
+LOOK_AT_SCHEDULER: Final = "check the log of the scheduler, and try again"
 _LOCAL: Final = "local:"
 CONNECT_SECONDS: Final = 10
 WORKER_SECONDS: Final = 30
@@ -64,7 +64,7 @@ def connected(address: str, reporter: Reporter) -> Iterator[Any]:
             raise UnavailableError(f"no scheduler answers ({first_line})", path=address, hint=hint) from None
         where = urlsplit(str(client.scheduler.address))
         if where.scheme == "tcp" and not is_this_machine(where.hostname or ""):
-            danger = "whoever reaches it can run programs on its workers"
+            danger = "anyone who reaches it can run programs on its workers"
             reporter.warn(f"the scheduler at {where.hostname} has no TLS: {danger}")
         yield client
 

@@ -182,7 +182,7 @@ class ClusterExecutor:
             if left <= 0:
                 address = min(missing, key=lambda each: there[each].get("last_seen", float("inf")))
                 raise UnavailableError(
-                    f"{self.name_of(address)} does not answer ({why})", hint="look at its log; stop it, and try again"
+                    f"{self.name_of(address)} does not answer ({why})", hint="check its log; stop it, and try again"
                 )
             answers: dict[str, Any] = {}
             options = {"workers": missing, "on_error": "return", "callback_timeout": left}
@@ -413,7 +413,7 @@ class _Running:
             if life == _LIVES:
                 raise UnavailableError(
                     f"{error.allowed_failures + 1} workers died at the same task, {life} times",
-                    hint="give workers more memory (their --memory-limit), and look at their logs",
+                    hint="give workers more memory (their --memory-limit), and check their logs",
                 ) from error
             self._futures.extendleft(self._given([(data, life + 1)]))
             return self.next()

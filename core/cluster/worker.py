@@ -238,7 +238,7 @@ def _catch_up(shown: Sequence[SharedFile]) -> None:
         found = see(location, path)
         if found != sight:
             why = found.fault or "it is not the file that the command sees"
-            hint = "stop it, or give it what the other workers have: the same mounts, the same environment"
+            hint = "stop it, or give it the mounts and the environment of the other workers"
             raise _latecomer(f"cannot read {path} ({why})", hint, location.url)
 
 

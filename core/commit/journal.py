@@ -144,7 +144,7 @@ def has_interrupted_copy(store: Store, version: int) -> bool:
     return store.read_small(f"{resumable_stage(version)}/{JOURNAL}") is not None
 
 
-LOOK: Final = "what it describes is not known: look at the versions with `edl-ckpt verify --all`"
+LOOK: Final = "its content is unknown: check the versions with `edl-ckpt verify --all`"
 
 
 @dataclass(slots=True)

@@ -30,8 +30,7 @@ from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.faults import Access, storage_errors
 from edl_ckpt.core.storage.files import Flusher, PreallocatedFile
 from edl_ckpt.core.storage.interface import ObjectStat, ObjectWriter, Sink
-from edl_ckpt.core.storage.local import file_mark
-from edl_ckpt.core.storage.regular import made_directory
+from edl_ckpt.core.storage.local import file_mark, made_directory
 
 _ATTEMPTS: Final = 20
 _STEP_BYTES: Final = 8 << 20

@@ -23,8 +23,8 @@ from edl_ckpt.core.model.tables import DenseEntry, Encoding, IdRun, ShardIndex, 
 from edl_ckpt.core.reading.names import names_like
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sources.elasticdl.target import MAX_DIM
+from edl_ckpt.core.storage.local import read_toml
 from edl_ckpt.core.storage.location import as_url
-from edl_ckpt.core.storage.regular import read_toml
 
 FLOATS: Final = ("float16", "bfloat16", "float32", "float64")
 
@@ -374,7 +374,7 @@ def check_table(
 
     Each array has a name, a dtype and a shape; without `ids` these are numbers of rows.
     """
-    if len(vectors.shape) != 2 or not vectors.shape[1]:
+    if len(vectors.shape) != 2 or (ids is None and not vectors.shape[1]):
         found = f"{vectors.name!r} has {list(vectors.shape)}"
         raise UsageError(f"table {name!r}: vectors must be [rows, dim], {found}", path=path)
     if ids is not None and (ids.dtype.name not in integers or ids.shape != vectors.shape[:1]):
@@ -407,7 +407,7 @@ def template(checkpoint: Checkpoint) -> str:
 
 def _template(checkpoint: Checkpoint) -> Iterator[str]:
     yield f"# A map of the names of {escaped(checkpoint.version.ref)}."
-    yield "# Change what is on the right; delete what stays as it is."
+    yield "# Change the names on the right; delete lines without a change."
     yield "[rename]"
     for name in (*checkpoint.table_names, *checkpoint.variable_names):
         yield f"{_quoted(name)} = {_quoted(name)}"

@@ -17,7 +17,7 @@ import numpy as np
 
 from edl_ckpt.core.base.arrays import ThreadMemory
 from edl_ckpt.core.base.errors import UnsupportedError, UsageError
-from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.job import Job, expect
 from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.converting.changes import Changes, LeftOut, Outgoing, OutTable, OutVariable, outgoing
 from edl_ckpt.core.converting.destinations import DESTINATIONS
@@ -216,7 +216,7 @@ def _check_matrix(rows: CountedRows) -> None:
         raise UnsupportedError(
             f"table {rows.table.source!r} has {rows.total:,} rows with ids {rows.low:,} to {rows.high:,};"
             f" a matrix has ids 0 to {rows.total - 1:,}",
-            hint="nothing was written",
+            hint="nothing was written; try: export as safetensors with --remap, then export that file with --map",
         )
 
 
@@ -250,6 +250,7 @@ class Writing:
     def write(self) -> None:
         """Write everything: values, ids, and what stands around them."""
         destination = self.plan.destination
+        expect(self.job.reporter, 2 * self.plan.size_bytes)  # all is read back
         self.job.reporter.start("writing", self.plan.size_bytes)
         self._variables()
         places = id_places(self.plan.source, self.job) if self.plan.out.tables else {}

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, groupby
+from itertools import chain, groupby, pairwise
 from math import gcd
 from typing import Final, NamedTuple, TypeVar
 
@@ -31,6 +31,7 @@ from edl_ckpt.core.moving.source import PieceCounts, Source, SparsePair, SparseP
 from edl_ckpt.core.proof.duplicates import NO_IDS, IdOrder
 from edl_ckpt.core.reading.pieces import PIECE_BYTES, IdsAt, RowMarks
 from edl_ckpt.core.sources.elasticdl.target import CountedTable, PlacedVariable, VersionLayout, check_ps_num
+from edl_ckpt.core.storage.parts import least_part
 
 MAX_STRETCHES: Final = 256
 """About how many stretches all ids are counted in, however many they are: a plan does not grow with the rows."""
@@ -196,9 +197,6 @@ class _Counting:
         return list(self._source.stretches(task_bytes or stretch_bytes, values=bool(task_bytes)))
 
 
-_STEP_BYTES: Final = 512 << 10
-"""Bytes of ids that are a step in the arithmetic on open parts: about those of a piece."""
-_MAX_STEPS: Final = 16
 SurveyOf = TypeVar("SurveyOf", bound=SourceSurvey)
 
 
@@ -292,80 +290,14 @@ def stretch_order(plan: MovePlan) -> list[int]:
 
 
 def open_part_bytes(plan: MovePlan, least_part_bytes: int) -> int:
-    """Return the most bytes of parts that wait for further bytes at a time, when stretches move in their order.
+    """Return how many bytes of parts may wait for further bytes at a time, when stretches move in their order.
 
-    Arithmetic on the plan: a part is open from the first stretch that writes to it until the last one.
+    The targets of one group grow together, and each has at most three open parts: where the rows of a table are, where
+    its ids are, and where the first meet the second. Small tables that follow each other go to all targets before the
+    rest, and leave a part open at each end.
     """
-    sizes = plan.layouts.size_bytes
-    parts = np.maximum(least_part_bytes, sizes // 10_000 + 1)
-    base = np.concatenate(([0], np.cumsum(-(-sizes // parts))))
-    first = np.full(int(base[-1]), -1, np.int64)
-    last = np.full(int(base[-1]), -1, np.int64)
-    for step, (targets, starts, ends) in enumerate(_writes(plan)):
-        for places in (starts, ends - 1):
-            touched = base[targets] + places // parts[targets]
-            fresh = touched[first[touched] < 0]
-            first[fresh] = step
-            last[touched] = step
-    waiting = np.flatnonzero(last > first)
-    if not len(waiting):
-        return 0
-    of = np.searchsorted(base, waiting, side="right") - 1
-    taken = np.minimum(parts[of], sizes[of] - (waiting - base[of]) * parts[of])
-    change = np.zeros(int(last.max()) + 2, np.int64)
-    np.add.at(change, first[waiting], taken)
-    np.subtract.at(change, last[waiting], taken)
-    return int(np.cumsum(change).max())
-
-
-def _writes(plan: MovePlan) -> Iterator[tuple[bulk.I64, bulk.I64, bulk.I64]]:
-    """Yield the (targets, starts, ends) of what each step writes.
-
-    Those are the small tables, and then, for each group, its variables and each of its stretches.
-    """
-    every = np.arange(plan.to_ps)
-    for table in plan.survey.small:
-        number = plan.layouts.number(table.table)
-        yield every, plan.layouts.tables_at[number], plan.layouts.tables_at[number + 1]
-    groups, survey, row_bytes = plan.groups, plan.survey, plan.row_bytes
-    dense: list[list[tuple[int, int, int]]] = [[] for _ in range(groups)]
-    for variable in survey.variables:
-        owner, at = plan.layouts.dense_at(variable.name)
-        if variable.size_bytes:
-            dense[owner % groups].append((owner, at, at + variable.size_bytes))
-    group = -1
-    for number in stretch_order(plan):
-        while group < survey.stretches[number].shard % groups:
-            group += 1
-            yield _columns(dense[group])
-        counts, route = survey.counts[number], plan.routes[number]
-        yield from _steps_of(counts, route, row_bytes[counts.table])
-    for rest in dense[group + 1 :]:
-        yield _columns(rest)
-
-
-def _steps_of(
-    counts: PieceCounts, route: StretchRoute, row_bytes: int
-) -> Iterator[tuple[bulk.I64, bulk.I64, bulk.I64]]:
-    """Yield the same of a stretch, about as its pieces write: rows of all targets are mixed in it."""
-    used = np.flatnonzero(counts.rows)
-    steps = min(-(-int(counts.id_bytes.sum()) // _STEP_BYTES), _MAX_STEPS)
-    for step in range(steps):
-        for_rows, for_ids = (
-            [at + size * part // steps for part in (step, step + 1)]
-            for at, size in (
-                (route.values_at[used], counts.rows[used] * row_bytes),
-                (route.ids_at[used], counts.id_bytes[used]),
-            )
-        )
-        some = for_rows[1] > for_rows[0]
-        yield (
-            np.concatenate((used[some], used)),
-            np.concatenate((for_rows[0][some], for_ids[0])),
-            np.concatenate((for_rows[1][some], for_ids[1])),
-        )
-
-
-def _columns(writes: Sequence[tuple[int, int, int]]) -> tuple[bulk.I64, bulk.I64, bulk.I64]:
-    targets, starts, ends = np.array(writes, np.int64).reshape(-1, 3).T
-    return targets, starts, ends
+    small = sorted(plan.layouts.number(counts.table) for counts in plan.survey.small)
+    runs = len(small) - sum(after == before + 1 for before, after in pairwise(small))
+    parts = 3 * -(-plan.to_ps // plan.groups) + 2 * runs * plan.to_ps
+    part = least_part(int(plan.layouts.size_bytes.max(initial=0)), least_part_bytes)
+    return min(parts * part, plan.size_bytes)

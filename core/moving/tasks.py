@@ -21,9 +21,10 @@ from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from edl_ckpt.core.base.job import SILENT, Counted, FunctionWork, Job, packed, together
+from edl_ckpt.core.base.job import SILENT, Counted, FunctionWork, Job, expect, packed, together
 from edl_ckpt.core.base.memory import peak_memory_bytes
 from edl_ckpt.core.base.parallel import RESULT_BYTES, Advance, Executor, run_all
+from edl_ckpt.core.base.words import counted, describe, escaped, size
 from edl_ckpt.core.catalog.target import check_beside
 from edl_ckpt.core.commit.interface import NewVersion, SharedTargets, VersionOutput, Written
 from edl_ckpt.core.commit.kinds import kind_of
@@ -193,9 +194,9 @@ class Move:
 
     def _sketched_dense(self, task_bytes: int) -> Iterator[tuple[DenseBytes, int, str, int]]:
         """Yield pieces of variables, as `packed` takes them, with the bytes of their sums."""
-        for dense, size in self._dense(task_bytes):
+        for dense, size_bytes in self._dense(task_bytes):
             total = self.terms.variables[dense.name]
-            yield dense, size, "", total if total <= bulk.CHUNK_BYTES else 4 * sketch_size(total)
+            yield dense, size_bytes, "", total if total <= bulk.CHUNK_BYTES else 4 * sketch_size(total)
 
     def _stretches(self) -> Iterator[tuple[TaskRead[Stretch], int]]:
         """Yield each stretch as it is sent, in the order in which they move, with the bytes of its ids and rows."""
@@ -241,7 +242,7 @@ class Move:
         return seal if self._source.trust is None else self._source.trust.sign(seal, purpose)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class WriteResult:
     """The written version; the source and the version that was read back both have its `fingerprint`."""
 
@@ -260,6 +261,11 @@ class WriteResult:
     shards: tuple[ShardSummary, ...]
     forced: str | None = None
     """Why a source that is a checkpoint did not match its seal, where `force` went on; None in every other case."""
+
+    def __repr__(self) -> str:
+        shards = f"{f'{self.from_ps} to ' if self.from_ps else ''}{counted(self.to_ps, 'shard')}"
+        facts = (shards, counted(self.rows, "row"), size(self.size_bytes), f"in {escaped(self.output)}")
+        return describe(type(self).__name__, escaped(self.ref), *facts)
 
 
 Result = TypeVar("Result", bound=WriteResult)
@@ -305,6 +311,7 @@ def write_version(
             )
             with kind_of(locked.store).output(locked, new) as output:
                 files = output.create(plan.layouts.size_bytes.tolist())
+                expect(reporter, 2 * plan.layouts.value_bytes)  # they are read back
                 reporter.start(doing, plan.layouts.value_bytes)
                 move = Move(plan, settings, source, job)
                 content = source.content(move.run(output, files))

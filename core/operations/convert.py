@@ -191,7 +191,7 @@ def _new_version(
     store = open_location(where)
     if apart(form, layouts_at(store)):
         raise RefusedError(
-            "has versions of ElasticDL: beside others, its scan crashes",
+            "has versions of ElasticDL: next to other files, its scan crashes",
             path=where.url,
             hint="write to another location",
         )

@@ -29,8 +29,8 @@ from edl_ckpt.core.state.lock import Locking
 from edl_ckpt.core.state.metadata import check_metric_name
 from edl_ckpt.core.storage import Location, LocationLike
 from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.local import check_input, open_input
 from edl_ckpt.core.storage.location import as_url
-from edl_ckpt.core.storage.regular import check_input, open_input
 
 FORMATS: Final = ("log", "tensorboard", "csv", "jsonl")
 

@@ -39,7 +39,7 @@ from edl_ckpt.core.state.lock import Locking
 from edl_ckpt.core.state.owner import write_proved
 from edl_ckpt.core.state.paths import TRASH_DIR, is_inside, seal_file
 from edl_ckpt.core.state.seal import read_seal, seal_bytes
-from edl_ckpt.core.storage import LocalStore, ObjectStore, open_store
+from edl_ckpt.core.storage import LocalStore, ObjectStore, Store, open_store
 from edl_ckpt.core.storage.interface import RangeReader
 
 _ODD: Final = frozenset({"nan", "inf", "huge-value"})
@@ -92,6 +92,12 @@ class _Both:
         """Say whether a file has the bytes that checksums are of."""
         same_size = reader.size_bytes == file.size_bytes
         return same_size and sums_of(reader, file.chunks, workers=self.workers) == [*file.chunks]
+
+    def compare(self, store: Store, path: str, name: str) -> None:
+        """Read back what was written for a file; EdlCkptError unless it has the bytes of the other copy."""
+        with store.open(path) as reader:
+            if not self.has(reader, self.sums[name]):
+                raise EdlCkptError("reads back differently", path=path, hint="suspect the disk or the network")
 
 
 def repair_version(
@@ -219,14 +225,14 @@ def _replace(
                     raise CorruptError(fault, code="checksum-mismatch", path=one.source, offset=at)
                 job.reporter.advance(chunks[-1].end - chunks[0].start)
             output.written()
+            if store.properties.rename:  # what is uploaded cannot be read before it is visible
+                both.compare(store, sink.path, name)
             outputs.append((one, output, f"{entry}/{relative}"))
         for one, output, kept in outputs:
             with COMMIT:
                 done.append(replace(one, kept=output.take_place(kept)))
     for one in done:
-        with store.open(one.path) as reader:
-            if not both.has(reader, both.sums[version.name_of(one.path)]):
-                raise EdlCkptError("reads back differently", path=one.path, hint="suspect the disk or the network")
+        both.compare(store, one.path, version.name_of(one.path))
     return tuple(done)
 
 

@@ -29,7 +29,7 @@ from edl_ckpt.core.kernel.buckets import Buckets
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.tables import DenseEntry, ShardIndex, TableEntry
 from edl_ckpt.core.reading.blocks import IdPiece, as_dtype, check_row_count, cuts, numpy_dtype, read_piece
-from edl_ckpt.core.reading.parts import Part, PartLike, Rows, check_fits
+from edl_ckpt.core.reading.table import Part, PartLike, Rows, check_fits
 from edl_ckpt.core.sources.elasticdl.placement import MAX_PS_NUM, row_owners, variable_owner
 from edl_ckpt.core.storage.interface import RangeReader
 

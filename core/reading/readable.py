@@ -82,7 +82,7 @@ def newest_readable(
 def _fault(version: Version, errors: list[EdlCkptError]) -> str | None:
     """Return why a version cannot be read; None when its headers show no fault."""
     if version.state is State.INVALID:
-        return f"ElasticDL refuses it, because of other entries beside its shards: {abridged(version.extra, 3)}"
+        return f"ElasticDL refuses it, because of other entries next to its shards: {abridged(version.extra, 3)}"
     try:
         return read_fault(version)
     except UnavailableError:

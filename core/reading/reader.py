@@ -39,9 +39,8 @@ from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.reading.blocks import read_elements
 from edl_ckpt.core.reading.gather import Gathering, Server
 from edl_ckpt.core.reading.names import slots_of, whole_name
-from edl_ckpt.core.reading.parts import Part, PartLike
 from edl_ckpt.core.reading.readers import GatheredReader, KeptReader, keep, take_over
-from edl_ckpt.core.reading.table import TableView
+from edl_ckpt.core.reading.table import Part, PartLike, TableView
 from edl_ckpt.core.sources.registry import source_of
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader, Store, lists_marks

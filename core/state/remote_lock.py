@@ -137,7 +137,7 @@ class RemoteLock:
                 break
             time.sleep(ROUND_SECONDS)
         if not others:
-            return self._go_without("does not list what was just written")
+            return self._go_without("does not list a file that was just written")
         self._blocker = others[0]
         self._withdraw()
         time.sleep(random.uniform(0, ROUND_SECONDS))  # noqa: S311 - spreads attempts, hides nothing

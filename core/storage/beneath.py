@@ -210,7 +210,7 @@ class Directory:
         return ForeignError(
             f"is {kind}, and must be {wanted} of ours",
             path=self.join(name),
-            hint="look at it, and move it away",
+            hint="inspect it, and move it away",
         )
 
     # Files

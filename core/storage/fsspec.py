@@ -188,7 +188,7 @@ class FsspecStore(ObjectStore):
         yield Fact("file system", f"fsspec: {type(self._fs).__name__}")
         why = "a version appears file by file, and no trash can be kept"
         yield Fact("rename", "not used", Verdict.WEAKER, why)
-        why = "it may leave out what it cannot read: nothing is removed because it is not listed"
+        why = "its listings may omit unreadable entries, so nothing is removed because it is not listed"
         yield Fact("whole listings", "not certain", Verdict.WEAKER, why)
 
     def names(self, relative: str) -> dict[str, str]:

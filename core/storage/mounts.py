@@ -25,9 +25,9 @@ _REPORTING: Final = frozenset({
 _LITTLE_BYTES: Final = 1 << 30
 _FEW_FILES: Final = 10_000
 _FLEETING: Final = {
-    "tmpfs": "what is here takes memory, and is gone after a restart",
-    "ramfs": "what is here takes memory, and is gone after a restart",
-    "overlay": "often the layer of a container: what is here is then gone with it",
+    "tmpfs": "files here take memory, and are lost at a restart",
+    "ramfs": "files here take memory, and are lost at a restart",
+    "overlay": "often the layer of a container: files here are then lost with it",
 }
 _SHARED: Final = ("nfs", "cifs", "smb", "fuse", "lustre", "ceph", "gluster", "9p", "virtiofs", "afs", "beegfs")
 
@@ -87,7 +87,7 @@ def disk_facts(path: str) -> Iterator[Fact]:
         yield Fact("free inodes", str(free_files), Verdict.WEAKER, "each shard and each file of metadata needs one")
     yield _changes(path)
     if len(names) > 100_000:
-        yield Fact("entries", str(len(names)), Verdict.WEAKER, "every listing looks at all of them")
+        yield Fact("entries", str(len(names)), Verdict.WEAKER, "every listing reads all of them")
 
 
 def _access(path: str, *, read_only: bool) -> Fact:
@@ -104,7 +104,7 @@ def _room(status: os.statvfs_result) -> Fact:
     shown = f"{size(free)} of {size(status.f_blocks * status.f_frsize)}"
     if free == 0:
         return Fact("free space", shown, Verdict.BROKEN, "nothing can be written")
-    why = "reshard and import need room for a whole version beside the old one"
+    why = "reshard and import need room for a whole version next to the old one"
     return judged("free space", shown, why, weak=free < _LITTLE_BYTES)
 
 

@@ -238,7 +238,7 @@ def check_content(dense: Dense, tables: Tables, ps_id: int, ps_num: int, stack: 
 
 
 def _misplaced(what: str, owner: int, ps_id: int, ps_num: int) -> UsageError:
-    hint = "partition(dense, tables, ps_num) gives each server what it must save"
+    hint = "partition(dense, tables, ps_num) gives each server its part"
     return UsageError(f"{what} belongs to server {owner} of {ps_num}, not {ps_id}", hint=hint)
 
 

@@ -83,6 +83,7 @@ CALLS: dict[str, Call | tuple[Call, ...]] = {
     ),
     "location_lock": lambda p: hold(p("run")),
     "look_up": lambda p: edl.look_up(p("run@1"), "t", [1]),
+    "repair_version": lambda p: edl.repair_version(p("run@1"), p("run@2"), mix=True),
     "report_location": lambda p: edl.report_location(p("run")),
     "examine_storage": lambda p: edl.examine_storage(p("run")).facts[0],
     "measure_usage": lambda p: edl.measure_usage(p("run")),

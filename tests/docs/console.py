@@ -22,6 +22,7 @@ import contextlib
 import difflib
 import functools
 import io
+import logging
 import os
 import re
 import shlex
@@ -190,8 +191,10 @@ class Session:
     def _run_here(self, arguments: list[str]) -> str:
         """Run a command in this process."""
         from edl_ckpt.cli import app
+        from edl_ckpt.core.base.interruption import COMMIT
 
         self.exit_code = 0
+        COMMIT.forget()  # as a new process: an error says nothing of what the example before has committed
         with self._terminal() as printed:
             try:
                 app.run(arguments)
@@ -329,7 +332,8 @@ def main() -> int:
     parser.add_argument("--update", action="store_true", help="rewrite the output that has changed")
     parser.add_argument("pages", nargs="*", type=Path, metavar="PAGE", help="README and docs/*.md when not given")
     chosen = parser.parse_args()
-    warnings.simplefilter("ignore")  # pages do not show them: a test collects them in the same way
+    warnings.simplefilter("ignore")  # pages show neither warnings nor logs: pytest takes them out of the output too
+    logging.getLogger("edl_ckpt").disabled = True
     stale = 0
     for page in chosen.pages or pages():
         lines = page.read_text(encoding="utf-8").split("\n")

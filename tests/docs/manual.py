@@ -1,7 +1,7 @@
 """Make the man pages in `docs/man/`, the reference in `docs/reference/` and the JSON Schemas in `docs/schemas/`.
 
-And the table of commands that completion needs, in `cli/completion/`, and the public names of the engine for type
-checkers, `core/__init__.pyi`.
+And the table of commands that completion needs, in `cli/completion/`, the public names of the engine for type checkers,
+`core/__init__.pyi`, and the reference in the navigation of the site, `mkdocs.yml`.
 
 python tests/docs/manual.py             compare; the exit code is 1 when a file is out of date
 python tests/docs/manual.py --update    rewrite the files
@@ -26,12 +26,14 @@ from edl_ckpt.cli.options.program import parser
 
 TOP = Path(__file__).parents[2]
 _ROOT = "edl-ckpt.1"
+_SITE = "mkdocs.yml"
 
 
 def files() -> dict[str, str]:
     """Return the text of every generated file, by its path below the top of the repository."""
     pages = list(every(parser))
-    return {**_man_pages(pages), **_reference(pages), **_schemas(), **_completion(), "core/__init__.pyi": _door()}
+    made = {**_man_pages(pages), **_reference(pages), **_schemas(), **_completion(), "core/__init__.pyi": _door()}
+    return {**made, _SITE: _navigation(pages)}
 
 
 def _door() -> str:
@@ -88,6 +90,18 @@ def _index(found: dict[str, list[ManualPage]]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def _navigation(pages: list[ManualPage]) -> str:
+    """Return the settings of the site, with every page of the reference in the navigation."""
+    begin, end = "  - Reference:\n      - reference/index.md\n", "  # The end of these lines."
+    head, _, rest = (TOP / _SITE).read_text(encoding="utf-8").partition(begin)
+    commands = {page.name for page in pages if not page.is_topic}
+    topics = tuple(page.name for page in pages if page.is_topic and page.name not in commands)
+    lines = ["      - JSON documents: reference/documents.md\n"]
+    for heading, names in {**SECTIONS, "Topics": topics}.items():
+        lines += [f"      - {heading}:\n", *(f"          - {name}: reference/{name}.md\n" for name in names)]
+    return "".join([head, begin, *lines, end, rest.partition(end)[2]])
+
+
 def stale() -> list[str]:
     """Return the generated files that are not as they would be made now: changed, absent, or of no page."""
     made = files()
@@ -100,6 +114,7 @@ def stale() -> list[str]:
             "cli/completion/*.json",
             "cli/render/*.json",
             "core/*.pyi",
+            _SITE,
         )
         for path in TOP.glob(pattern)
     }

@@ -136,6 +136,13 @@ PARTS: Final = record(
     " task_bytes times_read"
 )
 SHARD: Final = record("ps_id path size_bytes variables rows")
+LOST: Final = record(
+    "shards* tables* variables* is_named",
+    shards=record("shard? path message code offset?"),
+    tables=record("name rows? total? share?", total=COUNT, share=NUMBER),
+    variables=TEXT,
+    is_named=FLAG,
+)
 STATS_KEYS: Final = "name kind elements minimum? maximum? mean? std? l2? zeros nan inf histogram* edges*"
 FINDING: Final = record("severity code shard? path subject offset? message hint check ids* count?")
 SUMMARY_KEYS: Final = (
@@ -182,8 +189,13 @@ CHANGED: Final[Mapping[str, Schema]] = {
     "dropped": record("name rows size_bytes reason", reason=TEXT),
     "untouched": record("name fingerprint", fingerprint=TEXT),
 }
-ROWS_KEYS: Final = "ref table rows* missing* dtype? dim bytes_read"
-ROWS: Final[Mapping[str, Schema]] = {"rows": record("id vector*", id=INTEGER), "missing": INTEGER}
+ROWS_KEYS: Final = "ref table rows* missing* dtype? dim bytes_read (lost) (unread*)"
+ROWS: Final[Mapping[str, Schema]] = {
+    "rows": record("id vector*", id=INTEGER),
+    "missing": INTEGER,
+    "lost": LOST,
+    "unread": INTEGER,
+}
 USED: Final = record("name size_bytes")
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -201,7 +213,7 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
             trials=record("name location versions complete size_bytes latest? best? value? fault?", value=NUMBER),
         ),
     ),
-    "inspect": record(f"{SUMMARY_KEYS} (stats*)", **SUMMARY, stats=record(STATS_KEYS)),
+    "inspect": record(f"{SUMMARY_KEYS} (stats*) (lost)", **SUMMARY, stats=record(STATS_KEYS), lost=LOST),
     "report": record(
         "location made seed layout? total_versions complete_versions size_bytes versions* best retention? opened*"
         " newest? tensors* drift* problems* left_out* bytes_read unread",
@@ -234,8 +246,10 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
     ),
     "export": record(
         "ref output format files* variables tables rows fingerprint? seconds? overflowed proved forced? dry_run"
-        " (value_bytes) (bytes_read) (cluster?) (errors*)",
+        " (value_bytes) (bytes_read) (cluster?) (errors*) partial lost",
         errors=record("name greatest mean", greatest=NUMBER),
+        partial=FLAG,
+        lost=LOST,
         files=record("path size_bytes?"),
         cluster=CLUSTER,
     ),
@@ -258,6 +272,12 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
     "demo": record("location ps_num versions* commands*", commands=record("arguments* exit_code document")),
     "undo": record("location restored*"),
     "recover": record("location done* kept* left*"),
+    "repair": record(
+        "ref source replaced* proof? forced? fingerprint? seconds dry_run",
+        source=TEXT,
+        replaced=record("shard path size_bytes reason kept? from", **{"from": TEXT, "kept": TEXT, "reason": TEXT}),
+        proof=TEXT,
+    ),
     "unlock": record("location unlocked holders*", holders=record("pid? host? since? purpose? alive? silent_seconds?")),
     "diff": record(
         "a b equal tolerance variables* tables* fingerprint_a fingerprint_b histogram_edges*",
@@ -270,14 +290,14 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
     ),
     "get": record(
         "ref (table) (rows*) (missing*) dtype? (dim) (bytes_read) (nearest*) (columns*) (variable) (shape*) (slice)"
-        " (values)",
+        " (values) (lost) (unread*)",
         **ROWS,
         nearest=record("id neighbours*", id=INTEGER, neighbours=record("id cosine", id=INTEGER)),
         values={"$ref": "#/$defs/array"},
     ),
     "head": record(ROWS_KEYS, **ROWS),
     "sample": record(ROWS_KEYS, **ROWS),
-    "ids": record("ref table rows ids*"),
+    "ids": record("ref table rows (lost) ids*", lost=LOST),
     "du": record(
         "(location) size_bytes (versions*) (trash*) (staging*) (state_bytes) (other_bytes) (ref) (tables*)"
         " (variables*)",
@@ -322,7 +342,9 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
             source=one_of("environment", "file", "default"),
         ),
     ),
-    "completion": record("shell place script changed? next?", changed=FLAG, next=TEXT, shell=one_of("bash", "zsh", "fish")),
+    "completion": record(
+        "shell place script changed? next?", changed=FLAG, next=TEXT, shell=one_of("bash", "zsh", "fish")
+    ),
     "error": record("code id message hint? path?", code={"type": "integer", "minimum": 1, "maximum": 255}),
 }
 """The keys of each document beside `schema`, by its name without `edl-ckpt/` and the version."""

@@ -176,6 +176,12 @@ def test_pages_are_short(name: str, words: int) -> None:
     assert len((TOP / name).read_text(encoding="utf-8").split()) <= words
 
 
+def test_the_manual_is_short() -> None:
+    """All pages together, without what is generated, decisions and changes, can be read in two hours."""
+    pages = [*MANUAL.glob("*.md"), *SYSTEMS]
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= 26_000
+
+
 def test_export_formats_are_described() -> None:
     """The page on exports has a row for each format, with its endings."""
     page = (MANUAL / "export-and-import.md").read_text(encoding="utf-8")

@@ -10,8 +10,7 @@ import pytest
 from edl_ckpt.core import list_versions, parse_ref, resolve, save_checkpoint
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.save import Table
-from edl_ckpt.core.reading.parts import Rows
-from edl_ckpt.core.reading.table import TableView
+from edl_ckpt.core.reading.table import Rows, TableView
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.local import LocalReader

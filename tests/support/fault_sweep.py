@@ -226,9 +226,9 @@ def prepare(command: Command, base: Path) -> Trial:
     new = snapshot(after)
     changed = {name: described(new.get(name)) for name in {*old, *new} if old.get(name) != new.get(name)}
     assert changed == dict(command.new)
-    contents = {item.fingerprint for item in old.values() if isinstance(item, FoundVersion)}
-    assert contents >= {item.fingerprint for item in new.values() if isinstance(item, FoundVersion)}
-    assert not any("not whole" in fingerprint for fingerprint in contents)
+    before, since = ({i.fingerprint for i in s.values() if isinstance(i, FoundVersion)} for s in (old, new))
+    assert before >= since
+    assert not any("not whole" in fingerprint for fingerprint in since)
     assert leftovers(after) == []
     shutil.rmtree(after)
     return Trial(command, template, old, new)

@@ -63,6 +63,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "metadata remove": ("run@30", "owner"),
     "wait": ("run", "--timeout", "0"),
     "watch": ("run", "--after", "-1", "--timeout", "0"),
+    "repair": ("run@20", "--from", "run@30", "--mix"),
     "recover": ("run",),
     "unlock": ("run", "--yes"),
     "demo": ("demo",),

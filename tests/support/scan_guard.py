@@ -16,7 +16,7 @@ import elasticdl_rules
 from edl_ckpt.core import State, list_versions
 from edl_ckpt.core.sources.elasticdl.names import ELASTICDL, parse_version_dir
 
-_PUBLISH = frozenset({"copy", "demo", "edit", "export", "import", "recover", "reshard", "undo"})
+_PUBLISH = frozenset({"copy", "demo", "edit", "export", "import", "recover", "repair", "reshard", "undo"})
 _DELETE = frozenset({"prune"})
 _CRASH = "the scan raises an exception"
 

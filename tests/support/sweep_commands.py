@@ -9,7 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from edl_ckpt.core import export_version, parse_ref, reshard_version, resolve, save_checkpoint
+from edl_ckpt.core import (
+    execute_copy,
+    export_version,
+    parse_ref,
+    plan_copy,
+    reshard_version,
+    resolve,
+    save_checkpoint,
+)
 from edl_ckpt.core.operations.annotate import set_metrics
 from edl_ckpt.core.operations.prune.execute import prune
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
@@ -117,6 +125,13 @@ def prepare_steps(work: Path) -> None:
     """Make a location with a step directory of TorchRec, and a directory in it."""
     step_run(work / "run", (30,))
     (work / EXPORTS).mkdir()
+
+
+def prepare_damaged(work: Path) -> None:
+    """Make the same as `prepare_run`, with a whole copy of the newest version, which lacks a shard here."""
+    prepare_run(work)
+    execute_copy(plan_copy([resolve(parse_ref(f"{work}/run@30"))], str(work / "other")))
+    (work / "run/version-30/variables-1-of-2.ckpt").unlink()
 
 
 _RESHARD = ("reshard", "run@30", "--ps", "3", "--workers", "1")
@@ -279,6 +294,14 @@ ROWS = (
         ("copy", "run@30", "other", "--workers", "1"),
         {"other@30": _TWO, "other latest": _CRASH},
         ((RENAME, 3, KILL), ("fsync", 2, EIO)),
+        one_step=False,
+    ),
+    Command(
+        "repair",
+        prepare_damaged,
+        ("repair", "run@30", "--from", "other", "--workers", "1"),
+        {"run@30": _TWO, "run latest": "version-30"},
+        ((RENAME, 1, KILL), ("fsync", 2, EIO), ("pwrite64", 1, "retval=20")),
         one_step=False,
     ),
     Command(

@@ -47,7 +47,7 @@ CALLS = frozenset({
     "rmdir", "close",
 })  # fmt: skip
 SURELY = r"is in place|is complete|has the tag"
-SOME = "what the command had changed before that is in place"
+SOME = "earlier changes of this command are in place"
 """What is said of a result of two files of which one cannot be removed again; the next command refuses it by name."""
 PLACED = re.compile(rf"{SURELY}|its commit had begun")
 NOTHING = re.compile(r"nothing (further )?was (changed|written)|nothing half-done|no half-written")

@@ -20,28 +20,26 @@ from edl_ckpt.core.base.job import Reporter
 from edl_ckpt.core.commit.deletion.records import (
     DROP,
     META,
+    Marks,
     TrashEntry,
+    finish_moves,
     has_content,
     is_record,
     is_recorded,
+    is_several,
+    kept_name,
     last_deletion,
     list_trash,
+    marks_of,
     metadata_names,
+    move_back,
+    move_out,
     read_record,
+    recorded_marks,
     recorded_metadata,
     write_record,
 )
 from edl_ckpt.core.commit.deletion.removal import Before, Check, Removal, safe_order
-from edl_ckpt.core.commit.loose import (
-    Marks,
-    finish_moves,
-    is_several,
-    kept_name,
-    marks_of,
-    move_back,
-    move_out,
-    recorded_marks,
-)
 from edl_ckpt.core.commit.publish.disk import put_replaced_back
 from edl_ckpt.core.commit.publish.staging import remove_empty_state
 from edl_ckpt.core.model.versions import Version

@@ -23,7 +23,7 @@ from edl_ckpt.core.base.ids import kernel_id
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.job import Reporter
 from edl_ckpt.core.base.words import command
-from edl_ckpt.core.commit.deletion.records import META, write_record
+from edl_ckpt.core.commit.deletion.records import META, finish_publishing, is_there, marks_of, move_back, write_record
 from edl_ckpt.core.commit.interface import (
     FinishedSink,
     LockedLocation,
@@ -34,7 +34,6 @@ from edl_ckpt.core.commit.interface import (
     Written,
 )
 from edl_ckpt.core.commit.journal import Journal, parse_journal
-from edl_ckpt.core.commit.loose import finish_publishing, is_there, marks_of, move_back
 from edl_ckpt.core.commit.publish.staging import Staging
 from edl_ckpt.core.commit.repair.notes import forget_notes
 from edl_ckpt.core.commit.writers import WRITERS, StagedTargets, Writers
@@ -290,7 +289,7 @@ def replaces_link(path: str) -> RefusedError:
     return RefusedError(
         "is a symbolic link: replacing it would leave its shards where they are; nothing was changed",
         path=path,
-        hint="write the result elsewhere with --output, or name the location that the link leads to",
+        hint="write the result to another location with --output, or name the location that the link leads to",
     )
 
 
@@ -347,7 +346,7 @@ def put_in_place(root: Directory, stage: Directory, journal: Journal) -> None:
         try:
             exchanged = stage.exchange(name, root, name)
         except UnsupportedError as error:  # a lower layer of overlayfs
-            error.hint = "nothing was changed; write the result elsewhere: --output LOCATION"
+            error.hint = "nothing was changed; try: --output LOCATION"
             raise
         if not exchanged:
             root.rename(name, stage, _old_name(name))

@@ -385,7 +385,7 @@ def _check_complete(store: ObjectStore, journal: Journal) -> None:
             raise RefusedError(
                 f"{name} is missing or has changed; nothing was changed",
                 path=store.path(journal.directory),
-                hint="neither the old version nor the new one is complete; look at both before you delete a file",
+                hint="neither the old version nor the new one is complete; inspect both before you delete a file",
             )
 
 

@@ -54,7 +54,7 @@ def _renames(place: Directory) -> Iterator[Fact]:
 
 def _locks(place: Directory) -> Iterator[Fact]:
     first, second = (place.open_file("lock", os.O_RDWR | os.O_CREAT) for _ in range(2))
-    works, why = False, "the lock of a location is only a file that is looked at: a stale one expires by its age"
+    works, why = False, "the lock of a location is only a file: a stale lock expires by its age"
     try:
         fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
         fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -117,15 +117,15 @@ def probe_objects(store: ObjectStore) -> list[Fact]:
         store.write_small(one, b"one")
         facts.append(Fact("write", f"yes, {(time.monotonic() - start) * 1000:.0f} ms"))
         read = store.read_small(one) == b"one"
-        facts.append(_needed("reads see what was written", "metadata and locks rely on it", able=read))
+        facts.append(_needed("reads see earlier writes", "metadata and locks rely on it", able=read))
         store.write_small(two, b"two")
         listed = set(store.names(below)) == {"one", "two"}
-        facts.append(_needed("listings see what was written", "the lock relies on it", able=listed))
+        facts.append(_needed("listings see earlier writes", "the lock relies on it", able=listed))
         facts += store.tried(one)
         failed = store.remove_each([one, two])
         facts.append(_needed("delete many", "; ".join(e.message for e in failed.values()), able=not failed))
         gone = not store.names(below)
-        facts.append(_needed("listings see what was deleted", "the lock relies on it", able=gone))
+        facts.append(_needed("listings see earlier deletions", "the lock relies on it", able=gone))
     finally:
         for name in (one, two):
             store.remove(name)

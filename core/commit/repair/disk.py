@@ -32,7 +32,7 @@ from edl_ckpt.core.storage.beneath import Directory, kind_of
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import NEW
 
-_MOVE: Final = "look at it, and move it away"
+_MOVE: Final = "edl-ckpt did not make it, so it is left alone; inspect it, and move it away"
 
 
 class DiskRepair:
@@ -109,7 +109,7 @@ class _OpenState:
                 self.settled.left.append(_strange(stages, name))
         elif not is_stage_name(name):
             if not stages.rmdir(name):  # if it was empty, no process was at work in it
-                self.settled.left.append(f"{stages.join(name)} is not ours; it is left alone; {_MOVE}")
+                self.settled.left.append(f"{stages.join(name)}: {_MOVE}")
         else:
             with stages.enter(name) as stage, if_abandoned(stage) as dead:
                 self._settle_ours(stages, stage, name, dead=dead)
@@ -123,7 +123,7 @@ class _OpenState:
             if dead or not owner_in(name):
                 stages.rmdir(name)
         elif not self._freed(stages, name, f"has no {OWNER_FILE} of ours"):
-            self.settled.left.append(f"{stage.path} has no {OWNER_FILE} of ours; it is left alone; {_MOVE}")
+            self.settled.left.append(f"{stage.path} has no {OWNER_FILE} of edl-ckpt: {_MOVE}")
 
     def _freed(self, stages: Directory, name: str, why: str) -> bool:
         """Set something aside if we need its name; say whether that was done."""
@@ -167,7 +167,7 @@ def _journal_of(stage: Directory) -> Journal | None:
 def _strange(directory: Directory, name: str) -> str:
     found = directory.stat(name)
     kind = kind_of(found.st_mode if found else 0)
-    return f"{directory.join(name)} is {kind}, which is not ours; it is left alone; {_MOVE}"
+    return f"{directory.join(name)} is {kind}: {_MOVE}"
 
 
 def _sweep_replacements(root: Directory) -> None:

@@ -129,13 +129,13 @@ def _sweep_strays(store: ObjectStore) -> list[str]:
         kept = _choose(store, version, sets, whole)
         strays = [shard for count, shards in sets.items() if count != kept for shard in shards]
         if kept is None or not all(_is_ours(store, shard) for shard in strays):
-            done.append(f"version {version.version} has shards of several sets; nothing was changed: look at them")
+            done.append(f"version {version.version} has shards of several sets; nothing was changed: inspect them")
             continue
         prove_lock(store.location)
         store.remove_many([_relative(store, shard.path) for shard in strays])
         store.remove_many([_relative(store, f"{version.path}/{name}") for name in markers])
         number = len(strays) + len(markers)
-        done.append(f"removed {counted(number, 'object')} of a lost command beside version {version.version}")
+        done.append(f"removed {counted(number, 'object')} of a lost command next to version {version.version}")
     return done
 
 

@@ -30,7 +30,7 @@ from edl_ckpt.core.state.owner import LostLockError
 from edl_ckpt.core.state.paths import STATE_DIR
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
 from edl_ckpt.core.storage.beneath import ForeignError
-from edl_ckpt.core.storage.regular import made_directory
+from edl_ckpt.core.storage.local import made_directory
 
 
 @dataclass(frozen=True, slots=True)

@@ -401,7 +401,7 @@ class ToDynamicemb(RawDestination):
         counters = {t.name for t in out.tables if t.name.endswith("_counter") and t.dtype == _INT64}
         self._ends |= {name: (name.removesuffix("_counter"), "counter_frequencies") for name in counters}
         others = [t.source for t in out.tables if t.info.companion_of and t.name not in renamed]
-        out = out.without(others, "dynamicemb keeps scores and one state of an optimizer beside a table")
+        out = out.without(others, "dynamicemb keeps scores and one state of an optimizer for a table")
         out = replace(out, tables=tuple(_renamed(table, renamed) for table in out.tables))
         _check_floats(self.system, Outgoing(tuple(t for t in out.tables if t.name not in self._ends), ()))
         return out

@@ -96,7 +96,7 @@ def carry_other_files(version: Version, target: Store, *, reporter: Reporter) ->
                 prove_lock(target.location)
                 target.write_small(name, data)
                 if _present(target, name, len(data)) != data:
-                    raise CorruptError("what was written is not what was read", path=target.path(name))
+                    raise CorruptError("the written bytes differ from those that were read", path=target.path(name))
 
 
 def _content(store: Store, path: str, size_bytes: int) -> bytes:

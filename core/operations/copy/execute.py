@@ -19,7 +19,7 @@ from typing import Final, Unpack
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, LockedError, RefusedError
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.base.job import FunctionWork, Job
+from edl_ckpt.core.base.job import FunctionWork, Job, expect
 from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.base.words import command, counted, describe, size
 from edl_ckpt.core.catalog.target import check_beside
@@ -112,6 +112,7 @@ def execute_copy(
         size_bytes = sum(entry.version.size_bytes for entry in going if entry.there is None)
         reporter = job.reporter
         check_target(job.executor, plan.target, size_bytes, reporter=reporter)
+        expect(reporter, size_bytes * (1 if plan.target.is_far else 2))  # checksums of far storage save the read-back
         with location_lock(plan.target, "copy", wait_seconds=wait_seconds, reporter=reporter, create=True) as place:
             metadata = MetadataCopies(place.store, reporter=reporter)
             for entry in (entry for entry, error in obstacles if error is None):
@@ -390,7 +391,7 @@ def _reading_back(written: Written) -> Iterator[Checkpoint]:
 
 def _differs(path: str | None, offset: int | None, detail: str = "") -> EdlCkptError:
     return EdlCkptError(
-        f"what was written is not what was read{detail}; nothing was published",
+        f"the written bytes differ from those that were read{detail}; nothing was published",
         path=path,
         offset=offset,
         hint="suspect the memory or the disk of this machine, or the network",

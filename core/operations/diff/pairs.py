@@ -13,7 +13,7 @@ from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.words import meant
 from edl_ckpt.core.model.tables import ShardIndex
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.storage.regular import read_toml
+from edl_ckpt.core.storage.local import read_toml
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,8 +67,9 @@ def export_version(
     `partial`, what can be read is exported where shards are missing or damaged; the result says what is lost, and is
     never proved.
 
-    The systems dcp, tfra and dynamicemb, and with `ranks` tensorflow, get their own checkpoint files for so many ranks;
-    `names` and `rename` say what tables and variables are called there, and which matrices are tables.
+    `rename` has pairs of an old name, or a glob, and a new one, for every format but checkpoint. The systems dcp, tfra
+    and dynamicemb, and with `ranks` tensorflow, get their own checkpoint files for so many ranks; `names` says there
+    which matrices are tables, and renames too.
 
     An `executor` on a cluster writes safetensors and parquet to S3, or to a file system that its workers share:
     a directory with a file for each task.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import io
 import mmap
+import shutil
 import tempfile
 import zipfile
 import zlib
@@ -183,8 +184,7 @@ def in_order(
     if 0 in shape:
         return
     with tempfile.TemporaryFile() as file:
-        for start in range(offset, reader.size_bytes, VALUE_BATCH_BYTES):
-            file.write(reader.read(start, min(VALUE_BATCH_BYTES, reader.size_bytes - start)))
+        shutil.copyfileobj(RangeStream(reader, offset, reader.size_bytes - offset), file, VALUE_BATCH_BYTES)
         file.flush()
         iterate: Any = np.nditer
         options = {"order": "C", "casting": "equiv", "buffersize": _ELEMENTS_AT_ONCE}

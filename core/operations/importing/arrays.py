@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ from edl_ckpt.core.operations.export.formats.frameworks import (
 from edl_ckpt.core.operations.export.formats.names import NOTES, original_name
 from edl_ckpt.core.operations.export.output.target import DENSE_FILE
 from edl_ckpt.core.operations.importing.archives import (
+    RangeStream,
     StoredMember,
     as_stream,
     check_shape,
@@ -40,7 +42,7 @@ from edl_ckpt.core.operations.importing.archives import (
     unpacked,
 )
 from edl_ckpt.core.operations.importing.bundles import arrays_of, bundle_at, names_of
-from edl_ckpt.core.operations.importing.frameworks import read_notes, read_parquet, read_torch
+from edl_ckpt.core.operations.importing.frameworks import read_parquet, read_torch
 from edl_ckpt.core.operations.importing.rows import TEXTS, Found, read_rows
 from edl_ckpt.core.operations.importing.source import ArrayData, FileExtent, joined, naming
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Forms
@@ -49,9 +51,9 @@ from edl_ckpt.core.sources.safetensors.header import MAX_HEADER_BYTES, read_head
 from edl_ckpt.core.storage import Location, ObjectStore, open_objects, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import RangeReader
-from edl_ckpt.core.storage.local import SpooledReader
-from edl_ckpt.core.storage.regular import check_input, is_file
+from edl_ckpt.core.storage.local import SpooledReader, check_input, is_file
 
+_COLUMNS: Final = ("id_column", "vector_column")
 _NOTES_FILE: Final = f"{NOTES}.npy"
 _FETCH_BYTES: Final = 8 << 20
 ARRAY_ENDINGS: Final = (".safetensors", ".npz", ".npy", ".pt", ".pth", ".parquet", ".json", *TEXTS)
@@ -72,7 +74,8 @@ class ArraySource:
         self.shared = shared
         self.names = names or NameMap()
         self.warnings: list[str] = []
-        self._has_columns = self._has_keys = False
+        self._takes: tuple[str, ...] = ()
+        """Which options of a map what is here can have."""
         self.path = source.url
         self.arrays: dict[str, ArrayData] = {}
         self.notes: dict[str, dict[str, Any]] = {}
@@ -89,7 +92,6 @@ class ArraySource:
     def __enter__(self) -> Self:
         try:
             self._open()
-            self._check_asked()
         except BaseException:
             self._stack.close()
             raise
@@ -119,28 +121,24 @@ class ArraySource:
             self._open_files()
         self._check_some()
 
-    def _check_asked(self) -> None:
-        """Raise UsageError for a key or a column that nothing here could have."""
-        if self.names.key and not self._has_keys:
-            raise UsageError("--key is for a .pt with dicts in it", path=self.path)
-        if (self.names.id_column or self.names.vector_column) and not self._has_columns:
-            raise UsageError("--id-column and --vector-column are for Parquet, CSV and JSON lines", path=self.path)
-
     def _open_files(self) -> None:
         """Open files of this machine."""
         alone = os.path.join(self.path, METADATA_FILE)
         if os.path.exists(alone):  # TensorFlow writes no checkpoint without a tensor
-            self._take_document(read_notes(self._load(METADATA_FILE), alone))
+            self._take_document(self._json(METADATA_FILE), alone)
         elif os.path.isdir(self.path):
             self._open_folder()
         elif self.path.lower().endswith(".safetensors"):
             self._open_safetensors(self.path)
         elif self.path.lower().endswith(".npz"):
             self._open_npz()
+        elif self.path.lower().endswith(".npy"):
+            own = original_name(os.path.basename(self.path)[: -len(".npy")])
+            self._add_npy((own, ""), self._reader(self.path))
         elif self.path.lower().endswith(PARQUET):
             self._open_parquet()
         elif self.path.lower().endswith(tuple(TEXTS)):
-            self._has_columns = True
+            self._takes = _COLUMNS
             self._spool(read_rows(self.path, self.names, self.warnings.append))
         else:
             with storage_errors(self.path):
@@ -151,7 +149,7 @@ class ArraySource:
                     " of .npy or Parquet files, a TensorFlow checkpoint, or a checkpoint of ElasticDL",
                     path=self.path,
                 )
-            self._has_keys = True
+            self._takes = ("key",)
             self._spool(read_torch(self.path, self.names.key, self._take_document))
 
     def _open_bundle(self, version: Version) -> None:
@@ -164,11 +162,14 @@ class ArraySource:
         folder = version.shards[0].path.rpartition("/")[0]
         with suppress(NotFoundError):
             path = f"{folder}/{METADATA_FILE}"
-            self._take_document(read_notes(self._load(path), path))
+            self._take_document(parse_object(self._load(path), path), path)
             return
         self._take_notes({name: names_of(name) for name in checkpoint.table_names}, self.path)
 
     def _check_some(self) -> None:
+        if any(getattr(self.names, asked) for asked in {"key", *_COLUMNS} - {*self._takes}):
+            message = "--key is for .pt; --id-column and --vector-column are for Parquet, CSV and JSON lines"
+            raise UsageError(message, path=self.path)
         if not self.arrays and self._fingerprint != Forms().fingerprint(ContentSketch()).text:
             raise NotFoundError("no array in it", path=self.path)
 
@@ -236,7 +237,7 @@ class ArraySource:
 
         One file of several is imported alone.
         """
-        self._has_columns = True
+        self._takes = _COLUMNS
         self._spool(read_parquet(self.path, self.names, self._take_document))
         if len(self._exports) > 1:
             raise CorruptError("its files are not of the same export", path=self.path)
@@ -249,7 +250,7 @@ class ArraySource:
         fingerprint = self._fingerprint
         if not is_file(dense):
             raise NotFoundError(
-                f"the dense variables of {self.path} are not beside it",
+                f"the dense variables of {self.path} are not next to it",
                 path=dense,
                 hint="put the directory back, or export again",
             )
@@ -313,10 +314,7 @@ class ArraySource:
                 storage_errors(target),
                 open(target, "wb") as file,
             ):
-                file.writelines(
-                    reader.read(start, min(_FETCH_BYTES, reader.size_bytes - start))
-                    for start in range(0, reader.size_bytes, _FETCH_BYTES)
-                )
+                shutil.copyfileobj(RangeStream(reader, 0, reader.size_bytes), file, _FETCH_BYTES)
                 reader.check_unchanged()
         return os.path.join(directory, name)
 
@@ -359,27 +357,26 @@ class ArraySource:
         reader = self._reader(path)
         header = read_header(reader)
         if "tables" in header.metadata:
-            self._take_notes(parse_object(header.metadata["tables"].encode("utf-8", "surrogatepass"), path), path)
-            self._note_export(header.metadata)
+            tables = parse_object(header.metadata["tables"].encode("utf-8", "surrogatepass"), path)
+            self._take_document({**header.metadata, "tables": tables}, path)
         for tensor in header.tensors:
             check_shape(tensor.name, tensor.shape, path)
             dtype = tensor.dtype or dtype_named(tensor.name, tensor.tag, path=path)
             self._add(ArrayData(tensor.name, dtype, tensor.shape, reader, tensor.start))
 
-    def _take_document(self, document: Mapping[str, Any]) -> None:
-        """Take what an export leaves for importers: notes on tables, and the fingerprint of everything."""
-        self._document = document
-        self._take_notes(document["tables"], self.path)
-        self._note_export(document)
+    def _take_document(self, document: Mapping[str, Any], path: str) -> None:
+        """Take what an export leaves for importers: notes on tables, and the fingerprint of everything.
 
-    def _note_export(self, document: Mapping[str, Any]) -> None:
-        """Note the fingerprint of everything in an export; files of a cluster have only the name of theirs."""
+        Files of a cluster have only the name of their export.
+        """
+        self._document = document
+        self._take_notes(document.get("tables"), path)
         if isinstance(document.get("export"), str):
             self._exports.add(document["export"])
         self._fingerprint = document.get("fingerprint")
 
-    def _take_notes(self, document: Mapping[str, Any], path: str) -> None:
-        for name, note in document.items():
+    def _take_notes(self, notes: object, path: str) -> None:
+        for name, note in notes.items() if isinstance(notes, dict) else [("", None)]:
             if not isinstance(note, dict) or not all(isinstance(note.get(k), str) for k in ("ids", "vectors")):
                 raise CorruptError(f"the notes on table {name!r} are damaged", path=path)
             self.notes[name] = note
@@ -404,7 +401,6 @@ class ArraySource:
         for name, reader in readers:
             if name != _NOTES_FILE or INDEX in names:
                 self._add_npy(known.get(name, (name.removesuffix(".npy"), "")), reader)
-        self._take_index(index)
 
     def _index_of(
         self, archive: zipfile.ZipFile, names: Sequence[str], readers: Mapping[str, RangeReader]
@@ -434,22 +430,15 @@ class ArraySource:
             if name.endswith(".npy"):
                 own = known.get(name, (original_name(name.removesuffix(".npy")), ""))
                 self._add_npy(own, self._reader(os.path.join(self.path, name)))
-        self._take_index(index)
-
-    def _take_index(self, index: Mapping[str, Any]) -> None:
-        tables = index.get("tables", {})
-        if not isinstance(tables, dict):
-            raise CorruptError("the notes on tables in its index are damaged", path=self.path)
-        self._take_notes(tables, self.path)
-        metadata = index.get("metadata")
-        if isinstance(metadata, dict):
-            self._fingerprint = metadata.get("fingerprint")
 
     def _tensors_by_file(self, index: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-        """Return the name and the dtype of the tensor in each file that an index lists; entries of others are ignored.
+        """Take the notes in an index; return the name and the dtype of the tensor in each file that it lists.
 
-        Raises CorruptError when the index has two names for a file.
+        Entries of others are ignored. Raises CorruptError when the index has two names for a file.
         """
+        metadata = index.get("metadata")
+        noted = metadata if isinstance(metadata, dict) else {}
+        self._take_document({**noted, "tables": index.get("tables", {})}, self.path)
         tensors = index.get("tensors")
         known: dict[str, tuple[str, str]] = {}
         for name, entry in tensors.items() if isinstance(tensors, dict) else ():

@@ -26,12 +26,14 @@ from edl_ckpt.core.operations.export.formats.names import NOTES, original_name
 from edl_ckpt.core.operations.importing.rows import Found, chosen_columns
 from edl_ckpt.core.storage.faults import storage_errors
 
+_NAMES: Final = {"float": "float32", "double": "float64", "halffloat": "float16"}
+"""Numpy's names for types that Arrow calls otherwise."""
 _BATCH_ROWS: Final = 1 << 16
 _BATCH_BYTES: Final = 8 << 20
 _PART: Final = re.compile(r"(part|data)[-_.]?[0-9]")
 """The names of parts of a table, as Spark, Dask, pyarrow and DuckDB write them."""
-TakeNotes = Callable[[Mapping[str, Any]], None]
-"""Takes the document that an export leaves for importers: its `tables`, and its metadata beside them."""
+TakeNotes = Callable[[Mapping[str, Any], str], None]
+"""Takes the document that an export leaves for importers, and its path: `tables`, and its metadata beside them."""
 
 
 def read_torch(path: str, key: str | None, take_notes: TakeNotes) -> Iterator[Found]:
@@ -49,7 +51,7 @@ def read_torch(path: str, key: str | None, take_notes: TakeNotes) -> Iterator[Fo
     if notes is None and isinstance(loaded.get(NOTES), torch.Tensor):  # exports once had them among the tensors
         notes = bytes(loaded.pop(NOTES).numpy())
     if notes is not None:
-        take_notes(read_notes(notes, path))
+        take_notes(parse_object(notes, path), path)
     nested = {name: value for name, value in loaded.items() if isinstance(value, dict)}
     likely = [name for name, value in nested.items() if any(isinstance(v, torch.Tensor) for v in value.values())]
     for name, tensor in loaded.items():
@@ -70,12 +72,11 @@ def read_torch(path: str, key: str | None, take_notes: TakeNotes) -> Iterator[Fo
 
 def _at_key(loaded: Any, key: str, path: str) -> Any:
     """Return what is at a dotted path; a key may have dots of its own. NotFoundError names the keys that are there."""
-    while key:
-        keys = [str(name) for name in loaded] if isinstance(loaded, dict) else []
-        name = max((name for name in keys if f"{key}.".startswith(f"{name}.")), key=len, default=None)
+    while key and isinstance(loaded, dict):
+        name = next((name for name in loaded if f"{key}.".startswith(f"{name}.")), None)
         if name is None:
-            raise NotFoundError(f"no key {key!r}", path=path, hint=meant(key, keys, "keys"))
-        loaded, key = next(value for k, value in loaded.items() if str(k) == name), key[len(name) + 1 :]
+            raise NotFoundError(f"no key {key!r}", path=path, hint=meant(key, map(str, loaded), "keys"))
+        loaded, key = loaded[name], key[len(f"{name}.") :]
     return loaded
 
 
@@ -109,8 +110,8 @@ def read_parquet(path: str, names: NameMap, take_notes: TakeNotes) -> Iterator[F
         metadata = {**(table.schema_arrow.metadata or {}), **(table.metadata.metadata or {})}
         noted: Mapping[str, Any] = {"tables": {}}
         if b"edl-ckpt" in metadata:
-            noted = read_notes(metadata[b"edl-ckpt"], full)
-            take_notes(noted)
+            noted = parse_object(metadata[b"edl-ckpt"], full)
+            take_notes(noted, full)
             if whole is None:
                 _check_whole(noted.get("whole"), path, len(files) if folder else None)
             if table.schema_arrow.names == ["id"] and not table.metadata.num_rows:
@@ -120,7 +121,7 @@ def read_parquet(path: str, names: NameMap, take_notes: TakeNotes) -> Iterator[F
         tables.setdefault(key, []).append(full)
         notes[key] = noted["tables"]
     if whole is not None:
-        take_notes(whole)
+        take_notes(whole, path)
     for key, parts in tables.items():
         name = original_name(os.path.basename(os.path.abspath(key)).removesuffix(PARQUET))
         yield from _read_table(parts, notes[key], names, name)
@@ -132,7 +133,7 @@ def _parts_document(path: str, files: int) -> Mapping[str, Any] | None:
     if not os.path.exists(full):
         return None
     with storage_errors(full), open(full, "rb") as file:
-        document = read_notes(file.read(), full)
+        document = parse_object(file.read(), full)
     if document.get("files") != files:
         raise CorruptError(f"there are {files} Parquet files, and {document.get('files')} were exported", path=path)
     return document
@@ -164,24 +165,24 @@ def _read_table(paths: Sequence[str], notes: Mapping[str, Any], names: NameMap, 
     if is_list := len(vectors) == 1 and hasattr(kinds[0], "value_type") and not hasattr(kinds[0], "index_type"):
         dim = getattr(kinds[0], "list_size", None)
         if dim is None:  # of any length, but all are alike
-            note = notes.get(name)
-            dim = note.get("dim") if isinstance(note, dict) else _first_length(table, vectors[0], path)
+            note, filled = notes.get(name), next((t for t in tables if t.metadata.num_rows), table)
+            dim = note.get("dim") if isinstance(note, dict) else _first_length(filled, vectors[0], path)
         kinds = [kinds[0].value_type]
-    elements = {{"float": "float32", "double": "float64", "halffloat": "float16"}.get(str(k), str(k)) for k in kinds}
-    odd = sorted(elements - {dtype for dtype in DTYPES if dtype != "bool" or len(elements) == 1})
-    if not isinstance(dim, int) or odd:
-        got = ", ".join(f"{c} {schema.field(c).type}" for c in vectors)
-        message = f"expected a list of numbers, or a column of numbers for each element; got {got:.200}"
-        raise UnsupportedError(message, path=path)
-    element = elements.pop() if len(elements) == 1 else str(np.result_type(*elements))
+    if not isinstance(dim, int) or (vectors == ["vector"] and not is_list):
+        got = schema.field(vectors[0]).type
+        raise UnsupportedError(f"expected a list of numbers in {vectors[0]!r}, got {got} without values", path=path)
+    elements = {_NAMES.get(str(k), str(k)) for k in kinds}
+    unknown = sorted(elements - DTYPES.keys())
+    element = unknown[0] if unknown else str(np.result_type(*elements))
     other = next((k for k, one in enumerate(tables) if not one.schema_arrow.equals(schema)), None)
     if other is not None:
         message = f"has other columns than {os.path.basename(path)}, and is a part of the same table"
         raise CorruptError(message, path=paths[other])
     rows, ids = sum(each.metadata.num_rows for each in tables), str(schema.field(id_column).type)
-    yield f"{name}.ids", dtype_named(name, ids), (rows,), _columns(tables, [id_column], None, ids, paths)
+    id_dtype = dtype_named(id_column, _NAMES.get(ids, ids), path=path)
+    yield f"{name}.ids", id_dtype, (rows,), _columns(tables, [id_column], None, ids, paths)
     data = _columns(tables, vectors, dim if is_list else None, element, paths)
-    yield f"{name}.vectors", dtype_named(name, element), (rows, dim), data
+    yield f"{name}.vectors", dtype_named(vectors[0], element, path=path), (rows, dim), data
 
 
 def _first_length(table: Any, name: str, path: str) -> int | None:
@@ -196,7 +197,7 @@ def _batches(table: Any, names: Sequence[str], path: str, *, rows: int) -> Itera
         try:
             yield from table.iter_batches(rows, columns=list(names))
         except Exception as error:
-            if getattr(error, "errno", None) or isinstance(error, CorruptError):
+            if getattr(error, "errno", None):
                 raise
             raise CorruptError(f"not a readable Parquet file: {error}", path=path) from None
 
@@ -218,22 +219,12 @@ def _columns(
 def _values(column: Any, name: str, lists: int | None, row: int, path: str) -> npt.NDArray[Any]:
     """Return the values of a column, from row `row` of the file on; CorruptError for nulls and other lengths."""
     values = column.flatten() if lists is not None else column
-    nulls = column.is_null() if column.null_count else values.is_null()
     if column.null_count or values.null_count:
-        first = int(np.argmax(nulls.to_numpy(zero_copy_only=False)))
-        first = row + (first if column.null_count or not lists else first // lists)
-        raise CorruptError(f"column {name!r} contains nulls, the first in row {first}", path=path)
+        rows = f"rows {row} to {row + len(column) - 1}"
+        raise CorruptError(f"column {name!r} contains nulls, in {rows}", path=path)
     lengths = np.diff(column.offsets.to_numpy()) if hasattr(column, "offsets") else np.full(len(column), lists)
     if lists is not None and (lengths != lists).any():
         odd = int(np.argmax(lengths != lists))
         message = f"row {row + odd} of column {name!r} has {counted(int(lengths[odd]), 'value')}, expected {lists}"
         raise CorruptError(message, path=path)
     return np.asarray(values.to_numpy(zero_copy_only=False))
-
-
-def read_notes(data: bytes, path: str) -> Mapping[str, Any]:
-    """Return the document that an export leaves for importers; CorruptError unless it has notes on tables."""
-    document = parse_object(data, path)
-    if not isinstance(document.get("tables"), dict):
-        raise CorruptError("the notes on tables are damaged", path=path)
-    return document

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from shlex import quote
@@ -67,41 +68,50 @@ def _table_sections(source: ArraySource) -> Mapping[str, Mapping[str, Any]]:
     """
     if source.notes and not source.names.tables:
         return source.notes
-    pairs = list(_pairs(source))
+    pairs, tables = list(_pairs(source)), dict(source.names.tables)
     uses = Counter(name for pair in pairs for name in pair[1:])
-    clear = [pair for pair in pairs if uses[pair[1]] == uses[pair[2]] == 1]
-    tables = source.names.tables or {stem: {"ids": ids, "vectors": vectors} for stem, ids, vectors in clear}
-    for stem, ids, vectors in () if source.names.tables else clear:
-        if (ids, vectors) != (f"{stem}.ids", f"{stem}.vectors"):
-            source.warnings.append(f"by names and shapes, {ids} and {vectors} are the table {stem}")
-    taken = {table[key] for table in tables.values() for key in ("ids", "vectors")}
-    left = [pair for pair in pairs if pair[2] not in taken]
+    for stem, ids, vectors in [] if tables else pairs:
+        if uses[ids] == uses[vectors] == 1:
+            tables[stem] = {"ids": ids, "vectors": vectors}
+            if ids != f"{stem}.ids":
+                source.warnings.append(f"by names and shapes, {ids} and {vectors} are the table {stem}")
+    in_tables = {table[key] for table in tables.values() for key in ("ids", "vectors")}
+    left = [f"{stem}={ids},{vectors}" for stem, ids, vectors in pairs if vectors not in in_tables]
     if not tables and not left:
         arrays = source.arrays.values()
-        left = [("NAME", ids.name, v.name) for v in arrays for ids in arrays if _is_table(ids, v)]
-        left = left or [("NAME", "", v.name) for v in arrays if len(v.shape) == 2 and "emb" in v.name.lower()]
+        left = [f"NAME={ids.name},{v.name}" for v in arrays for ids in arrays if _is_table(ids, v)]
+        left = left or [f"NAME={v.name}" for v in arrays if len(v.shape) == 2 and "emb" in v.name.lower()]
     if left:
-        stem, ids, vectors = left[0]
-        which = quote(f"{stem}={ids},{vectors}" if ids else f"{stem}={vectors}")
-        more = f"; {counted(len(left) - 1, 'more choice')}" if left[1:] else ""
-        source.warnings.append(f"{vectors} stays a dense variable; --table {which} makes it a table{more}")
+        more = f", or {counted(len(left) - 1, 'other choice')}" if left[1:] else ""
+        why = (
+            "arrays that look like a table stay dense variables"
+            if tables
+            else "there are 0 rows: no arrays are a table"
+        )
+        source.warnings.append(f"{why}; try: --table {quote(left[0])}{more}")
     return tables
 
 
 def _pairs(source: ArraySource) -> Iterator[tuple[str, str, str]]:
     """Yield a name, the ids and the vectors of what could be tables by their names; X.ids and X.vectors always are."""
     alone = os.path.splitext(os.path.basename(source.path.rstrip("/")))[0]
-    vectors: dict[str, list[str]] = defaultdict(list)
-    for name in source.arrays:
-        if match := VECTORS_NAME.fullmatch(name):
-            vectors[alone if match[1] is None else match[1]].append(name)
-    for name, ids in source.arrays.items():
-        if match := IDS_NAME.fullmatch(name):
-            stem = alone if match[1] is None else match[1]
-            if {f"{stem}.ids", f"{stem}.vectors"} <= source.arrays.keys():
-                yield from [(stem, name, f"{stem}.vectors")] if name == f"{stem}.ids" else []
-            else:
-                yield from ((stem, name, v) for v in vectors[stem] if _is_table(ids, source.arrays[v]))
+
+    def stems(pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
+        for match in filter(None, map(pattern.fullmatch, source.arrays)):
+            yield match[0], alone if match[1] is None else match[1]
+
+    by_stem: dict[str, list[str]] = defaultdict(list)
+    for name, stem in stems(VECTORS_NAME):
+        by_stem[stem].append(name)
+    for name, stem in stems(IDS_NAME):
+        usual = (f"{stem}.ids", f"{stem}.vectors")
+        for vectors in by_stem[stem]:
+            if (
+                (name, vectors) == usual
+                if set(usual) <= source.arrays.keys()
+                else _is_table(source.arrays[name], source.arrays[vectors])
+            ):
+                yield stem, name, vectors
 
 
 def _is_table(ids: ArrayData, vectors: ArrayData) -> bool:

@@ -12,7 +12,7 @@ import os
 import re
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from operator import itemgetter
@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
-from edl_ckpt.core.base.words import counted
+from edl_ckpt.core.base.words import command, counted
 from edl_ckpt.core.converting.changes import NameMap
 from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.operations.export.formats.names import original_name
@@ -33,15 +33,17 @@ Found = tuple[str, DType, tuple[int, ...], Iterator[npt.NDArray[np.uint8]]]
 """Name, dtype, shape and the bytes of an array, in order."""
 _Rows = tuple[npt.NDArray[Any], npt.NDArray[np.float64]]
 _Parse = Callable[[Sequence[str]], _Rows]
+_Opened = tuple[_Parse, int, int, int | None]
+"""What parses lines, the elements of a row, the lines before the rows, and how many rows are said to follow."""
 _BLOCK_BYTES: Final = 2 << 20
 """Of a text, parsed together."""
 _DIGITS: Final = (8, 9, 7, 6, 10, 11, 12, 5, 4, 3, 2, 1)
 """Which a float32 is printed with, the usual ones first: a few more than it needs, or fewer where it is tiny."""
 _EXACT_SCALE: Final = 1e22
-"""The greatest power of ten that is a float64."""
-IDS_NAME: Final = re.compile(r"(?:(.*)[._/-])?(?:ids?|keys?)", re.IGNORECASE | re.DOTALL)
+"""The greatest power of ten that is a float64; powers below 1 are not."""
+IDS_NAME: Final = re.compile(r"(?is)(?:(.*)[._/-])?(?:ids?|keys?)")
 VECTORS_NAME: Final = re.compile(
-    r"(?:(.*)[._/-])?(?:vec(?:tor)?s?|emb(?:edding)?s?|weights?|values?|rows)", re.IGNORECASE | re.DOTALL
+    r"(?is)(?:(.*)[._/-])?(?:vec(?:tor)?s?|emb(?:edding)?s?|weights?|values?|features?|rows)"
 )
 _NUMBERED: Final = re.compile(r"(.*?)([0-9]+)", re.DOTALL)
 
@@ -52,7 +54,8 @@ def chosen_columns(columns: Sequence[str], names: NameMap, path: str) -> tuple[s
     Columns that differ in a number alone are in the order of these. Raises UnsupportedError where
     the names of columns do not tell.
     """
-    ids = [c for c in columns if c == (names.id_column or "id")] or list(filter(IDS_NAME.fullmatch, columns))
+    ids = [c for c in columns if c == (names.id_column or "id")]
+    ids = ids or [c for c in columns if not names.id_column and IDS_NAME.fullmatch(c)]
     others = [column for column in columns if column not in ids]
     numbers = {column: match for column in others if (match := _NUMBERED.fullmatch(column))}
     if names.vector_column:
@@ -62,7 +65,7 @@ def chosen_columns(columns: Sequence[str], names: NameMap, path: str) -> tuple[s
         vectors = vectors or ([*numbers] if {int(match[2]) for match in numbers.values()} & {0, 1} else [])
     is_numbered = set(vectors) <= set(numbers) and len({numbers[column][1] for column in vectors}) == 1
     is_told = len(vectors) == 1 or is_numbered or (vectors and names.vector_column)
-    if len(ids) != 1 or not is_told or len({*vectors}) != len(vectors):
+    if len(ids) != 1 or not is_told or sum(c in {*ids, *vectors} for c in columns) != 1 + len(vectors):
         raise UnsupportedError(
             f"its columns do not tell ids from vectors; got {', '.join(columns):.200}",
             path=path,
@@ -80,31 +83,31 @@ def read_rows(path: str, names: NameMap, warn: Callable[[str], None]) -> Iterato
     name, count, is_single = original_name(name), 0, True
     with storage_errors(path), tempfile.TemporaryFile() as ids, tempfile.TemporaryFile() as values:
         with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:
-            parse, dim, before, promised = TEXTS[ending.lower()](file, names, path)
+            try:
+                parse, dim, before, promised = TEXTS[ending.lower()](file, names, path)
+            except (ValueError, RecursionError) as error:
+                raise CorruptError(f"line 1: {error}", path=path) from None
             while lines := file.readlines(_BLOCK_BYTES):
-                found, block = _parsed(parse, lines, path, before + count)
+                new_ids, block = _parsed(parse, lines, path, before + count)
                 is_single = is_single and _is_float32(block)
-                ids.write(found.astype("<i8").tobytes())
+                ids.write(new_ids.astype("<i8").tobytes())
                 values.write(block.astype("<f8").tobytes())
                 count += len(lines)
         if promised not in (None, count):
             raise CorruptError(f"has {counted(count, 'row')}, and its first line says {promised}", path=path)
         if not is_single:
-            warn(
-                f"{path}: numbers have more digits than float32 keeps, so the rows become float64;"
-                f" edl-ckpt edit --cast '{name}=float32' makes them float32"
-            )
+            cast = command("edit", "--cast", f"{name}=float32")
+            warn(f"{path}: a number has more digits than float32 keeps, so rows are float64; {cast} changes that")
+        yield f"{name}.ids", DTYPES["int64"], (count,), _again(ids, "<i8")
         dtype = DTYPES["float32" if is_single else "float64"]
-        yield f"{name}.ids", DTYPES["int64"], (count,), _again(ids, "<i8", "<i8")
-        yield f"{name}.vectors", dtype, (count, dim), _again(values, "<f8", "<f4" if is_single else "<f8")
+        yield f"{name}.vectors", dtype, (count, dim), _again(values, "<f8", f"<f{dtype.itemsize}")
 
 
-def _again(file: IO[bytes], kind: str, new: str) -> Iterator[npt.NDArray[np.uint8]]:
-    """Yield the numbers in a temporary file as another kind."""
+def _again(file: IO[bytes], *kinds: str) -> Iterator[npt.NDArray[np.uint8]]:
+    """Yield the numbers in a temporary file, the first kind, as the last kind."""
     file.seek(0)
-    with np.errstate(over="ignore"):
-        while data := file.read(_BLOCK_BYTES):
-            yield np.frombuffer(data, kind).astype(new, copy=False).view(np.uint8)
+    while data := file.read(_BLOCK_BYTES):
+        yield np.frombuffer(data, kinds[0]).astype(kinds[-1], copy=False).view(np.uint8)
 
 
 def _is_float32(values: npt.NDArray[np.float64]) -> bool:
@@ -122,7 +125,7 @@ def _is_float32(values: npt.NDArray[np.float64]) -> bool:
         for digits in _DIGITS:
             if not fits.all():
                 scale = 10.0 ** (digits - 1 - power)
-                most = np.abs(values) * np.where(scale > _EXACT_SCALE, 1e-15, 0)
+                most = np.abs(values) * np.where((scale < 1) | (scale > _EXACT_SCALE), 1e-15, 0)
                 fits |= np.abs(np.rint(single * scale) / scale - values) <= most
     return bool(fits.all())
 
@@ -151,7 +154,7 @@ def _one_a_line(parse: _Parse, lines: Sequence[str]) -> _Rows:
     return ids, block
 
 
-def _open_csv(file: IO[str], names: NameMap, path: str) -> tuple[_Parse, int, int, int | None]:
+def _open_csv(file: IO[str], names: NameMap, path: str) -> _Opened:
     columns = next(csv.reader([file.readline()]), [])
     ids, vectors = chosen_columns(columns, names, path)
     wanted = [columns.index(name) for name in (ids, *vectors)]
@@ -159,32 +162,23 @@ def _open_csv(file: IO[str], names: NameMap, path: str) -> tuple[_Parse, int, in
     return partial(_numbers, len(vectors), form), len(vectors), 1, None
 
 
-def _numbers(dim: int, form: dict[str, Any], lines: Sequence[str]) -> _Rows:
+def _numbers(dim: int, form: Mapping[str, Any], lines: Sequence[str]) -> _Rows:
     """Return rows whose lines are an id and numbers."""
     kind = np.dtype([("id", "<i8"), ("vector", "<f8", (dim,))])
     rows = np.loadtxt(lines, kind, comments=None, ndmin=1, **form)
     return rows["id"], rows["vector"]
 
 
-def _open_word2vec(file: IO[str], names: NameMap, path: str) -> tuple[_Parse, int, int, int | None]:
-    del names
-    first = re.fullmatch(r"\s*([0-9]{1,18})\s+([0-9]{1,18})\s*", file.readline(1 << 10))
-    if not first:
-        raise CorruptError("expected the numbers of rows and of elements in line 1, as word2vec writes them", path=path)
-    rows, dim = int(first[1]), int(first[2])
-    if dim >= MAX_DIM or 2 * rows * dim > os.path.getsize(path):
-        raise CorruptError(f"line 1 says {counted(rows, 'row')} of {dim}, which the file is too short for", path=path)
+def _open_word2vec(file: IO[str], _: NameMap, path: str) -> _Opened:
+    rows, dim = map(int, file.readline(1 << 10).split())
+    if not 0 <= dim < MAX_DIM or 2 * rows * dim > os.path.getsize(path):
+        raise ValueError(f"the file is too short for {counted(rows, 'row')} of {dim}")
     return partial(_numbers, dim, {}), dim, 1, rows
 
 
-def _open_json_lines(file: IO[str], names: NameMap, path: str) -> tuple[_Parse, int, int, int | None]:
-    first = file.readline()
-    try:
-        row = json.loads(first)
-        columns = [*row] if isinstance(row, dict) else []
-    except (ValueError, RecursionError) as error:
-        raise CorruptError(f"line 1: no JSON object ({error})", path=path) from None
-    ids, vectors = chosen_columns(columns, names, path)
+def _open_json_lines(file: IO[str], names: NameMap, path: str) -> _Opened:
+    row = json.loads(file.readline())
+    ids, vectors = chosen_columns([*row] if isinstance(row, dict) else [], names, path)
     file.seek(0)
     element = row[vectors[0]]
     dim = len(element) if isinstance(element, list) and len(vectors) == 1 else len(vectors)
@@ -206,10 +200,9 @@ def _objects(ids: str, vector: Callable[[Any], Any], dim: int, lines: Sequence[s
     return numbers, values
 
 
-TEXTS: Final[dict[str, Callable[[IO[str], NameMap, str], tuple[_Parse, int, int, int | None]]]] = {
+TEXTS: Final[dict[str, Callable[[IO[str], NameMap, str], _Opened]]] = {
     ".csv": _open_csv,
     ".jsonl": _open_json_lines,
     ".vec": _open_word2vec,
 }
-"""What opens a text, by its ending: it returns what parses lines, the elements of a row, the lines before the rows, and
-how many rows are said to follow."""
+"""What opens a text, by its ending."""

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.base.job import Job
-from edl_ckpt.core.base.words import counted, describe, escaped, size
+from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.catalog.target import Target
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DTYPES, DType
@@ -336,21 +336,12 @@ class ArraysPlan(MovePlan):
     arrays: NamedArrays
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ImportResult(WriteResult):
     """The new version; the source and the version that was read back both have its `fingerprint`.
 
     `from_ps` is the number of shards of a source that is a checkpoint, None for arrays.
     """
-
-    def __repr__(self) -> str:
-        return describe(
-            "ImportResult",
-            escaped(self.ref),
-            counted(self.to_ps, "shard"),
-            counted(self.rows, "row"),
-            size(self.size_bytes),
-        )
 
 
 def prepare_import(arrays: NamedArrays, target: Target, ps_num: int, job: Job) -> tuple[ArraysPlan, ReshardSettings]:

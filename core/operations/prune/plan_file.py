@@ -15,8 +15,8 @@ from edl_ckpt.core.operations.prune.retention import NO_EXCEPTIONS, Guards
 from edl_ckpt.core.state.document import MAX_SUMS_BYTES, parse_document
 from edl_ckpt.core.storage import Location
 from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.local import check_target, open_input
 from edl_ckpt.core.storage.location import as_url
-from edl_ckpt.core.storage.regular import check_target, open_input
 
 PLAN_SCHEMA: Final = "edl-ckpt/prune-plan/1"
 _STORED: Final[Mapping[Any, type]] = {Location: str, Action: str, tuple[str, ...]: list}

@@ -17,10 +17,10 @@ from functools import partial
 
 from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, RefusedError, UnsupportedError, UsageError
-from edl_ckpt.core.base.job import SILENT, WARNINGS, Job, Reporter
+from edl_ckpt.core.base.job import SILENT, WARNINGS, Job, Reporter, expect
 from edl_ckpt.core.base.notebook import Bytes, card, table
 from edl_ckpt.core.base.parallel import Executor, Threads, default_workers
-from edl_ckpt.core.base.words import counted, describe, escaped, size
+from edl_ckpt.core.base.words import counted, describe, escaped
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed
 from edl_ckpt.core.catalog.target import Target, check_outside, free_target
 from edl_ckpt.core.catalog.uuids import has_no_number
@@ -32,7 +32,9 @@ from edl_ckpt.core.moving.part_plan import ReshardSettings, choose_settings, set
 from edl_ckpt.core.moving.plan import MovePlan, SourceSurvey, lay_out_survey, survey_source
 from edl_ckpt.core.moving.source import VersionSource
 from edl_ckpt.core.moving.tasks import WriteResult, write_version
+from edl_ckpt.core.proof.fingerprint import value_bytes
 from edl_ckpt.core.proof.trust import check_trust
+from edl_ckpt.core.reading.pieces import total_id_bytes
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.sources.elasticdl.target import DESIGN, check_ps_num, writable_layout
 from edl_ckpt.core.state.annotate import MetadataCopies
@@ -80,6 +82,7 @@ def survey_ids(
     workers = default_workers(remote=checkpoint.is_far) if workers is None else workers
     job = Job(executor or Threads(workers), workers, max_memory_bytes, reporter)
     kept = checkpoint.keep_ids(job)
+    expect(reporter, total_id_bytes(checkpoint) + 2 * value_bytes(checkpoint))  # they are moved, and proved
     counted_ids = survey_source(
         VersionSource(checkpoint),
         ps_num,
@@ -108,23 +111,20 @@ class ReshardPlan(MovePlan):
         return self.survey.source.ps_num or 0
 
     def __repr__(self) -> str:
-        return describe(
-            "ReshardPlan",
-            escaped(self.survey.source.ref),
-            f"{self.from_ps} to {counted(self.to_ps, 'shard')}",
-            counted(self.rows, "row"),
-            f"to {escaped(self.target.directory)}",
-        )
+        *facts, directory = self._facts()
+        return describe("ReshardPlan", escaped(self.ref), *facts, f"to {escaped(directory)}")
+
+    def _facts(self) -> tuple[str, str, str]:
+        return f"{self.from_ps} to {counted(self.to_ps, 'shard')}", counted(self.rows, "row"), self.target.directory
 
     def _repr_html_(self) -> str:
-        facts = (f"{self.from_ps} to {counted(self.to_ps, 'shard')}", counted(self.rows, "row"), self.target.directory)
         rows = ((str(k), Bytes(shard.size_bytes), shard.rows) for k, shard in enumerate(self.shards))
         warnings = ((warning,) for warning in self.warnings)
         tables = (
             table(("shard", "size", "rows"), rows, len(self.shards), "shard"),
             table(("warning",), warnings, len(self.warnings), "warning"),
         )
-        return card("ReshardPlan", self.ref, facts, tables)
+        return card("ReshardPlan", self.ref, self._facts(), tables)
 
 
 def plan_reshard(survey: Survey, target: Target, *, renumber: bool = False) -> ReshardPlan:
@@ -136,7 +136,7 @@ def plan_reshard(survey: Survey, target: Target, *, renumber: bool = False) -> R
     return ReshardPlan(target, *lay_out_survey(survey, target))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ReshardResult(WriteResult):
     """The written version; the source and the version that was read back both have its `fingerprint`.
 
@@ -145,16 +145,6 @@ class ReshardResult(WriteResult):
 
     from_ps: int
     needed: bool = True
-
-    def __repr__(self) -> str:
-        return describe(
-            "ReshardResult",
-            escaped(self.ref),
-            f"{self.from_ps} to {counted(self.to_ps, 'shard')}",
-            counted(self.rows, "row"),
-            size(self.size_bytes),
-            f"in {escaped(self.output)}",
-        )
 
 
 def execute_reshard(

@@ -31,7 +31,7 @@ from edl_ckpt.core.base.errors import (
     UsageError,
 )
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.job import WARNINGS, Job, expect
 from edl_ckpt.core.base.parallel import Beside, awaited, default_workers
 from edl_ckpt.core.base.words import base_name, command, counted, describe
 from edl_ckpt.core.catalog.files import check_in_location, named_file
@@ -418,6 +418,10 @@ def verify_versions(
         if seal
         else partial(verify_version, level=level, sample=sample, loader=loader, take_ids=take_ids)
     )
+    versions = list(versions)
+    if level == "deep" or seal:
+        reporter = options.get("reporter", WARNINGS)
+        expect(reporter, sum(v.size_bytes << (seal and not v.fingerprint) for v in versions if isinstance(v, Version)))
     for wanted in versions:
         COMMIT.more()  # between two versions a signal ends the command: the one before may have been sealed
         try:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, LockedError
-from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.job import Job, expect
 from edl_ckpt.core.base.parallel import LOOK_SECONDS, RESULT_BYTES, Beside, awaited, stop_requested
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.kernel.placement import owners
@@ -64,6 +64,7 @@ class ContentCheck:
         self._odd: Mapping[tuple[int, bool, str], npt.NDArray[np.int64]] = {}
         self._id_bytes = total_id_bytes(checkpoint)
         total = self._id_bytes + (value_bytes(checkpoint) if values else 0)
+        expect(job.reporter, total)
         self._task_bytes = job.executor.task_bytes(total)
         self._with_values = values
         self._is_concurrent = values and not job.executor.is_cluster

@@ -214,7 +214,7 @@ def add_tables(
                     _add_rows(content, table, ps_id, column, dims[column], rule, owner)
     for table in stale:
         message = (
-            f"files of another save, of {counted(table.ps_num, 'shard')}, are beside its own: a loader may take them"
+            f"files of another save, of {counted(table.ps_num, 'shard')}, are next to its own: a loader may take them"
         )
         shard = content.files[table.files[0].path].shard
         shard.problems.append(Problem("mixed-ps-num", table.name, None, message, warning=True))

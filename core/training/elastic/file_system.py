@@ -40,7 +40,7 @@ from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import Location, LocationLike
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.local import SpooledReader, is_gone
-from edl_ckpt.core.training.elastic.interface import DEFAULT_KEY, ElasticCheckpoint, ElasticCheckpointManager
+from edl_ckpt.core.training.elastic.loop import DEFAULT_KEY, ElasticCheckpoint, ElasticCheckpointManager
 
 VARIABLE_PREFIX: Final = "torchelastic/"
 _BUFFER_BYTES: Final = 4 << 20

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.adapters.variables import array_of
+from edl_ckpt.core.adapters.nest import array_of
 from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import NotFoundError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Reporter

@@ -118,7 +118,7 @@ class Restoration:
         missed = [path_name(pair.edge) for pair in late if not self.has_restored(pair.child.value)]
         if missed:
             text = (
-                f"{counted(len(missed), 'value')} created after the restore of {self.ref} did not get what it has:"
+                f"{counted(len(missed), 'value')} created after the restore of {self.ref} did not get saved values:"
                 f" {abridged(missed, _NAMED)}; call initialize_or_restore() of its status once all objects are there"
             )
             warnings.warn(text, UnrestoredWarning, stacklevel=3)

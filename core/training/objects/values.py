@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.adapters.nest import flatten, unflatten
+from edl_ckpt.core.adapters.nest import array_of, flatten, unflatten
 from edl_ckpt.core.adapters.tensorflow import iterator_state, restore_iterator, to_tensor
-from edl_ckpt.core.adapters.variables import array_of
 from edl_ckpt.core.base.arrays import as_array, dtype_name, is_of
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.libraries import library, torch_tensor
@@ -60,7 +59,7 @@ def walk(root: object) -> tuple[dict[Path, Any], dict[Path, Path]]:
         if not _is_named(path):
             keys = ", ".join(repr(step) for step in path if not isinstance(step, str))
             message = f"{'/'.join(map(str, path))}: only texts can be keys of values that are saved, not {keys}"
-            faults.append(UsageError(message, hint="use texts as keys, or keep the dict out of what is tracked"))
+            faults.append(UsageError(message, hint="use texts as keys, or do not track the dict"))
     if faults:
         more = "".join(f"\n  {fault.message}" for fault in faults[1:])
         raise UsageError(f"{faults[0].message}{more}", hint=faults[0].hint)

@@ -89,7 +89,7 @@ MAPS = {
     "number": ("[rename]\nuser = 3\n", 2, '[rename] takes old = "new"'),
     "numbers": ("[tables.x]\nids = 1\nvectors = 2\n", 2, "[tables.x] takes strings"),
     "large": (f"# {'x' * (10 << 20)}\n", 2, "larger than 8 MiB"),
-    "flat": ('[tables.x]\nids = "rows"\nvectors = "flat"\n', 2, "'flat' has shape [5], and rows need two"),
+    "flat": ('[tables.x]\nids = "rows"\nvectors = "flat"\n', 2, "vectors must be [rows, dim], 'flat' has [5]"),
     "few": ('[tables.x]\nids = "few"\nvectors = "w"\n', 2, "ids must be whole numbers [4], 'few' has int64 [3]"),
     "halves": (
         '[tables.x]\nids = "halves"\nvectors = "w"\n',
@@ -234,7 +234,7 @@ def test_places_that_an_export_does_not_take(run: Path, tmp_path: Path, out: Pat
     refused(run, *export, out, "--dry-run", code=16, words="exists already; nothing was changed")
     refused(run, *export, run / "version-10/sub", code=16, words="lies among checkpoints")
     for place in (run, run / "version-10", run.parent):
-        refused(run, *export, place, "--force", code=16, words="the version that is read lies there")
+        refused(run, *export, place, "--force", code=16, words="the version to read is there")
     refused(run, *export, "s3://bucket/x", code=15, words="files of other systems are written to a disk")
     refused(run, *export, "-", code=2, words="a stream takes one")
     torch = step_run(tmp_path / "torch", (2,))

@@ -161,7 +161,7 @@ def test_s3(s3: Bucket) -> None:
     for name in (
         "multipart uploads",
         "delete many",
-        "listings see what was written",
+        "listings see earlier writes",
         "conditional writes (If-None-Match)",
     ):
         assert facts[name].value == "yes"

@@ -59,7 +59,7 @@ def test_the_text_of_an_edit(run: Path, tmp_path: Path) -> None:
     with open_checkpoint(at(tmp_path / "out", 10)) as checkpoint:
         infinite = int(np.isinf(np.asarray(checkpoint.table("item").to_numpy().vectors)).sum())
     assert f"{infinite} values became infinite: too large for the new type" in lines
-    assert "proved: the new files read back as what was meant" in lines
+    assert "proved: the new files read back as intended" in lines
     assert lines[-1] == "untouched, by fingerprint: 1 name"
 
 

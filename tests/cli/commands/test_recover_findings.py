@@ -58,7 +58,7 @@ def test_neither_version_is_there(halfway: Path, capsys: pytest.CaptureFixture[s
         assert result["done"] == []
         assert files_of(halfway) == before
     done = edl("recover", halfway)
-    assert (done.returncode, "not settled: " in done.stdout) == (3, True)
+    assert (done.returncode, "unresolved: " in done.stdout) == (3, True)
     shutil.move(halfway.parent / "aside", stage_of(halfway) / "old-version-7")
     shutil.move(stage_of(halfway) / "old-version-7", halfway / "version-7")  # as a person would
     assert inside(capsys, "recover", halfway)["left"] == []
@@ -82,7 +82,7 @@ def test_a_directory_of_somebody_else(tmp_path: Path, capsys: pytest.CaptureFixt
     stage.mkdir(parents=True)
     (stage / "file").touch()
     (left,) = inside(capsys, "recover", tmp_path / "run", code=3)["left"]
-    assert "by-hand is not ours; it is left alone; look at it, and move it away" in left
+    assert "by-hand: edl-ckpt did not make it, so it is left alone; inspect it, and move it away" in left
 
 
 def test_neither_version_is_complete_on_s3(s3: Bucket, capsys: pytest.CaptureFixture[str]) -> None:

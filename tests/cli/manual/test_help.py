@@ -102,6 +102,8 @@ def test_help_fits_the_terminal(columns: int) -> None:
         assert all(len(line) < 80 and f"  {line}" in text.splitlines() for line in examples)
         assert not re.search(r"[a-z,;] ?\.\.\.", text)  # NAME... says that there may be several
         said = " ".join(text.split())
+        notes = [note for b in page.blocks for row in b.rows for note in row.notes if note.startswith("env: ")]
+        assert columns == 60 or all(note.removeprefix("env: ") in text for note in notes)  # 28 are left there
         texts = [*page.description, *(row.text for b in page.blocks for row in b.rows)]
         assert all(" ".join(words.split()) in said for words in texts if columns > 40)
 

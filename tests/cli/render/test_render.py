@@ -243,15 +243,23 @@ def _check_version(version: Version, tmp_path: Path, capsys: pytest.CaptureFixtu
     except EdlCkptError:
         return
     check(
-        written.plan_reshard_document(plan, settings), written.plan_reshard_human(plan, settings), "reshard/1", capsys
+        written.planned_document("reshard", plan, settings),
+        written.plan_reshard_human(plan, settings),
+        "reshard/1",
+        capsys,
     )
     parts = PartsPlan("spilled", 2, 9, 30, 1 << 20, 1 << 21, 5000, 1 << 26, 1 << 25, 1 << 19, 5 << 20, 1 << 26)
     sending = replace(settings, parts=parts)
-    check(written.plan_reshard_document(plan, sending), written.plan_reshard_human(plan, sending), "reshard/1", capsys)
+    check(
+        written.planned_document("reshard", plan, sending),
+        written.plan_reshard_human(plan, sending),
+        "reshard/1",
+        capsys,
+    )
     assert "30 parts in 9 tasks, spilled: values read 2.00 times (2.0 MiB), 512.0 KiB by local disks" in str(parts)
     result = execute_reshard(plan, settings)
-    check(written.reshard_document(result), written.reshard_human(result), "reshard/1", capsys)
-    assert set(written.reshard_document(result)) <= set(written.plan_reshard_document(plan, settings))
+    check(written.written_document("reshard", result), written.reshard_human(result), "reshard/1", capsys)
+    assert set(written.written_document("reshard", result)) <= set(written.planned_document("reshard", plan, settings))
     copy = plan_copy([version], plan.target.location.with_url(f"{plan.target.location}-copy"))
     check(render_copy.plan_document(copy), render_copy.plan_human(copy), "copy/1", capsys)
     try:
@@ -449,9 +457,7 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "get.variable_document": lambda r: [render_get.variable_document("run@1", "a\x1b", _VECTOR, "float32")],
     "get.variable_human": lambda r: [render_get.variable_human("run@1", "a\x1b", _VECTOR, "float32")],
     "get.variable_rows": lambda r: [render_get.variable_rows(_VECTOR)],
-    "written.import_document": lambda r: [written.import_document(r.imported)],
     "written.import_human": lambda r: [written.import_human(r.imported)],
-    "written.plan_import_document": lambda r: [written.plan_import_document(*r.plan)],
     "written.plan_import_human": lambda r: [written.plan_import_human(*r.plan)],
     "inspect.document": lambda r: [
         render_inspect.document(r.summary),
@@ -483,9 +489,12 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
         written.converted_document(one, schema="edl-ckpt/edit/1") for one in r.converted
     ],
     "written.converted_human": lambda r: map(written.converted_human, r.converted),
-    "written.reshard_document": lambda r: [written.reshard_document(r.resharded)],
+    "written.written_document": lambda r: [
+        written.written_document("reshard", r.resharded),
+        written.written_document("import", r.imported),
+    ],
     "written.reshard_human": lambda r: [written.reshard_human(r.resharded)],
-    "written.plan_reshard_document": lambda r: [written.plan_reshard_document(*r.plan)],
+    "written.planned_document": lambda r: [written.planned_document(name, *r.plan) for name in ("import", "reshard")],
     "written.plan_reshard_human": lambda r: [written.plan_reshard_human(*r.plan)],
     "unlock.document": lambda r: [render_unlock.document(r.listing.location, _HOLDERS)],
     "unlock.human": lambda r: [render_unlock.human(r.listing.location, _HOLDERS)],

@@ -21,12 +21,17 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from rich.cells import cell_len
 
 from edl_ckpt.cli.terminal import progress
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.progress import Tracker
+from edl_ckpt.core import execute_reshard, prepare_reshard, save_checkpoint, verify_version
+from edl_ckpt.core.base.interruption import COMMIT
+from edl_ckpt.core.base.job import SilentReporter
+from edl_ckpt.core.operations.save import Table
 from program import edl
 from waiting import wait_until
 
@@ -225,3 +230,71 @@ def test_data_ends_the_bar(capsys: pytest.CaptureFixture[str]) -> None:
         out.print_human(["x"], stderr=stderr)
         assert out._tracker is None
     capsys.readouterr()
+
+
+def percent(tracker: Tracker) -> int:
+    """Return the percentage that a tracker shows."""
+    return int(re.findall(r"(\d+)%", tracker.line())[0])
+
+
+@pytest.mark.usefixtures("clock")
+def test_phases_are_one_bar() -> None:
+    """Phases that were expected go on where the one before ended, each by its bytes; others begin anew."""
+    tracker, shown = Tracker(io.StringIO(), "none"), []
+    tracker.expect(200)
+    for what, total, left in (("reading ids", 20, 20), ("resharding", 90, 180), ("proving", 90, 90)):
+        tracker.expect(left)  # of a part of the command, which knows less
+        tracker.start(what, total)
+        shown.append(percent(tracker))
+        tracker.advance(total)
+        assert what in tracker.line()
+    assert [*shown, percent(tracker)] == [0, 10, 55, 100]
+    tracker.start("sealing", 200)  # nothing said so
+    assert percent(tracker) == 50
+    alone = Tracker(io.StringIO(), "none")
+    for _ in range(2):
+        alone.start("reading", 100)
+        assert percent(alone) == 0
+        alone.advance(100)
+
+
+def test_a_reshard_is_one_bar(tmp_path: Path) -> None:
+    """From its first byte to the last, no percentage of a reshard is lower than the one before."""
+    table = Table(np.arange(1000), np.ones((1000, 4), "f4"))
+    save_checkpoint(tmp_path / "run", 1, 2, variables={}, tables={"t": table}, layout="elasticdl")
+    tracker, shown = Tracker(io.StringIO(), "none"), list[int]()
+
+    class Watching(SilentReporter):
+        def expect(self, total_bytes: int) -> None:
+            tracker.expect(total_bytes)
+
+        def start(self, what: str, total_bytes: int) -> None:
+            tracker.start(what, total_bytes)
+            shown.append(percent(tracker))
+
+        def advance(self, size_bytes: int) -> None:
+            tracker.advance(size_bytes)
+            shown.append(percent(tracker))
+
+    plan, settings = prepare_reshard(f"{tmp_path}/run@1", 3, output=tmp_path / "out", reporter=Watching())
+    execute_reshard(plan, settings, reporter=Watching())
+    assert verify_version(f"{tmp_path}/out@1", level="deep").ok
+    assert shown == sorted(shown)
+    assert (shown[0], shown[-1]) == (0, 100)
+
+
+def test_an_answer_to_control_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a bar is drawn, the first Ctrl-C is answered above it; elsewhere the end of the command is the answer."""
+    window = Window(monkeypatch)
+    window.resize(80)
+    assert progress.stopping() == ""
+    tracker = Tracker(window.stream, "bar")
+    tracker.start("reading", 100)
+    window.wait(lambda last: "0%" in last)
+    assert progress.stopping().endswith("stopping ...\n")
+    with COMMIT:
+        assert progress.stopping().endswith("finishing ...\n")
+    COMMIT.forget()
+    tracker.stop()
+    assert progress.stopping() == ""
+    window.close()

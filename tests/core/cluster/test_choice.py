@@ -169,7 +169,7 @@ def test_no_tls_elsewhere(processes: Any, monkeypatch: pytest.MonkeyPatch, here:
     monkeypatch.setattr(connection, "is_this_machine", lambda host: here)
     with connected(processes.scheduler.address, progress):
         pass
-    told = "the scheduler at 127.0.0.1 has no TLS: whoever reaches it can run programs on its workers"
+    told = "the scheduler at 127.0.0.1 has no TLS: anyone who reaches it can run programs on its workers"
     assert progress.warnings == ([] if here else [told])
 
 

@@ -98,7 +98,7 @@ def sweep(monkeypatch: pytest.MonkeyPatch, *, whole: bool) -> list[tuple[str, in
         try:
             prove(written)
         except EdlCkptError as error:
-            return bool(error.path) and ("differs from" in error.message or "is not what was read" in error.message)
+            return bool(error.path) and ("differs from" in error.message or "the written bytes differ" in error.message)
         return False
 
     def publish_damaged(output: LocalOutput, prove: Prove, describe: Describe | None = None) -> None:

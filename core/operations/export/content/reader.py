@@ -272,13 +272,13 @@ class ContentReader:
     def _matrix(self, name: str) -> Tensor:
         """Return a table as [N, dim]: row i is that of id i."""
         asked = self.selection.dense_rows
-        low, high, outside = 0, -1, 0
+        most = np.iinfo(np.int64).max
+        low, high, outside, limit = int(most), -1, 0, most if asked == "auto" else int(asked or 0)
         for piece in self.ids[name].pieces:
             ids = read_piece(self.checkpoint, piece).ids
-            low, high = min(low, int(ids.min(initial=0))), max(high, int(ids.max(initial=-1)))
-            limit = np.iinfo(np.int64).max if asked == "auto" else int(asked or 0)
+            low, high = int(ids.min(initial=low)), int(ids.max(initial=high))
             outside += int(np.count_nonzero((ids < 0) | (ids >= limit)))
-        count = high + 1 if asked == "auto" else int(asked or 0)
+        count = high + 1 if asked == "auto" else limit
         if outside:
             which = f"{counted(outside, 'id')} {'is' if outside == 1 else 'are'}"
             raise UsageError(

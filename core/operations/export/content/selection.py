@@ -15,10 +15,7 @@ from edl_ckpt.core.reading.names import names_like
 CASTS: Final = ("float16", "bfloat16", "float32")
 FILLS: Final = ("zeros", "initializer")
 STORED: Final = "stored"
-COMPACT: Final = (
-    "the compact form is NAME.ids and NAME.vectors, without --dense-rows; or try: --remap, for a matrix with one row "
-    "for each id that there is, and NAME.ids"
-)
+COMPACT: Final = "the compact form is NAME.ids and NAME.vectors; for one row for each id, and its ids, try: --remap"
 WEIGHT: Final = ".weight"
 """Ends the name of the parameter that a `torch.nn.Embedding` or `EmbeddingBag` has."""
 ORDERS: Final = ("id", STORED)

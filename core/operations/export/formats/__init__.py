@@ -19,7 +19,7 @@ from edl_ckpt.core.operations.export.formats.merged import MergedCheckpoint
 from edl_ckpt.core.operations.export.formats.systems import Bundle, Dcp, Dynamicemb, SystemFormat, Tfra
 from edl_ckpt.core.operations.export.formats.text import Csv, JsonLines, Projector, Word2Vec
 from edl_ckpt.core.operations.export.interface import ExportFormat, ExportRequest
-from edl_ckpt.core.storage.regular import is_stream
+from edl_ckpt.core.storage.local import is_stream
 
 _FORMATS: Final[tuple[type[ExportFormat], ...]] = (
     MergedCheckpoint,
@@ -74,8 +74,9 @@ def requested(request: ExportRequest, format_name: str | None, executor: Executo
             raise UsageError("--partial cannot be used with --cluster")
         _check_parts(name, request)
     if request.selection.remap and FORMATS[name].traits.spools:
-        of_arrays = ", ".join(each.traits.name for each in _FORMATS if not each.traits.spools)
-        raise UsageError(f"--remap is for {of_arrays}; other formats have ids in their rows, or in their own files")
+        of_arrays = ", ".join(kind.traits.name for kind in _FORMATS if not kind.traits.spools)
+        hint = "for dcp, export as safetensors with --remap, then export that file with --map"
+        raise UsageError(f"--remap is for {of_arrays}; other formats have ids in rows or files", hint=hint)
     chosen = Bundle if name == Bundle.traits.name and request.ranks is not None else FORMATS[name]
     if not issubclass(chosen, SystemFormat) and (request.ranks or request.names):
         of_systems = ", ".join(each.traits.name for each in _FORMATS if issubclass(each, SystemFormat))

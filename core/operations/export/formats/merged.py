@@ -24,8 +24,8 @@ from edl_ckpt.core.operations.export.output.target import check_output, open_tar
 from edl_ckpt.core.operations.reshard.execute import ReshardPlan, execute_reshard, prepare_reshard
 from edl_ckpt.core.sources.elasticdl.target import ELASTICDL, EMPTY_MODEL
 from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.local import check_target, is_stream, remove_tree
 from edl_ckpt.core.storage.location import Location
-from edl_ckpt.core.storage.regular import check_target, is_stream, remove_tree
 
 
 class MergedCheckpoint(ExportFormat):

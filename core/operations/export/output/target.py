@@ -30,10 +30,9 @@ from edl_ckpt.core.sources.registry import is_own_name, is_version_dir, version_
 from edl_ckpt.core.storage import open_objects
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import has_parts
-from edl_ckpt.core.storage.local import is_there
+from edl_ckpt.core.storage.local import descriptor_of, is_stream, is_there, open_stream, remove_tree
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.meeting import SharedDirectory, SharedPrefix
-from edl_ckpt.core.storage.regular import descriptor_of, is_stream, open_stream, remove_tree
 
 NewFile = Callable[[str, int], OutputFile]
 """Makes a file of known size at a path of the output."""
@@ -440,5 +439,5 @@ def _is_version(folder: str, name: str) -> bool:
 
 def _among_checkpoints(path: str) -> RefusedError:
     return RefusedError(
-        "lies among checkpoints: ElasticDL's scan would meet it and fail", path=path, hint="export elsewhere"
+        "lies among checkpoints: ElasticDL's scan would meet it and fail", path=path, hint="export to another location"
     )

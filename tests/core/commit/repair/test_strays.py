@@ -74,7 +74,7 @@ def test_shards_of_somebody_else_stay(s3: Bucket, five: Path, sealed: bool) -> N
     save_small(s3.url, 7, sealed=sealed)
     copy_shards(s3, five, ours=False)
     before = s3.objects()
-    assert recover(s3.url).done == ("version 7 has shards of several sets; nothing was changed: look at them",)
+    assert recover(s3.url).done == ("version 7 has shards of several sets; nothing was changed: inspect them",)
     assert s3.objects() == before
 
 

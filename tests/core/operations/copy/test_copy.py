@@ -199,7 +199,7 @@ def test_does_not_go_on_with_something_else(
         version = at(run, 20)
     elif how == "staged":
         staged.write_bytes(bytes(reversed(staged.read_bytes())))
-        with pytest.raises(EdlCkptError, match="not what was read"):
+        with pytest.raises(EdlCkptError, match="the written bytes differ"):
             copy(version, out)
         assert elasticdl_rules.leftovers(out) == []
     else:
@@ -378,6 +378,6 @@ def test_what_appeared_before_is_read_back(s3: Bucket, run: Path, monkeypatch: p
     data = bytearray(s3.get(key))
     data[len(data) // 2] ^= 1
     s3.put(key, bytes(data), s3.metadata(key))
-    with pytest.raises(EdlCkptError, match="not what was read"):
+    with pytest.raises(EdlCkptError, match="the written bytes differ"):
         copy(version, s3.url)
     assert not any(k.endswith("seal.json") for k in s3.objects())

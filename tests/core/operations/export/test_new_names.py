@@ -12,10 +12,10 @@ import pytest
 from safetensors.numpy import load_file
 
 from checkpoints import only
-from edl_ckpt.core import fingerprint_checkpoint, open_checkpoint, save_checkpoint, verify_version
+from edl_ckpt.core import fingerprint_checkpoint, open_checkpoint, resolve, save_checkpoint, verify_version
 from edl_ckpt.core.base.choices import FormatName
 from edl_ckpt.core.base.errors import NoSpaceError, NotFoundError, UnsupportedError, UsageError
-from edl_ckpt.core.cluster.executor import ClusterExecutor
+from edl_ckpt.core.converting.changes import NameMap
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export import Selection, export_version, plan_export
 from edl_ckpt.core.operations.importing import import_arrays
@@ -175,17 +175,6 @@ def test_remap_is_for_arrays(run: Version, tmp_path: Path) -> None:
         Selection(remap=True, dense_rows=5)
 
 
-@pytest.mark.parametrize("options", [{"selection": Selection(remap=True)}, {"rename": (("step", "s"),)}])
-def test_a_cluster_does_neither(
-    run: Version, tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its workers write parts of tables, by the names that these have."""
-    cluster = object.__new__(ClusterExecutor)
-    monkeypatch.setattr("edl_ckpt.core.operations.export.formats._cluster_of", lambda *_: cluster)
-    with pytest.raises(UnsupportedError, match="not as a matrix, quantized or renamed"):
-        export_version(run, str(tmp_path / "m"), format_name="safetensors", executor=cluster, **options)
-
-
 def test_hashed_ids_as_row_numbers(tmp_path: Path) -> None:
     """A matrix that needs too much room, or that cannot have an id, says which forms are compact."""
     run = save_checkpoint(str(tmp_path / "run"), 1, 2, variables={}, tables={"users": Table(IDS[:2], ROWS[:2])})
@@ -200,3 +189,21 @@ def test_hashed_ids_as_row_numbers(tmp_path: Path) -> None:
         export_version(run, str(tmp_path / "m.npz"), selection=Selection(("users",), dense_rows=1 << 62))
     assert "--remap" in str(other.value.hint)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_numbered_rows_for_torchrec(run: Version, tmp_path: Path) -> None:
+    """A table with hashed ids goes to DCP as a matrix of its numbered rows, with the ids as a tensor next to it."""
+    chosen = Selection(("users",))
+    with pytest.raises(UnsupportedError, match="a matrix has ids 0 to 5") as caught:
+        export_version(run, str(tmp_path / "none"), format_name="dcp", selection=chosen)
+    assert "--remap" in str(caught.value.hint)
+    export_version(run, str(tmp_path / "n.safetensors"), selection=Selection(("users",), remap=True))
+    names = NameMap({}, {"users": {"ids": "rows", "vectors": "users"}})
+    source = resolve(f"{tmp_path}/n.safetensors")
+    export_version(source, str(tmp_path / "moved"), format_name="dcp", ranks=2, names=names)
+    with open_checkpoint(str(tmp_path / "moved")) as checkpoint:
+        rows = checkpoint.table("embedding_bags.users.weight").to_numpy()
+        assert np.array_equal(checkpoint.variable("users.ids"), IDS[ASCENDING])
+    assert rows.ids.tolist() == [0, 1, 2, 3, 4, 5]
+    assert np.array_equal(rows.vectors, ROWS[ASCENDING])
+    assert verify_version(resolve(str(tmp_path / "moved"))).ok

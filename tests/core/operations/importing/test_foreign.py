@@ -120,16 +120,6 @@ def test_parquet_that_is_no_table(tmp_path: Path, vectors: list[Any], message: s
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.frameworks
-def test_parquet_with_other_columns(tmp_path: Path) -> None:
-    """A table with a column for each value is refused with its columns and the way on."""
-    parquet, arrow = need("pyarrow.parquet"), need("pyarrow")
-    parquet.write_table(arrow.table({"user": [1], "x0": [0.5], "x1": [0.25]}), tmp_path / "t.parquet")
-    with pytest.raises(UnsupportedError, match="got user, x0, x1") as caught:
-        import_arrays(str(tmp_path / "t.parquet"), str(tmp_path / "run"), 1, 1)
-    assert "AS vector" in str(caught.value.hint)
-
-
 # TensorFlow
 
 

@@ -193,6 +193,8 @@ def test_an_id_twice(tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatc
         ("m.npz", {}, "a cluster cannot export as npz"),
         ("m.npy", {}, "a cluster cannot export as npy"),
         ("m.safetensors", {"selection": Selection(dense_rows="auto")}, "not as a matrix"),
+        ("m.safetensors", {"selection": Selection(remap=True)}, "not as a matrix"),
+        ("m.safetensors", {"rename": (("wide", "w"),)}, "quantized or renamed"),
         ("memory://out/m.safetensors", {}, "to S3, or to a file system that all of its workers share"),
         ("-", {"format_name": "safetensors"}, "cannot write into a stream"),
     ],

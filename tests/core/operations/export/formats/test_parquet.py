@@ -123,7 +123,7 @@ def test_files_of_a_directory(run: Version, tmp_path: Path) -> None:
         "none": "removed",
     }, alone
     shutil.copytree(tmp_path / "m.parquet", tmp_path / "lost.parquet")
-    with pytest.raises(NotFoundError, match="are not beside it"):
+    with pytest.raises(NotFoundError, match="are not next to it"):
         import_arrays(str(tmp_path / "lost.parquet"), str(tmp_path / "new"), 9, 2)
     (tmp_path / "m.parquet/none.parquet").unlink()
     with pytest.raises(CorruptError, match="there are Parquet files of 2 tables, and 3 were exported"):

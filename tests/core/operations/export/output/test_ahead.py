@@ -72,7 +72,7 @@ def test_an_upload_that_cannot_begin(s3: Bucket, large: Path) -> None:
 
 
 def test_a_proof_that_fails(s3: Bucket, large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When what was written is not what was read, the parts that went ahead are aborted."""
+    """When the written bytes differ from those that were read, the parts that went ahead are aborted."""
 
     def differ(*_: object) -> None:
         raise EdlCkptError("the exported rows differ")
