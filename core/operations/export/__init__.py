@@ -10,8 +10,8 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from edl_ckpt.core.base.choices import FormatName
 from edl_ckpt.core.base.job import WARNINGS, Reporter
+from edl_ckpt.core.base.words import FormatName
 from edl_ckpt.core.catalog.listing import VersionLike, as_version
 from edl_ckpt.core.cluster.choice import ExecutorLike
 from edl_ckpt.core.converting.changes import NameMap, template
