@@ -13,7 +13,7 @@ from edl_ckpt.cli.terminal.tables import Cell, Column
 
 if TYPE_CHECKING:
     from edl_ckpt.cli.browse.work import BackgroundCheck
-    from edl_ckpt.core.base.choices import Level
+    from edl_ckpt.core.base.words import Level
     from edl_ckpt.core.model.versions import Version
     from edl_ckpt.core.operations.verify.findings import Finding
 

@@ -23,10 +23,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any, Final, Unpack
 
-from edl_ckpt.core.base.choices import Mode
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.base.words import command, extra_hint, meant
+from edl_ckpt.core.base.words import Mode, command, extra_hint, meant
 from edl_ckpt.core.catalog.files import check_in_location
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, list_versions
 from edl_ckpt.core.commit.repair.recovery import location_lock

@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from edl_ckpt.core.base.choices import Mode
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.numbers import whole_number
-from edl_ckpt.core.base.words import counted, describe, escaped
+from edl_ckpt.core.base.words import Mode, counted, describe, escaped
 from edl_ckpt.core.catalog.listing import GRACE_SECONDS, listed_mode, ranked
 from edl_ckpt.core.model.versions import Listing, ShardFile, State, Version
 from edl_ckpt.core.operations.follow.observe import (

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import Any
 
-from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
+from edl_ckpt.core.base.words import LayoutName
 from edl_ckpt.core.catalog.files import directory_alone, named_file
 from edl_ckpt.core.catalog.listing import (
     VersionLike,

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias, Unpack
 
-from edl_ckpt.core.base.choices import Level
 from edl_ckpt.core.base.errors import (
     AuthError,
     CorruptError,
@@ -33,7 +32,7 @@ from edl_ckpt.core.base.errors import (
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.job import WARNINGS, Job, expect
 from edl_ckpt.core.base.parallel import Beside, awaited, default_workers
-from edl_ckpt.core.base.words import base_name, command, counted, describe
+from edl_ckpt.core.base.words import Level, base_name, command, counted, describe
 from edl_ckpt.core.catalog.files import check_in_location, named_file
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, being_replaced, check_listed, list_versions
 from edl_ckpt.core.cluster.choice import JobOptions, job_of
