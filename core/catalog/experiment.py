@@ -58,7 +58,7 @@ def locations_below(
         try:
             yield from locations_below(place, depth=None if depth is None else depth - 1, reporter=reporter)
         except EdlCkptError as error:
-            reporter.warn(f"{error}; what is below it is left out")
+            reporter.warn(f"{error}; everything below it is left out")
 
 
 _REMOTE_TRIALS: Final = 8

@@ -427,7 +427,7 @@ def _open_pipe(path: str) -> int:
             if error.errno != errno.ENXIO:
                 raise
             if time.monotonic() > until:
-                raise RefusedError("is a pipe that nobody reads", path=path, hint="start its reader first") from None
+                raise RefusedError("is a pipe without a reader", path=path, hint="start its reader first") from None
             time.sleep(_POLL_SECONDS)
         else:
             os.set_blocking(fd, True)

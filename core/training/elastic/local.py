@@ -101,7 +101,7 @@ class Registry:
             names = {name.removeprefix(_PREFIX) for name in os.listdir(self.directory) if name.startswith(_PREFIX)}
         numbers = sorted(int(name) for name in names if name.isascii() and name.isdigit())
         if self.number and self.number not in numbers:
-            raise NotFoundError("somebody removed files of the members", path=self.directory)
+            raise NotFoundError("files of the members were removed", path=self.directory)
         living = [number for number in numbers if self._is_alive(number)]
         for number in set(numbers) - set(living):  # none of them comes back, because numbers are not used again
             with suppress(OSError):

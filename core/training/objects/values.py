@@ -59,7 +59,7 @@ def walk(root: object) -> tuple[dict[Path, Any], dict[Path, Path]]:
         if not _is_named(path):
             keys = ", ".join(repr(step) for step in path if not isinstance(step, str))
             message = f"{'/'.join(map(str, path))}: only texts can be keys of values that are saved, not {keys}"
-            faults.append(UsageError(message, hint="use texts as keys, or keep the dict out of what is tracked"))
+            faults.append(UsageError(message, hint="use texts as keys, or do not track the dict"))
     if faults:
         more = "".join(f"\n  {fault.message}" for fault in faults[1:])
         raise UsageError(f"{faults[0].message}{more}", hint=faults[0].hint)
