@@ -172,14 +172,11 @@ def run_action(shell: dict[str, str], work: Path, inputs: dict[str, str]) -> int
     runner = {"GITHUB_ACTIONS": "true", "GITHUB_ACTION_PATH": str(CI), "GITHUB_STEP_SUMMARY": str(work / "summary.md")}
     runner |= {"RUNNER_TEMP": str(work / "temp"), "GITHUB_OUTPUT": str(work / "outputs")}
     (work / "outputs").unlink(missing_ok=True)
-    known = {f"inputs.{name}": text for name, text in values.items()} | {"steps.python.outputs.python-path": "python3"}
+    words = {f"inputs.{name}": text for name, text in values.items()} | {"steps.python.outputs.python-path": "python3"}
     steps = [step for step in action["runs"]["steps"] if "uses" not in step]
     assert len(steps) == 2
     for step in steps:
         assert "${{" not in step["run"]  # an input in a script could contain commands
-        words = {f"inputs.{name}": text for name, text in values.items()} | {
-            "steps.python.outputs.python-path": "python3"
-        }
         given = {
             key: re.sub(r"\$\{\{ ([\w.-]+) \}\}", lambda m: words[m[1]], text)
             for key, text in step.get("env", {}).items()
@@ -228,7 +225,7 @@ def outputs_of(work: Path) -> dict[str, str]:
 
 
 def test_the_dockerfile() -> None:
-    """hadolint has nothing to say of the Dockerfile."""
+    """Hadolint has nothing to say of the Dockerfile."""
     if not (hadolint := shutil.which("hadolint", path=os.path.dirname(sys.executable)) or shutil.which("hadolint")):
         pytest.skip("hadolint is not installed")
     words = [hadolint, "--no-color", str(TOP / "docs/kubernetes/Dockerfile")]

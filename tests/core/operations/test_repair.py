@@ -24,6 +24,7 @@ from edl_ckpt.core import (
     save_checkpoint,
     verify_version,
 )
+from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.commit.shard import DiskShard, ShardOutput
 from edl_ckpt.core.operations import repair
 from edl_ckpt.core.operations.save import Table
@@ -166,11 +167,12 @@ def test_a_mixture_that_is_no_version(run: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("layout", ["design", "elasticdl"])
-def test_another_layout(tmp_path: Path, layout: str) -> None:
+def test_another_layout(tmp_path: Path, layout: LayoutName) -> None:
     """A copy in another layout has other names for the same files."""
     ids = np.arange(50)
     tables = {"t": Table(ids, np.ones((50, 2), np.float32))}
-    for place, name in (("run", layout), ("other", "design" if layout == "elasticdl" else "elasticdl")):
+    other: LayoutName = "design" if layout == "elasticdl" else "elasticdl"
+    for place, name in (("run", layout), ("other", other)):
         save_checkpoint(str(tmp_path / place), 7, 3, variables={}, tables=tables, layout=name)
     path = Path(only(tmp_path / "run").shards[1].path)
     data = path.read_bytes()
