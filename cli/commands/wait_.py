@@ -18,7 +18,7 @@ from edl_ckpt.core.base.words import meant
     "wait s3://models/run --best auc --stall-after 45m",
     exits=LISTS,
     c0="the version is there",
-    c3="the time is over, or nothing changes any more",
+    c3="time-out, or the location no longer changes",
 )
 def wait_command(
     out: Output,

@@ -167,7 +167,7 @@ def _own_trust(version: Version, job: Job, *, mix: bool) -> Trust:
     try:
         trust.seal = None if version.uuid else read_seal(open_store(version.location), version.version)
     except CorruptError as error:
-        error.hint = "--mix goes on without that seal"
+        error.hint = "--mix continues without that seal"
         trust.overrule(error)
     trust.history = trust.seal.history if trust.seal else ()
     return trust

@@ -64,7 +64,7 @@ def _carry_large(reader: RangeReader, chunk: Chunk, sink: Sink) -> str:
         raise UnavailableError(
             f"bytes {chunk.start} to {chunk.end} were damaged in one read, and correct in the next",
             path=reader.path,
-            hint="try again: the copy goes on where it was",
+            hint="try again: the copy resumes",
         )
     return total.hexdigest()
 

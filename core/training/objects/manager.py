@@ -215,12 +215,12 @@ class CheckpointManager:
         versions, managed = self._look()
         old = [version for version in versions if version.version == number]
         if old and number not in managed.saved:
-            raise self._taken(number, "no manager saved it", "nothing was changed; restore it to go on with it")
+            raise self._taken(number, "no manager saved it", "nothing was changed; restore it to continue from it")
         if old:
             try:
                 self._prune([number])
             except RefusedError as error:
-                raise self._taken(number, error.message, "go on from it with restore_or_initialize()") from None
+                raise self._taken(number, error.message, "continue from it with restore_or_initialize()") from None
             self.reporter.warn(f"{old[0].ref}: was there already, and is replaced")
 
     def _taken(self, number: int, why: str, hint: str) -> RefusedError:
