@@ -19,7 +19,8 @@ from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.parallel import run_parallel
 from edl_ckpt.core.base.words import Mode, counted, describe, escaped, meant
 from edl_ckpt.core.catalog.files import open_location
-from edl_ckpt.core.catalog.listing import GRACE_SECONDS, common_modes, list_versions, ranked
+from edl_ckpt.core.catalog.listing import common_modes, list_versions, ranked
+from edl_ckpt.core.catalog.swaps import GRACE_SECONDS
 from edl_ckpt.core.model.versions import Listing, Version
 from edl_ckpt.core.sources.registry import is_own_name, version_named
 from edl_ckpt.core.state.metadata import mode_of, rank
