@@ -75,7 +75,7 @@ def metrics_import_command(
     """
     from edl_ckpt.cli.render import metrics as render
     from edl_ckpt.core.catalog.listing import list_versions
-    from edl_ckpt.core.operations.metric_sources import import_metrics, match_series, read_series
+    from edl_ckpt.core.operations.annotate import import_metrics, match_series, read_series
 
     where = out.location(location)
     series = read_series(source, kind)

@@ -29,9 +29,8 @@ from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.converting.changes import Changes, LeftOut, NameMap, with_tables
 from edl_ckpt.core.converting.conversion import Conversion, Writing, plan_conversion
 from edl_ckpt.core.converting.proof import Proved, confirm_source, is_changed, prove, unchanged
-from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.model.tables import ShardSummary
-from edl_ckpt.core.model.versions import ShardFile, State, Version
+from edl_ckpt.core.model.versions import Seal, ShardFile, State, Version
 from edl_ckpt.core.moving.tasks import WriteResult
 from edl_ckpt.core.operations.prune.retention import looked_at
 from edl_ckpt.core.proof.trust import Trust, check_trust

@@ -66,7 +66,7 @@ class LocationMetadata:
     policy: Mapping[str, Any] | None = None
     problems: tuple[str, ...] = ()
     sealed: frozenset[int] = frozenset()
-    """The versions that have a seal (`seal.py`)."""
+    """The versions that have a seal (`document.py`)."""
     fault: EdlCkptError | None = None
     """Why the modes and the policy cannot be read, None when they can."""
     known: Known = field(default_factory=Known, compare=False, repr=False)
