@@ -10,8 +10,8 @@ from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options.cluster import Cluster, working
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import escaped
-from edl_ckpt.core.base.choices import Level
 from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.words import Level
 
 if TYPE_CHECKING:
     from edl_ckpt.core.model.versions import Version

@@ -94,7 +94,7 @@ def _option_hint(error: Any, context: Any, path: str) -> str:
     if close := meant(error.option_name.lstrip("-"), [flag.lstrip("-") for flag in flags]):
         return close.replace("did you mean ", "did you mean --").replace(" or ", " or --")
     if hasattr(context.command, "commands"):
-        return f"an option stands behind its command: {path} COMMAND {escaped(error.option_name)}"
+        return f"options come after the command: {path} COMMAND {escaped(error.option_name)}"
     return f"{path} --help lists the options"
 
 
