@@ -119,8 +119,9 @@ def repair_version(
     begin, version, source = time.perf_counter(), as_version(version), as_version(source)
     job = Job.here(workers, reporter=locking.get("reporter", WARNINGS))
     wanted = _wanted(version, source)
-    trust, other_trust = _own_trust(version, job, mix=mix), check_trust(source, reporter=job.reporter)
-    flagged, store = _flagged(version, wanted, job), open_store(version.location)
+    store = open_store(version.location)
+    trust, other_trust = _own_trust(version, store, job, mix=mix), check_trust(source, reporter=job.reporter)
+    flagged = _flagged(version, wanted, job)
     with ExitStack() as stack:
         other = stack.enter_context(open_checkpoint(source))
         sealed = {shard.name: shard for shard in (other_trust.seal or make_seal(other, "", job)).shards}
@@ -165,11 +166,11 @@ def _wanted(version: Version, source: Version) -> dict[str, ShardFile]:
     return {name: file for file in source.files if is_inside(name := source.name_of(file.path))}
 
 
-def _own_trust(version: Version, job: Job, *, mix: bool) -> Trust:
+def _own_trust(version: Version, store: Store, job: Job, *, mix: bool) -> Trust:
     """Return the version's own seal, which need not match what is left; a damaged one is overruled by `mix` alone."""
     trust = Trust(version, None, mix, reporter=job.reporter)
     try:
-        trust.seal = None if version.uuid else read_seal(open_store(version.location), version.version)
+        trust.seal = None if version.uuid else read_seal(store, version.version)
     except CorruptError as error:
         error.hint = "--mix goes on without that seal"
         trust.overrule(error)
