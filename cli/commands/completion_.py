@@ -33,7 +33,7 @@ PLACES: Final[Mapping[str, tuple[str, str, str, str]]] = {
 """Where shells look for a user's scripts: below a variable or another directory, at this name, and what that takes."""
 
 
-@declared("completion bash", "completion install", "completion install --shell fish", exits={10, 12, 16})
+@declared("completion bash", "completion install --shell fish", exits={10, 12, 16})
 def completion_command(
     out: Output,
     action: Annotated[
