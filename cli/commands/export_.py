@@ -126,7 +126,6 @@ def export_command(
     with working(out, cluster, None, target=goal) as work, resumable(out, _again(goal)):
         if dry_run:
             plan = plan_export(version, goal, executor=work["executor"], **chosen)
-            out.warn(*plan.lost.lines())
             out.show(lambda: render.plan_document(plan, cluster_of(work)), render.plan_human(plan, workers_of(work)))
             return
         result = export_version(version, goal, executor=work["executor"], **chosen)
@@ -138,7 +137,6 @@ def _show(out: Output, result: ExportResult, dtype: str | None = None) -> None:
     from edl_ckpt.cli.render import export as render
     from edl_ckpt.core.storage.local import descriptor_of
 
-    out.warn(*result.lost.lines())
     show = out.show_aside if descriptor_of(result.output) == 1 else out.show
     show(lambda: render.document(result), render.human(result))
     if result.overflowed:

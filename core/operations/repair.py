@@ -27,18 +27,16 @@ from edl_ckpt.core.commit.kinds import kind_of
 from edl_ckpt.core.commit.repair.notes import forget_notes
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.commit.shard import ShardPlace
-from edl_ckpt.core.model.seals import SealedShard
-from edl_ckpt.core.model.versions import ShardFile, Version
+from edl_ckpt.core.model.versions import SealedShard, ShardFile, Version
 from edl_ckpt.core.operations.copy.carry import carry
 from edl_ckpt.core.operations.verify.check import verify_version
-from edl_ckpt.core.operations.verify.findings import Finding
 from edl_ckpt.core.proof.sealing import batches, make_seal, sums_of
 from edl_ckpt.core.proof.trust import Trust, check_trust
 from edl_ckpt.core.reading.reader import open_checkpoint
+from edl_ckpt.core.state.document import read_seal, seal_bytes
 from edl_ckpt.core.state.lock import Locking
 from edl_ckpt.core.state.owner import write_proved
 from edl_ckpt.core.state.paths import TRASH_DIR, is_inside, seal_file
-from edl_ckpt.core.state.seal import read_seal, seal_bytes
 from edl_ckpt.core.storage import LocalStore, ObjectStore, Store, open_store
 from edl_ckpt.core.storage.interface import RangeReader
 
@@ -137,7 +135,7 @@ def repair_version(
             Replacement(wanted[n].ps_id, version.path_of(n), wanted[n].path, sums[n].size_bytes, why)
             for n, why in bad.items()
         )
-        text = trust.seal.fingerprint if trust.seal else source.fingerprint
+        text = "" if doubt else trust.seal.fingerprint if trust.seal else source.fingerprint
         if replaced and not dry_run:
             place = stack.enter_context(location_lock(version.location, "repair", **locking))
             check_listed(version, "the version changed before its repair; nothing was changed")
@@ -175,19 +173,17 @@ def _own_trust(version: Version, job: Job, *, mix: bool) -> Trust:
     return trust
 
 
-def _errors(version: Version, job: Job, *, use_seal: bool) -> tuple[list[Finding], str]:
-    """Return what `verify --deep` finds wrong with a version, and its fingerprint, '' where there is none."""
+def _verified(version: Version, job: Job, *, use_seal: bool) -> tuple[dict[str | int, str], str]:
+    """Return what `verify --deep` finds wrong with a version, by shard or subject, and its fingerprint or ''."""
     result = verify_version(version, level="deep", use_seal=use_seal, workers=job.workers, reporter=job.reporter)
-    found = [one for one in result.findings if one.severity == "error" and one.code not in _ODD]
-    return found, result.fingerprint or ""
+    errors = [one for one in result.findings if one.severity == "error" and one.code not in _ODD]
+    reasons = {one.subject if one.shard is None else one.shard: one.message for one in reversed(errors)}
+    return reasons, result.fingerprint or ""
 
 
 def _flagged(version: Version, wanted: Mapping[str, ShardFile], job: Job) -> dict[str, str]:
     """Return the files that are missing, and those of shards with an error, each with the reason."""
-    reasons: dict[str | int | None, str] = {}
-    for found in _errors(version, job, use_seal=True)[0]:
-        reasons.setdefault(found.subject if found.shard is None else found.shard, found.message)
-    present = version.sizes
+    reasons, present = _verified(version, job, use_seal=True)[0], version.sizes
     why = {n: reasons.get(n) or reasons.get(file.ps_id) if n in present else "missing" for n, file in wanted.items()}
     return {name: reason for name, reason in why.items() if reason}
 
@@ -239,10 +235,10 @@ def _replace(
 def _verify_and_seal(version: Version, trust: Trust, store: LocalStore | ObjectStore, job: Job) -> str:
     """Seal a repaired version that its own seal does not prove; return its fingerprint. CorruptError if it is none."""
     now = next(v for v in list_versions(version.location).versions if v.path == version.path)
-    errors, text = _errors(now, job, use_seal=False)
-    if errors:
+    errors, text = _verified(now, job, use_seal=False)
+    for fault in errors.values():
         hint = f"the replaced files are in place, and the damaged ones in {TRASH_DIR}: {command('verify', version.ref)}"
-        raise CorruptError(f"not whole: {errors[0].message}", code=errors[0].code, path=errors[0].path, hint=hint)
+        raise CorruptError(f"not whole: {fault}", path=version.ref, hint=hint)
     if not version.uuid:
         with open_checkpoint(now) as checkpoint:
             seal = trust.sign(make_seal(checkpoint, text, job), "repair --mix")

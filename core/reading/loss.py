@@ -21,7 +21,7 @@ from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import LostShard
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint, raise_problems
-from edl_ckpt.core.state.seal import read_seal
+from edl_ckpt.core.state.document import read_seal
 
 _LISTED: Final = 20
 _MISSING: Final = frozenset({"missing-shard", "missing-file"})
@@ -140,7 +140,7 @@ def loss_of(checkpoint: Checkpoint, version: Version | None = None, owners: set[
     for shard in () if version.is_elasticdl else checkpoint.shards:  # there tensors are left out one by one
         path, number = shard.file.path, shard.file.ps_id
         for p in shard.problems:
-            named |= {p.subject} if p.code == "missing-file" else set()
+            named |= {p.subject} if p.code == "missing-file" or not p.warning else set()
             lost += () if p.warning else [LostShard(number, path, f"{p.subject!r}: {p.message}", p.code, p.offset)]
     if not lost or owners is not None:
         return Loss(tuple(lost))

@@ -376,7 +376,7 @@ def open_checkpoint(
         try:
             run_all(begin, version.files, workers)
             shards = source_of(version).index(version, readers, workers=workers, on_fault=lose if partial else None)
-            if any(one.code == "missing-shard" for one in lost):
+            if not staged and any(one.code == "missing-shard" for one in lost):
                 check_not_replaced(version)
         except NotFoundError:
             if not staged:

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Unpack
 
-from edl_ckpt.core.base.choices import FormatName
-from edl_ckpt.core.base.job import WARNINGS, Reporter
+from edl_ckpt.core.base.words import FormatName
 from edl_ckpt.core.catalog.listing import VersionLike, as_version
 from edl_ckpt.core.cluster.choice import ExecutorLike
-from edl_ckpt.core.converting.changes import NameMap, template
+from edl_ckpt.core.converting.changes import template
 from edl_ckpt.core.operations.export.content.selection import Selection
 from edl_ckpt.core.operations.export.formats import FORMATS, guess_format, requested
 from edl_ckpt.core.operations.export.interface import (
     ExportedFile,
+    ExportOptions,
     ExportPlan,
     ExportRequest,
     ExportResult,
@@ -26,7 +27,6 @@ from edl_ckpt.core.operations.export.interface import (
 )
 from edl_ckpt.core.operations.export.output.target import open_target
 from edl_ckpt.core.reading.reader import open_checkpoint
-from edl_ckpt.core.sorting.partition import PART_BYTES
 from edl_ckpt.core.storage import LocationLike
 from edl_ckpt.core.storage.location import Location
 
@@ -49,17 +49,8 @@ def export_version(
     *,
     format_name: FormatName | None = None,
     selection: Selection | None = None,
-    limit: int | None = None,
-    max_shard_bytes: int | None = None,
-    ranks: int | None = None,
-    names: NameMap | None = None,
-    rename: tuple[tuple[str, str], ...] = (),
-    partial: bool = False,
-    force: bool = False,
-    use_seal: bool = True,
-    part_bytes: int = PART_BYTES,
     executor: ExecutorLike | None = None,
-    reporter: Reporter = WARNINGS,
+    **options: Unpack[ExportOptions],
 ) -> ExportResult:
     """Write a version in another format to a path or URL, where nothing may be unless `force` is given.
 
@@ -84,22 +75,7 @@ def export_version(
     ('npz', 1, 10)
     """
     begin = time.perf_counter()
-    goal, asked = Location.of(output), selection or Selection()
-    request = ExportRequest(
-        as_version(version),
-        goal,
-        asked,
-        limit,
-        max_shard_bytes,
-        part_bytes,
-        reporter,
-        use_seal,
-        force,
-        ranks=ranks,
-        names=names,
-        rename=rename,
-        partial=partial,
-    )
+    request = ExportRequest(as_version(version), Location.of(output), selection or Selection(), **options)
     result = requested(request, format_name, executor).export()
     return replace(result, seconds=time.perf_counter() - begin)
 
@@ -110,36 +86,14 @@ def plan_export(
     *,
     format_name: FormatName | None = None,
     selection: Selection | None = None,
-    limit: int | None = None,
-    max_shard_bytes: int | None = None,
-    ranks: int | None = None,
-    names: NameMap | None = None,
-    rename: tuple[tuple[str, str], ...] = (),
-    partial: bool = False,
-    force: bool = False,
-    use_seal: bool = True,
     executor: ExecutorLike | None = None,
-    reporter: Reporter = WARNINGS,
+    **options: Unpack[ExportOptions],
 ) -> ExportPlan:
     """Return what `export_version` would do; nothing is written, and no value is read.
 
     Errors are those that it raises before it writes.
     """
-    goal, asked = Location.of(output), selection or Selection()
-    request = ExportRequest(
-        as_version(version),
-        goal,
-        asked,
-        limit,
-        max_shard_bytes,
-        reporter=reporter,
-        use_seal=use_seal,
-        force=force,
-        ranks=ranks,
-        names=names,
-        rename=rename,
-        partial=partial,
-    )
+    request = ExportRequest(as_version(version), Location.of(output), selection or Selection(), **options)
     return requested(request, format_name, executor).plan()
 
 

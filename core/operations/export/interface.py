@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar, Final, NamedTuple, TypeVar
+from typing import ClassVar, Final, NamedTuple, TypedDict, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -134,6 +134,21 @@ class FormatTraits:
     """What the name of a table gets behind it as the name of a matrix, unless another name is asked for."""
     lacked_dtypes: frozenset[str] = frozenset()
     """Names of the dtypes that tables cannot have in this format."""
+
+
+class ExportOptions(TypedDict, total=False):
+    """The limits of an export that its caller may give; `ExportRequest` says what they mean."""
+
+    limit: int | None
+    max_shard_bytes: int | None
+    part_bytes: int
+    reporter: Reporter
+    use_seal: bool
+    force: bool
+    ranks: int | None
+    names: NameMap | None
+    rename: tuple[tuple[str, str], ...]
+    partial: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +281,8 @@ class ExportFormat(ABC):
         force = request.partial or not request.use_seal
         trust = check_trust(request.version, force=force, reporter=request.reporter)
         with open_rest(request.version, partial=request.partial) as (checkpoint, self.lost):
+            for line in self.lost.lines():
+                request.reporter.warn(line)
             yield checkpoint, trust
 
     @abstractmethod

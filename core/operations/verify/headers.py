@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import chain
 from typing import Final
 
-from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError
-from edl_ckpt.core.base.parallel import run_all
+from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.words import abridged, base_name, missing_shards
 from edl_ckpt.core.catalog.runs import mixture
 from edl_ckpt.core.model.versions import MISSING_LISTED, ShardFile, State, Version
 from edl_ckpt.core.operations.verify.findings import Report
-from edl_ckpt.core.reading.reader import Checkpoint, openings
+from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.sources.elasticdl.loader import scan_crashes
 from edl_ckpt.core.sources.registry import source_of
 from edl_ckpt.core.storage import Store
@@ -85,45 +84,28 @@ def _check_location(store: Store, version: Version, report: Report) -> None:
 
 
 def open_readable_shards(
-    store: Store,
-    version: Version,
-    report: Report,
-    stack: ExitStack,
-    opened: dict[str, RangeReader],
+    version: Version, report: Report, stack: ExitStack, opened: dict[str, RangeReader]
 ) -> tuple[Checkpoint, bool]:
     """Open every shard that can be indexed, report the others, and return whether every shard is indexed.
 
     `opened` gets every reader that could be opened, by file name, even if its shard cannot be indexed.
     """
-    readers: dict[str, RangeReader] = {}
     files: Sequence[ShardFile] = version.shards
     if version.state is State.MIXED:  # the largest complete set, or else the largest
         sets: dict[tuple[int, str], list[ShardFile]] = {}
         for shard in version.shards:
             sets.setdefault((shard.ps_num, shard.path.rpartition(".")[2]), []).append(shard)
         files = max(sets.values(), key=lambda s: (len(s) == s[0].ps_num, s[0].ps_num))
-
-    def lost(file: ShardFile, error: EdlCkptError) -> None:
-        readers.pop(file.path, None)
-        if isinstance(error, CorruptError):
-            who = f"shard {file.ps_id} " if error.message.startswith("ends after ") else ""
-            report.add(error.code, who + error.message, shard=file, offset=error.offset)
-        else:
-            report.add("missing-shard", f"the shard cannot be opened: {error.message}", shard=file)
-
-    def begin(file: ShardFile) -> None:
-        try:
-            for one in file.files:
-                readers[one.path] = stack.enter_context(closing(store.open(one.path)))
-                opened[version.name_of(one.path)] = readers[one.path]
-        except (CorruptError, NotFoundError) as error:
-            lost(file, error)
-
-    run_all(begin, files, openings(store))
-    present = replace(version, shards=tuple(files))
-    shards = source_of(version).index(present, readers, workers=openings(store), on_fault=lost)
-    checkpoint = Checkpoint(version, shards, readers, store)
-    return checkpoint, len(shards) == len(version.shards) and not (version.lacks or version.missing_ranges)
+    present = replace(version, shards=tuple(files), state=State.INCOMPLETE)
+    checkpoint = stack.enter_context(open_checkpoint(present, partial=True, staged=True))
+    checkpoint.version = version
+    of_number = {file.ps_id: file for file in files}
+    for lost in checkpoint.lost:
+        who = f"shard {lost.shard} " if lost.message.startswith("ends after ") else ""
+        who = "the shard cannot be opened: " if lost.code == "missing-shard" else who
+        report.add(lost.code, who + lost.message, shard=of_number[lost.shard or 0], offset=lost.offset)
+    opened |= {version.name_of(path): reader for path, reader in checkpoint.files.items()}
+    return checkpoint, len(checkpoint.shards) == len(version.shards) and not (version.lacks or version.missing_ranges)
 
 
 def check_headers(version: Version, checkpoint: Checkpoint, report: Report) -> None:

@@ -93,14 +93,17 @@ def _saved(content: Content, index: _ReadIndex) -> Iterator[SavedTensor]:
     for tensor in tensors:
         try:
             saved = _whole(tensor, parts)
-            if not saved.whole:
-                gone = Problem(
-                    "missing-file", tensor.name, None, "a file with values of it cannot be read", warning=True
-                )
+            if not saved.whole and tensor.name not in _told(content):
+                message = "a file with values of it cannot be read"
+                gone = Problem("missing-file", tensor.name, None, message, warning=True)
                 index.stored_in.shard.problems.append(gone)
             yield saved
         except (CorruptError, UnsupportedError) as error:
             index.stored_in.shard.problems.append(problem_of(error, tensor.name))
+
+
+def _told(content: Content) -> set[str]:
+    return {problem.subject for shard in content.shards.values() for problem in shard.problems}
 
 
 def _parts(

@@ -260,8 +260,8 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         done = edl(*line.split(), cwd=place)
         assert done.returncode == 0, done.stderr
-    for name in ("a", "b"):
-        shutil.copytree(place / "run", place / "runs" / name)
+    for name in ("runs/a", "runs/b", "backup"):
+        shutil.copytree(place / "run", place / name)
     return place
 
 

@@ -32,10 +32,10 @@ def test_an_error_does_not_stop_the_others(run: Path, monkeypatch: pytest.Monkey
     one, two, three = list_versions(run).versions
     real = open_readable_shards
 
-    def locked(store: Any, version: Version, *arguments: Any) -> object:
+    def locked(version: Version, *arguments: Any) -> object:
         if version == one:
             raise LockedError("a job goes on writing it", path=one.path)
-        return real(store, version, *arguments)
+        return real(version, *arguments)
 
     monkeypatch.setattr(check, "open_readable_shards", locked)
     monkeypatch.setattr(check, "ATTEMPTS", 1)
@@ -65,9 +65,9 @@ def test_a_signal_behind_a_seal(run: Path, monkeypatch: pytest.MonkeyPatch) -> N
     read: list[str] = []
     real = open_readable_shards
 
-    def noted(store: Any, version: Version, *arguments: Any) -> object:
+    def noted(version: Version, *arguments: Any) -> object:
         read.append(version.ref)
-        return real(store, version, *arguments)
+        return real(version, *arguments)
 
     monkeypatch.setattr(check, "open_readable_shards", noted)
     one, _, three = list_versions(run).versions

@@ -198,7 +198,9 @@ def test_ranks_that_are_there_are_read(tmp_path: Path) -> None:
     with open_checkpoint(f"{tmp_path}@1", partial=True) as checkpoint:
         assert checkpoint.table(USER).to_numpy().ids.tolist() == [0, 1, 2, 6, 7, 8]
         assert list(checkpoint) == []
-        assert not any(shard.problems for shard in checkpoint.shards)
+        problems = [problem for shard in checkpoint.shards for problem in shard.problems]
+        assert {(problem.subject, problem.code) for problem in problems} >= {("dense", "missing-file")}
+        assert all(problem.warning for problem in problems)
 
 
 def test_companions_have_the_rows_of_their_table(tmp_path: Path) -> None:
