@@ -42,7 +42,8 @@ _HOMES: Final = {
     "sources.systems": "System systems",
     "sources.elasticdl.placement": "row_owners variable_owner",
     "operations.annotate": (
-        "add_tag remove_metadata remove_metrics remove_tag set_metadata set_metrics set_modes set_note"
+        "add_tag import_metrics read_series remove_metadata remove_metrics remove_tag set_metadata "
+        "set_metrics set_modes set_note"
     ),
     "converting.changes": "Changes LeftOut",
     "operations.convert": "ConvertResult convert_version strip_versions",
@@ -55,11 +56,9 @@ _HOMES: Final = {
     "operations.examine": "StorageReport examine_storage",
     "operations.export": "ExportResult Selection export_version",
     "operations.follow.observe": "Clock EventKind WatchEvent",
-    "operations.follow.wait": "WaitResult checkpoints_iterator wait_for_version",
-    "operations.follow.watch": "watch_location",
+    "operations.follow.watch": "WaitResult checkpoints_iterator wait_for_version watch_location",
     "operations.importing": "ImportResult NameMap import_arrays import_checkpoint read_map",
-    "operations.lookup": "Lookup first_rows look_up sample_rows slice_table slice_variable",
-    "operations.metric_sources": "import_metrics read_series",
+    "operations.lookup": "Lookup TensorStats first_rows look_up sample_rows slice_table slice_variable tensor_stats",
     "operations.prune.execute": "PruneResult execute_prune prune remove_own_shard",
     "operations.prune.plan": "PruneEntry PrunePlan plan_prune read_policy store_policy",
     "operations.prune.retention": "Best EverySteps ExperimentBest Guards Latest Policy Rule Tagged Within determined",
@@ -70,7 +69,6 @@ _HOMES: Final = {
     "operations.reshard.needed": "find_resharded",
     "moving.part_plan": "ReshardSettings settings_for",
     "operations.save": "Table save_checkpoint",
-    "operations.stats": "TensorStats tensor_stats",
     "operations.summary": "CheckpointSummary summarize",
     "operations.undo": "undo unlock",
     "operations.usage": "LocationUsage measure_usage",

@@ -44,6 +44,8 @@ from edl_ckpt.core.model.versions import Version as Version
 from edl_ckpt.core.moving.part_plan import ReshardSettings as ReshardSettings
 from edl_ckpt.core.moving.part_plan import settings_for as settings_for
 from edl_ckpt.core.operations.annotate import add_tag as add_tag
+from edl_ckpt.core.operations.annotate import import_metrics as import_metrics
+from edl_ckpt.core.operations.annotate import read_series as read_series
 from edl_ckpt.core.operations.annotate import remove_metadata as remove_metadata
 from edl_ckpt.core.operations.annotate import remove_metrics as remove_metrics
 from edl_ckpt.core.operations.annotate import remove_tag as remove_tag
@@ -70,9 +72,9 @@ from edl_ckpt.core.operations.export import export_version as export_version
 from edl_ckpt.core.operations.follow.observe import Clock as Clock
 from edl_ckpt.core.operations.follow.observe import EventKind as EventKind
 from edl_ckpt.core.operations.follow.observe import WatchEvent as WatchEvent
-from edl_ckpt.core.operations.follow.wait import WaitResult as WaitResult
-from edl_ckpt.core.operations.follow.wait import checkpoints_iterator as checkpoints_iterator
-from edl_ckpt.core.operations.follow.wait import wait_for_version as wait_for_version
+from edl_ckpt.core.operations.follow.watch import WaitResult as WaitResult
+from edl_ckpt.core.operations.follow.watch import checkpoints_iterator as checkpoints_iterator
+from edl_ckpt.core.operations.follow.watch import wait_for_version as wait_for_version
 from edl_ckpt.core.operations.follow.watch import watch_location as watch_location
 from edl_ckpt.core.operations.importing import ImportResult as ImportResult
 from edl_ckpt.core.operations.importing import NameMap as NameMap
@@ -80,13 +82,13 @@ from edl_ckpt.core.operations.importing import import_arrays as import_arrays
 from edl_ckpt.core.operations.importing import import_checkpoint as import_checkpoint
 from edl_ckpt.core.operations.importing import read_map as read_map
 from edl_ckpt.core.operations.lookup import Lookup as Lookup
+from edl_ckpt.core.operations.lookup import TensorStats as TensorStats
 from edl_ckpt.core.operations.lookup import first_rows as first_rows
 from edl_ckpt.core.operations.lookup import look_up as look_up
 from edl_ckpt.core.operations.lookup import sample_rows as sample_rows
 from edl_ckpt.core.operations.lookup import slice_table as slice_table
 from edl_ckpt.core.operations.lookup import slice_variable as slice_variable
-from edl_ckpt.core.operations.metric_sources import import_metrics as import_metrics
-from edl_ckpt.core.operations.metric_sources import read_series as read_series
+from edl_ckpt.core.operations.lookup import tensor_stats as tensor_stats
 from edl_ckpt.core.operations.prune.execute import PruneResult as PruneResult
 from edl_ckpt.core.operations.prune.execute import execute_prune as execute_prune
 from edl_ckpt.core.operations.prune.execute import prune as prune
@@ -122,8 +124,6 @@ from edl_ckpt.core.operations.reshard.execute import survey_ids as survey_ids
 from edl_ckpt.core.operations.reshard.needed import find_resharded as find_resharded
 from edl_ckpt.core.operations.save import Table as Table
 from edl_ckpt.core.operations.save import save_checkpoint as save_checkpoint
-from edl_ckpt.core.operations.stats import TensorStats as TensorStats
-from edl_ckpt.core.operations.stats import tensor_stats as tensor_stats
 from edl_ckpt.core.operations.summary import CheckpointSummary as CheckpointSummary
 from edl_ckpt.core.operations.summary import summarize as summarize
 from edl_ckpt.core.operations.undo import undo as undo

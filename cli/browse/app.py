@@ -23,7 +23,7 @@ from edl_ckpt.cli.render import verify as render_verify
 from edl_ckpt.cli.terminal.signals import ASKING, ENDING
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.base.choices import Level
+    from edl_ckpt.core.base.words import Level
     from edl_ckpt.core.model.versions import CheckpointRef, Version
 
 

@@ -6,15 +6,14 @@ import shlex
 from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli.browse.grid import Grid, ItemRows
-from edl_ckpt.cli.browse.help import NotesPage
 from edl_ckpt.cli.browse.keys import ScreenKey
-from edl_ckpt.cli.browse.page import BACK, CANCEL, COPY, HELP, QUIT, BrowserPage
+from edl_ckpt.cli.browse.page import BACK, CANCEL, COPY, HELP, QUIT, BrowserPage, NotesPage
 from edl_ckpt.cli.render import verify as render_verify
 from edl_ckpt.cli.terminal.tables import Cell, Column
 
 if TYPE_CHECKING:
     from edl_ckpt.cli.browse.work import BackgroundCheck
-    from edl_ckpt.core.base.choices import Level
+    from edl_ckpt.core.base.words import Level
     from edl_ckpt.core.model.versions import Version
     from edl_ckpt.core.operations.verify.findings import Finding
 
@@ -38,7 +37,7 @@ class VerifyPage(BrowserPage):
     """The check of one version, and what it found."""
 
     keys = (HELP, BACK, QUIT, *_STARTS, CANCEL, _WHOLE, COPY)
-    about = "A check of one version. It goes on in the background when you go back; nothing is changed or sealed."
+    about = "A check of one version. It continues in the background when you go back; nothing is changed or sealed."
 
     def __init__(self, version: Version) -> None:
         super().__init__()
@@ -86,7 +85,7 @@ class VerifyPage(BrowserPage):
         if check is None or (check.result is None and not check.is_running):
             return "choose: 1 headers, 2 ids, 3 every value"
         if check.result is None:
-            return "It goes on when you leave this screen. x cancels it."
+            return "It continues when you leave this screen. x cancels it."
         return f"no finding: {render_verify.checked([check.result])}"
 
     def show_status(self) -> None:

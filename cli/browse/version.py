@@ -12,9 +12,8 @@ from rich.text import Text
 from edl_ckpt.cli.browse import source
 from edl_ckpt.cli.browse.actions import ACTIONS, ActionPage
 from edl_ckpt.cli.browse.grid import Grid, GridRows, ItemRows
-from edl_ckpt.cli.browse.help import NotesPage
 from edl_ckpt.cli.browse.keys import DIFF, VERIFY, ActionLine, ScreenKey
-from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIT, REFRESH, SEARCH, SearchPage
+from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIT, REFRESH, SEARCH, NotesPage, SearchPage
 from edl_ckpt.cli.render import listing as render_list
 from edl_ckpt.cli.render.inspect import TABLE_COLUMNS, VARIABLE_COLUMNS, about, table_cells, variable_cells
 from edl_ckpt.cli.render.shared_tables import SHARD_COLUMNS, shard_cells

@@ -10,9 +10,8 @@ from textual.containers import Horizontal
 from edl_ckpt.cli.browse import source
 from edl_ckpt.cli.browse.actions import ACTIONS, ActionPage
 from edl_ckpt.cli.browse.grid import Grid, ItemRows
-from edl_ckpt.cli.browse.help import NotesPage
 from edl_ckpt.cli.browse.keys import DIFF, VERIFY, ScreenKey
-from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIT, REFRESH, SEARCH
+from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIT, REFRESH, SEARCH, NotesPage
 from edl_ckpt.cli.browse.preview import Preview
 from edl_ckpt.cli.browse.version import VersionPage
 from edl_ckpt.cli.render import listing as render_list

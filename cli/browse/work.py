@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli.browse.source import again
 from edl_ckpt.cli.options.common import attempted
-from edl_ckpt.core.base.choices import Level
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.job import Progress
 from edl_ckpt.core.base.parallel import stop_when
-from edl_ckpt.core.base.words import portion
+from edl_ckpt.core.base.words import Level, portion
 from edl_ckpt.core.operations.verify.check import verify_version
 from edl_ckpt.core.storage.faults import error_of_system
 

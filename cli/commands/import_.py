@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options.cluster import Cluster, cluster_of, workers_of, working
@@ -19,16 +19,10 @@ if TYPE_CHECKING:
     from edl_ckpt.core.converting.changes import NameMap
     from edl_ckpt.core.model.versions import CheckpointRef, Version
 
-_OF_ARRAYS: Final = ("plan_arrays", "import_arrays")
-_OF_CHECKPOINTS: Final = ("plan_checkpoint", "import_checkpoint")
-
 
 @declared(
     "import model.safetensors run@500 --ps 4",
     "import arrays.npz run@500 --ps 4 --map names.toml --dry-run",
-    "import own.npz run@500 --ps 4 --table user=user_ids,user_vecs",
-    "import users.parquet run@500 --ps 4 --vector-column 'x*'",
-    "import trained.pt run@500 --ps 4 --key model --table item=emb.weight",
     exits=WRITES,
 )
 def import_command(
@@ -80,18 +74,18 @@ def import_command(
             raise UsageError("a checkpoint goes with --map and --table, and then without --cluster")
         _by_map(out, checkpoint, ref, ps, mapped, {**acting, "dry_run": dry_run, "force": force, "wait_seconds": wait})
         return
-    plan, run = _OF_CHECKPOINTS if checkpoint else _OF_ARRAYS
+    kind = "checkpoint" if checkpoint else "arrays"
     acting |= {"force": force} if checkpoint else {"names": mapped}
     where = checkpoint or place, ref.location, ref.version, ps
     with working(out, cluster, None, target=ref.location) as work, resumable(out, partial(half_done, ref.location)):
         acting["executor"] = work["executor"]
         if dry_run:
-            made, settings = getattr(importing, plan)(*where, **acting)
+            made, settings = getattr(importing, f"plan_{kind}")(*where, **acting)
             out.warn(*made.warnings, *settings.warnings)
             planned, by = written.planned_document("import", made, settings, cluster_of(work)), workers_of(work)
             out.show(lambda: planned, written.plan_import_human(made, settings, by))
             return
-        result = getattr(importing, run)(*where, wait_seconds=wait, **acting)
+        result = getattr(importing, f"import_{kind}")(*where, wait_seconds=wait, **acting)
     out.show(lambda: written.written_document("import", result), written.import_human(result))
 
 

@@ -8,9 +8,8 @@ from edl_ckpt.cli.manual.marks import NOTES, declared
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options.hints import is_named
 from edl_ckpt.cli.terminal.output import Output
-from edl_ckpt.core.base.choices import Mode
 from edl_ckpt.core.base.errors import UsageError
-from edl_ckpt.core.base.words import meant
+from edl_ckpt.core.base.words import Mode, meant
 
 if TYPE_CHECKING:
     from edl_ckpt.core.storage.location import Location
@@ -76,7 +75,7 @@ def metrics_import_command(
     """
     from edl_ckpt.cli.render import metrics as render
     from edl_ckpt.core.catalog.listing import list_versions
-    from edl_ckpt.core.operations.metric_sources import import_metrics, match_series, read_series
+    from edl_ckpt.core.operations.annotate import import_metrics, match_series, read_series
 
     where = out.location(location)
     series = read_series(source, kind)

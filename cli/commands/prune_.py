@@ -92,9 +92,8 @@ def prune_command(
     """
     from functools import partial
 
-    from edl_ckpt.core.operations.prune.execute import execute_prune, prune
+    from edl_ckpt.core.operations.prune.execute import execute_prune, prune, read_plan
     from edl_ckpt.core.operations.prune.plan import PrunePlan, plan_prune
-    from edl_ckpt.core.operations.prune.plan_file import read_plan
     from edl_ckpt.core.operations.prune.retention import Guards
 
     places = _places(out, locations, experiment)
@@ -169,7 +168,7 @@ def _review(out: Output, plan: PrunePlan, *, max_delete: int | None, plan_out: s
 
     That is also the error for one that leaves no complete version, unless it `may_empty` a location.
     """
-    from edl_ckpt.core.operations.prune.plan_file import write_plan
+    from edl_ckpt.core.operations.prune.execute import write_plan
 
     if plan.emptied and not may_empty:
         raise RefusedError(

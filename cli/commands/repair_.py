@@ -37,7 +37,7 @@ def repair_command(
     version = o.resolve_ref(ref, out, to_change=True, aloud=True)
     named = "@" in source.rpartition("/")[2]
     other = o.resolve_ref(source if named or version.number is None else f"{source}@{version.number}", out)
-    with resumable(out, "run the same repair again: it goes on with what is still damaged"):
+    with resumable(out, "run the same repair again: it continues with the remaining damage"):
         locking = o.locking(out, lock_wait)
         result = repair_version(version, other, mix=mix, dry_run=dry_run, workers=workers, **locking)
     out.show(lambda: render.document(result), render.human(result))

@@ -11,8 +11,8 @@ from edl_ckpt.cli.options.cluster import Cluster, Working, cluster_of, workers_o
 from edl_ckpt.cli.options.hints import check_place, half_done, resumable
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import parse_size
-from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.words import LayoutName
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

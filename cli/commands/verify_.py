@@ -10,13 +10,12 @@ from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options.cluster import Cluster, working
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import escaped
-from edl_ckpt.core.base.choices import Level
-from edl_ckpt.core.base.errors import EdlCkptError, UsageError
+from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.words import Level
 
 if TYPE_CHECKING:
     from edl_ckpt.core.model.versions import Version
     from edl_ckpt.core.operations.verify.check import VerifyRun
-    from edl_ckpt.core.operations.verify.findings import VerifyResult
     from edl_ckpt.core.storage.location import Location
 
 
@@ -81,7 +80,7 @@ def verify_command(
     location, versions, latest = _versions(out, ref, every=every)
     level: Level = "quick" if quick else "deep" if deep else "default"
     with working(out, cluster, workers) as work:
-        take = partial(_print_line, out) if out.jsonl else lambda _: None
+        take = (lambda done: out.print_json(render.line(done), line=True)) if out.jsonl else lambda _: None
         options: dict[str, Any] = {**work, **o.locking(out, lock_wait), "take": take, "may_be_writing": every}
         options |= {"sample": part, "loader": eye, "take_ids": render.IdFile(ids).take if ids else None}
         run = verify_versions(versions, level=level, seal=seal, use_seal=not force, **options)
@@ -107,12 +106,6 @@ def _loader(name: str | None, world_size: int | None, *, clashes: bool) -> tuple
     if (name is None and world_size is not None) or (name is not None and clashes):
         raise UsageError("--world-size goes with --loader, and --loader does not go with --seal")
     return None if name is None else loader_named(name, world_size)
-
-
-def _print_line(out: Output, done: VerifyResult | tuple[str, EdlCkptError]) -> None:
-    from edl_ckpt.cli.render import verify as render
-
-    out.print_json(render.line(done), line=True)
 
 
 def _write_reports(

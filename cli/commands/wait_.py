@@ -18,7 +18,7 @@ from edl_ckpt.core.base.words import meant
     "wait s3://models/run --best auc --stall-after 45m",
     exits=LISTS,
     c0="the version is there",
-    c3="the time is over, or nothing changes any more",
+    c3="time-out, or the location no longer changes",
 )
 def wait_command(
     out: Output,
@@ -41,7 +41,7 @@ def wait_command(
     location that no longer changes.
     """
     from edl_ckpt.cli.render import wait as render
-    from edl_ckpt.core.operations.follow.wait import wait_for_version
+    from edl_ckpt.core.operations.follow.watch import wait_for_version
 
     if mode is not None and best is None and "mode" not in out.defaulted:
         raise UsageError("--mode can only be used with --best")

@@ -1,6 +1,6 @@
 """Topics of the manual that belong to no single command: references, exit codes, environment, configuration, JSON.
 
-Their texts are in `topics.toml`.
+Their texts are in `topics.toml`, and so are the words of other programs for our commands.
 """
 
 from __future__ import annotations
@@ -27,5 +27,7 @@ def _topic(name: str, text: Mapping[str, Any]) -> ManualPage:
 
 
 _TEXTS: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+SYNONYMS: Final = {word: command for words, command in _TEXTS.pop("words").items() for word in words.split()}
+"""Our commands by the words of other programs, behind the group where there is one."""
 TOPICS: Final[Mapping[str, ManualPage]] = {name: _topic(name, text) for name, text in _TEXTS.items()}
 """The pages of the topics of `edl-ckpt help TOPIC`."""

@@ -27,23 +27,26 @@ class Taken:
     least: int | None = None
     most: int | None = None
 
+    @property
+    def words(self) -> str:
+        """Return what a value is called."""
+        return {bool: "true or false", int: "a whole number"}.get(self.type, "a string")
+
     def value_of(self, word: Any) -> Any:
         """Return a word as a value; ValueError says what is wrong with it."""
-        if self.type is str:
-            return str(word)
-        if self.type is bool:
-            if (truth := _TRUTHS.get(str(word).strip().lower())) is None:
-                raise ValueError(f"{word!r} is not true or false, 1 or 0")
-            return truth
         try:
-            number = self.type(word)
-        except ValueError:
-            raise ValueError(f"{word!r} is not a {'whole ' * (self.type is int)}number") from None
-        if self.least is not None and number < self.least:
-            raise ValueError(f"must be at least {self.least}, got {number}")
-        if self.most is not None and number > self.most:
-            raise ValueError(f"must be at most {self.most}, got {number}")
-        return number
+            value = _TRUTHS[str(word).strip().lower()] if self.type is bool else self.type(word)
+        except (KeyError, ValueError):
+            raise ValueError(f"{word!r} is not {self.words}{', 1 or 0' * (self.type is bool)}") from None
+        if fault := self.fault(value):
+            raise ValueError(fault)
+        return value
+
+    def fault(self, value: Any) -> str | None:
+        """Return why a value of the type is out of range, None if it is not."""
+        if self.least is not None and value < self.least:
+            return f"must be at least {self.least}, got {value}"
+        return f"must be at most {self.most}, got {value}" if self.most is not None and value > self.most else None
 
 
 def kinds_of(command: Any) -> dict[str, Taken]:

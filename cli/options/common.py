@@ -22,10 +22,10 @@ from edl_ckpt.cli.terminal.output import Output, reported_errors
 from edl_ckpt.cli.terminal.secrets import exposed, hide, is_secret
 from edl_ckpt.cli.terminal.templates import REFERENCES, Template
 from edl_ckpt.cli.terminal.text import escaped, parse_duration, parse_limit, parse_size
-from edl_ckpt.core.base import choices
 from edl_ckpt.core.base.errors import EdlCkptError, ReplacedError, UsageError
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.base.words import command, meant
+from edl_ckpt.core.base.words import LayoutName, command, meant
+from edl_ckpt.core.base.words import Mode as ModeName
 
 if TYPE_CHECKING:
     from edl_ckpt.core.model.versions import CheckpointRef, Version
@@ -100,7 +100,7 @@ Experiment = Annotated[
 ]
 DryRun = Annotated[bool, flag("Show what would happen, and change nothing.")]
 LockWait = Annotated[str, option("DURATION", "How long to wait for the lock.")]
-Mode = Annotated[choices.Mode | None, option("max|min", _MODE_HELP)]
+Mode = Annotated[ModeName | None, option("max|min", _MODE_HELP)]
 
 StallAfter = Annotated[
     str, option("DURATION|none", "Report a stall after this time without a change; 0 or `none`: never.")
@@ -111,7 +111,7 @@ Interval = Annotated[
 ]
 
 Layout = Annotated[
-    choices.LayoutName | None,
+    LayoutName | None,
     option("design|elasticdl", "Names of directories and files. Default: those at the location, else design."),
 ]
 
@@ -238,7 +238,7 @@ def show_loss(out: Output, loss: Loss, *, fails: bool = True) -> None:
         raise loss.error("the rest is shown")
 
 
-def asked_layout(out: Output, layout: Layout, target: Location | None) -> choices.LayoutName | None:
+def asked_layout(out: Output, layout: Layout, target: Location | None) -> LayoutName | None:
     """Return the layout that a command asks for; None lets the versions at the target decide.
 
     A layout from the environment or a configuration file is for empty locations: it never mixes layouts. `target` is

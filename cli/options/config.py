@@ -222,20 +222,17 @@ class ConfigOption:
     """An option in a configuration file: the parameter that it sets, and the type that it must have in TOML."""
 
     parameter: str
-    kind: str
-    least: int | None = None
+    taken: Taken
+    is_list: bool
 
     def fault(self, value: Any) -> str | None:
         """Return the fault of a value, None if it has none."""
-        fits = {
-            "true or false": isinstance(value, bool),
-            "a whole number": isinstance(value, int) and not isinstance(value, bool),
-            "a list of strings": isinstance(value, list) and all(isinstance(v, str) for v in value),
-            "a string": isinstance(value, str),
-        }
-        if not fits[self.kind]:
-            return f"must be {self.kind}, got {value!r}"
-        return f"must be at least {self.least}, got {value}" if self.least is not None and value < self.least else None
+        if self.is_list:
+            fits = isinstance(value, list) and {str} >= set(map(type, value))
+            return None if fits else f"must be a list of strings, got {value!r}"
+        if type(value) is not self.taken.type:
+            return f"must be {self.taken.words}, got {value!r}"
+        return self.taken.fault(value)
 
 
 def read_config(files: Iterable[ConfigFile], app: typer.Typer) -> tuple[Defaults, Configured]:
@@ -272,7 +269,7 @@ def _known_options(app: typer.Typer) -> dict[str, dict[str, ConfigOption]]:
     program = typer.main.get_command(app)
     return {
         name: {
-            flag.lstrip("-").replace("-", "_"): _option_of(parameter, kinds[parameter.name])
+            flag.lstrip("-").replace("-", "_"): ConfigOption(parameter.name, kinds[parameter.name], parameter.multiple)
             for parameter in command.params
             if parameter.param_type_name == "option" and parameter.name != "help" and parameter.envvar is not None
             for flag in parameter.opts
@@ -282,12 +279,6 @@ def _known_options(app: typer.Typer) -> dict[str, dict[str, ConfigOption]]:
         for kinds in [kinds_of(command)]
         if name != "help"  # typer would take its defaults for a value of --help
     }
-
-
-def _option_of(parameter: Any, taken: Taken) -> ConfigOption:
-    kind = "true or false" if parameter.is_flag else "a whole number" if taken.type is int else "a string"
-    kind = "a list of strings" if parameter.multiple else kind
-    return ConfigOption(parameter.name, kind, taken.least)
 
 
 def _storages(section: Any, top: TomlKey) -> Storages:

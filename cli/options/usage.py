@@ -14,22 +14,6 @@ from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.words import escaped, meant
 
 _NO_COMMAND: Final = re.compile(r"No such command (['\"])(.*?)\1\.(?: .*)?", re.DOTALL)
-_SYNONYMS: Final = {
-    word: command
-    for words, command in {
-        "rm delete remove del": "prune LOCATION --delete VERSION",
-        "tag_rm tag_delete": "tag remove REF TAG",
-        "metrics_rm metrics_delete": "metrics remove REF NAME",
-        "cp backup": "copy REF LOCATION",
-        "mv move rename": "copy REF LOCATION` and then `edl-ckpt prune LOCATION --delete VERSION",
-        "convert": "export REF OUTPUT --format FORMAT` or `edl-ckpt reshard REF --ps N",
-        "restore": "undo LOCATION` or `edl-ckpt copy REF LOCATION",
-        "check fsck": "verify REF",
-        "show info cat": "inspect REF",
-    }.items()
-    for word in words.split()
-}
-"""Our commands by the words of other programs, behind the group where there is one."""
 _MEMBERS: Final = {
     "tag": "add {} TAG", "metrics": "show {}", "metadata": "show {}", "policy": "show {}"
 }  # fmt: skip
@@ -72,7 +56,9 @@ def explained(error: Any) -> UsageError:
 
 def _synonym(name: str, path: str) -> str | None:
     """Return the command that is meant by a word of other programs, or where a group got a reference, not a command."""
-    if command := _SYNONYMS.get(f"{path} {name}".removeprefix("edl-ckpt ").replace(" ", "_")):
+    from edl_ckpt.cli.manual.topics import SYNONYMS  # a refusal costs the time to read them, and no other call
+
+    if command := SYNONYMS.get(f"{path} {name}".removeprefix("edl-ckpt ").replace(" ", "_")):
         return f"did you mean `edl-ckpt {command}`?"
     group = path.rpartition(" ")[2]
     if group in _MEMBERS and ("@" in name or "/" in name or os.path.exists(name)):
@@ -108,7 +94,7 @@ def _option_hint(error: Any, context: Any, path: str) -> str:
     if close := meant(error.option_name.lstrip("-"), [flag.lstrip("-") for flag in flags]):
         return close.replace("did you mean ", "did you mean --").replace(" or ", " or --")
     if hasattr(context.command, "commands"):
-        return f"an option stands behind its command: {path} COMMAND {escaped(error.option_name)}"
+        return f"options come after the command: {path} COMMAND {escaped(error.option_name)}"
     return f"{path} --help lists the options"
 
 

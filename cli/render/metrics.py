@@ -13,7 +13,7 @@ from edl_ckpt.core.catalog.listing import best_versions, known_mode
 from edl_ckpt.core.model.versions import Listing, Version
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.operations.metric_sources import ImportPlan
+    from edl_ckpt.core.operations.annotate import ImportPlan
 
 _SOME = 8
 BEST = "*"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.prune.execute import PruneResult
 
 
+_ACTIONS: Final = {"all": (Action.DELETE, Action.KEEP), "deleted": (Action.DELETE,), "kept": (Action.KEEP,)}
 _FOLDED_FROM: Final = 5
 """So many versions in a row that are treated alike have one row."""
 _COLUMNS: Final = (
@@ -50,9 +51,8 @@ def document(
 
 def rows(plan: PrunePlan, *, listed: str = "all") -> list[list[Any]]:
     """Return a header and a row for each version that is `listed`: all, deleted or kept."""
-    actions = {"deleted": (Action.DELETE,), "kept": (Action.KEEP,)}.get(listed, tuple(Action))
     keys = "ref version action state size_bytes reasons path"
-    entries = (e for e in plan.entries if e.action in actions)
+    entries = (e for e in plan.entries if e.action in _ACTIONS[listed])
     return rows_of(keys, (picked(e, keys, reasons=Several(e.reasons, "; ")) for e in entries))
 
 
@@ -70,10 +70,9 @@ def plan_human(plan: PrunePlan, *, listed: str = "all", folded: bool = True) -> 
         gone, kept = (words.size(sum(e.size_bytes for e in part)) for part in (going, staying))
         counts = f"{len(staying)} kept, {kept}; {len(going)} to delete, {gone}"
         yield head(location.url, counts if entries else "no checkpoint")
-        actions = {"deleted": (Action.DELETE,), "kept": (Action.KEEP,)}.get(listed, (Action.DELETE, Action.KEEP))
         key = attrgetter("action", "reasons") if folded else attrgetter("action", "path")
         runs = [list(run) for _, run in groupby(entries, key)]
-        shown = [run for action in actions for run in runs if run[0].action is action]
+        shown = [run for action in _ACTIONS[listed] for run in runs if run[0].action is action]
         if shown:
             yield Table(*_COLUMNS, rows=chain.from_iterable(map(_rows_of, shown)))
 

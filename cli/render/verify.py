@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli.render.shared_tables import first_rows
@@ -27,6 +28,7 @@ Failed = Sequence[tuple[str, EdlCkptError]]
 """References of versions that could not be verified, and why."""
 _SHOWN: Final = 50
 """Findings that a summary lists of each version."""
+_SIGNS: Final = {True: "✅", False: "❌"}
 _CHECKED = {
     "quick": "names and headers were read; ids and values were not",
     "default": "names, headers and every id were read; values were not",
@@ -38,7 +40,7 @@ _SAMPLED = "names, headers, every id and a random {:g}% of the values (seed {}) 
 
 def document(result: VerifyResult, others: Others | None = None) -> dict[str, Any]:
     """Return `edl-ckpt/verify/1`, perhaps with what its location shows besides."""
-    beside = {"newer": [picked(v, "ref state") for v in others.newer], "fallback": _good(others)} if others else {}
+    beside = {"newer": [picked(v, "ref state") for v in others.newer], **_fallback(others)} if others else {}
     return {"schema": "edl-ckpt/verify/1", **_result(result), **beside}
 
 
@@ -52,12 +54,12 @@ def document_all(
         "ok": not failed and all(r.ok for r in results),
         "results": [_result(r) for r in results],
         "failed": [failure(*each) for each in failed],
-        "fallback": _good(others),
+        **_fallback(others),
     }
 
 
-def _good(others: Others | None) -> dict[str, Any] | None:
-    return picked(others.fallback, "ref why command") if others and others.fallback else None
+def _fallback(others: Others | None) -> dict[str, Any]:
+    return {"fallback": others.fallback._asdict() if others and others.fallback else None}
 
 
 def unfinished(newer: Sequence[Version]) -> Iterable[str]:
@@ -108,7 +110,8 @@ def human(results: Sequence[VerifyResult], *, every: bool = True, fallback: Fall
         for hint in sorted({f.hint for r in results for f in r.findings if f.hint}):
             yield styled(f"hint: {hint}", "dim")
         if fallback:
-            yield styled(f"hint: {text.escaped(fallback.hint)}", "dim")
+            hint = f"{fallback.ref} is the newest other version that {fallback.why}; try: {fallback.command}"
+            yield styled(f"hint: {text.escaped(hint)}", "dim")
 
 
 def checked(results: Sequence[VerifyResult]) -> str:
@@ -156,37 +159,33 @@ def _line(finding: Finding) -> RenderableType:
     return line.append(f" {text.escaped(finding.message)}")
 
 
+@dataclass(slots=True)
 class IdFile:
     """A file of the ids of findings: a line each, of CSV, or of JSON if the file is named so."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._is_json = path.endswith((".jsonl", ".ndjson"))
-        self._begun = False
+    path: str
+    _begun: bool = False
 
     def take(self, ref: str, findings: Iterable[tuple[Finding, I64]]) -> None:
         """Write the ids of a version's findings behind those of others; errors as `write_report`, and nothing then."""
         from edl_ckpt.core.storage.faults import storage_errors
 
-        header = "" if self._begun or self._is_json else "table,id,shard,finding,ref\n"
-        with storage_errors(self._path), open(self._path, "a" if self._begun else "w", encoding="utf-8") as file:
-            self._begun, start = True, file.tell()
-            file.write(header)
+        is_json = self.path.endswith((".jsonl", ".ndjson"))
+        with storage_errors(self.path), open(self.path, "a" if self._begun else "w", encoding="utf-8") as file:
+            start = file.tell()
+            file.write("" if self._begun or is_json else "table,id,shard,finding,ref\n")
             try:
                 for finding, ids in findings:
-                    before, after = self._around(ref, finding)
+                    table, rest = [finding.subject], [finding.shard, finding.code, ref]
+                    before, after = f"{as_csv([table])[:-1]},", f",{as_csv([rest])}"
+                    if is_json:
+                        before = to_json({"table": finding.subject, "id": 0})[:-2]
+                        after = f", {to_json(dict(zip(('shard', 'finding', 'ref'), rest, strict=True)))[1:]}\n"
                     file.write(before + (after + before).join(map(str, ids.tolist())) + after)
             except BaseException:  # it may be called again for this version
                 file.truncate(start)
-                self._begun = start > 0
                 raise
-
-    def _around(self, ref: str, finding: Finding) -> tuple[str, str]:
-        """Return what stands before and behind an id."""
-        table, rest = {"table": finding.subject}, {"shard": finding.shard, "finding": finding.code, "ref": ref}
-        if self._is_json:
-            return f'{to_json(table)[:-1]}, "id": ', f", {to_json(rest)[1:]}\n"
-        return f"{as_csv([list(table.values())])[:-1]},", f",{as_csv([list(rest.values())])}"
+        self._begun = True
 
 
 def write_report(path: str, content: str, *, append: bool = False) -> None:
@@ -240,14 +239,9 @@ def _add_suite(suites: Element, result: VerifyResult, *, strict: bool) -> None:
         elif name not in made:
             why = "the version has no seal" if name == "seal" else f"not made at the level {result.level}"
             ET.SubElement(case, "skipped", message=why)
-    for key, value in {
-        "tests": len(CHECKS),
-        "failures": failures,
-        "errors": 0,
-        "skipped": len(suite.findall("testcase/skipped")),
-        "time": f"{sum(made.values()):.3f}",
-    }.items():
-        suite.set(key, str(value))
+    skipped, seconds = len(suite.findall("testcase/skipped")), sum(made.values())
+    counts = {"tests": len(CHECKS), "failures": failures, "errors": 0, "skipped": skipped, "time": f"{seconds:.3f}"}
+    suite.attrib.update({key: str(count) for key, count in counts.items()})
 
 
 def _case_line(finding: Finding) -> str:
@@ -256,36 +250,34 @@ def _case_line(finding: Finding) -> str:
 
 def summary(results: Sequence[VerifyResult], failed: Failed = ()) -> str:
     """Return a summary in Markdown, for the page of a CI job: a row for each version, and its findings below."""
-    lines = ["### edl-ckpt verify", "", "| version | result | level | sealed | fingerprint |", "|---|---|---|---|---|"]
-    for result in results:
-        sealed, sign = "yes" if result.sealed else "no", "✅" if result.ok else "❌"
-        fingerprint = f"<code>{result.fingerprint}</code>" if result.fingerprint else ""
-        lines.append(f"| {_md(result.ref)} | {sign} {verdict(result)} | {result.level} | {sealed} | {fingerprint} |")
-    lines += [f"| {_md(ref)} | ❌ {_md(str(reason))} | | | |" for ref, reason in failed]
-    for result in results:
-        lines += _finding_lines(result)
+    rows = [
+        [_md(r.ref), f"{_SIGNS[r.ok]} {verdict(r)}", r.level, "yes" if r.sealed else "no", _code(r.fingerprint)]
+        for r in results
+    ]
+    rows += [[_md(ref), f"{_SIGNS[False]} {_md(str(reason))}", "", "", ""] for ref, reason in failed]
+    lines = _table("### edl-ckpt verify", "version result level sealed fingerprint", rows)
+    for result in filter(lambda r: r.findings, results):
+        rows = [
+            [f"{f.severity} {f.code}", *map(_md, (f.shard, f.subject, f.offset, f.message))]
+            for f in result.findings[:_SHOWN]
+        ]
+        lines += ["", *_table(f"#### {_md(result.ref)}", "finding shard subject byte message", rows)]
+        if (more := len(result.findings) - _SHOWN) > 0:
+            lines += ["", f"and {text.count(more, 'more finding')}"]
     return "\n".join([*lines, "", ""])
 
 
-def _finding_lines(result: VerifyResult) -> Iterable[str]:
-    if not result.findings:
-        return
-    yield from (
-        "",
-        f"#### {_md(result.ref)}",
-        "",
-        "| finding | shard | subject | byte | message |",
-        "|---|---|---|---|---|",
-    )
-    for finding in result.findings[:_SHOWN]:
-        shard, offset = ("" if n is None else str(n) for n in (finding.shard, finding.offset))
-        cells = (f"{finding.severity} {finding.code}", shard, _md(finding.subject), offset, _md(finding.message))
-        yield f"| {' | '.join(cells)} |"
-    more = len(result.findings) - _SHOWN
-    if more > 0:
-        yield from ("", f"and {text.count(more, 'more finding')}")
+def _table(title: str, header: str, rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a table in Markdown below its title."""
+    columns = header.split()
+    return [title, "", *(f"| {' | '.join(row)} |" for row in (columns, ["---"] * len(columns), *rows))]
 
 
-def _md(words: str) -> str:
-    """Return words that Markdown and HTML show as they are: a name in a checkpoint is anybody's."""
-    return "".join(c if c.isalnum() or c in " ,.;/@+-" else f"&#{ord(c)};" for c in text.escaped(words))
+def _code(words: str | None) -> str:
+    return f"<code>{words}</code>" if words else ""
+
+
+def _md(words: object) -> str:
+    """Return words that Markdown and HTML show as they are: a name in a checkpoint is anybody's. None is ''."""
+    shown = "" if words is None else text.escaped(str(words))
+    return "".join(c if c.isalnum() or c in " ,.;/@+-" else f"&#{ord(c)};" for c in shown)

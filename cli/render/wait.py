@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from edl_ckpt.cli.terminal.documents import document_of, picked
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.operations.follow.wait import WaitResult
+    from edl_ckpt.core.operations.follow.watch import WaitResult
 
 
 def document(result: WaitResult) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from edl_ckpt.core.base.errors import EdlCkptError, IncompleteError, NotFoundErr
 from edl_ckpt.core.base.parallel import SMALL_READS, run_parallel
 from edl_ckpt.core.base.words import base_name
 from edl_ckpt.core.catalog.grouping import has_journal, is_of_interest, look_at
-from edl_ckpt.core.model.seals import differing_sizes
-from edl_ckpt.core.model.versions import Listing, State, Version
+from edl_ckpt.core.model.versions import Listing, State, Version, differing_sizes
 from edl_ckpt.core.sources.registry import version_named
+from edl_ckpt.core.state.document import read_seal
 from edl_ckpt.core.state.index import Known, SealFacts, take_index
 from edl_ckpt.core.state.metadata import LocationMetadata, is_unread, read_metadata, unread_fault
 from edl_ckpt.core.state.paths import (
@@ -31,7 +31,6 @@ from edl_ckpt.core.state.paths import (
     noted_version,
     seal_file,
 )
-from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.interface import Entry, MarkedStore, Store
 

@@ -14,11 +14,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from edl_ckpt.core.base.choices import Mode
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, UnavailableError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.parallel import run_parallel
-from edl_ckpt.core.base.words import counted, describe, escaped, meant
+from edl_ckpt.core.base.words import Mode, counted, describe, escaped, meant
 from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.listing import GRACE_SECONDS, common_modes, list_versions, ranked
 from edl_ckpt.core.model.versions import Listing, Version

@@ -18,11 +18,9 @@ from dataclasses import dataclass, replace
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError, UnsupportedError
 from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.base.words import base_name
-from edl_ckpt.core.model.seals import Seal
-from edl_ckpt.core.model.versions import ShardFile, State, Version
-from edl_ckpt.core.state.document import MAX_SUMS_BYTES, parse_document
+from edl_ckpt.core.model.versions import Seal, ShardFile, State, Version
+from edl_ckpt.core.state.document import MAX_SUMS_BYTES, parse_document, parse_seal
 from edl_ckpt.core.state.paths import notes_dir, seal_file
-from edl_ckpt.core.state.seal import parse_seal
 from edl_ckpt.core.state.shard_note import EARLIER, NoteName, named_shards, note_names, read_note, run_digest
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import Store

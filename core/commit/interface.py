@@ -17,8 +17,7 @@ from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.words import base_name
 from edl_ckpt.core.commit.writers import SharedUploads, StagedTargets, TargetPart
 from edl_ckpt.core.model.layouts import Layout
-from edl_ckpt.core.model.seals import Seal
-from edl_ckpt.core.model.versions import ShardFile, State, Version
+from edl_ckpt.core.model.versions import Seal, ShardFile, State, Version
 from edl_ckpt.core.state.annotate import Describe
 from edl_ckpt.core.storage import LocalStore, Location, ObjectStore
 from edl_ckpt.core.storage.interface import Sink

@@ -200,7 +200,7 @@ class Writers:
                     records.unlink(name)
             if self._stage.rmdir(self._name):
                 return None if unknown else found
-        raise EdlCkptError("tasks that nobody waits for go on and on", path=self._stage.join(self._name))
+        raise EdlCkptError("abandoned tasks did not end", path=self._stage.join(self._name))
 
 
 def _read(records: Directory, name: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from edl_ckpt.core.base.words import abridged, escaped, meant
 from edl_ckpt.core.converting.row_filters import BoundFilter, bind, parse_row_filter
 from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.model.tables import DenseEntry, Encoding, IdRun, ShardIndex, TableEntry, TableInfo
-from edl_ckpt.core.reading.names import names_like
+from edl_ckpt.core.reading.names import chosen_names, names_like
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sources.elasticdl.target import MAX_DIM
 from edl_ckpt.core.storage.local import read_toml
@@ -149,7 +149,8 @@ def outgoing(checkpoint: Checkpoint, changes: Changes) -> Outgoing:
     values cannot have and for a condition that cannot be read.
     """
     slots, tables, variables = checkpoint.slots, checkpoint.table_names, checkpoint.variable_names
-    kept = _kept(checkpoint, changes)
+    kept = set(chosen_names(tables, changes.tables, changes.variables, "table", slots))
+    kept.update(chosen_names(variables, changes.variables, changes.tables, "variable"))
     dropped = {name for glob in changes.drop for name in _named(glob, tables, variables, slots)}
     companions = {n for n, info in checkpoint.infos.items() if info.companion_of}
     filters = [bind(checkpoint, parse_row_filter(text)) for text in changes.rows]
@@ -169,28 +170,13 @@ def outgoing(checkpoint: Checkpoint, changes: Changes) -> Outgoing:
     return out
 
 
-def _kept(checkpoint: Checkpoint, changes: Changes) -> set[str]:
-    """Return the names of all tables and variables that are asked for."""
-    tables, variables = checkpoint.table_names, checkpoint.variable_names
-    if not changes.tables and not changes.variables:
-        return {*tables, *variables}
-    chosen = {n for glob in changes.tables for n in _named(glob, tables, (), checkpoint.slots, "table")}
-    return chosen | {n for glob in changes.variables for n in _named(glob, (), variables, {}, "variable")}
-
-
-def _named(
-    glob: str,
-    tables: Sequence[str],
-    variables: Sequence[str],
-    slots: Mapping[str, str],
-    noun: str = "table or variable",
-) -> list[str]:
+def _named(glob: str, tables: Sequence[str], variables: Sequence[str], slots: Mapping[str, str]) -> list[str]:
     """Return the whole names that a glob matches, of a whole name that one; NotFoundError for none."""
     if glob in (*tables, *variables):
         return [glob]
     names = [*names_like(glob, tables, slots), *names_like(glob, variables)]
     if not names:
-        raise NotFoundError(f"no {noun} matches {glob!r}", hint=meant(glob, [*tables, *variables], "names"))
+        raise NotFoundError(f"no table or variable matches {glob!r}", hint=meant(glob, [*tables, *variables], "names"))
     return names
 
 

@@ -30,7 +30,7 @@ from edl_ckpt.core.model.tables import Encoding
 from edl_ckpt.core.proof.duplicates import check_unique_ids
 from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.reading.blocks import IdPiece, read_piece
-from edl_ckpt.core.reading.pieces import cast_bytes, row_batches
+from edl_ckpt.core.reading.pieces import row_batches
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sorting.partition import PartitionedTable, Ranges, parts_needed
 from edl_ckpt.core.sources.steps import source as steps
@@ -314,7 +314,7 @@ class Writing:
         if stored:
             opened.reader(shard, entry.values).read_into(entry.values.start + start, data.data[:stored])
         data[stored:] = 0  # rows that a larger matrix has
-        out = self._cast(data, entry.dtype, variable.dtype)
+        out = self.rows.cast(data, entry.dtype, variable.dtype)
         offset = start // entry.dtype.itemsize * variable.dtype.itemsize
         row_bytes = self._row_bytes(variable) // entry.dtype.itemsize * variable.dtype.itemsize
         if row_bytes:
@@ -325,11 +325,6 @@ class Writing:
             (self.meant if known else self.tensors).add_dense(variable.name, variable.size_bytes, offset, out)
         self._put(cuts, offset, out)
         self.job.reporter.advance(len(out))
-
-    def _cast(self, data: bulk.U8, dtype: DType, target: DType) -> bulk.U8:
-        out, overflowed = cast_bytes(data, dtype, target)
-        self.rows.count_overflowed(overflowed)
-        return out
 
     def _put(self, cuts: Sequence[Cut], offset: int, data: bulk.U8) -> None:
         """Write bytes that begin at an offset of a tensor to where its cuts say."""
@@ -358,7 +353,7 @@ class Writing:
 
     def _rows(self, table: OutTable, dtype: DType | None, ids: bulk.I64, values: bulk.U8) -> bulk.U8:
         """Return rows as they go out, and add them to the sums."""
-        rows = values if dtype is None else self._cast(values.reshape(-1), dtype, table.dtype).reshape(len(ids), -1)
+        rows = self.rows.cast(values, dtype, table.dtype)
         self.meant.add_rows(table.name, ids, rows)
         self.job.reporter.advance(rows.nbytes)
         return rows

@@ -11,13 +11,13 @@ import numpy as np
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.converting.changes import Changes
 from edl_ckpt.core.converting.conversion import Conversion, Writing, as_tensors
-from edl_ckpt.core.model.seals import Seal, SealedShard, now_text
 from edl_ckpt.core.model.tables import ShardSummary
-from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.model.versions import Seal, SealedShard, Version, now_text
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, fingerprint_of, value_bytes
 from edl_ckpt.core.proof.sealing import cut
 from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.proof.values import read_back
+from edl_ckpt.core.reading.pieces import dense_at, read_dense
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 
 _STEP_BYTES: Final = 4 << 20
@@ -45,7 +45,10 @@ def prove(writing: Writing, version: Version) -> Proved:
         files = [(shard, number) for shard in target.shards for number in range(len(shard.file.files))]
         chunks = [cut(shard, target.files[shard.file.files[number].path], number) for shard, number in files]
         sketch, sums = read_back(target, chunks, job)
-        _compare(writing, target, sketch)
+        for name in _different(writing, target, sketch):
+            message, hint = f"{name!r} reads back differently; nothing was published", "suspect the memory or the disk"
+            hint += " of this machine, or a fault of edl-ckpt"
+            raise EdlCkptError(message, path=version.path, hint=hint)
         names = [version.name_of(shard.file.files[number].path) for shard, number in files]
         sizes = [shard.file.files[number].size_bytes for shard, number in files]
         sealed = tuple(SealedShard(n, size, tuple(chunks)) for n, size, chunks in zip(names, sizes, sums, strict=True))
@@ -80,61 +83,32 @@ def unchanged(plan: Conversion) -> set[str]:
     return same | {t.name for t in plan.out.tables if t.is_as(plan.source.written_dtype(t.source))}
 
 
-def _compare(writing: Writing, target: Checkpoint, sketch: ContentSketch) -> None:
-    """Compare the sums of all tables and variables, and of the tensors that are neither."""
+def _different(writing: Writing, target: Checkpoint, sketch: ContentSketch) -> Iterator[str]:
+    """Yield what is not as it was meant: tables and variables, tensors that are neither, and files that went along."""
     plan, meant = writing.plan, writing.meant
-    tables = [table.name for table in plan.out.tables] or sorted(meant.tables)
-    dense = sorted(meant.variable_names())
-    for name in tables:
+    for name in [table.name for table in plan.out.tables] or sorted(meant.tables):
         one, other = meant.tables.get(name), sketch.tables.get(name)
         if one is not other and (one is None or other is None or not np.array_equal(one, other)):
-            raise _differs(name, target)
-    missing = [name for name in dense if name not in target]
-    if missing:
-        raise _differs(missing[0], target)
-    for (name, one), (_, other) in zip(meant.variable_sums(dense), sketch.variable_sums(dense), strict=True):
-        if not np.array_equal(one, other):
-            raise _differs(name, target)
-    for name in (*_different_tensors(writing, target), *_different_files(plan, target)):
-        raise _differs(name, target)
-
-
-def _different_tensors(writing: Writing, target: Checkpoint) -> Iterator[str]:
-    """Yield the tensors that are not what was meant."""
-    names = sorted(writing.tensors.variable_names())
-    if not names:
-        return
-    whole = as_tensors(target)
-    lost = [name for name in names if name not in whole]
-    yield from lost
-    if lost:
-        return
-    sums = ContentSketch()
-    for name in names:
-        shard, entry = whole.find_variable(name)
-        sums.add_dense(name, entry.size_bytes, 0, np.empty(0, np.uint8)) if not entry.size_bytes else None
-        for start in range(0, entry.size_bytes, _STEP_BYTES):
-            data = np.empty(min(_STEP_BYTES, entry.size_bytes - start), np.uint8)
-            whole.reader(shard, entry.values).read_into(entry.values.start + start, data.data)
-            sums.add_dense(name, entry.size_bytes, start, data)
-    for (name, one), (_, other) in zip(writing.tensors.variable_sums(names), sums.variable_sums(names), strict=True):
-        if not np.array_equal(one, other):
             yield name
-
-
-def _different_files(plan: Conversion, target: Checkpoint) -> Iterator[str]:
-    """Yield the files that went along, and are not what they were."""
+    yield from _different_dense(meant, sketch, target)
+    if names := set(writing.tensors.variable_names()):
+        whole, sums = as_tensors(target), ContentSketch()
+        for place in dense_at(whole, 0):
+            entry = place.entry(whole)
+            if entry.name in names:
+                sums.add_dense(entry.name, entry.size_bytes, place.start, read_dense(whole, place))
+        yield from _different_dense(writing.tensors, sums, whole)
     for name, size in plan.destination.carried.items():
-        one, other = (opened.files.get(opened.version.path_of(name)) for opened in (plan.source, target))
-        steps = range(0, size, _STEP_BYTES)
-        pairs = ((start, min(_STEP_BYTES, size - start)) for start in steps)
-        if one is None or other is None or any(one.read(*pair) != other.read(*pair) for pair in pairs):
+        read, written = (opened.files.get(opened.version.path_of(name)) for opened in (plan.source, target))
+        pairs = ((start, min(_STEP_BYTES, size - start)) for start in range(0, size, _STEP_BYTES))
+        if read is None or written is None or any(read.read(*pair) != written.read(*pair) for pair in pairs):
             yield name
 
 
-def _differs(name: str, target: Checkpoint) -> EdlCkptError:
-    return EdlCkptError(
-        f"{name!r} reads back differently; nothing was published",
-        path=target.version.path,
-        hint="suspect the memory or the disk of this machine, or a fault of edl-ckpt",
-    )
+def _different_dense(meant: ContentSketch, found: ContentSketch, opened: Checkpoint) -> Iterator[str]:
+    """Yield the names of what a version lacks, and then of what has other sums than were meant."""
+    names = sorted(meant.variable_names())
+    yield from (name for name in names if name not in opened)
+    for (name, one), (_, other) in zip(meant.variable_sums(names), found.variable_sums(names), strict=True):
+        if not np.array_equal(one, other):
+            yield name

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.base.job import Job, Reporter
+from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.parallel import run_all, run_parallel
 from edl_ckpt.core.converting.changes import OutTable
 from edl_ckpt.core.kernel import bulk, routing
@@ -104,12 +104,10 @@ def count_pieces(
         return *bulk.tally(owner, lengths, spread.buckets), low, high
 
     counts = list(run_parallel(count, pieces, job.workers))
-    rows, id_bytes = (np.zeros((len(pieces), spread.buckets), np.int64) for _ in range(2))
-    for number, (of_piece, bytes_of_piece, _, _) in enumerate(counts):
-        rows[number], id_bytes[number] = of_piece, bytes_of_piece
+    numbers = np.array([sums for *sums, _, _ in counts], np.int64).reshape(-1, 2, spread.buckets)
     filled = [(low, high) for _, _, low, high in counts if low <= high]
     low, high = min((low for low, _ in filled), default=0), max((high for _, high in filled), default=-1)
-    return CountedRows(table, spread, pieces, rows, id_bytes, low, high)
+    return CountedRows(table, spread, pieces, numbers[:, 0], numbers[:, 1], low, high)
 
 
 def _kept(table: OutTable, piece: IdPiece, ids: bulk.I64) -> npt.NDArray[np.bool_] | None:
@@ -134,10 +132,6 @@ class RowWriter:
     overflowed: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    @property
-    def _reporter(self) -> Reporter:
-        return self.job.reporter
-
     def write(self, counted: CountedRows, places: RowPlaces) -> None:
         """Write all rows of a table, and its ids where they have places."""
         before = np.cumsum(counted.rows, axis=0) - counted.rows
@@ -157,15 +151,15 @@ class RowWriter:
             self._write_ids(places, ids, owner, before_ids, counted.spread.buckets)
         files, starts = places.rows
         offsets, sketch = starts + before * width, bulk.new_sketch(width)
-        targets = _BucketFiles(self.sinks, files)
+        targets = [self.sinks[file] for file in files.tolist()]
         done = 0
         for some, values in row_batches(self.checkpoint, piece, len(block.ids), _BATCH_BYTES, wanted=kept):
             rows = values if kept is None else values[kept[some]]
             own = slice(done, done + len(rows))
             done = own.stop
-            rows = self._cast(table, piece.entry.dtype, rows)
+            rows = self.cast(rows, piece.entry.dtype, table.dtype)
             self._write_rows(targets, offsets, sketch, ids[own], owner[own], rows)
-            self._reporter.advance(rows.nbytes)
+            self.job.reporter.advance(rows.nbytes)
         if len(ids):
             self.meant.add_sketch(table.name, sketch)
 
@@ -194,29 +188,13 @@ class RowWriter:
             counts = np.bincount(owner, minlength=buckets).astype(np.int64)
             sizes, grouped = counts * 8, np.empty(ids.nbytes, np.uint8)
             bulk.group_rows(np.ascontiguousarray(ids).view(np.uint8).reshape(-1, 8), owner, counts, grouped)
-        write_groups(_BucketFiles(self.sinks, files), grouped, sizes, starts + before)
+        write_groups([self.sinks[file] for file in files.tolist()], grouped, sizes, starts + before)
 
-    def _cast(self, table: OutTable, dtype: DType | None, rows: bulk.U8) -> bulk.U8:
-        if dtype is None or dtype == table.dtype:
-            return rows
-        data, overflowed = cast_bytes(np.ascontiguousarray(rows).reshape(-1), dtype, table.dtype)
-        self.count_overflowed(overflowed)
-        return data.reshape(len(rows), -1)
-
-    def count_overflowed(self, values: int) -> None:
-        """Count values that became infinite, from any thread."""
+    def cast(self, data: bulk.U8, dtype: DType | None, target: DType) -> bulk.U8:
+        """Return bytes of values, or rows of them, in another dtype; those that become infinite are counted."""
+        if dtype is None or dtype == target:
+            return data
+        cast, overflowed = cast_bytes(np.ascontiguousarray(data).reshape(-1), dtype, target)
         with self._lock:
-            self.overflowed += values
-
-
-class _BucketFiles(Sinks):
-    """The files of buckets."""
-
-    def __init__(self, sinks: Sinks, files: bulk.I64) -> None:
-        self._sinks, self._files = sinks, files
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def __getitem__(self, bucket: int, /):  # type: ignore[no-untyped-def]  # noqa: ANN204 - as `Sinks`
-        return self._sinks[int(self._files[bucket])]
+            self.overflowed += overflowed
+        return cast.reshape(*data.shape[:-1], data.shape[-1] // dtype.itemsize * target.itemsize)

@@ -32,8 +32,8 @@ from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.commit.writers import Sending, SharedUploads, TargetPart
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
-from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.model.tables import ShardSummary
+from edl_ckpt.core.model.versions import Seal
 from edl_ckpt.core.moving.move import Movable, Mover, MoveTerms, Stretch, exceeds_page_cache
 from edl_ckpt.core.moving.part_plan import (
     DenseBytes,
@@ -47,7 +47,7 @@ from edl_ckpt.core.moving.part_plan import (
 from edl_ckpt.core.moving.plan import MovePlan, row_marks, stretch_order
 from edl_ckpt.core.moving.source import Source, SparsePair
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint
-from edl_ckpt.core.proof.read_back import prove_version
+from edl_ckpt.core.proof.trust import prove_version
 from edl_ckpt.core.proof.values import ValueOptions
 from edl_ckpt.core.reading.picklable import HeldValue
 from edl_ckpt.core.reading.pieces import PIECE_BYTES

@@ -14,11 +14,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Unpack
 
-from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
 from edl_ckpt.core.base.memory import peak_memory_bytes
-from edl_ckpt.core.base.words import base_name, command, describe, escaped
+from edl_ckpt.core.base.words import LayoutName, base_name, command, describe, escaped
 from edl_ckpt.core.catalog.files import alone_at, open_location
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed, list_versions
 from edl_ckpt.core.catalog.target import apart, check_outside, free_target, layouts_at, step_numbers
@@ -30,9 +29,8 @@ from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.converting.changes import Changes, LeftOut, NameMap, with_tables
 from edl_ckpt.core.converting.conversion import Conversion, Writing, plan_conversion
 from edl_ckpt.core.converting.proof import Proved, confirm_source, is_changed, prove, unchanged
-from edl_ckpt.core.model.seals import Seal
 from edl_ckpt.core.model.tables import ShardSummary
-from edl_ckpt.core.model.versions import ShardFile, State, Version
+from edl_ckpt.core.model.versions import Seal, ShardFile, State, Version
 from edl_ckpt.core.moving.tasks import WriteResult
 from edl_ckpt.core.operations.prune.retention import looked_at
 from edl_ckpt.core.proof.trust import Trust, check_trust

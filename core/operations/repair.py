@@ -28,18 +28,17 @@ from edl_ckpt.core.commit.kinds import kind_of
 from edl_ckpt.core.commit.repair.notes import forget_notes
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.commit.shard import ShardPlace
-from edl_ckpt.core.model.seals import SealedShard
-from edl_ckpt.core.model.versions import ShardFile, Version
+from edl_ckpt.core.model.versions import SealedShard, ShardFile, Version
 from edl_ckpt.core.operations.copy.carry import carry
 from edl_ckpt.core.operations.verify.check import verify_version
 from edl_ckpt.core.proof.sealing import batches, make_seal, sums_of
 from edl_ckpt.core.proof.trust import Trust, check_trust
 from edl_ckpt.core.reading.reader import open_checkpoint, raise_problems
 from edl_ckpt.core.sources.registry import source_of
+from edl_ckpt.core.state.document import read_seal, seal_bytes
 from edl_ckpt.core.state.lock import Locking
 from edl_ckpt.core.state.owner import write_proved
 from edl_ckpt.core.state.paths import TRASH_DIR, is_inside, seal_file
-from edl_ckpt.core.state.seal import read_seal, seal_bytes
 from edl_ckpt.core.storage import LocalStore, ObjectStore, Store, open_store
 from edl_ckpt.core.storage.interface import RangeReader
 
@@ -172,7 +171,7 @@ def _own_trust(version: Version, store: Store, job: Job, *, mix: bool) -> Trust:
     try:
         trust.seal = None if version.uuid else read_seal(store, version.version)
     except CorruptError as error:
-        error.hint = "--mix goes on without that seal"
+        error.hint = "--mix continues without that seal"
         trust.overrule(error)
     trust.history = trust.seal.history if trust.seal else ()
     return trust

@@ -26,12 +26,12 @@ import xxhash
 from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.base.job import FunctionWork, Job, near, together
 from edl_ckpt.core.base.parallel import Advance, run_all, run_parallel
-from edl_ckpt.core.model.seals import Chunk, PackedChunks, Seal, SealedShard, now_text
 from edl_ckpt.core.model.tables import Encoding, Extent, ShardIndex
+from edl_ckpt.core.model.versions import Chunk, PackedChunks, Seal, SealedShard, now_text
 from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue, HeldValue
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sources.elasticdl.target import Literals
-from edl_ckpt.core.state.seal import number_chunks
+from edl_ckpt.core.state.document import number_chunks
 from edl_ckpt.core.storage.interface import RangeReader
 
 CHUNK_BYTES: Final = 4 << 20

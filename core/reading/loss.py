@@ -21,7 +21,7 @@ from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import LostShard
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint, raise_problems
-from edl_ckpt.core.state.seal import read_seal
+from edl_ckpt.core.state.document import read_seal
 
 _LISTED: Final = 20
 _MISSING: Final = frozenset({"missing-shard", "missing-file"})

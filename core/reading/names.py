@@ -6,11 +6,11 @@ optimizer's slot of that table, whose own key may have another root.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Final, Protocol
 
-from edl_ckpt.core.base.errors import NameNotFoundError, UsageError
+from edl_ckpt.core.base.errors import NameNotFoundError, NotFoundError, UsageError
 from edl_ckpt.core.base.words import abridged, escaped, meant
 
 _LEFT_OUT: Final = (".weight", "/.ATTRIBUTES/VARIABLE_VALUE")
@@ -72,6 +72,27 @@ def names_like(glob: str, known: Collection[str], slots: Mapping[str, str] | Non
         return whole
     names = {name: name for name in known} | dict(slots or {})
     return [name for key, name in names.items() if is_end(glob, key, fnmatchcase)]
+
+
+def chosen_names(
+    known: Sequence[str], globs: Sequence[str], others: Sequence[str], noun: str, slots: Mapping[str, str] | None = None
+) -> list[str]:
+    """Return the known names that some glob matches, in their order; NotFoundError for a glob that matches nothing.
+
+    Without globs these are all names, or none where there are globs for `others` only.
+
+    >>> chosen_names(["item", "user"], ["us*"], [], "table"), chosen_names(["item"], [], ["bias"], "table")
+    (['user'], [])
+    """
+    if not globs:
+        return [] if others else list(known)
+    chosen: set[str] = set()
+    for glob in globs:
+        names = [glob] if glob in known else names_like(glob, known, slots)
+        if not names:
+            raise NotFoundError(f"no {noun} matches {glob!r}", hint=meant(glob, known, f"{noun}s"))
+        chosen.update(names)
+    return [name for name in known if name in chosen]
 
 
 def is_end(name: str, key: str, matches: Callable[[str, str], bool] | None = None) -> bool:

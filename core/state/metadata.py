@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from edl_ckpt.core.base.choices import Mode
 from edl_ckpt.core.base.errors import (
     CorruptError,
     EdlCkptError,
@@ -23,7 +22,7 @@ from edl_ckpt.core.base.errors import (
     UsageError,
 )
 from edl_ckpt.core.base.parallel import SMALL_READS, run_parallel
-from edl_ckpt.core.base.words import escaped
+from edl_ckpt.core.base.words import Mode, escaped
 from edl_ckpt.core.state.document import MAX_BYTES, MAX_SUMS_BYTES, parse_document
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.paths import JOURNAL, META_DIR, described_key, is_document, sealed_version
@@ -67,7 +66,7 @@ class LocationMetadata:
     policy: Mapping[str, Any] | None = None
     problems: tuple[str, ...] = ()
     sealed: frozenset[int] = frozenset()
-    """The versions that have a seal (`seal.py`)."""
+    """The versions that have a seal (`document.py`)."""
     fault: EdlCkptError | None = None
     """Why the modes and the policy cannot be read, None when they can."""
     known: Known = field(default_factory=Known, compare=False, repr=False)

@@ -18,10 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnsupportedError
-from edl_ckpt.core.model.seals import Chunk
-from edl_ckpt.core.state.document import MAX_SUMS_BYTES, is_newer, parse_document, schema_at_head
+from edl_ckpt.core.model.versions import Chunk
+from edl_ckpt.core.state.document import MAX_SUMS_BYTES, is_newer, number_chunks, parse_document, schema_at_head
 from edl_ckpt.core.state.paths import notes_dir
-from edl_ckpt.core.state.seal import number_chunks
 from edl_ckpt.core.storage.beneath import ForeignError
 from edl_ckpt.core.storage.interface import Store
 

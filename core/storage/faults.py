@@ -44,7 +44,7 @@ _MEANINGS: Final[Mapping[int, tuple[type[EdlCkptError], str]]] = {
     errno.ENXIO: (NotFoundError, "not a regular file"),  # a socket
     errno.ELOOP: (NotFoundError, "the symbolic links form a circle"),
     errno.EROFS: (AuthError, "read-only filesystem"),
-    errno.EXDEV: (UnsupportedError, "the file system cannot rename this: it lies on another device or layer"),
+    errno.EXDEV: (UnsupportedError, "the file system cannot rename this: it is on another device or layer"),
     errno.ESTALE: (LockedError, "the file was replaced on the file server while it was being read"),
 }
 _THROTTLED: Final = frozenset({408, 425, 429})

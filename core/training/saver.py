@@ -20,10 +20,10 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Final, Self
 
-from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NoSpaceError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.numbers import whole_number
+from edl_ckpt.core.base.words import LayoutName
 from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.grouping import look_at
 from edl_ckpt.core.catalog.listing import list_versions
@@ -46,11 +46,11 @@ from edl_ckpt.core.sources.elasticdl.target import (
     writable_layout,
 )
 from edl_ckpt.core.sources.registry import shard_named
+from edl_ckpt.core.state.document import seal_bytes
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.metadata import sealed_versions
 from edl_ckpt.core.state.owner import write_proved
 from edl_ckpt.core.state.paths import META_DIR, seal_file
-from edl_ckpt.core.state.seal import seal_bytes
 from edl_ckpt.core.state.shard_note import NoteName, ShardNote
 from edl_ckpt.core.storage import Location, LocationLike, Store, open_store
 from edl_ckpt.core.training.background import PendingSave, SavedShard

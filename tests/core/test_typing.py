@@ -39,7 +39,7 @@ from edl_ckpt.core import (
     set_metrics,
     verify_version,
 )
-from edl_ckpt.core.base.choices import FormatName, LayoutName, Level, Mode
+from edl_ckpt.core.base.words import FormatName, LayoutName, Level, Mode
 from edl_ckpt.core.operations.export import FORMATS
 from edl_ckpt.core.operations.verify.findings import LEVELS
 from edl_ckpt.core.sources.elasticdl.names import WRITABLE

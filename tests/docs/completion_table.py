@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from edl_ckpt.cli.catalogue import COMMANDS, GROUPS, command_at, function_of
 from edl_ckpt.cli.manual.topics import TOPICS
-from edl_ckpt.core.operations import metric_sources
+from edl_ckpt.core.operations import annotate
 from edl_ckpt.core.operations.export.content.selection import CASTS
 from edl_ckpt.core.operations.export.formats import FORMATS
 from edl_ckpt.core.operations.follow.observe import EventKind
@@ -122,7 +122,7 @@ def _listed() -> dict[tuple[str, str], Iterable[str]]:
     return {
         ("", "--system"): [name for source in BUILT_IN for name in source.systems],
         ("export", "--format"): FORMATS,
-        ("metrics import", "--format"): metric_sources.FORMATS,
+        ("metrics import", "--format"): annotate.FORMATS,
         ("export", "--dtype"): CASTS,
         ("verify", "--loader"): LOADERS,
         ("watch", "--on"): [kind.value for kind in EventKind],

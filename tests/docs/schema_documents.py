@@ -342,7 +342,9 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
             source=one_of("environment", "file", "default"),
         ),
     ),
-    "completion": record("shell place script", shell=one_of("bash", "zsh", "fish")),
+    "completion": record(
+        "shell place script changed? next?", changed=FLAG, next=TEXT, shell=one_of("bash", "zsh", "fish")
+    ),
     "error": record("code id message hint? path?", code={"type": "integer", "minimum": 1, "maximum": 255}),
 }
 """The keys of each document beside `schema`, by its name without `edl-ckpt/` and the version."""

@@ -172,13 +172,13 @@ def run_action(shell: dict[str, str], work: Path, inputs: dict[str, str]) -> int
     runner = {"GITHUB_ACTIONS": "true", "GITHUB_ACTION_PATH": str(CI), "GITHUB_STEP_SUMMARY": str(work / "summary.md")}
     runner |= {"RUNNER_TEMP": str(work / "temp"), "GITHUB_OUTPUT": str(work / "outputs")}
     (work / "outputs").unlink(missing_ok=True)
-    words = {f"inputs.{name}": text for name, text in values.items()} | {"steps.python.outputs.python-path": "python3"}
+    known = {f"inputs.{name}": text for name, text in values.items()} | {"steps.python.outputs.python-path": "python3"}
     steps = [step for step in action["runs"]["steps"] if "uses" not in step]
     assert len(steps) == 2
     for step in steps:
         assert "${{" not in step["run"]  # an input in a script could contain commands
         given = {
-            key: re.sub(r"\$\{\{ ([\w.-]+) \}\}", lambda m: words[m[1]], text)
+            key: re.sub(r"\$\{\{ ([\w.-]+) \}\}", lambda m: known[m[1]], text)
             for key, text in step.get("env", {}).items()
         }
         bash = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]

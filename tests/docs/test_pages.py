@@ -76,7 +76,7 @@ def test_systems_are_described() -> None:
         assert all(f"]({folder}{name})" in text for name in names - {"README.md"}), entry
     assert "](systems/README.md)" in (MANUAL / "index.md").read_text(encoding="utf-8")
     for page in SYSTEMS:
-        assert f": systems/{page.name}\n" in navigation
+        assert f" systems/{page.name}\n" in navigation
         assert len(page.read_text(encoding="utf-8").split()) <= 520, page
 
 

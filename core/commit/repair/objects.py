@@ -21,9 +21,9 @@ from edl_ckpt.core.commit.publish.objects import settle_remote
 from edl_ckpt.core.commit.publish.single_file import sweep_work
 from edl_ckpt.core.model.versions import ShardFile, Version
 from edl_ckpt.core.sources.registry import directory_named, shard_named
+from edl_ckpt.core.state.document import read_seal
 from edl_ckpt.core.state.owner import is_me, is_presumed_dead, prove_lock, write_proved
 from edl_ckpt.core.state.paths import JOURNAL, KEPT_DIR, META_DIR, STAGE_DIR, damaged_name
-from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.storage.interface import SMALL_BYTES, ObjectStore, OpenUpload
 from edl_ckpt.core.storage.meeting import TOKEN
 

@@ -64,18 +64,14 @@ class ToBundle(ArrayDestination):
 
     def _check(self, tables: Sequence[OutTable]) -> None:
         """Raise UnsupportedError for tables that a loader would not find, or not read."""
-        entries = [entry for shard in self.source.shards for entry in shard.tables] if self._is_own else []
+        entries = [entry for shard in self.source.shards for entry in shard.tables] if self.is_own else []
         narrow = {entry.name for entry in entries if any(run.encoding is Encoding.INT32 for run in entry.ids)}
         for table in tables:
-            if not self._is_own and _PART in table.name:
+            if not self.is_own and _PART in table.name:
                 hint = f"try: --rename '{table.source}=NEW'"
                 raise UnsupportedError(f"{table.name!r}: DeepRec finds no table with {_PART!r} in its name", hint=hint)
             if table.source in narrow:
                 raise UnsupportedError(f"table {table.source!r} has keys of int32, and keys are written as int64")
-
-    @property
-    def _is_own(self) -> bool:
-        return self.source.version.layout.system == self.system
 
     def _owner(self, table: OutTable) -> OutTable | None:
         """Return the table that a companion has the keys of, if that goes out too."""
@@ -83,7 +79,7 @@ class ToBundle(ArrayDestination):
 
     def _is_whole(self, table: OutTable) -> bool:
         owner = self._owner(table)
-        return self._is_whole(owner) if owner else self._is_own and table.source not in self._grouped
+        return self._is_whole(owner) if owner else self.is_own and table.source not in self._grouped
 
     def spread(self, table: OutTable) -> Spread:
         """Return the groups of DeepRec, or one for a table that stays in one piece."""
@@ -163,10 +159,10 @@ class ToBundle(ArrayDestination):
     def laid_out(self, arrays: Sequence[Array]) -> FileLayout:
         """Return the bundle, with the prefix that the source has, and with its strings."""
         names = [name for name in self.source.version.sizes if name.endswith(".index")]
-        prefix = names[0].removesuffix(".index") if self._is_own and names else "model"
-        with_state = not self._is_own or "checkpoint" in self.source.version.sizes
+        prefix = names[0].removesuffix(".index") if self.is_own and names else "model"
+        with_state = not self.is_own or "checkpoint" in self.source.version.sizes
         return lay_out(
-            prefix, arrays, self.ranks, strings=dict(self._strings()) if self._is_own else {}, with_state=with_state
+            prefix, arrays, self.ranks, strings=dict(self._strings()) if self.is_own else {}, with_state=with_state
         )
 
     def _strings(self) -> Iterator[tuple[str, bytes]]:

@@ -27,10 +27,6 @@ class ToDcp(ArrayDestination):
     system = "dcp"
     of_system = re.compile(r"(?:^|/)(?:\.metadata|__\d+_\d+\.distcp)$")
 
-    @property
-    def _is_own(self) -> bool:
-        return self.source.version.layout.system == self.system
-
     def accepted(self, out: Outgoing) -> Outgoing:
         """Return tables with the keys of TorchRec."""
         keys = {t.name: _key_of(t.name) for t in out.tables if not t.info.companion_of}
@@ -45,7 +41,7 @@ class ToDcp(ArrayDestination):
 
     def laid_out(self, arrays: Sequence[Array]) -> FileLayout:
         """Return the files, with the values that are no tensors and the paths of keys that a source of torch has."""
-        if not self._is_own:
+        if not self.is_own:
             return lay_out(arrays)
         folder, index = self._index
         return lay_out(arrays, folder=folder, blobs=self._blobs(), paths=metadata.paths(index))
@@ -63,7 +59,7 @@ class ToDcp(ArrayDestination):
     def _kept_boxes(self) -> Mapping[str, Sequence[metadata.SavedBox]]:
         """The boxes of the tensors that stay cut as they are, by name: those with whole rows."""
         names, begins = collided(self.source.infos)
-        tensors = metadata.tensors(self._index[1]) if names and self._is_own else ()
+        tensors = metadata.tensors(self._index[1]) if names and self.is_own else ()
         kept = {t.name: t.pieces for t in tensors if t.name in names or t.name.startswith(begins)}
         return {name: pieces for name, pieces in kept.items() if len(pieces) > 1}
 

@@ -68,7 +68,12 @@ class Destination(ABC):
         """The other files that lie in a version of the same system, with their sizes: they are copied as they are."""
         version = self.source.version
         others = {name: size for name, size in version.sizes.items() if not self.of_system.search(name)}
-        return others if version.layout.system == self.system else {}
+        return others if self.is_own else {}
+
+    @property
+    def is_own(self) -> bool:
+        """Say whether the source is of this system, too."""
+        return self.source.version.layout.system == self.system
 
     def accepted(self, out: Outgoing) -> Outgoing:
         """Return what the system can hold; UnsupportedError or UsageError for what must not be left out."""
@@ -299,7 +304,7 @@ class RawDestination(ArrayDestination):
 
     def check(self, rows: CountedRows) -> None:
         """Raise UnsupportedError for keys that no job can have."""
-        if self.least_id is not None and self.source.version.layout.system != self.system:
+        if self.least_id is not None and not self.is_own:
             check_ids(rows, self.least_id, None, f"{self.system} has no key below {self.least_id}")
 
     def column(self, rows: CountedRows, key: str, *, ids: bool) -> Array:
@@ -336,9 +341,7 @@ class ToTfra(RawDestination):
     def rule(self, table: OutTable) -> Placement:
         """Return the rule of the source, else that of TFRA with the TensorFlow of PyPI."""
         rule = self.source.placement(table.source)
-        return (
-            rule if rule is Placement.MOD and self.source.version.layout.system == self.system else Placement.MASK31_MOD
-        )
+        return rule if rule is Placement.MOD and self.is_own else Placement.MASK31_MOD
 
     def arrays_of(self, rows: CountedRows) -> Iterator[Array]:
         """Yield keys and values."""
@@ -352,7 +355,7 @@ class ToTfra(RawDestination):
     def laid_out(self, arrays: Sequence[Array]) -> FileLayout:
         """Return the files in the directory and the form that the source has."""
         files = [path for path in self.source.version.sizes if "_mht_" in path and path.endswith("-keys")]
-        known = files[0] if self.source.version.layout.system == self.system and files else "TFRADynamicEmbedding/"
+        known = files[0] if self.is_own and files else "TFRADynamicEmbedding/"
         folder = known.rpartition("/")[0]
         folder += "/" if folder else ""
         in_devices = "of1_rank" not in known and len(files) > 0

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.converting.changes import OutVariable
 from edl_ckpt.core.converting.destinations.interface import ArrayDestination
-from edl_ckpt.core.sources.safetensors.header import read_header
+from edl_ckpt.core.sources.safetensors.indexing import read_header
 from edl_ckpt.core.sources.safetensors.sets import ENDING, set_of
 from edl_ckpt.core.sources.safetensors.writing import lay_out
 from edl_ckpt.core.sources.steps.file_layout import Array, FileLayout
@@ -31,7 +31,7 @@ class ToSafetensors(ArrayDestination):
         paths = [name for name in version.sizes if name.endswith(ENDING)]
         stems = {set_of(path) for path in paths}
         blobs = [blob.name for shard in self.source.shards for blob in shard.blobs]
-        if version.layout.system != self.system or len(stems) > 1 or blobs:
+        if not self.is_own or len(stems) > 1 or blobs:
             what = f"{blobs[0]!r} has a dtype that cannot be written" if blobs else f"{len(stems)} sets cannot be one"
             raise UnsupportedError(what, path=version.ref, hint="try: export --format safetensors")
         metadata = read_header(self.source.files[version.path_of(paths[0])]).metadata

@@ -16,8 +16,7 @@ from edl_ckpt.core.base.parallel import Advance
 from edl_ckpt.core.base.words import escaped
 from edl_ckpt.core.commit.interface import SharedTargets
 from edl_ckpt.core.commit.writers import Extent, Sending, SharedUploads, TargetPart, even_edges
-from edl_ckpt.core.model.seals import Chunk
-from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.model.versions import Chunk, Version
 from edl_ckpt.core.proof.sealing import CHUNK_BYTES, TASK_CHUNKS, batches, checksum, rereads_correctly
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.state.owner import prove_lock
@@ -65,7 +64,7 @@ def _carry_large(reader: RangeReader, chunk: Chunk, sink: Sink) -> str:
         raise UnavailableError(
             f"bytes {chunk.start} to {chunk.end} were damaged in one read, and correct in the next",
             path=reader.path,
-            hint="try again: the copy goes on where it was",
+            hint="try again: the copy resumes",
         )
     return total.hexdigest()
 

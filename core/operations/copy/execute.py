@@ -28,9 +28,8 @@ from edl_ckpt.core.commit.interface import LockedLocation, NewVersion, Resume, S
 from edl_ckpt.core.commit.kinds import kind_of
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.commit.writers import Sending, StagedTargets
-from edl_ckpt.core.model.seals import Chunk, Seal, SealedShard, now_text
 from edl_ckpt.core.model.tables import ShardIndex
-from edl_ckpt.core.model.versions import State, Version
+from edl_ckpt.core.model.versions import Chunk, Seal, SealedShard, State, Version, now_text
 from edl_ckpt.core.operations.copy.carry import Carried, carry, carry_other_files, carry_task, tasks_of
 from edl_ckpt.core.operations.copy.plan import CopyEntry, CopyPlan, layouts_of_copy
 from edl_ckpt.core.proof.duplicates import check_unique_ids, near_job
@@ -42,10 +41,10 @@ from edl_ckpt.core.reading.picklable import CheckpointValue, HeldValue
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.sources.elasticdl.target import check_texts, check_version, restore_warnings
 from edl_ckpt.core.state.annotate import Describe, MetadataCopies
+from edl_ckpt.core.state.document import read_seal, seal_bytes
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.owner import LostLockError, write_proved
 from edl_ckpt.core.state.paths import seal_file
-from edl_ckpt.core.state.seal import read_seal, seal_bytes
 from edl_ckpt.core.storage import Store
 from edl_ckpt.core.storage.interface import RangeReader, Sinks
 from edl_ckpt.core.storage.parts import PART_MEMORY_BYTES

@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 from typing import Unpack
 
-from edl_ckpt.core.base.choices import FormatName
+from edl_ckpt.core.base.words import FormatName
 from edl_ckpt.core.catalog.listing import VersionLike, as_version
 from edl_ckpt.core.cluster.choice import ExecutorLike
 from edl_ckpt.core.converting.changes import template

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import Any
 
-from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
+from edl_ckpt.core.base.words import LayoutName
 from edl_ckpt.core.catalog.files import directory_alone, named_file
 from edl_ckpt.core.catalog.listing import (
     VersionLike,
@@ -99,22 +99,15 @@ def plan_arrays(*where: Any, **options: Any) -> tuple[ArraysPlan, ReshardSetting
 
 @contextmanager
 def _planned(
-    source: LocationLike,
-    location: LocationLike,
-    version: int,
-    ps_num: int,
-    *,
-    writes: bool,
-    names: NameMap | None = None,
-    layout: LayoutName | None = None,
-    executor: Any = None,
-    reporter: Reporter = WARNINGS,
+    source: LocationLike, location: LocationLike, version: int, ps_num: int, *, writes: bool, **options: Any
 ) -> Iterator[tuple[ArraysPlan, ReshardSettings, Job]]:
-    """Yield the plan, its settings and the job, with the source open."""
+    """Yield the plan, its settings and the job, with the source open; options are those of `import_arrays`."""
     check_ps_num(ps_num)
-    target, job = free_target(Location.of(location), version, layout=layout), job_of(executor, [], reporter=reporter)
+    target = free_target(Location.of(location), version, layout=options.get("layout"))
+    reporter: Reporter = options.get("reporter", WARNINGS)
+    job = job_of(options.get("executor"), [], reporter=reporter)
     work = job.executor
-    with ArraySource(Location.of(source), names, shared=work.is_cluster) as opened:
+    with ArraySource(Location.of(source), options.get("names"), shared=work.is_cluster) as opened:
         arrays, read_before = assign_names(opened), work.bytes_read()
         for warning in opened.warnings:
             reporter.warn(warning)
@@ -182,18 +175,9 @@ def import_checkpoint(
 ) -> ImportResult:
     """Write a source as version `version` of a location, for `ps_num` servers; `force` and errors as for a reshard."""
     where = Location.of(location)
-    done = reshard_version(
-        source,
-        ps_num,
-        output=where,
-        layout=layout,
-        empty=DESIGN,
-        number=version,
-        executor=executor,
-        force=force,
-        wait_seconds=wait_seconds,
-        reporter=reporter,
-    )
+    how: dict[str, Any] = {"layout": layout, "executor": executor, "force": force, "reporter": reporter}
+    how |= {"output": where, "empty": DESIGN, "number": version, "wait_seconds": wait_seconds}
+    done = reshard_version(source, ps_num, **how)
     values = {field.name: getattr(done, field.name) for field in fields(ImportResult)}
     return ImportResult(**values | {"ref": f"{where}@{version}"})
 

@@ -47,7 +47,7 @@ from edl_ckpt.core.operations.importing.rows import TEXTS, Found, read_rows
 from edl_ckpt.core.operations.importing.source import ArrayData, FileExtent, joined, naming
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Forms
 from edl_ckpt.core.reading.reader import open_checkpoint
-from edl_ckpt.core.sources.safetensors.header import MAX_HEADER_BYTES, read_header
+from edl_ckpt.core.sources.safetensors.indexing import MAX_HEADER_BYTES, read_header
 from edl_ckpt.core.storage import Location, ObjectStore, open_objects, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import RangeReader
@@ -125,7 +125,7 @@ class ArraySource:
         """Open files of this machine."""
         alone = os.path.join(self.path, METADATA_FILE)
         if os.path.exists(alone):  # TensorFlow writes no checkpoint without a tensor
-            self._take_document(self._json(METADATA_FILE), alone)
+            self._take_document(self._json(alone), alone)
         elif os.path.isdir(self.path):
             self._open_folder()
         elif self.path.lower().endswith(".safetensors"):
@@ -133,8 +133,8 @@ class ArraySource:
         elif self.path.lower().endswith(".npz"):
             self._open_npz()
         elif self.path.lower().endswith(".npy"):
-            own = original_name(os.path.basename(self.path)[: -len(".npy")])
-            self._add_npy((own, ""), self._reader(self.path))
+            stem = original_name(os.path.basename(self.path)[: -len(".npy")])
+            self._add_npy((stem, ""), self._reader(self.path))
         elif self.path.lower().endswith(PARQUET):
             self._open_parquet()
         elif self.path.lower().endswith(tuple(TEXTS)):
@@ -162,7 +162,7 @@ class ArraySource:
         folder = version.shards[0].path.rpartition("/")[0]
         with suppress(NotFoundError):
             path = f"{folder}/{METADATA_FILE}"
-            self._take_document(parse_object(self._load(path), path), path)
+            self._take_document(self._json(path), path)
             return
         self._take_notes({name: names_of(name) for name in checkpoint.table_names}, self.path)
 
@@ -199,13 +199,10 @@ class ArraySource:
             raise NotFoundError("no such file or directory", path=self.path)
         return store, name, below
 
-    def _json(self, name: str) -> dict[str, Any]:
-        """Return the document in a file of the directory."""
-        return parse_object(self._load(name), os.path.join(self.path, name))
-
-    def _load(self, name: str) -> bytes:
-        reader = self._reader(os.path.join(self.path, name))
-        return reader.read(0, min(reader.size_bytes, MAX_HEADER_BYTES))
+    def _json(self, path: str) -> dict[str, Any]:
+        """Return the document in a file."""
+        reader = self._reader(path)
+        return parse_object(reader.read(0, min(reader.size_bytes, MAX_HEADER_BYTES)), path)
 
     def _check_inputs(self) -> None:
         """Raise UsageError for a pipe, device or socket among what is read: libraries open files by their names."""
@@ -324,7 +321,8 @@ class ArraySource:
         self.arrays[array.name] = array
 
     def _open_sharded(self) -> None:
-        index, document = os.path.join(self.path, SHARDED), self._json(SHARDED)
+        index = os.path.join(self.path, SHARDED)
+        document = self._json(index)
         weights = document.get("weight_map")
         if not isinstance(weights, dict) or not all(isinstance(f, str) for f in weights.values()):
             raise CorruptError("there is no weight_map in it", path=index)
@@ -424,7 +422,7 @@ class ArraySource:
         return list(zip(names, extents, strict=True))
 
     def _open_directory(self, names: list[str]) -> None:
-        index = self._json(INDEX) if INDEX in names else {}
+        index = self._json(os.path.join(self.path, INDEX)) if INDEX in names else {}
         known = self._tensors_by_file(index)
         for name in names:
             if name.endswith(".npy"):

@@ -28,7 +28,6 @@ from edl_ckpt.core.storage.faults import storage_errors
 
 _NAMES: Final = {"float": "float32", "double": "float64", "halffloat": "float16"}
 """Numpy's names for types that Arrow calls otherwise."""
-_BATCH_ROWS: Final = 1 << 16
 _BATCH_BYTES: Final = 8 << 20
 _PART: Final = re.compile(r"(part|data)[-_.]?[0-9]")
 """The names of parts of a table, as Spark, Dask, pyarrow and DuckDB write them."""
@@ -103,7 +102,7 @@ def read_parquet(path: str, names: NameMap, take_notes: TakeNotes) -> Iterator[F
     )
     whole = _parts_document(path, len(files)) if folder else None
     tables: dict[str, list[str]] = {}
-    notes: dict[str, Mapping[str, Any]] = {}
+    notes: dict[str, tuple[bytes | None, Mapping[str, Any]]] = {}
     are_parts = folder and all(_PART.match(os.path.basename(full)) for full in files)
     for full in files:
         table = _opened(full)
@@ -119,12 +118,13 @@ def read_parquet(path: str, names: NameMap, take_notes: TakeNotes) -> Iterator[F
         key = full if whole is None else metadata.get(b"table", b"").decode("utf-8", "replace")
         key = path if are_parts and b"edl-ckpt" not in metadata else key
         tables.setdefault(key, []).append(full)
-        notes[key] = noted["tables"]
+        notes[key] = (metadata.get(b"table"), noted["tables"])
     if whole is not None:
         take_notes(whole, path)
     for key, parts in tables.items():
         name = original_name(os.path.basename(os.path.abspath(key)).removesuffix(PARQUET))
-        yield from _read_table(parts, notes[key], names, name)
+        title, note = notes[key]
+        yield from _read_table(parts, note, names, name if title is None else title.decode("utf-8", "replace"))
 
 
 def _parts_document(path: str, files: int) -> Mapping[str, Any] | None:
@@ -154,11 +154,9 @@ def _check_whole(whole: object, path: str, files: int | None) -> None:
 
 
 def _read_table(paths: Sequence[str], notes: Mapping[str, Any], names: NameMap, name: str) -> Iterator[Found]:
-    """Yield the ids and the vectors of a table, in files that follow each other; `name` is for those without one."""
+    """Yield the ids and the vectors of a table, in files that follow each other."""
     path, tables = paths[0], [_opened(path) for path in paths]
     table, schema = tables[0], tables[0].schema_arrow
-    title = {**(schema.metadata or {}), **(table.metadata.metadata or {})}.get(b"table")
-    name = name if title is None else title.decode("utf-8", "replace")
     id_column, vectors = chosen_columns(schema.names, names, path)
     kinds = [schema.field(column).type for column in vectors]
     dim: int | None = len(vectors)
@@ -209,7 +207,7 @@ def _columns(
     most = max(_BATCH_BYTES // (8 * max(lists or 0, len(names))), 1)
     for table, path in zip(tables, paths, strict=True):
         row = 0
-        for batch in _batches(table, names, path, rows=min(most, _BATCH_ROWS)):
+        for batch in _batches(table, names, path, rows=min(most, 1 << 16)):
             columns = [_values(batch.column(c), c, lists, row, path) for c in names]
             values = columns[0] if len(columns) == 1 else np.column_stack(columns).astype(dtype, copy=False)
             yield np.ascontiguousarray(values).reshape(-1).view(np.uint8)

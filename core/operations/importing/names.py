@@ -29,16 +29,16 @@ def assign_names(source: ArraySource) -> NamedArrays:
     names = source.names
     sections = _table_sections(source)
 
-    def matching(glob: str) -> list[str]:
-        found = [name for name in source.arrays if name == glob] or fnmatch.filter(source.arrays, glob)
-        if not found:
+    def matching(glob: str, *, whole: bool = False) -> list[str]:
+        matches = [glob] if glob in source.arrays else [] if whole else fnmatch.filter(source.arrays, glob)
+        if not matches:
             raise NotFoundError(f"no array {glob!r}", path=source.path, hint=meant(glob, source.arrays, "arrays"))
-        return found
+        return matches
 
     renamed = new_names(names.rename.items(), matching)
     parts = {name: [table[key] for key in ("ids", "vectors")] for name, table in sections.items()}
-    for name in (name for both in parts.values() for name in both if name != ROWS or ROWS in source.arrays):
-        matching(name)
+    for name in (name for ids, vectors in parts.values() for name in ([] if ids == ROWS else [ids]) + [vectors]):
+        matching(name, whole=True)
     tables = [
         ImportedTable(
             renamed.get(name, name),

@@ -39,8 +39,6 @@ _BLOCK_BYTES: Final = 2 << 20
 """Of a text, parsed together."""
 _DIGITS: Final = (8, 9, 7, 6, 10, 11, 12, 5, 4, 3, 2, 1)
 """Which a float32 is printed with, the usual ones first: a few more than it needs, or fewer where it is tiny."""
-_EXACT_SCALE: Final = 1e22
-"""The greatest power of ten that is a float64; powers below 1 are not."""
 IDS_NAME: Final = re.compile(r"(?is)(?:(.*)[._/-])?(?:ids?|keys?)")
 VECTORS_NAME: Final = re.compile(
     r"(?is)(?:(.*)[._/-])?(?:vec(?:tor)?s?|emb(?:edding)?s?|weights?|values?|features?|rows)"
@@ -58,10 +56,9 @@ def chosen_columns(columns: Sequence[str], names: NameMap, path: str) -> tuple[s
     ids = ids or [c for c in columns if not names.id_column and IDS_NAME.fullmatch(c)]
     others = [column for column in columns if column not in ids]
     numbers = {column: match for column in others if (match := _NUMBERED.fullmatch(column))}
-    if names.vector_column:
-        vectors = [column for column in others if fnmatchcase(column, names.vector_column)]
-    else:
-        vectors = [c for c in others if c == "vector"] or list(filter(VECTORS_NAME.fullmatch, others))
+    vectors = [column for column in others if fnmatchcase(column, names.vector_column or "vector")]
+    if not (vectors or names.vector_column):
+        vectors = list(filter(VECTORS_NAME.fullmatch, others))
         vectors = vectors or ([*numbers] if {int(match[2]) for match in numbers.values()} & {0, 1} else [])
     is_numbered = set(vectors) <= set(numbers) and len({numbers[column][1] for column in vectors}) == 1
     is_told = len(vectors) == 1 or is_numbered or (vectors and names.vector_column)
@@ -119,13 +116,13 @@ def _is_float32(values: npt.NDArray[np.float64]) -> bool:
     (True, False, False)
     """
     with np.errstate(all="ignore"):
-        single = values.astype(np.float32).astype(np.float64)
+        single, power = values.astype(np.float32).astype(np.float64), np.floor(np.log10(np.abs(values)))
         fits = (single == values) | np.isnan(values)
-        power = np.floor(np.log10(np.abs(values)))
         for digits in _DIGITS:
             if not fits.all():
                 scale = 10.0 ** (digits - 1 - power)
-                most = np.abs(values) * np.where((scale < 1) | (scale > _EXACT_SCALE), 1e-15, 0)
+                is_exact = (scale >= 1) & (scale <= 1e22)  # as float64: the powers of ten that it has
+                most = np.where(is_exact, 0, 1e-15) * np.abs(values)
                 fits |= np.abs(np.rint(single * scale) / scale - values) <= most
     return bool(fits.all())
 
@@ -141,6 +138,7 @@ def _parsed(parse: _Parse, lines: Sequence[str], path: str, before: int) -> _Row
             ids, block = map(np.concatenate, zip(*halves, strict=True))
             return ids, block
         why = f"no value for {error}" if isinstance(error, KeyError) else getattr(error, "msg", str(error))
+        why = why if lines[0].strip() else "it is empty"
         why = re.sub(r" at row [01](?:, (column [0-9]+)\.|;.*)?", r" in \1", why).removesuffix(" in ")
         raise CorruptError(f"line {before + 1}: {why}", path=path) from None
 
@@ -200,9 +198,5 @@ def _objects(ids: str, vector: Callable[[Any], Any], dim: int, lines: Sequence[s
     return numbers, values
 
 
-TEXTS: Final[dict[str, Callable[[IO[str], NameMap, str], _Opened]]] = {
-    ".csv": _open_csv,
-    ".jsonl": _open_json_lines,
-    ".vec": _open_word2vec,
-}
+TEXTS: Final = {".csv": _open_csv, ".jsonl": _open_json_lines, ".vec": _open_word2vec}
 """What opens a text, by its ending."""

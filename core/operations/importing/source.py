@@ -198,17 +198,6 @@ class ImportedTable:
         check_reads(self.name, reads, order, path=self.ids.reader.path)
 
 
-@dataclass(frozen=True, slots=True)
-class ArraysValue:
-    """The arrays of an import as a value: their readers can be pickled."""
-
-    arrays: NamedArrays
-
-    def open(self) -> NamedArrays:
-        """Return the arrays in another process; each file is opened by its first read."""
-        return self.arrays
-
-
 class NamedArrays(Source):
     """All arrays of a source by what they become: dense variables by name, and tables.
 
@@ -259,7 +248,7 @@ class NamedArrays(Source):
         """Return the bytes of all values."""
         return self.size_bytes - sum(table.ids.size_bytes for table in self._tables)
 
-    def value(self) -> ArraysValue:
+    def value(self) -> NamedArrays:
         """Return the arrays as a value, for other processes; those in memory stay in this one."""
         place = self._location
         readers = {id(file): file if place is None else for_others(place, file) for file in self.readers}
@@ -268,7 +257,11 @@ class NamedArrays(Source):
             return replace(array, reader=readers[id(array.reader)])
 
         tables = [replace(table, ids=moved(table.ids), vectors=moved(table.vectors)) for table in self._tables]
-        return ArraysValue(NamedArrays({name: moved(array) for name, array in self._dense.items()}, tables))
+        return NamedArrays({name: moved(array) for name, array in self._dense.items()}, tables)
+
+    def open(self) -> Self:
+        """Return the arrays in another process; each file is opened by its first read."""
+        return self
 
     def stretches(self, task_bytes: int, *, values: bool) -> Iterator[IdsAt]:
         """Yield the rows of all tables, in the order of the source."""

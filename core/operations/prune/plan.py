@@ -195,7 +195,7 @@ def plan_prune(
         if not unknown or guards.allow_empty_rule:
             raise
     if unknown and not guards.allow_empty_rule:
-        raise RefusedError("; ".join(unknown), hint="nothing was deleted; --allow-empty-rule goes on all the same")
+        raise RefusedError("; ".join(unknown), hint="nothing was deleted; --allow-empty-rule continues")
     return replace(plan, locations=places, purge_older_than_seconds=purge_older_than_seconds)
 
 

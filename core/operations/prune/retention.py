@@ -21,9 +21,8 @@ from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Any, ClassVar, Final
 
-from edl_ckpt.core.base.choices import Mode
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, RefusedError, UsageError
-from edl_ckpt.core.base.words import abridged, counted, duration, size
+from edl_ckpt.core.base.words import Mode, abridged, counted, duration, size
 from edl_ckpt.core.catalog.listing import GRACE_SECONDS, ranked
 from edl_ckpt.core.catalog.swaps import staged_paths
 from edl_ckpt.core.commit.repair.notes import noted_versions

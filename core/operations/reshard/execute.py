@@ -15,12 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
-from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.base.job import SILENT, WARNINGS, Job, Reporter, expect
 from edl_ckpt.core.base.notebook import Bytes, card, table
 from edl_ckpt.core.base.parallel import Executor, Threads, default_workers
-from edl_ckpt.core.base.words import counted, describe, escaped
+from edl_ckpt.core.base.words import LayoutName, counted, describe, escaped
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed
 from edl_ckpt.core.catalog.target import Target, check_outside, free_target
 from edl_ckpt.core.catalog.uuids import has_no_number

@@ -8,10 +8,10 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import NotFoundError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.memory import peak_memory_bytes
+from edl_ckpt.core.base.words import LayoutName
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, resolve
 from edl_ckpt.core.model.versions import CheckpointRef, Version
 from edl_ckpt.core.operations.reshard.execute import ReshardResult

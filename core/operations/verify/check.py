@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias, Unpack
 
-from edl_ckpt.core.base.choices import Level
 from edl_ckpt.core.base.errors import (
     AuthError,
     CorruptError,
@@ -33,15 +32,14 @@ from edl_ckpt.core.base.errors import (
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.job import WARNINGS, Job, expect
 from edl_ckpt.core.base.parallel import Beside, awaited, default_workers
-from edl_ckpt.core.base.words import base_name, command, counted, describe
+from edl_ckpt.core.base.words import Level, base_name, command, counted, describe
 from edl_ckpt.core.catalog.files import check_in_location, named_file
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, being_replaced, check_listed, list_versions
 from edl_ckpt.core.cluster.choice import JobOptions, job_of
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.kernel.bulk import I64
-from edl_ckpt.core.model.seals import Seal, differing_sizes
 from edl_ckpt.core.model.tables import ShardIndex
-from edl_ckpt.core.model.versions import CheckpointRef, State, Version
+from edl_ckpt.core.model.versions import CheckpointRef, Seal, State, Version, differing_sizes
 from edl_ckpt.core.operations.verify.companions import check_companions
 from edl_ckpt.core.operations.verify.findings import HINTS, LEVELS, Finding, Report, ValueSample, VerifyResult
 from edl_ckpt.core.operations.verify.headers import check_headers, check_names, open_readable_shards
@@ -53,10 +51,10 @@ from edl_ckpt.core.proof.sealing import ChunkSums, Mismatch, comparable, make_se
 from edl_ckpt.core.proof.trust import check_trust
 from edl_ckpt.core.reading.reader import Checkpoint, check_not_replaced, open_checkpoint, openings
 from edl_ckpt.core.sources.registry import source_of, version_named
+from edl_ckpt.core.state.document import read_seal, seal_bytes
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.owner import write_proved
 from edl_ckpt.core.state.paths import seal_file
-from edl_ckpt.core.state.seal import read_seal, seal_bytes
 from edl_ckpt.core.storage import Location, Store, open_store
 from edl_ckpt.core.storage.interface import RangeReader
 
@@ -355,8 +353,10 @@ def _in_order(findings: Sequence[Finding], sealed: Mapping[str, int], version: V
 
 def _ids_of_all(checkpoint: Checkpoint, findings: Iterable[Finding]) -> Iterator[tuple[Finding, I64]]:
     """Yield the ids of all findings that name some; findings of several parts of one table have the same ids."""
-    for finding in {(f.code, f.path, f.subject): f for f in findings}.values():
-        yield from ((finding, ids) for ids in ids_of(checkpoint, finding) if len(ids))
+    for finding in {(f.code, f.path, f.subject): f for f in findings if f.ids}.values():
+        of_table = checkpoint.entries(finding.subject)
+        within = [pair for pair in of_table if finding.shard is None or pair[0].file.path == finding.path]
+        yield from ((finding, ids) for ids in ids_of(checkpoint, finding.code, within) if len(ids))
     checkpoint.check_unchanged()
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from edl_ckpt.core.base.errors import EdlCkptError
@@ -16,18 +15,12 @@ from edl_ckpt.core.operations.verify.check import VerifyRun, verify_version
 _MOST_TRIED: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Fallback:
+class Fallback(NamedTuple):
     """A version to go on with, what is known of it, and the command that makes it the one that others load."""
 
     ref: str
     why: str
     command: str
-
-    @property
-    def hint(self) -> str:
-        """Return the fallback in a sentence."""
-        return f"{self.ref} is the newest other version that {self.why}; try: {self.command}"
 
 
 class Others(NamedTuple):
@@ -39,45 +32,35 @@ class Others(NamedTuple):
 
 
 def others_of(run: VerifyRun, versions: Sequence[Version], *, latest: bool) -> Others:
-    """Look at a location again, from which some versions were verified: all of them, or one.
+    """Look again at the location from which one version was verified, or all of them.
 
-    `newer` is for the newest complete version, when the `latest` was asked for; `fallback` for damaged ones.
+    `newer` is for the newest complete version, when the `latest` was asked for. `fallback` is for damaged versions: a
+    tag of one moves to it. It verifies, or is complete and sealed, or has right headers at least.
     """
-    bad = {result.ref for result in run.results if not result.ok}.union(ref for ref, _ in run.failed)
-    if not versions or not (bad or latest) or versions[0].is_alone:
+    sound = {result.ref: result.ok for result in run.results} | {ref: False for ref, _ in run.failed}
+    if not versions or versions[0].is_alone or not (latest or False in sound.values()):
         return Others()
-    try:
-        present = versions if len(versions) > 1 else list_versions(versions[0].location).versions
-    except EdlCkptError:
-        return Others()
-    newer = (v for v in present if latest and v.version > versions[0].version and not _is_whole(v))
-    verified = {result.ref for result in run.results if result.ok}
-    return Others(tuple(newer), _find(bad, present, verified) if bad else None)
+    present = list(versions)
+    if len(versions) == 1:
+        with suppress(EdlCkptError):
+            present = [*list_versions(versions[0].location).versions]
+    newer = tuple(v for v in present if latest and v.version > versions[0].version and not _is_whole(v))
+    tags = sorted({tag for version in present if sound.get(version.ref) is False for tag in version.tags})
+    others = [v for v in present if _is_whole(v) and sound.get(v.ref, True)] if False in sound.values() else []
+    for version in sorted(others, key=lambda v: v.version, reverse=True)[:_MOST_TRIED]:
+        if why := "verifies" if version.ref in sound else _known_of(version):
+            words = ("tag", "add", version.ref, tags[0]) if tags else ("copy", version.ref, "NEW_LOCATION")
+            return Others(newer, Fallback(version.ref, why, command(*words)))
+    return Others(newer)
 
 
 def _is_whole(version: Version) -> bool:
     return version.state is State.COMPLETE and not version.mixture
 
 
-def _find(bad: Collection[str], versions: Sequence[Version], verified: Collection[str]) -> Fallback | None:
-    """Return the newest version that is good and not among the `bad` references, to which a tag of those moves."""
-    tags = sorted({tag for version in versions if version.ref in bad for tag in version.tags})
-    others = [version for version in versions if version.ref not in bad and _is_whole(version)]
-    for version in sorted(others, key=lambda v: v.version, reverse=True)[:_MOST_TRIED]:
-        if why := _known_of(version, verified):
-            ref = version.ref
-            return Fallback(
-                ref, why, command("tag", "add", ref, tags[0]) if tags else command("copy", ref, "NEW_LOCATION")
-            )
-    return None
-
-
-def _known_of(version: Version, verified: Collection[str]) -> str:
+def _known_of(version: Version) -> str:
     """Return what is known to be right of a version, '' for nothing: only headers are read."""
-    if version.ref in verified:
-        return "verifies"
-    if version.fingerprint:
-        return "is complete and sealed"
     with suppress(EdlCkptError):
-        return "is complete and has right headers" if verify_version(version, level="quick", beside=False).ok else ""
+        if version.fingerprint or verify_version(version, level="quick", beside=False).ok:
+            return "is complete and sealed" if version.fingerprint else "is complete and has right headers"
     return ""

@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from edl_ckpt.core.base.choices import Level
 from edl_ckpt.core.base.notebook import card, table
-from edl_ckpt.core.base.words import counted, describe, escaped
+from edl_ckpt.core.base.words import Level, counted, describe, escaped
 from edl_ckpt.core.model.versions import ShardFile
 
 LEVELS: Final = ("quick", "default", "deep")

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final, Protocol
 
 from edl_ckpt.core.base.job import together
 from edl_ckpt.core.model.dtypes import DType
-from edl_ckpt.core.sources.safetensors.header import TAGS
+from edl_ckpt.core.sources.safetensors.indexing import TAGS
 from edl_ckpt.core.sources.safetensors.sets import ENDING, INDEX
 from edl_ckpt.core.sources.steps.file_layout import Array
 

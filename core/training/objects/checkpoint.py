@@ -17,11 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.adapters.nest import array_of
-from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import NotFoundError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.numbers import whole_number
-from edl_ckpt.core.base.words import escaped
+from edl_ckpt.core.base.words import LayoutName, escaped
 from edl_ckpt.core.catalog.listing import VersionLike
 from edl_ckpt.core.model.versions import CheckpointRef
 from edl_ckpt.core.operations.save import Table, save_checkpoint

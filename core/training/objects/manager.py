@@ -14,10 +14,10 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Final
 
-from edl_ckpt.core.base.choices import LayoutName
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError, RefusedError, ReplacedError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.numbers import whole_number
+from edl_ckpt.core.base.words import LayoutName
 from edl_ckpt.core.catalog.listing import GRACE_SECONDS, list_versions
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.model.versions import State, Version
@@ -32,8 +32,8 @@ from edl_ckpt.core.operations.prune.retention import (
 )
 from edl_ckpt.core.reading.readable import PASSED_OVER, newest_readable, none_readable
 from edl_ckpt.core.sources.elasticdl.target import check_version
+from edl_ckpt.core.state.annotate import Managed, read_managed, write_managed
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
-from edl_ckpt.core.state.managed import Managed, read_managed, write_managed
 from edl_ckpt.core.storage import Location, LocationLike, open_store
 from edl_ckpt.core.training.objects.checkpoint import ObjectCheckpoint, VersionRef
 
@@ -215,12 +215,12 @@ class CheckpointManager:
         versions, managed = self._look()
         old = [version for version in versions if version.version == number]
         if old and number not in managed.saved:
-            raise self._taken(number, "no manager saved it", "nothing was changed; restore it to go on with it")
+            raise self._taken(number, "no manager saved it", "nothing was changed; restore it to continue from it")
         if old:
             try:
                 self._prune([number])
             except RefusedError as error:
-                raise self._taken(number, error.message, "go on from it with restore_or_initialize()") from None
+                raise self._taken(number, error.message, "continue from it with restore_or_initialize()") from None
             self.reporter.warn(f"{old[0].ref}: was there already, and is replaced")
 
     def _taken(self, number: int, why: str, hint: str) -> RefusedError:

@@ -101,7 +101,7 @@ def test_neither_version_is_complete_on_s3(s3: Bucket, capsys: pytest.CaptureFix
     before = s3.objects()
     (left,) = inside(capsys, "recover", s3.url, code=3)["left"]
     assert "variables-0-of-1.ckpt is missing or has changed; nothing was changed" in left
-    assert "look at both before you delete a file" in left
+    assert "inspect both before you delete a file" in left
     assert s3.objects() == before
 
 

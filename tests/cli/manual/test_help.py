@@ -286,7 +286,7 @@ def test_examples_work(line: str, workshop: Path, tmp_path: Path, monkeypatch: p
     ("line", "words"),
     [
         ("list --nonsense", "no such option: --nonsense\n  edl-ckpt list --help lists the options"),
-        ("--quiet list", "no such option: --quiet\n  an option stands behind its command: edl-ckpt COMMAND --quiet"),
+        ("--quiet list", "no such option: --quiet\n  options come after the command: edl-ckpt COMMAND --quiet"),
         ("list --bst auc", "no such option: --bst\n  did you mean --best?"),
         ("lst", "no such command: lst\n  did you mean list?"),
         ("it's", "no such command: it's\n  edl-ckpt --help lists the commands"),

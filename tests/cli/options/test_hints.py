@@ -61,7 +61,7 @@ SLIPS = [
         "prune run --keep-best 1 --metric auk",
         16,
         "no version has a value of 'auk', so its rule keeps none; did you mean auc? (metrics there: auc, loss)",
-        "nothing was deleted; --allow-empty-rule goes on all the same",
+        "nothing was deleted; --allow-empty-rule continues",
     ),
     ("prune run --delete 1034", 10, "no version 1034 to delete", "the nearest versions there: 1030, 1040"),
     ("list runs/aa", 10, "runs/aa: no such file or directory", "did you mean runs/a?"),

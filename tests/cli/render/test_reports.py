@@ -83,7 +83,7 @@ def test_one_format(command: str) -> None:
 def test_junit(tmp_path: Path) -> None:
     """`--junit` has a suite for each version and a case for each check, with its time; what was left out is skipped."""
     report = tmp_path / "report.xml"
-    assert edl("verify", GOLDEN / "multi", "--all", "--junit", report).returncode == 3
+    assert edl("verify", GOLDEN / "multi", "--all", "--strict", "--junit", report).returncode == 3
     suites = list(junitparser.JUnitXml.fromfile(str(report)))
     assert [(s.tests, s.failures, s.errors, s.skipped) for s in suites] == [(5, 0, 0, 2), (5, 0, 0, 2), (5, 1, 0, 2)]
     for suite in suites:

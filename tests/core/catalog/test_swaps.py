@@ -25,15 +25,14 @@ from edl_ckpt.core import (
 )
 from edl_ckpt.core.base.errors import LockedError, ReplacedError
 from edl_ckpt.core.catalog import annotated, swaps
-from edl_ckpt.core.model.seals import Seal
-from edl_ckpt.core.model.versions import State, Version
+from edl_ckpt.core.model.versions import Seal, State, Version
 from edl_ckpt.core.operations.export import export_version
 from edl_ckpt.core.operations.verify import check
 from edl_ckpt.core.operations.verify.check import find_seal
 from edl_ckpt.core.operations.verify.findings import Report
 from edl_ckpt.core.proof.trust import check_trust
 from edl_ckpt.core.reading.reader import check_not_replaced
-from edl_ckpt.core.state.seal import read_seal
+from edl_ckpt.core.state.document import read_seal
 from edl_ckpt.core.storage import LocationLike
 from edl_ckpt.core.storage.interface import Store
 from following import START, script

@@ -26,7 +26,7 @@ from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.moving.tasks import Move
 from edl_ckpt.core.operations.export import Selection, export_version
 from edl_ckpt.core.operations.importing import plan_arrays
-from edl_ckpt.core.operations.importing.source import ArraysValue
+from edl_ckpt.core.operations.importing.source import NamedArrays
 
 
 def same_import(source: Path, ps_num: int, client: Any, tmp: Path) -> None:
@@ -116,14 +116,14 @@ def test_a_file_that_changes(tmp_path: Path, client: Any, monkeypatch: pytest.Mo
     """Arrays that are replaced while they are counted are an error, and nothing becomes visible."""
     arrays: dict[str, Any] = {"t.ids": np.arange(900), "t.vectors": np.ones((900, 2), np.float32)}
     save_file(arrays, tmp_path / "m.safetensors")
-    real = ArraysValue.open
+    real = NamedArrays.open
 
-    def replace(self: ArraysValue) -> Any:
+    def replace(self: NamedArrays) -> Any:
         save_file(arrays, tmp_path / "new")
         os.replace(tmp_path / "new", tmp_path / "m.safetensors")
         return real(self)
 
-    monkeypatch.setattr(ArraysValue, "open", replace)
+    monkeypatch.setattr(NamedArrays, "open", replace)
     with pytest.raises(LockedError, match="another file"):
         import_arrays(tmp_path / "m.safetensors", tmp_path / "out", 5, 2, executor=client)
     assert not (tmp_path / "out").exists()

@@ -27,9 +27,8 @@ from edl_ckpt.core import (
 )
 from edl_ckpt.core.base.errors import CorruptError, LockedError, UnavailableError
 from edl_ckpt.core.model.dtypes import DTYPES
-from edl_ckpt.core.model.seals import Chunk, PackedChunks, Seal, SealedShard, now_text
 from edl_ckpt.core.model.tables import TableInfo
-from edl_ckpt.core.model.versions import ShardFile
+from edl_ckpt.core.model.versions import Chunk, PackedChunks, Seal, SealedShard, ShardFile, now_text
 from edl_ckpt.core.operations.copy import carry
 from edl_ckpt.core.operations.copy import execute as copying
 from edl_ckpt.core.operations.save import Table
@@ -38,8 +37,8 @@ from edl_ckpt.core.proof import sealing as module
 from edl_ckpt.core.proof import sealing as summing
 from edl_ckpt.core.sources.elasticdl.indexing import PlannedReader, planned_shards
 from edl_ckpt.core.sources.elasticdl.shard_layout import CountedTable, PlacedVariable, lay_out_shards
+from edl_ckpt.core.state.document import parse_seal, parse_seal_bytes, read_seal, seal_bytes
 from edl_ckpt.core.state.paths import seal_file
-from edl_ckpt.core.state.seal import parse_seal, parse_seal_bytes, read_seal, seal_bytes
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import SMALL_BYTES
 from edl_ckpt.core.storage.local import LocalReader

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from edl_ckpt.core.base.errors import NotFoundError, UsageError
+from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.words import meant
 from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.operations.export.content.quantizing import QUANTIZED, Quantized
-from edl_ckpt.core.reading.names import names_like
+from edl_ckpt.core.reading.names import chosen_names
 
 CASTS: Final = ("float16", "bfloat16", "float32")
 FILLS: Final = ("zeros", "initializer")
@@ -78,27 +78,8 @@ class Selection:
 
     def choose_variables(self, names: Sequence[str]) -> list[str]:
         """Return the variables to export, of all names; NotFoundError when a glob matches nothing."""
-        return _matching(names, self.variables, "variable", self.tables)
+        return chosen_names(names, self.variables, self.tables, "variable")
 
     def choose_tables(self, names: Sequence[str], slots: Mapping[str, str] | None = None) -> list[str]:
         """Return the tables to export, of all names; `slots` as in `whole_name`. Errors as `choose_variables`."""
-        return _matching(names, self.tables, "table", self.variables, slots)
-
-
-def _matching(
-    names: Sequence[str],
-    globs: Sequence[str],
-    kind: str,
-    other_globs: Sequence[str],
-    slots: Mapping[str, str] | None = None,
-) -> list[str]:
-    """Return the names that some glob matches, all without globs, none when there are globs for the other kind only."""
-    if not globs:
-        return [] if other_globs else list(names)
-    chosen: set[str] = set()
-    for glob in globs:
-        matches = names_like(glob, names, slots)
-        if not matches:
-            raise NotFoundError(f"no {kind} matches {glob!r}", hint=meant(glob, names, f"{kind}s"))
-        chosen.update(matches)
-    return [name for name in names if name in chosen]
+        return chosen_names(names, self.tables, self.variables, "table", slots)

@@ -439,5 +439,5 @@ def _is_version(folder: str, name: str) -> bool:
 
 def _among_checkpoints(path: str) -> RefusedError:
     return RefusedError(
-        "lies among checkpoints: ElasticDL's scan would meet it and fail", path=path, hint="export to another location"
+        "is among checkpoints: ElasticDL's scan would fail on it", path=path, hint="export to another location"
     )

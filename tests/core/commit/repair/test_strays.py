@@ -41,7 +41,7 @@ def test_placeholders(s3: Bucket) -> None:
     save_small(s3.url, 7)
     for name in (OLD_MARKER, MARKER):
         s3.put(f"run/version-7/{name}", b"")
-    assert recover(s3.url).done == ("removed 2 objects of a lost command beside version 7",)
+    assert recover(s3.url).done == ("removed 2 objects of a lost command next to version 7",)
     version = only(s3.url)
     assert (version.state.value, version.extra) == ("complete", ())
     assert recover(s3.url).done == ()
@@ -52,7 +52,7 @@ def test_a_set_beside_the_sealed_one(s3: Bucket, five: Path) -> None:
     save_small(s3.url, 7)
     copy_shards(s3, five, ours=True)
     s3.put(f"run/version-7/{MARKER}", b"")
-    assert recover(s3.url).done == ("removed 6 objects of a lost command beside version 7",)
+    assert recover(s3.url).done == ("removed 6 objects of a lost command next to version 7",)
     assert only(s3.url).ps_num == 2
     assert verify_version(only(s3.url), level="deep").findings == ()
 
@@ -64,7 +64,7 @@ def test_a_part_beside_that_of_a_job(s3: Bucket, five: Path, tmp_path: Path) -> 
     drop_seal(s3.url, 7)
     copy_shards(s3, five, ours=True)
     s3.delete("run/version-7/variables-4-of-5.ckpt")
-    assert recover(s3.url).done == ("removed 4 objects of a lost command beside version 7",)
+    assert recover(s3.url).done == ("removed 4 objects of a lost command next to version 7",)
     assert only(s3.url).ps_num == 2
 
 

@@ -132,6 +132,9 @@ def test_an_option_may_be_wrong(tmp_path: Path) -> None:
     for text, error, words in [
         ("x=nope", NotFoundError, "no array 'nope'"),
         ("x=nope,v", NotFoundError, "no array 'nope'"),
+        ("x=*", NotFoundError, r"no array '\*'"),
+        ("x=ids,*", NotFoundError, r"no array '\*'"),
+        ("x=v,rows", NotFoundError, "no array 'rows'"),
         ("x=flat", UsageError, "table 'x': vectors must be"),
         ("x=flat,v", UsageError, "table 'x': ids must be whole numbers"),
     ]:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from edl_ckpt.core.base.choices import Mode
 from edl_ckpt.core.base.errors import NotFoundError, RefusedError, UsageError
+from edl_ckpt.core.base.words import Mode
 from edl_ckpt.core.model.versions import ShardFile, State, Version
+from edl_ckpt.core.operations.prune.execute import plan_from_json, plan_to_json
 from edl_ckpt.core.operations.prune.plan import PrunePlan, judge_versions
-from edl_ckpt.core.operations.prune.plan_file import plan_from_json, plan_to_json
 from edl_ckpt.core.operations.prune.retention import (
     Best,
     EverySteps,

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import save
 
 from edl_ckpt.core.base.errors import CorruptError
-from edl_ckpt.core.sources.safetensors.header import Header, read_header
+from edl_ckpt.core.sources.safetensors.indexing import Header, read_header
 from foreign import SYSTEMS
 from mutants import MemoryReader
 
