@@ -23,6 +23,7 @@ from edl_ckpt.core.base.job import WARNINGS, Job
 from edl_ckpt.core.base.words import command, counted, describe, escaped
 from edl_ckpt.core.catalog.files import check_in_location
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed, list_versions
+from edl_ckpt.core.commit.interface import written_version
 from edl_ckpt.core.commit.kinds import kind_of
 from edl_ckpt.core.commit.repair.notes import forget_notes
 from edl_ckpt.core.commit.repair.recovery import location_lock
@@ -32,7 +33,8 @@ from edl_ckpt.core.operations.copy.carry import carry
 from edl_ckpt.core.operations.verify.check import verify_version
 from edl_ckpt.core.proof.sealing import batches, make_seal, sums_of
 from edl_ckpt.core.proof.trust import Trust, check_trust
-from edl_ckpt.core.reading.reader import open_checkpoint
+from edl_ckpt.core.reading.reader import open_checkpoint, raise_problems
+from edl_ckpt.core.sources.registry import source_of
 from edl_ckpt.core.state.document import read_seal, seal_bytes
 from edl_ckpt.core.state.lock import Locking
 from edl_ckpt.core.state.owner import write_proved
@@ -116,8 +118,9 @@ def repair_version(
     begin, version, source = time.perf_counter(), as_version(version), as_version(source)
     job = Job.here(workers, reporter=locking.get("reporter", WARNINGS))
     wanted = _wanted(version, source)
-    trust, other_trust = _own_trust(version, job, mix=mix), check_trust(source, reporter=job.reporter)
-    flagged, store = _flagged(version, wanted, job), open_store(version.location)
+    store = open_store(version.location)
+    trust, other_trust = _own_trust(version, store, job, mix=mix), check_trust(source, reporter=job.reporter)
+    flagged = _flagged(version, wanted, job)
     with ExitStack() as stack:
         other = stack.enter_context(open_checkpoint(source))
         sealed = {shard.name: shard for shard in (other_trust.seal or make_seal(other, "", job)).shards}
@@ -131,6 +134,7 @@ def repair_version(
         if doubt:
             way = command("repair", version.ref, "--from", source.ref, "--mix")
             trust.overrule(RefusedError(doubt, path=version.ref, hint=f"nothing was changed; {way} overrules that"))
+            _check_mixture(version, {**both.others, **{n: r for n, r in own.items() if n not in bad}})
         replaced = tuple(
             Replacement(wanted[n].ps_id, version.path_of(n), wanted[n].path, sums[n].size_bytes, why)
             for n, why in bad.items()
@@ -161,11 +165,11 @@ def _wanted(version: Version, source: Version) -> dict[str, ShardFile]:
     return {name: file for file in source.files if is_inside(name := source.name_of(file.path))}
 
 
-def _own_trust(version: Version, job: Job, *, mix: bool) -> Trust:
+def _own_trust(version: Version, store: Store, job: Job, *, mix: bool) -> Trust:
     """Return the version's own seal, which need not match what is left; a damaged one is overruled by `mix` alone."""
     trust = Trust(version, None, mix, reporter=job.reporter)
     try:
-        trust.seal = None if version.uuid else read_seal(open_store(version.location), version.version)
+        trust.seal = None if version.uuid else read_seal(store, version.version)
     except CorruptError as error:
         error.hint = "--mix continues without that seal"
         trust.overrule(error)
@@ -201,6 +205,14 @@ def _proof(trust: Trust, source: Version, bad: Mapping[str, str], both: _Both) -
     if wrong or not kept:
         return "", f"{wrong} differs from that of {source.ref}" if wrong else "no whole file is left to compare"
     return "all other files are equal, byte for byte", ""
+
+
+def _check_mixture(version: Version, readers: Mapping[str, RangeReader]) -> None:
+    """Raise CorruptError when headers of files of two copies contradict each other; nothing was written yet."""
+    if version.is_elasticdl:
+        sizes = [reader.size_bytes for reader in readers.values()]
+        whole = written_version(version.location, version.path, version.layout, version.version, sizes)
+        raise_problems(whole, source_of(whole).index(whole, {f"{version.path}/{n}": r for n, r in readers.items()}))
 
 
 def _replace(

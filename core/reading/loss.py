@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Final
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, IncompleteError, NotFoundError
-from edl_ckpt.core.base.words import abridged, base_name, counted, missing_shards
+from edl_ckpt.core.base.words import abridged, base_name, counted, describe, missing_shards
 from edl_ckpt.core.catalog.listing import VersionLike, as_version
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import LostShard
@@ -50,6 +50,9 @@ class Loss:
 
     def __bool__(self) -> bool:
         return bool(self.shards)
+
+    def __repr__(self) -> str:
+        return describe("Loss", self.which if self else "nothing", counted(len(self.tables), "table"))
 
     @property
     def which(self) -> str:
