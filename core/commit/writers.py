@@ -32,7 +32,7 @@ from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError, 
 from edl_ckpt.core.base.ids import kernel_id
 from edl_ckpt.core.base.parallel import Meeting, Resource
 from edl_ckpt.core.state.document import parse_document
-from edl_ckpt.core.storage import Location, ObjectStore, open_objects, open_store
+from edl_ckpt.core.storage import Location, ObjectStore, open_objects
 from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import PreallocatedFile
@@ -329,7 +329,7 @@ class SharedUploads:
 
         Raises LockedError when an upload was completed or aborted: then the task is not needed any more.
         """
-        store = open_store(self.location)
+        store = open_objects(self.location)
         if not has_parts(store):
             raise UnsupportedError("this storage takes no parts of objects", path=self.location.url)
         writers = {extent.target: self._writer(store, extent, memory) for extent in extents}
