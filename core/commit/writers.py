@@ -205,9 +205,6 @@ class _Files(Sinks):
         self._targets, self._numbers, self._record = targets, frozenset(numbers), record
         self._opened: dict[int, PreallocatedFile] = {}
 
-    def __len__(self) -> int:
-        return len(self._targets.names)
-
     def __getitem__(self, index: int) -> Sink:
         assert index in self._numbers  # noqa: S101 - the record names it
         if index not in self._opened:
@@ -347,9 +344,6 @@ class SentFiles(Sinks):
         self._writers = writers
         self.sent: list[TargetPart] = []
         """The parts, once they are sent."""
-
-    def __len__(self) -> int:
-        return max(self._writers, default=-1) + 1
 
     def __getitem__(self, index: int) -> Sink:
         return self._writers.get(index, _DROPPED)

@@ -21,7 +21,7 @@ from typing import Any, Final
 from edl_ckpt.core.base.errors import EdlCkptError, UnavailableError
 from edl_ckpt.core.base.parallel import SMALL_READS, run_parallel
 from edl_ckpt.core.model.versions import Seal, Version
-from edl_ckpt.core.state.document import MAX_DEPTH, is_deep, parse_document, parse_seal_bytes
+from edl_ckpt.core.state.document import MAX_DEPTH, is_deep, parse_document, parse_seal
 from edl_ckpt.core.state.owner import prove_lock
 from edl_ckpt.core.state.paths import INDEX_FILE, META_DIR, STATE_DIR, is_document, metadata_owner, sealed_version
 from edl_ckpt.core.storage.interface import Entry, MarkedStore, Store, lists_marks
@@ -251,7 +251,7 @@ def _learn(store: MarkedStore, name: str, known: Known) -> bool:
         if number is None:
             known.keep(name, mark, parse_document(data, name))
             return True
-        seal = parse_seal_bytes(data, with_chunks=False)
+        seal = parse_seal(data, with_chunks=False)
     except EdlCkptError:  # each listing says so
         return False
     if seal.version == number:

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError, UnsupportedError
 from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
-from edl_ckpt.core.base.words import base_name
+from edl_ckpt.core.base.words import abridged, base_name
 from edl_ckpt.core.model.versions import Chunk, Seal, ShardFile, State, Version
 from edl_ckpt.core.sources.registry import number_named
 from edl_ckpt.core.state.document import (
@@ -194,8 +194,7 @@ def named_shards(shards: Sequence[int], ps_num: int) -> str:
     >>> named_shards([0], 4), named_shards([1, 2, 3], 4)
     ('shard 0 of 4', 'shards 1, 2, 3 of 4')
     """
-    some = ", ".join(map(str, shards[:8])) + (f" and {len(shards) - 8} more" if len(shards) > 8 else "")
-    return f"shard{'' if len(shards) == 1 else 's'} {some} of {ps_num}"
+    return f"shard{'' if len(shards) == 1 else 's'} {abridged(shards, 8)} of {ps_num}"
 
 
 _YOUNG_SECONDS: Final = 600.0
@@ -375,5 +374,5 @@ def _earlier_seal(store: Store, version: int) -> Seal | None:
     """Return the seal that a version had before a shard of it was replaced; None without one, or when it is damaged."""
     with suppress(EdlCkptError):
         data = store.read_small(f"{notes_dir(version)}/{EARLIER}")
-        return None if data is None else parse_seal(parse_document(data, EARLIER, limit=MAX_SUMS_BYTES))
+        return None if data is None else parse_seal(data)
     return None

@@ -96,11 +96,6 @@ def lacking(numbers: Collection[int]) -> Iterator[None]:
             raise
 
 
-def error_of_call(number: int, path: str) -> EdlCkptError:
-    """Return the meaning of the number of a system's error, for a call that Python did not make."""
-    return _of_system(OSError(number, os.strerror(number)), path)
-
-
 def error_of_system(error: OSError | MemoryError | RecursionError) -> EdlCkptError:
     """Return the meaning of an error of the system that no code near its call has translated.
 

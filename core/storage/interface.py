@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, TypeGuard
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, UnsupportedError
-from edl_ckpt.core.storage.faults import Fault, error_of_call, storage_errors
+from edl_ckpt.core.storage.faults import Fault, storage_errors
 from edl_ckpt.core.storage.location import Fact, Location
 
 if TYPE_CHECKING:
@@ -435,7 +435,7 @@ class OnDisk:
         """Return what the number of a system's error means here; -1 for a file that has become shorter."""
         if error < 0:
             return EdlCkptError("the file became shorter while it was being written", path=self.path)
-        return error_of_call(error, self.path)
+        return Fault.of(OSError(error, os.strerror(error)), self.path).error()
 
 
 def is_on_disk(file: object) -> TypeGuard[OnDisk]:
@@ -445,7 +445,5 @@ def is_on_disk(file: object) -> TypeGuard[OnDisk]:
 
 class Sinks(Protocol):
     """Files by their numbers, each opened when it is written first, or all of them."""
-
-    def __len__(self) -> int: ...
 
     def __getitem__(self, number: int, /) -> Sink: ...

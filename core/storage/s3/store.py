@@ -95,12 +95,8 @@ class S3Reader(RemoteReader):
         """Return exactly `size` bytes at `offset`."""
         if size == 0:
             return b""
-        if offset + size > self.size_bytes:
-            raise self.shorter(self.size_bytes)
-        self.bytes_read += size
-        found = self._windows.find(offset, size)
-        if found is not None:
-            return found
+        if (kept := self._kept(offset, size)) is not None:
+            return kept
         if size > _INDEX_READ_BYTES:
             return bytes(self._pinned(offset, size, size))
         # Tags and lengths are read in small steps. One request also fetches the bytes of the next steps, and four times
@@ -114,20 +110,22 @@ class S3Reader(RemoteReader):
         self._windows.keep(start, data)
         return data[offset - start : offset - start + size]
 
-    def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill the whole buffer from `offset` on, without a copy where it is large."""
-        size = buffer.nbytes
-        if size < _SMALL_READ_BYTES:
-            buffer.cast("B")[:] = self.read(offset, size)
-            return
+    def _kept(self, offset: int, size: int) -> bytes | None:
+        """Count bytes as read, and return them if they were read ahead."""
         if offset + size > self.size_bytes:
             raise self.shorter(self.size_bytes)
         self.bytes_read += size
-        found = self._windows.find(offset, size)
-        if found is not None:
-            buffer.cast("B")[:] = found
-            return
-        self._pinned(offset, size, buffer.cast("B"))
+        return self._windows.find(offset, size)
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill the whole buffer from `offset` on, without a copy where it is large."""
+        into, size = buffer.cast("B"), buffer.nbytes
+        if size < _SMALL_READ_BYTES:
+            into[:] = self.read(offset, size)
+        elif (kept := self._kept(offset, size)) is not None:
+            into[:] = kept
+        else:
+            self._pinned(offset, size, into)
 
     def _pinned(self, offset: int, size: int, wanted: memoryview | int) -> Any:
         """Read a range of the generation that was opened, and return the body; LockedError for any other."""
