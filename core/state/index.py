@@ -226,18 +226,13 @@ def marked_files(store: MarkedStore) -> dict[str, Entry]:
 def _indexable(files: Iterable[Entry]) -> Iterator[Entry]:
     """Yield the files that an index is made of, those of the newest versions first, until it would be too large."""
     room = _TYPICAL_BYTES
-    for entry in sorted(files, key=_newest_first):
+    for entry in sorted(files, key=lambda entry: (-(metadata_owner(entry.name) or 0), entry.name)):
         is_seal = sealed_version(entry.name) is not None
         if entry.mark and (is_seal or (is_document(entry.name) and entry.size_bytes <= _MAX_DOCUMENT_BYTES)):
             room -= _ENTRY_BYTES + (0 if is_seal else entry.size_bytes)
             if room < 0:
                 return
             yield entry
-
-
-def _newest_first(entry: Entry) -> tuple[int, str]:
-    number = metadata_owner(entry.name)
-    return 0 if number is None else -number, entry.name
 
 
 def _learn(store: MarkedStore, name: str, known: Known) -> bool:

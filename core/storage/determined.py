@@ -130,7 +130,7 @@ class Storages:
         name, rest = self.split(text)
         if name:
             base = self.named[name].location
-            return base.with_url(_joined(base.url, rest))
+            return base.with_url((base.url.rstrip("/") if rest.startswith("/") else base.url) + rest)
         head, at, version = text.rpartition("@")
         found = self.of(Location(head if at and "/" not in version else text))
         return Location(text) if found is None else found.location.with_url(text)
@@ -249,11 +249,6 @@ def _options(config: _Section, what: str) -> dict[str, str]:
             what, "is missing: both are needed, or none (then AWS's own variables and profiles count)", lacking[0]
         )
     return {_OPTIONS[key]: value for key, value in config.items() if key in _OPTIONS}
-
-
-def _joined(base: str, rest: str) -> str:
-    """Return a path or URL with what follows it, a path below it or a version."""
-    return (base.rstrip("/") if rest.startswith("/") else base) + rest
 
 
 def _standard(place: Location) -> str:

@@ -64,12 +64,8 @@ class OldAccess:
         self._old = old
         self._reporter = reporter
         self._warned = False
-        self._shards: list[Access] = []
-        for shard in old.shards:
-            with storage_errors(shard.path):
-                self._shards.append(Access.of(shard.path))
-        with storage_errors(old.path):
-            self._directory = Access.of(old.path)
+        self._shards = [Access.of(shard.path) for shard in old.shards]
+        self._directory = Access.of(old.path)
 
     def give_file(self, shard: int, file: PreallocatedFile) -> None:
         """Give a new shard the access of the old one with its number; more shards than before get the first one's."""
