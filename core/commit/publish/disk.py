@@ -362,9 +362,12 @@ def _take_seal(place: Directory, folder: str, version: int, stage: Directory, na
 
 
 def read_journal(stage: Directory) -> Journal | None:
-    """Return the journal of a local staging directory, None when it has none; ValueError when it is damaged."""
+    """Return the journal of a local staging directory, None when it has none; ValueError when it is damaged.
+
+    After a power cut one may be empty; nothing had been done when it was written.
+    """
     data = stage.read(JOURNAL, MAX_SUMS_BYTES)
-    return None if data is None else parse_journal(data, stage.join(JOURNAL))
+    return parse_journal(data, stage.join(JOURNAL)) if data else None
 
 
 def settle_stage(root: Directory, stage: Directory) -> str | None:

@@ -37,7 +37,7 @@ from edl_ckpt.core.storage.interface import (
     RemoteReader,
     flat_listing,
 )
-from edl_ckpt.core.storage.location import Fact, Location, Verdict, judged
+from edl_ckpt.core.storage.location import Fact, Location, Verdict, judged, yes
 from edl_ckpt.core.storage.parts import PartMemory, Windows
 from edl_ckpt.core.storage.s3.client import NoBucketError, S3Target, connect, served_at, told_time
 from edl_ckpt.core.storage.s3.upload import MIN_PART_BYTES, WRITE_ID, Parts, Upload
@@ -356,13 +356,10 @@ class S3Store(ObjectStore):
             yield Fact("multipart uploads", f"no: {error.message}", Verdict.BROKEN, "every shard is one")
         else:
             yield Fact("multipart uploads", "yes")
-        try:
-            target.request_many("list_multipart_uploads", Prefix=target.key)
-        except EdlCkptError:
-            why = "only its journal tells what a killed command was uploading: let a lifecycle rule abort old uploads"
-            yield Fact("list of uploads", "no", Verdict.WEAKER, why)
-        else:
-            yield Fact("list of uploads", "yes")
+        able, why = False, "only its journal tells what a killed command was uploading: let a lifecycle rule abort it"
+        with suppress(EdlCkptError):
+            able = bool(target.request_many("list_multipart_uploads", Prefix=target.key))
+        yield yes("list of uploads", why, able=able)
 
     def stat(self, relative: str) -> ObjectStat | None:
         """Return an object's size, ETag and age; None when there is no such object."""
