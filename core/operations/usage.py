@@ -10,8 +10,7 @@ from edl_ckpt.core.base.words import counted, describe, escaped, size
 from edl_ckpt.core.catalog.listing import list_everything
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.state.paths import STAGE_DIR, STATE_DIR, TRASH_DIR
-from edl_ckpt.core.storage import LocationLike
-from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.storage import Location, LocationLike
 
 
 @dataclass(frozen=True, slots=True)

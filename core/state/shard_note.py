@@ -42,9 +42,8 @@ from edl_ckpt.core.state.document import (
 from edl_ckpt.core.state.metadata import sealed_versions
 from edl_ckpt.core.state.owner import prove_lock
 from edl_ckpt.core.state.paths import META_DIR, NOTES_DIR, noted_version, notes_dir, seal_file
-from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage import Store, open_store
 from edl_ckpt.core.storage.beneath import ForeignError
-from edl_ckpt.core.storage.interface import Store
 
 NOTE_SCHEMA: Final = "edl-ckpt/shard/2"
 _WITHOUT_DIGEST: Final = "edl-ckpt/shard/1"

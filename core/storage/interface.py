@@ -7,11 +7,11 @@ a kind of store.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, TypeGuard
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self, TypeGuard
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, UnsupportedError
 from edl_ckpt.core.storage.faults import Fault, storage_errors
@@ -274,11 +274,8 @@ class ObjectStore(Store, Protocol):
         """Return the unfinished objects below the location."""
         return ()
 
-    def resume_object(self, relative: str, size_bytes: int, record: Mapping[str, Any]) -> ObjectWriter | None:  # noqa: ARG002
-        """Return an unfinished object that has all its bytes; None when it is gone.
-
-        `record` has its upload_id and its write_id.
-        """
+    def resume_object(self, relative: str, size_bytes: int, upload_id: str, write_id: str) -> ObjectWriter | None:  # noqa: ARG002
+        """Return an unfinished object that has all its bytes; None when it is gone."""
         return None
 
     def remove_directory(self, relative: str) -> None:  # noqa: ARG002 - as `tried`

@@ -38,9 +38,8 @@ from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.sources.elasticdl.target import DESIGN, check_ps_num, writable_layout
 from edl_ckpt.core.state.annotate import MetadataCopies
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
-from edl_ckpt.core.storage import LocationLike, open_store
+from edl_ckpt.core.storage import Location, LocationLike, open_store
 from edl_ckpt.core.storage.interface import RangeReader
-from edl_ckpt.core.storage.location import Location
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

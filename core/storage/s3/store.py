@@ -388,13 +388,10 @@ class S3Store(ObjectStore):
         """Abort an upload and discard its parts; a missing one is no error. False where the service cannot."""
         return self._target(relative).abort_upload(upload_id)
 
-    def resume_object(self, relative: str, size_bytes: int, record: Mapping[str, Any]) -> Upload | None:
-        """Return an earlier upload that has all its parts; None when it is gone or lacks some.
-
-        `record` has its upload_id and its write_id.
-        """
+    def resume_object(self, relative: str, size_bytes: int, upload_id: str, write_id: str) -> Upload | None:
+        """Return an earlier upload that has all its parts; None when it is gone or lacks some."""
         upload = self.new_object(relative, size_bytes)
-        return upload if upload.adopt(str(record["upload_id"]), str(record["write_id"])) else None
+        return upload if upload.adopt(upload_id, write_id) else None
 
 
 _SKEW_SECONDS: Final = 60.0
