@@ -162,8 +162,7 @@ def _trial_names(store: Store) -> list[str]:
     if not names:
         list_versions(store.location)  # raises when there is no such directory
     versions = versions_among(store.location, names)
-    below = [name for name in names if name not in versions and name[:1] != "."]
-    return [".", *sorted(below)]
+    return [".", *sorted(name for name in names if name not in versions and name[:1] != ".")]
 
 
 def _trial(where: Location, name: str, grace_seconds: float) -> Trial | None:

@@ -105,8 +105,7 @@ class Storages:
         own = {key: value for key, value in section.items() if not isinstance(value, dict)}
         tables = {name: value for name, value in section.items() if isinstance(value, dict)}
         _check(own, _ALL, SECTION)
-        has_default = bool(set(own) - set(_SAVES))
-        default = CheckpointStorage.from_config(own) if has_default else None
+        default = CheckpointStorage.from_config(own) if set(own) - set(_SAVES) else None
         named: dict[str, CheckpointStorage] = {}
         settings: list[CheckpointStorage] = []
         for name, table in tables.items():

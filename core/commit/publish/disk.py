@@ -183,8 +183,7 @@ class LocalOutput(VersionOutput):
         """Flush a shard to the disk, then note in the journal that it is there."""
         assert self._new.resumes is not None  # noqa: S101 - only a resumable output has a journal of this kind
         self._end_sharing(shard)
-        file = self._files[shard]
-        file.flush()
+        self._files[shard].flush()
         with self._lock:
             self._finished[self._names[shard]] = note
             journal = replace(self._journal, source=self._new.resumes.source, finished=self._finished)
