@@ -91,6 +91,7 @@ from edl_ckpt.core.commit.deletion.removal import Removal
 from edl_ckpt.core.model.versions import Listing, State, Version
 from edl_ckpt.core.moving.part_plan import PartsPlan
 from edl_ckpt.core.operations.annotate import ImportPlan, MetricSeries, match_series
+from edl_ckpt.core.operations.examine import DirectoryUsage, LocationUsage
 from edl_ckpt.core.operations.export import ExportPlan, plan_export
 from edl_ckpt.core.operations.export.interface import PlannedFile
 from edl_ckpt.core.operations.follow.observe import EventKind, Limits, Moment, WatchEvent
@@ -101,7 +102,6 @@ from edl_ckpt.core.operations.prune.plan import judge_versions
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.operations.repair import RepairResult, Replacement
 from edl_ckpt.core.operations.save import Table
-from edl_ckpt.core.operations.usage import DirectoryUsage, LocationUsage
 from edl_ckpt.core.sources.systems import systems
 from edl_ckpt.core.state.owner import Holder
 from edl_ckpt.core.storage.location import Fact, Verdict

@@ -36,8 +36,7 @@ from edl_ckpt.core.operations.export.content.selection import STORED, Selection
 from edl_ckpt.core.operations.export.content.tables import LookedAt, Name, TableIds, look, read_rest, rows_claimed
 from edl_ckpt.core.operations.export.formats.content_format import ContentFormat, metadata_of
 from edl_ckpt.core.operations.export.interface import ContentCounts, ExportContent, Tensor, WrittenContent
-from edl_ckpt.core.operations.export.output.parts import NewPart, WrittenFile
-from edl_ckpt.core.operations.export.output.places import OutputFile
+from edl_ckpt.core.operations.export.output.places import NewPart, OutputFile, WrittenFile
 from edl_ckpt.core.operations.export.output.target import ExportTarget, PartsTarget
 from edl_ckpt.core.proof.fingerprint import ContentSketch, fingerprint_of
 from edl_ckpt.core.proof.trust import Trust

@@ -24,8 +24,14 @@ from edl_ckpt.core.cluster.choice import not_shared
 from edl_ckpt.core.commit.publish.single_file import Ahead, StagedOutput, sweep_work, work_name
 from edl_ckpt.core.commit.writers import SharedUpload, SharedUploads
 from edl_ckpt.core.operations.export.interface import ExportedFile, FormatTraits
-from edl_ckpt.core.operations.export.output.parts import NewPart, SentUpload, SharedPart, WrittenFile
-from edl_ckpt.core.operations.export.output.places import OutputFile, flush_file
+from edl_ckpt.core.operations.export.output.places import (
+    NewPart,
+    OutputFile,
+    SentUpload,
+    SharedPart,
+    WrittenFile,
+    flush_file,
+)
 from edl_ckpt.core.sources.registry import is_own_name, is_version_dir, version_named
 from edl_ckpt.core.storage import open_objects
 from edl_ckpt.core.storage.faults import storage_errors

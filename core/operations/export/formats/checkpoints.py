@@ -1,0 +1,229 @@
+"""The export as a checkpoint: one merged shard of ElasticDL, or the files of another system.
+
+The shard is a file of its own, or in a checkpoint_dir that ElasticDL finds. The files of another system are a directory
+with one checkpoint, which that system loads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import ClassVar
+
+from edl_ckpt.core.base.errors import EdlCkptError, UnsupportedError, UsageError
+from edl_ckpt.core.base.interruption import COMMIT
+from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.words import command
+from edl_ckpt.core.catalog.files import alone_at
+from edl_ckpt.core.converting.changes import Changes, NameMap, with_tables
+from edl_ckpt.core.converting.conversion import Conversion, Writing, plan_conversion
+from edl_ckpt.core.converting.proof import confirm_source, prove
+from edl_ckpt.core.moving.part_plan import ReshardSettings
+from edl_ckpt.core.operations.export.content.selection import STORED, Selection
+from edl_ckpt.core.operations.export.interface import (
+    ContentCounts,
+    ExportedFile,
+    ExportFormat,
+    ExportPlan,
+    ExportRequest,
+    ExportResult,
+    FormatTraits,
+    PlannedFile,
+)
+from edl_ckpt.core.operations.export.output.target import check_output, open_target
+from edl_ckpt.core.operations.reshard.execute import ReshardPlan, execute_reshard, prepare_reshard
+from edl_ckpt.core.proof.trust import Trust
+from edl_ckpt.core.sources.elasticdl.target import ELASTICDL, EMPTY_MODEL
+from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.files import Flusher, check_space
+from edl_ckpt.core.storage.local import check_target, is_stream, remove_tree
+from edl_ckpt.core.storage.location import Location
+
+
+class MergedCheckpoint(ExportFormat):
+    """A reshard to one server: to a stream, a file with the ending of a shard, else to a checkpoint_dir."""
+
+    traits: ClassVar = FormatTraits("checkpoint", endings=(".ckpt", ".chkpt"))
+
+    def __init__(self, request: ExportRequest) -> None:
+        if not request.selection.is_lossless:
+            raise UsageError("a checkpoint is exported whole: no --table, --variable, --dtype or --dense-rows")
+        if request.selection.order == STORED:
+            raise UsageError("a checkpoint is merged from all shards: no --order stored")
+        if request.partial:
+            hint = "export --partial to safetensors, and import that: the result is then a version that says what it is"
+            raise UsageError("a checkpoint is exported whole: no --partial", hint=hint)
+        if request.rename:
+            hint = "try: edl-ckpt edit --rename OLD=NEW --output LOCATION, and export that version"
+            raise UsageError("a checkpoint is exported with its own names", hint=hint)
+        super().__init__(request)
+
+    def export(self) -> ExportResult:
+        """Write the shard; a checkpoint_dir must not have the version yet, whether with `force` or without."""
+        location = self._location()
+        if location is not None:
+            return self._merge(location)
+        with open_target(self.request.goal, self.traits, is_directory=False, force=self.request.force) as target:
+            beside = f"{target.path}.d"
+            try:
+                outcome = self._merge(Location(beside))
+                os.rename(outcome.files[0].path, target.path)
+                _spell_out(target.path)
+            except EdlCkptError as error:
+                error.hint = None if COMMIT.is_past else error.hint
+                raise
+            finally:
+                remove_tree(beside)
+                COMMIT.more()  # that was no result yet
+            return replace(outcome, files=target.publish())
+
+    def _location(self) -> Location | None:
+        """Return the checkpoint_dir that an output is, None for a file or a stream."""
+        goal = self.request.goal
+        path = goal.local_path
+        is_file = path is not None and is_stream(path)
+        if is_file or os.path.splitext(goal.url.rstrip("/"))[1].lower() in self.traits.endings:
+            return None
+        if path is not None:
+            check_target(path)
+        return goal.with_url(goal.url.rstrip("/") if path is None else os.path.normpath(path))
+
+    def plan(self) -> ExportPlan:
+        """Return the files that would be written."""
+        location, goal = self._location(), self.request.goal
+        if location is None:
+            check_output(goal, self.traits, is_directory=False, force=self.request.force)
+        plan, _ = self._prepare(location or goal.with_url(f"{goal.url}.d"))
+        files = tuple(PlannedFile(shard.path if location else goal.url, shard.size_bytes) for shard in plan.shards)
+        value_bytes = sum(shard.size_bytes for shard in plan.shards)
+        return ExportPlan(*self._named, files, *_counts(plan), value_bytes, plan.survey.bytes_read)
+
+    def _prepare(self, location: Location) -> tuple[ReshardPlan, ReshardSettings]:
+        request = self.request
+        force, reporter = not request.use_seal, request.reporter
+        return prepare_reshard(request.version, 1, output=location, empty=ELASTICDL, force=force, reporter=reporter)
+
+    def _merge(self, location: Location) -> ExportResult:
+        """Write the version for one server to a checkpoint_dir; the reshard proves it."""
+        reporter, (plan, settings) = self.request.reporter, self._prepare(location)
+        for warning in (*plan.warnings, *settings.warnings):
+            reporter.warn(warning)
+        result = execute_reshard(plan, settings, force=not self.request.use_seal, reporter=reporter)
+        files = tuple(ExportedFile(shard.path, shard.size_bytes) for shard in result.shards)
+        known = *self._named, files, *_counts(plan), result.fingerprint
+        return ExportResult(*known, seconds=0.0, overflowed=0, proved=True, forced=result.forced)
+
+
+def _counts(plan: ReshardPlan) -> ContentCounts:
+    variables = sum(shard.variables for shard in plan.shards)
+    return ContentCounts(variables, len(plan.survey.tables), plan.rows)
+
+
+def _spell_out(path: str) -> None:
+    """Write the version of a model of no bytes, which is version 0 without anything.
+
+    A file by itself without any bytes would look like damage.
+    """
+    with storage_errors(path):
+        if not os.path.getsize(path):
+            with open(path, "wb") as file:
+                file.write(EMPTY_MODEL)
+
+
+class SystemFormat(ExportFormat):
+    """A checkpoint of another system, for `ranks` ranks."""
+
+    def __init__(self, request: ExportRequest) -> None:
+        chosen = request.selection
+        if chosen != Selection(chosen.tables, chosen.variables, chosen.dtype):
+            raise UsageError(f"--dense-rows, --remap, --order and --fill are not for {self.traits.name}")
+        if request.goal.local_path is None:
+            hint = f"write to a directory, and then: {command('copy', 'DIRECTORY', request.goal.url)}"
+            raise UnsupportedError("files of other systems are written to a disk", path=request.goal.url, hint=hint)
+        super().__init__(request)
+
+    @contextmanager
+    def _planned(self) -> Iterator[tuple[Conversion, Trust]]:
+        request, chosen, names = self.request, self.request.selection, self.request.names or NameMap()
+        cast = (("*", chosen.dtype),) if chosen.dtype else ()
+        rename = (*names.rename.items(), *request.rename)
+        changes = Changes(chosen.tables, chosen.variables, rename, cast=cast)
+        with self.opened() as (opened, trust):
+            source = with_tables(opened, names) if names.tables else opened
+            ranks = request.ranks or request.version.ps_num or 1
+            number = request.version.number or 0
+            yield plan_conversion(source, self.traits.name, ranks, changes, self._job, number=number), trust
+
+    @property
+    def _job(self) -> Job:
+        return Job.here(reporter=self.request.reporter)
+
+    def _counts(self, plan: Conversion) -> ContentCounts:
+        return ContentCounts(len(plan.out.variables), len(plan.out.tables), plan.rows)
+
+    def plan(self) -> ExportPlan:
+        """Return the files with their sizes, from headers and ids."""
+        request = self.request
+        check_output(request.goal, self.traits, is_directory=True, force=request.force)
+        with self._planned() as (plan, _):
+            self._warn(plan)
+            sizes = plan.destination.files.items()
+            files = tuple(PlannedFile(os.path.join(request.goal.url, name), size) for name, size in sizes)
+            sums = plan.size_bytes, plan.source.bytes_read
+            return ExportPlan(*self._named, files, *self._counts(plan), *sums, bool(self.lost), self.lost)
+
+    def export(self) -> ExportResult:
+        """Write all files, read them back by their own format, and make the directory visible."""
+        request = self.request
+        with (
+            self._planned() as (plan, trust),
+            open_target(request.goal, self.traits, is_directory=True, force=request.force) as target,
+        ):
+            self._warn(plan)
+            if request.names and request.names.tables:  # other tables have another fingerprint than the seal says
+                trust.seal = None
+            check_space(target.path, plan.size_bytes)
+            paths = {os.path.join(target.path, name): size for name, size in plan.destination.files.items()}
+            for path in paths:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+            outputs = [target.new_file(path, size) for path, size in paths.items()]
+            with ExitStack() as opened:
+                sinks = [opened.enter_context(output) for output in outputs]
+                flusher = opened.enter_context(Flusher(sinks))
+                writing = Writing(plan, sinks, self._job, os.path.dirname(target.path) or ".")
+                writing.write()
+                flusher.all_written()
+                plan.source.check_unchanged()
+                proved = prove(writing, alone_at(target.path))
+                source = confirm_source(writing, trust)
+            return ExportResult(
+                *self._named,
+                target.publish(),
+                *self._counts(plan),
+                source or proved.fingerprint.text,
+                0.0,
+                writing.rows.overflowed,
+                bool(source) and not self.lost,
+                trust.forced,
+                (),
+                bool(self.lost),
+                self.lost,
+            )
+
+    def _warn(self, plan: Conversion) -> None:
+        for one in plan.out.left_out:
+            self.request.reporter.warn(f"{one.name} is left out: {one.reason}")
+
+
+def _format_of(system: str) -> type[SystemFormat]:
+    """Return the format of a system."""
+
+    class Of(SystemFormat):
+        traits: ClassVar = FormatTraits(system, is_directory=True)
+
+    return Of
+
+
+Dcp, Tfra, Dynamicemb, Bundle = map(_format_of, ("dcp", "tfra", "dynamicemb", "tensorflow"))
