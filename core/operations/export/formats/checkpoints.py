@@ -21,8 +21,8 @@ from edl_ckpt.core.converting.changes import Changes, NameMap, with_tables
 from edl_ckpt.core.converting.conversion import Conversion, Writing, plan_conversion
 from edl_ckpt.core.converting.proof import confirm_source, prove
 from edl_ckpt.core.moving.part_plan import ReshardSettings
-from edl_ckpt.core.operations.export.content.selection import STORED, Selection
 from edl_ckpt.core.operations.export.interface import (
+    STORED,
     ContentCounts,
     ExportedFile,
     ExportFormat,
@@ -31,6 +31,7 @@ from edl_ckpt.core.operations.export.interface import (
     ExportResult,
     FormatTraits,
     PlannedFile,
+    Selection,
 )
 from edl_ckpt.core.operations.export.output.target import check_output, open_target
 from edl_ckpt.core.operations.reshard.execute import ReshardPlan, execute_reshard, prepare_reshard
