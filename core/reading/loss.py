@@ -70,9 +70,9 @@ class Loss:
     def lines(self) -> Iterator[str]:
         """Yield which shards are lost and why, then what is lost with them."""
         for lost in islice(self.shards, _LISTED):
-            place = "" if lost.offset is None else f" (at byte {lost.offset})"
+            byte = "" if lost.offset is None else f" (at byte {lost.offset})"
             name = base_name(lost.path)
-            yield f"{'' if lost.message.startswith(name) else f'{name}: '}{lost.message}{place}"
+            yield f"{'' if lost.message.startswith(name) else f'{name}: '}{lost.message}{byte}"
         for table in islice(self.tables, _LISTED):
             rows = "rows" if table.rows is None else f"about {table.rows:,} of {table.total:,} rows"
             share = " may be" if table.share is None else f" ({table.share:.0%}) are".replace("%", " %")

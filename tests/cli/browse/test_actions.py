@@ -9,7 +9,7 @@ import pytest
 import browsing
 from browsing import Screen
 from checkpoints import files_of, save_small
-from edl_ckpt.cli.browse.preview import Preview
+from edl_ckpt.cli.browse.versions import Preview
 from edl_ckpt.core import list_versions, set_metrics, verify_version
 from program import edl
 

@@ -13,7 +13,7 @@ from textual import events
 import browsing
 from browsing import Screen
 from checkpoints import at, files_of, save_mixed, save_small
-from edl_ckpt.cli.browse import source, work
+from edl_ckpt.cli.browse import source
 from edl_ckpt.cli.browse.page import BrowserPage
 from edl_ckpt.cli.browse.values import TablePage
 from edl_ckpt.cli.browse.version import VersionPage
@@ -231,7 +231,7 @@ def test_verify_in_the_background(run: Path, monkeypatch: pytest.MonkeyPatch) ->
             ended.append(level)
 
     gate = threading.Event()
-    monkeypatch.setattr(work, "verify_version", slow)
+    monkeypatch.setattr(source, "verify_version", slow)
 
     async def use(screen: Screen) -> None:
         await screen.press("v")
