@@ -28,7 +28,7 @@ _HOMES: Final = {
     "reading.loss": "Loss loss_of",
     "reading.reader": "Checkpoint open_checkpoint restore",
     "reading.table": "Part PartLike Rows TableView TensorRows",
-    "catalog.runs": "mixed_runs",
+    "state.shard_note": "mixed_runs",
     "catalog.target": "Target free_target",
     "commit.repair.recovery": "Recovery location_lock recover",
     "base.errors": (

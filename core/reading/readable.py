@@ -20,10 +20,10 @@ from edl_ckpt.core.base.errors import (
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.words import abridged
 from edl_ckpt.core.catalog.listing import list_versions
-from edl_ckpt.core.catalog.runs import mixed_runs
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.reading.reader import open_checkpoint
 from edl_ckpt.core.state.metadata import is_unread
+from edl_ckpt.core.state.shard_note import mixed_runs
 from edl_ckpt.core.storage import LocationLike
 
 _LISTINGS: Final = 3
