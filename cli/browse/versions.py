@@ -15,7 +15,7 @@ from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIT, REFRESH, SEAR
 from edl_ckpt.cli.browse.preview import Preview
 from edl_ckpt.cli.browse.version import VersionPage
 from edl_ckpt.cli.render import listing as render_list
-from edl_ckpt.cli.render.metrics import names_of
+from edl_ckpt.cli.render.recorded import names_of
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.tables import Cell, Column
 from edl_ckpt.core.base import words

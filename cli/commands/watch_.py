@@ -38,7 +38,7 @@ def watch_command(
     On a terminal it is a live view; otherwise it prints a line of JSON for each event. The command runs until it is
     interrupted. With --exec it prints events as lines on a terminal too.
     """
-    from edl_ckpt.cli.render import watch as render
+    from edl_ckpt.cli.render import follow as render
     from edl_ckpt.cli.terminal.hooks import Hook
     from edl_ckpt.core.operations.follow.observe import Limits
     from edl_ckpt.core.operations.follow.watch import watch_steps
