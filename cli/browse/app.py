@@ -16,9 +16,9 @@ from textual.binding import Binding, BindingType
 
 from edl_ckpt.cli.browse.diff import DiffPage
 from edl_ckpt.cli.browse.page import BrowserPage, JobEnded
+from edl_ckpt.cli.browse.source import BackgroundCheck
 from edl_ckpt.cli.browse.verify import VerifyPage
 from edl_ckpt.cli.browse.versions import BeginningPage, ChoicePage
-from edl_ckpt.cli.browse.work import BackgroundCheck
 from edl_ckpt.cli.render import verify as render_verify
 from edl_ckpt.cli.terminal.signals import ASKING, ENDING
 

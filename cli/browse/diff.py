@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from edl_ckpt.cli.browse.grid import Grid, ItemRows
-from edl_ckpt.cli.browse.keys import ScreenKey
+from edl_ckpt.cli.browse.grid import Grid, ItemRows, ScreenKey
 from edl_ckpt.cli.browse.page import BACK, CANCEL, COPY, HELP, OPEN, QUIT, REFRESH, SEARCH, BrowserPage, SearchPage
 from edl_ckpt.cli.browse.source import again
 from edl_ckpt.cli.browse.values import BAR, MEASURES

@@ -18,9 +18,8 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from edl_ckpt.cli.browse.grid import Grid
-from edl_ckpt.cli.browse.keys import MOVING, KeyLine, ScreenKey, bound
-from edl_ckpt.cli.browse.work import BackgroundJob
+from edl_ckpt.cli.browse.grid import MOVING, Grid, KeyLine, ScreenKey, bound
+from edl_ckpt.cli.browse.source import BackgroundJob
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.folding import cell_width, fold, shortened
 from edl_ckpt.cli.terminal.tables import Cell, Column, Table
@@ -43,7 +42,7 @@ OPEN: Final = ScreenKey("", "enter", "open", "open_row", "open the row under the
 CANCEL: Final = ScreenKey("x", "x", "cancel", "cancel", "stop reading")
 ACTION: Final = "action"
 """The kind of the jobs that change something: their errors leave the screen as it is."""
-PREVIEW: Final = "preview"
+QUIET: Final = "quiet"
 """The kind of the jobs that begin by themselves: they leave an error where it stands."""
 _TICK_SECONDS: Final = 0.2
 _LINES: Final = 6
@@ -165,7 +164,7 @@ class BrowserPage(Screen[None]):
     ) -> BackgroundJob:
         """Run a function in a thread, and then `done` with its result here; a new job takes the place of its kind."""
         self.give_up(kind)
-        if kind != PREVIEW:
+        if kind != QUIET:
             self._error = None
         job = BackgroundJob(words, function, lambda ended: self.post_message(JobEnded(ended)))
         self._jobs[kind] = job, done

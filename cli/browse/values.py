@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.cli.browse.grid import Grid, GridRows, ItemRows, Numbers
-from edl_ckpt.cli.browse.keys import ScreenKey
+from edl_ckpt.cli.browse.grid import Grid, GridRows, ItemRows, Numbers, ScreenKey
 from edl_ckpt.cli.browse.page import BACK, CANCEL, COPY, HELP, OPEN, QUIT, REFRESH, BrowserPage
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.tables import Bar, Cell, Column
@@ -23,8 +22,7 @@ from edl_ckpt.core.reading.blocks import Page as RowsRead
 from edl_ckpt.core.reading.blocks import TablePages
 
 if TYPE_CHECKING:
-    from edl_ckpt.cli.browse.source import OpenVersion
-    from edl_ckpt.cli.browse.work import BackgroundJob
+    from edl_ckpt.cli.browse.source import BackgroundJob, OpenVersion
     from edl_ckpt.core.base.job import Reporter
     from edl_ckpt.core.operations.summary import TableSummary, VariableSummary
 

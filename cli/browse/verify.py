@@ -5,14 +5,13 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any, Final
 
-from edl_ckpt.cli.browse.grid import Grid, ItemRows
-from edl_ckpt.cli.browse.keys import ScreenKey
+from edl_ckpt.cli.browse.grid import Grid, ItemRows, ScreenKey
 from edl_ckpt.cli.browse.page import BACK, CANCEL, COPY, HELP, QUIT, BrowserPage, NotesPage
 from edl_ckpt.cli.render import verify as render_verify
 from edl_ckpt.cli.terminal.tables import Cell, Column
 
 if TYPE_CHECKING:
-    from edl_ckpt.cli.browse.work import BackgroundCheck
+    from edl_ckpt.cli.browse.source import BackgroundCheck
     from edl_ckpt.core.base.words import Level
     from edl_ckpt.core.model.versions import Version
     from edl_ckpt.core.operations.verify.findings import Finding

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from io import StringIO
 from pathlib import Path
 from typing import Annotated, Final
@@ -33,14 +32,14 @@ PLACES: Final[Mapping[str, tuple[str, str, str, str]]] = {
 """Where shells look for a user's scripts: below a variable or another directory, at this name, and what that takes."""
 
 
-@declared("completion bash", "completion install", "completion install --shell fish", exits={10, 12, 16})
+@declared("completion bash", "completion install --shell fish", exits={10, 12, 16})
 def completion_command(
     out: Output,
     action: Annotated[
         str, argument("bash|zsh|fish|install", "The shell whose script to print; or install, to write it for you.")
     ],
     shell: Annotated[
-        str | None, option("bash|zsh|fish", "With install: for this shell. Default: the one in use.")
+        str | None, option("bash|zsh|fish", "With install: for this shell. Default: that of $SHELL.")
     ] = None,
 ) -> None:
     """Print or install the completion script for your shell.
@@ -50,7 +49,7 @@ def completion_command(
     """
     if shell and action != "install":
         raise UsageError("--shell can only be used with install")
-    name = (shell or _shell_in_use()) if action == "install" else action
+    name = (shell or os.path.basename(os.environ.get("SHELL", ""))) if action == "install" else action
     if name not in SCRIPTS:
         hint = "name one: --shell bash" if action == "install" else meant(name, [*SCRIPTS, "install"])
         raise UsageError(f"no completion for {name!r}; expected {', '.join(SCRIPTS)} or install", hint=hint)
@@ -66,14 +65,6 @@ def completion_command(
     else:
         out.write(script)
         out.detail(f"put it into {place}")
-
-
-def _shell_in_use() -> str:
-    """Return the name of the shell that started this program, or else of the user's login shell."""
-    with suppress(OSError), open(f"/proc/{os.getppid()}/comm", encoding="utf-8") as file:
-        if (name := file.read().strip()) in SCRIPTS:
-            return name
-    return os.path.basename(os.environ.get("SHELL", ""))
 
 
 def install(place: str, script: str) -> bool:

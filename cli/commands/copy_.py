@@ -75,10 +75,9 @@ def _versions(source: str | None, out: Output, *, every: bool, since: int | None
     ref = o.parsed_ref(source, out)
     if not every and since is None:
         version = o.resolve_ref(source, out, aloud=True)
-        if not (is_named(source, ref, version) or version.is_alone):
-            complete = sum(v.state == "complete" for v in list_versions(ref.location).versions)
-            if complete > 1:
-                out.say(f"{counted(complete - 1, 'other complete version')} not copied; --all copies every one")
+        listed = () if is_named(source, ref, version) or version.is_alone else list_versions(ref.location).versions
+        if others := sum(v.state == "complete" and v.path != version.path for v in listed):
+            out.say(f"{counted(others, 'other complete version')} not copied; --all copies every one")
         return (version,)
     if ref.version != "latest":
         raise UsageError("--all and --since need a location without a version", path=source)

@@ -36,7 +36,7 @@ def import_command(
         str | None, option("FILE", "A TOML file: [rename] old = 'new'; [tables.NAME] ids, vectors.", "--map")
     ] = None,
     table: Annotated[
-        list[str] | None, option("NAME=IDS,VECTORS|NAME=MATRIX", "Make a table of arrays. A matrix has ids 0 to n-1.")
+        list[str] | None, option("NAME=IDS,VECTORS|NAME=MATRIX", "Make a table; repeatable. A matrix has ids 0 to n-1.")
     ] = None,
     id_column: Annotated[str | None, option("NAME", "The column of ids. Default: by its name.")] = None,
     vector_column: Annotated[str | None, option("NAME|GLOB", "The column of vectors, or one for each element.")] = None,
@@ -49,8 +49,8 @@ def import_command(
 ) -> None:
     """Make a version from arrays of other tools.
 
-    INPUT is safetensors, .npz, .npy, PyTorch (.pt), Parquet, CSV, JSON lines (.jsonl), word2vec (.vec), a checkpoint of
-    TensorFlow or of any other system.
+    INPUT is safetensors, .npz, .npy, PyTorch (.pt), Parquet, CSV, JSON lines (.jsonl), word2vec (.vec), or a checkpoint
+    of TensorFlow or any other system.
 
     Each row goes to the parameter server that ElasticDL expects. The fingerprint proves the result. --dry-run reads the
     ids, and shows the shards that would be written.

@@ -50,7 +50,7 @@ def list_command(
     from dataclasses import replace
 
     o.check_prometheus(out, prometheus=prometheus)
-    out.template = o.template_of(out, template, null=null)
+    out.template, out.paged = o.template_of(out, template, null=null), not null
     if prometheus and (experiment or sort or best or tag):
         raise UsageError("--prometheus cannot be used with --experiment, --sort, --best or --tag")
     if experiment is not None:
@@ -64,7 +64,6 @@ def list_command(
     from edl_ckpt.cli.render import listing as render_list
     from edl_ckpt.core.catalog.listing import narrowed
 
-    out.paged = not null
     found, failed = _listings(out, locations or [""], parse_duration(grace), every=prometheus, recursive=recursive)
     whole = [listing for listing, _ in found]
     if prometheus:

@@ -86,7 +86,7 @@ def _is_there(
 ) -> bool:
     """Say whether the result is there already, and show it then."""
     from edl_ckpt.cli.render import written
-    from edl_ckpt.core.operations.reshard.needed import find_resharded
+    from edl_ckpt.core.operations.reshard.execute import find_resharded
 
     made = find_resharded(version, ps, output=where, layout=layout, force=force, reporter=out)
     if made is not None:

@@ -253,7 +253,7 @@ def _case_line(finding: Finding) -> str:
 def summary(results: Sequence[VerifyResult], failed: Failed = ()) -> str:
     """Return a summary in Markdown, for the page of a CI job: a row for each version, and its findings below."""
     rows = [
-        [_md(r.ref), f"{_SIGNS[r.ok]} {verdict(r)}", r.level, "yes" if r.sealed else "no", _code(r.fingerprint)]
+        [_md(r.ref), f"{_SIGNS[r.ok]} {verdict(r)}", r.level, "yes" if r.sealed else "no", r.fingerprint or ""]
         for r in results
     ]
     rows += [[_md(ref), f"{_SIGNS[False]} {_md(str(reason))}", "", "", ""] for ref, reason in failed]
@@ -282,10 +282,6 @@ def _table(title: str, header: str, rows: Iterable[Sequence[str]]) -> list[str]:
     """Return the lines of a table in Markdown below its title."""
     columns = header.split()
     return [title, "", *(f"| {' | '.join(row)} |" for row in (columns, ["---"] * len(columns), *rows))]
-
-
-def _code(words: str | None) -> str:
-    return f"<code>{words}</code>" if words else ""
 
 
 def _md(words: object) -> str:

@@ -13,7 +13,7 @@ from edl_ckpt.core.commit.deletion.trash import Trash
 from edl_ckpt.core.commit.interface import LockedLocation, NewVersion, VersionOutput
 from edl_ckpt.core.commit.publish.disk import LocalOutput
 from edl_ckpt.core.commit.publish.objects import RemoteOutput
-from edl_ckpt.core.commit.publish.probe import probe_disk, probe_objects
+from edl_ckpt.core.commit.publish.staging import probe_disk, probe_objects
 from edl_ckpt.core.commit.repair.disk import DiskRepair
 from edl_ckpt.core.commit.repair.objects import ObjectRepair
 from edl_ckpt.core.commit.shard import DiskShard, Hold, ObjectShard, ShardOutput, ShardPlace

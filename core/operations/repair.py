@@ -23,6 +23,7 @@ from edl_ckpt.core.base.job import WARNINGS, Job
 from edl_ckpt.core.base.words import command, counted, describe, escaped
 from edl_ckpt.core.catalog.files import check_in_location
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed, list_versions
+from edl_ckpt.core.commit.interface import written_version
 from edl_ckpt.core.commit.kinds import kind_of
 from edl_ckpt.core.commit.repair.notes import forget_notes
 from edl_ckpt.core.commit.repair.recovery import location_lock
@@ -32,12 +33,13 @@ from edl_ckpt.core.operations.copy.carry import carry
 from edl_ckpt.core.operations.verify.check import verify_version
 from edl_ckpt.core.proof.sealing import batches, make_seal, sums_of
 from edl_ckpt.core.proof.trust import Trust, check_trust
-from edl_ckpt.core.reading.reader import open_checkpoint
+from edl_ckpt.core.reading.reader import open_checkpoint, raise_problems
+from edl_ckpt.core.sources.registry import source_of
 from edl_ckpt.core.state.document import read_seal, seal_bytes
 from edl_ckpt.core.state.lock import Locking
 from edl_ckpt.core.state.owner import write_proved
 from edl_ckpt.core.state.paths import TRASH_DIR, is_inside, seal_file
-from edl_ckpt.core.storage import LocalStore, ObjectStore, Store, open_store
+from edl_ckpt.core.storage import LocalStore, ObjectStore, Store
 from edl_ckpt.core.storage.interface import RangeReader
 
 _ODD: Final = frozenset({"nan", "inf", "huge-value"})
@@ -81,7 +83,7 @@ class RepairResult:
 class _Both:
     """The files of both copies, by the names that they have in the version, open; and what those of the other have."""
 
-    own: Mapping[str, RangeReader]
+    ours: Mapping[str, RangeReader]
     others: Mapping[str, RangeReader]
     sums: Mapping[str, SealedShard]
     workers: int
@@ -116,32 +118,34 @@ def repair_version(
     begin, version, source = time.perf_counter(), as_version(version), as_version(source)
     job = Job.here(workers, reporter=locking.get("reporter", WARNINGS))
     wanted = _wanted(version, source)
-    trust, other_trust = _own_trust(version, job, mix=mix), check_trust(source, reporter=job.reporter)
-    flagged, store = _flagged(version, wanted, job), open_store(version.location)
+    other_trust, flagged = check_trust(source, reporter=job.reporter), _flagged(version, wanted, job)
     with ExitStack() as stack:
+        here = stack.enter_context(open_checkpoint(version, partial=True))
         other = stack.enter_context(open_checkpoint(source))
+        trust = _own_trust(version, here.store, job, mix=mix)
         sealed = {shard.name: shard for shard in (other_trust.seal or make_seal(other, "", job)).shards}
         sums = {name: sealed[source.name_of(file.path)] for name, file in wanted.items()}
-        own = {n: stack.enter_context(store.open(version.path_of(n))) for n in wanted if n in version.sizes}
-        both = _Both(own, {n: other.files[file.path] for n, file in wanted.items()}, sums, job.workers)
-        bad = {n: why for n, why in flagged.items() if n not in own or not both.has(own[n], sums[n])}
+        ours = {n: here.files[path] for n in wanted if (path := version.path_of(n)) in here.files}
+        both = _Both(ours, {n: other.files[file.path] for n, file in wanted.items()}, sums, job.workers)
+        bad = {n: why for n, why in flagged.items() if n not in ours or not both.has(ours[n], sums[n])}
         if flagged and not bad:
             raise RefusedError(f"{source.ref} has the same damaged files", path=version.ref, hint="nothing was changed")
         proof, doubt = _proof(trust, source, bad, both) if bad else ("", "")
         if doubt:
             way = command("repair", version.ref, "--from", source.ref, "--mix")
             trust.overrule(RefusedError(doubt, path=version.ref, hint=f"nothing was changed; {way} overrules that"))
+            _check_mixture(version, {**both.others, **{n: r for n, r in ours.items() if n not in bad}})
         replaced = tuple(
             Replacement(wanted[n].ps_id, version.path_of(n), wanted[n].path, sums[n].size_bytes, why)
             for n, why in bad.items()
         )
         text = "" if doubt else trust.seal.fingerprint if trust.seal else source.fingerprint
         if replaced and not dry_run:
-            place = stack.enter_context(location_lock(version.location, "repair", **locking))
+            lock = stack.enter_context(location_lock(version.location, "repair", **locking))
             check_listed(version, "the version changed before its repair; nothing was changed")
-            replaced = _replace(version, replaced, both, place.store, job)
-            forget_notes(place.store, [version.version])
-            text = text if proof is _OWN else _verify_and_seal(version, trust, place.store, job)
+            replaced = _replace(version, replaced, both, lock.store, job)
+            forget_notes(lock.store, [version.version])
+            text = text if proof is _OWN else _verify_and_seal(version, trust, lock.store, job)
     seconds = time.perf_counter() - begin
     return RepairResult(version.ref, source.ref, replaced, proof, trust.forced, text, seconds, dry_run)
 
@@ -161,11 +165,11 @@ def _wanted(version: Version, source: Version) -> dict[str, ShardFile]:
     return {name: file for file in source.files if is_inside(name := source.name_of(file.path))}
 
 
-def _own_trust(version: Version, job: Job, *, mix: bool) -> Trust:
+def _own_trust(version: Version, store: Store, job: Job, *, mix: bool) -> Trust:
     """Return the version's own seal, which need not match what is left; a damaged one is overruled by `mix` alone."""
     trust = Trust(version, None, mix, reporter=job.reporter)
     try:
-        trust.seal = None if version.uuid else read_seal(open_store(version.location), version.version)
+        trust.seal = None if version.uuid else read_seal(store, version.version)
     except CorruptError as error:
         error.hint = "--mix continues without that seal"
         trust.overrule(error)
@@ -196,11 +200,19 @@ def _proof(trust: Trust, source: Version, bad: Mapping[str, str], both: _Both) -
         if wrong and source.fingerprint == trust.seal.fingerprint:
             return "both versions are sealed with the same fingerprint", ""
         return "" if wrong else _OWN, wrong and f"its seal names other bytes for {wrong} than {source.ref} has"
-    kept = [name for name in both.own if name not in bad]
-    wrong = next((name for name in kept if not both.has(both.own[name], both.sums[name])), "")
+    kept = [name for name in both.ours if name not in bad]
+    wrong = next((name for name in kept if not both.has(both.ours[name], both.sums[name])), "")
     if wrong or not kept:
         return "", f"{wrong} differs from that of {source.ref}" if wrong else "no whole file is left to compare"
     return "all other files are equal, byte for byte", ""
+
+
+def _check_mixture(version: Version, readers: Mapping[str, RangeReader]) -> None:
+    """Raise CorruptError when headers of files of two copies contradict each other; nothing was written yet."""
+    if version.is_elasticdl:
+        sizes = [reader.size_bytes for reader in readers.values()]
+        whole = written_version(version.location, version.path, version.layout, version.version, sizes)
+        raise_problems(whole, source_of(whole).index(whole, {f"{version.path}/{n}": r for n, r in readers.items()}))
 
 
 def _replace(
@@ -212,13 +224,13 @@ def _replace(
     with ExitStack() as stack:
         for one in replaced:
             name, relative = version.name_of(one.path), one.path.removeprefix(store.path(""))
-            place = ShardPlace(store, version.layout, version.version, one.shard, version.ps_num or 0, relative)
-            output = stack.enter_context(kind_of(store).shard(place, nullcontext, job.reporter))
+            goal = ShardPlace(store, version.layout, version.version, one.shard, version.ps_num or 0, relative)
+            output = stack.enter_context(kind_of(store).shard(goal, nullcontext, job.reporter))
             sink = output.create(one.size_bytes)
             for chunks in batches(both.sums[name].chunks):
                 if carry(both.others[name], chunks, sink) != [chunk.sum for chunk in chunks]:
-                    fault, at = "the file changed while it was read; nothing was replaced", chunks[0].start
-                    raise CorruptError(fault, code="checksum-mismatch", path=one.source, offset=at)
+                    fault, start = "the file changed while it was read; nothing was replaced", chunks[0].start
+                    raise CorruptError(fault, code="checksum-mismatch", path=one.source, offset=start)
                 job.reporter.advance(chunks[-1].end - chunks[0].start)
             output.written()
             if store.properties.rename:  # what is uploaded cannot be read before it is visible

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Final
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, IncompleteError, NotFoundError
-from edl_ckpt.core.base.words import abridged, base_name, counted, missing_shards
+from edl_ckpt.core.base.words import abridged, base_name, counted, describe, missing_shards
 from edl_ckpt.core.catalog.listing import VersionLike, as_version
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import LostShard
@@ -51,6 +51,9 @@ class Loss:
     def __bool__(self) -> bool:
         return bool(self.shards)
 
+    def __repr__(self) -> str:
+        return describe("Loss", self.which if self else "nothing", counted(len(self.tables), "table"))
+
     @property
     def which(self) -> str:
         """Return the lost shards in a few words."""
@@ -67,9 +70,9 @@ class Loss:
     def lines(self) -> Iterator[str]:
         """Yield which shards are lost and why, then what is lost with them."""
         for lost in islice(self.shards, _LISTED):
-            place = "" if lost.offset is None else f" (at byte {lost.offset})"
+            byte = "" if lost.offset is None else f" (at byte {lost.offset})"
             name = base_name(lost.path)
-            yield f"{'' if lost.message.startswith(name) else f'{name}: '}{lost.message}{place}"
+            yield f"{'' if lost.message.startswith(name) else f'{name}: '}{lost.message}{byte}"
         for table in islice(self.tables, _LISTED):
             rows = "rows" if table.rows is None else f"about {table.rows:,} of {table.total:,} rows"
             share = " may be" if table.share is None else f" ({table.share:.0%}) are".replace("%", " %")

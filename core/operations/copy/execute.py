@@ -135,14 +135,11 @@ def _obstacle(entry: CopyEntry) -> EdlCkptError | None:
     """Return why a version cannot be copied, None where nothing is known against it; nothing is written or locked."""
     if entry.version.fault:
         return entry.version.fault.error()
-    if entry.doubtful is not None:
-        try:
-            check_trust(entry.doubtful)
-        except EdlCkptError as error:
-            return error
-    if entry.refused:
-        return RefusedError(entry.why, path=entry.to, hint=entry.hint)
     try:
+        if entry.doubtful is not None:
+            check_trust(entry.doubtful)
+        if entry.refused:
+            return RefusedError(entry.why, path=entry.to, hint=entry.hint)
         if entry.version.is_elasticdl:
             check_version(entry.version.version)
         if entry.version.state is not State.COMPLETE:

@@ -214,10 +214,10 @@ def verify_version(
     ignores the seal. `beside=False` does not look at the other names in the location, on which ElasticDL's scan may
     crash. A `sample` reads a random part of the values at the level `default`, and compares it with the checksums that
     there are. With a `loader`, its name and a number of ranks or None, the result says what that loader would do with
-    the files. `take_ids` gets the ids of all rows in findings.
-    With a `distributed.Client` as `executor`, its workers read the ids and values. When a job changes a
-    shard meanwhile, the version is verified again. Raises UsageError for another level, LockedError when a shard keeps
-    changing, and the errors of storage; a damaged checkpoint raises nothing.
+    the files. `take_ids` gets the ids of all rows in findings. With a `distributed.Client` as `executor`, its workers
+    read the ids and values. When a job changes a shard meanwhile, the version is verified again. Raises UsageError for
+    another level, LockedError when a shard keeps changing, and the errors of storage; a damaged checkpoint raises
+    nothing.
 
     >>> result = verify_version("run@200", level="deep")
     >>> result.ok, [finding.code for finding in result.findings]

@@ -61,28 +61,30 @@ def lay_out(
     *,
     strings: Mapping[str, bytes] | None = None,
     with_state: bool = False,
+    others: Mapping[str, bytes] | None = None,
 ) -> BundleLayout:
     """Lay out arrays in `PREFIX.data-SSSSS-of-NNNNN`, that of rank S for each slab, and `PREFIX.index`.
 
     `strings` are scalars, such as the graph of objects that tf.train.Checkpoint keeps. `with_state` adds the file
-    `checkpoint`, by which tf.train.latest_checkpoint knows the bundle. UnsupportedError for a name that a bundle cannot
-    have, or has already.
+    `checkpoint`, by which tf.train.latest_checkpoint knows the bundle; `others` are files as they are. UnsupportedError
+    for a name that a bundle cannot have, or has already.
     """
     bundle, data = BundleFiles(prefix), _DataFiles([0] * shards)
     names = [bundle.name_of(rank, shards) for rank in range(shards)]
     for array in arrays:
         data.add_array(array)
-    others = [(names[0], *data.add_string(name, text)) for name, text in (strings or {}).items()]
-    files = dict(zip(names, data.sizes, strict=True))
+    literals = [(names[0], *data.add_string(name, text)) for name, text in (strings or {}).items()]
+    whole = dict(others or {})
     if with_state:
         folder, slash, last = prefix.rpartition("/")
         shown = last.replace("\\", "\\\\").replace('"', '\\"')
         state = f'model_checkpoint_path: "{shown}"\nall_model_checkpoint_paths: "{shown}"\n'.encode()
-        others.append((f"{folder}{slash}{STATE_FILE}", 0, state))
-        files[others[-1][0]] = len(state)
+        whole[f"{folder}{slash}{STATE_FILE}"] = state
+    files = {**dict(zip(names, data.sizes, strict=True)), **{name: len(text) for name, text in whole.items()}}
+    literals += [(name, 0, text) for name, text in whole.items()]
     size_bytes = len(index_bytes(shards, ((key, tensor) for key, (tensor, _) in data.entries.items())))
     places = {part: (names[rank], start) for part, (rank, start) in data.places.items()}
-    return BundleLayout({**files, f"{prefix}.index": size_bytes}, shards, places, data.entries, others)
+    return BundleLayout({**files, f"{prefix}.index": size_bytes}, shards, places, data.entries, literals)
 
 
 @dataclass(slots=True)

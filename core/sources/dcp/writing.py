@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -171,8 +172,12 @@ class ZipPlan(NamedTuple):
 
     def parts(self, start: int, sums: Mapping[str, int]) -> Iterator[tuple[int, bytes]]:
         """Yield (offset, bytes) of all that is no value, in a file where the archive begins at `start`."""
-        yield from ((start + offset, data) for offset, data in self.literals)
-        yield from ((start + offset, struct.pack("<I", sums[name])) for name, offset in self.sums)
+        texts = [bytearray(data) for _, data in self.literals]
+        begins = [offset for offset, _ in self.literals]
+        for name, offset in self.sums:
+            number = bisect_right(begins, offset) - 1
+            struct.pack_into("<I", texts[number], offset - begins[number], sums[name])
+        yield from ((start + offset, bytes(data)) for offset, data in zip(begins, texts, strict=True))
 
 
 def archive(members: Sequence[ArchiveMember]) -> ZipPlan:
@@ -254,6 +259,36 @@ class DcpLayout:
             for offset, data in item.parts(start, {"data/0": sums[slab]}):
                 yield file, offset, data
         yield from self._others
+
+
+@dataclass(frozen=True, slots=True)
+class StateLayout:
+    """Where everything goes in a file of `torch.save`, whose name is ''."""
+
+    checksum: ClassVar = "crc32"
+    files: Mapping[str, int]
+    _plan: ZipPlan
+    _members: Mapping[str, str]
+
+    def at(self, key: str, slab: int) -> tuple[str, int]:  # noqa: ARG002 - a tensor is in one piece
+        """Return the file, and the offset of the values of a tensor."""
+        return "", self._plan.places[self._members[key]]
+
+    def literals(self, sums: Mapping[tuple[str, int], int]) -> Iterator[tuple[str, int, bytes]]:
+        """Yield all that is no value, given the CRC-32 of each tensor."""
+        by_member = {self._members[key]: crc for (key, _), crc in sums.items()}
+        yield from (("", offset, data) for offset, data in self._plan.parts(0, by_member))
+
+
+def lay_out_state(arrays: Sequence[Array], others: Mapping[str, bytes]) -> StateLayout:
+    """Lay out a state_dict of arrays, each in one piece, in a file; `others` are members that torch passes over."""
+    members = {array.key: f"data/{number}" for number, array in enumerate(arrays)}
+    state = {array.key: tensor_of(array.dtype, array.shape, str(number)) for number, array in enumerate(arrays)}
+    before, behind = small_members(pickled(state, memo=False))
+    values = [ArchiveMember(members[a.key], prod(a.shape) * a.dtype.itemsize) for a in arrays]
+    notes = [ArchiveMember(name, len(data), data) for name, data in others.items()]
+    plan = archive([*before, *values, *notes, *behind])
+    return StateLayout({"": plan.size}, plan, members)
 
 
 @dataclass(slots=True)

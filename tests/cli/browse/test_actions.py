@@ -9,7 +9,7 @@ import pytest
 import browsing
 from browsing import Screen
 from checkpoints import files_of, save_small
-from edl_ckpt.cli.browse.preview import Preview
+from edl_ckpt.cli.browse.versions import Preview
 from edl_ckpt.core import list_versions, set_metrics, verify_version
 from program import edl
 
@@ -74,7 +74,7 @@ def test_sorted_by_a_click(run: Path) -> None:
 
 
 def test_preview(run: Path) -> None:
-    """A wide window shows the tables of a version, or its error; p hides them, and a narrow window too."""
+    """A wide window shows the tables of a version, and what is lost of it; p hides them, and a narrow window too."""
     first = next(version for version in list_versions(run).versions if version.number == 1)
     Path(first.shards[0].path).write_bytes(b"no")
 
@@ -82,12 +82,11 @@ def test_preview(run: Path) -> None:
         await screen.until("rows, dim")
         assert f"path  {run}/version-10" in screen.text
         await screen.press("home")
-        await screen.until("error  ")
-        assert "rows, dim" not in screen.text
+        await screen.until("rows (50 %) are lost")
         await screen.press("p")
-        assert "error  " not in screen.text
+        assert "are lost" not in screen.text
         await screen.press("p")
-        assert "error  " in screen.text
+        assert "are lost" in screen.text
         await screen.resize(80, 24)
         assert not screen.app.screen.query_one(Preview).display
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from edl_ckpt.cli.browse.work import BackgroundJob
+from edl_ckpt.cli.browse.source import BackgroundJob
 from edl_ckpt.core import Reporter
 from edl_ckpt.core.base.errors import EdlCkptError, NoSpaceError, NotFoundError, ReplacedError
 from edl_ckpt.core.base.parallel import pause, run_parallel, stop_requested

@@ -109,7 +109,7 @@ LINES = [
     ("edl-ckpt tag remove run ser", ["serving"]),
     ("edl-ckpt help ex", ["export", "exit-codes"]),
     ("edl-ckpt help tag ", ["add", "remove", "list"]),
-    ("edl-ckpt completion ", ["bash", "zsh", "fish"]),
+    ("edl-ckpt completion ", ["bash", "zsh", "fish", "install"]),
     ("edl-ckpt report run -o bin/", ["bin/edl-ckpt"]),
     ("edl-ckpt list --recur", ["--recursive"]),
     ("edl-ckpt inspect -- --", []),

@@ -66,7 +66,7 @@ def test_an_older_script_is_replaced_and_another_file_is_not(home: Path) -> None
 
 
 def test_the_shell_in_use(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without --shell it is the shell that calls, or else the one that $SHELL names; another one is an error."""
+    """Without --shell it is the one that $SHELL names; one that has no script is an error."""
     monkeypatch.setenv("SHELL", "/bin/tcsh")
     done = edl("completion", "install")
     assert (done.returncode, "no completion for 'tcsh'" in done.stderr) == (2, True)

@@ -273,6 +273,8 @@ def test_examples_work(line: str, workshop: Path, tmp_path: Path, monkeypatch: p
     """Each example that stays on the disk, and ends, does what it says: it ends with 0, or with 3 for findings."""
     shutil.copytree(workshop, tmp_path / "work")
     monkeypatch.chdir(tmp_path / "work")
+    for variable in ("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"):  # where `completion install` writes
+        monkeypatch.setenv(variable, str(tmp_path / variable))
     if " export " in line:
         Path("model.safetensors").unlink()
     with pytest.raises(SystemExit) as end:

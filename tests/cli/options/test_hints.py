@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from edl_ckpt.cli.app import run
+from edl_ckpt.cli.options import hints
 from edl_ckpt.cli.options.hints import half_done, resumable
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core import Progress, UsageError, open_checkpoint, save_checkpoint
@@ -127,6 +128,12 @@ def test_no_hint_is_better_than_a_wrong_one(place: Path) -> None:
     ):
         done = edl(*line.split(), cwd=place)
         assert (done.returncode, len(done.stderr.splitlines())) == (10, 1), done.stderr
+
+
+@pytest.mark.parametrize("address", ["s3://bktt/run", "s3://bktt", "gs://b/a@b/run", "https://host:8080/run"])
+def test_a_right_address_is_not_proposed_again(address: str) -> None:
+    """An address that is written well gets no guess of what was meant, whatever is not there."""
+    assert hints._place_hint(address, Output(), takes_ref=True) is None
 
 
 def test_names_in_rules(place: Path) -> None:

@@ -157,13 +157,26 @@ def test_another_run_is_refused(run: Path, tmp_path: Path) -> None:
 
 
 def test_a_mixture_that_is_no_version(run: Path, tmp_path: Path) -> None:
-    """`mix` with shards that contradict the rest ends with 5 and says where the damaged files are; no seal matches."""
+    """`mix` with shards whose headers contradict the rest ends with 5, and nothing is changed."""
     shutil.rmtree(tmp_path / "whole")
     save_checkpoint(str(tmp_path / "whole"), 8, 4, variables={}, tables={}, layout="elasticdl")
-    with pytest.raises(CorruptError, match="not whole") as caught:
+    before = shards_of(run)
+    with pytest.raises(CorruptError, match="this shard has version 7, shard 0 has version 8"):
         repair_version(only(run), only(tmp_path / "whole"), mix=True)
-    assert "trash-0" in str(caught.value.hint)
-    assert only(run).seal_fault
+    assert shards_of(run) == before
+
+
+def test_a_mixture_that_verify_refuses(run: Path, tmp_path: Path) -> None:
+    """What only ids show is found at the end: the error says where the damaged files are, and no seal matches."""
+    shutil.rmtree(tmp_path / "whole")
+    save_varied(tmp_path / "whole", 4)
+    place = tmp_path / "whole/version-7"
+    for one, two in (("0", "2"), ("2", "3")):
+        (place / f"variables-{one}-of-4.ckpt").write_bytes((place / f"variables-{two}-of-4.ckpt").read_bytes())
+    drop_seal(tmp_path / "whole", 7)
+    with pytest.raises(CorruptError):
+        repair_version(only(run), only(tmp_path / "whole"), mix=True)
+    assert not only(run).fingerprint
 
 
 @pytest.mark.parametrize("layout", ["design", "elasticdl"])

@@ -1,16 +1,12 @@
-"""Formats of frameworks, each written with its own library where that is installed: Parquet and PyTorch.
+"""Formats of frameworks. Parquet is written with pyarrow, an extra that never has a whole table in memory.
 
-Each library is an extra, imported where it is used; none of them ever has a whole table in memory.
-
-Checkpoints of TensorFlow, which need no TensorFlow: each tensor has its place in the one data file of a bundle.
+Files of PyTorch and of TensorFlow need neither: each tensor has its place in one file, laid out from names and shapes.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import struct
-import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -22,21 +18,18 @@ from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.libraries import library
 from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.kernel.checksums import Crc32
-from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.operations.export.cluster.run import PartFile, PartsFormat, Span, numbered, sizes_of
-from edl_ckpt.core.operations.export.content.selection import WEIGHT
 from edl_ckpt.core.operations.export.formats.arrays import document_bytes, write_json, write_safetensors
 from edl_ckpt.core.operations.export.formats.content_format import ContentFormat
 from edl_ckpt.core.operations.export.formats.names import file_names
 from edl_ckpt.core.operations.export.formats.row_groups import RowGroupFile, encode
-from edl_ckpt.core.operations.export.interface import ExportContent, FormatTraits, TableRows, Tensor
-from edl_ckpt.core.operations.export.output.places import FLUSHERS, OutputFile, Place, finish_outputs
+from edl_ckpt.core.operations.export.interface import WEIGHT, ExportContent, FormatTraits, TableRows, Tensor
+from edl_ckpt.core.operations.export.output.places import FLUSHERS, Place, finish_outputs
 from edl_ckpt.core.operations.export.output.target import DENSE_FILE, ExportTarget, NewFile
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.sources.bundle.writing import BundleLayout, lay_out
-from edl_ckpt.core.sources.steps.file_layout import Array, Slab
-from edl_ckpt.core.storage.faults import storage_errors
-from edl_ckpt.core.storage.files import flush_path
+from edl_ckpt.core.sources.bundle.writing import lay_out
+from edl_ckpt.core.sources.dcp.writing import lay_out_state
+from edl_ckpt.core.sources.steps.file_layout import Array, FileLayout, Slab
 from edl_ckpt.core.storage.location import Location
 
 PARQUET: Final = ".parquet"
@@ -198,89 +191,18 @@ def description(content: ExportContent, metadata: Mapping[str, str], table: Tabl
     return {"edl-ckpt": json.dumps({**metadata, "tables": note, "whole": whole})}
 
 
-class Torch(ContentFormat):
-    """A state_dict that `torch.load(weights_only=True)` opens: tables as NAME.ids and NAME.vectors.
+class _LaidOut(ContentFormat):
+    """Files without their framework: each tensor has its place, and what stands around them follows from the names."""
 
-    PyTorch itself writes the archive for tensors without values and leaves room for them (`skip_data`). The values are
-    streamed into that room, and the archive's checksums corrected. The notes for importers are one more member of the
-    archive, which PyTorch passes over: a module's `load_state_dict` gets no key that it does not have. A table that
-    becomes a matrix is NAME.weight, as the parameter of a `torch.nn.Embedding` NAME is.
-    """
-
-    traits: ClassVar = FormatTraits("torch", endings=(".pt", ".pth"), spools=False, matrix_ending=WEIGHT)
-
-    def lacked_dtypes(self, *, in_table: bool) -> frozenset[str]:
-        """Return what the installed library lacks: unsigned integers came late."""
-        del in_table
-        module = library("torch", "torch")
-        return frozenset(name for name in DTYPES if not hasattr(module, name))
+    def layout(self, content: ExportContent, notes: bytes) -> FileLayout:
+        """Return where everything goes, with the notes for importers; their bytes may be others of the same size."""
+        raise NotImplementedError
 
     def write(self, content: ExportContent, target: ExportTarget) -> None:
-        """Write the file."""
-        torch, path = library("torch", "torch"), target.path
-        fake = library("torch._subclasses.fake_tensor", "torch")
-        with fake.FakeTensorMode():
-            empty = {t.name: torch.empty(t.shape, dtype=getattr(torch, t.dtype.name)) for t in content.tensors}
-        with storage_errors(path), torch.serialization.skip_data(materialize_fake_tensors=True):
-            torch.save(empty, path)
-        with storage_errors(path), zipfile.ZipFile(path) as archive:
-            members = {i.filename.rpartition("/data/")[2]: i for i in archive.infolist() if "/data/" in i.filename}
-        output = OutputFile(path)
-        with output, open(path, "r+b", buffering=0) as file:  # a buffer would bring back old values
-            whole = [(tensor.name, members[str(number)], Crc32()) for number, tensor in enumerate(content.tensors)]
-            content.fill({name: Place(output, _data_offset(file, member), crc) for name, member, crc in whole})
-            sums = {member.filename: crc.value() for _, member, crc in whole}
-            with storage_errors(path):
-                for _, member, _ in whole:
-                    _set_sum(file, member, sums[member.filename])
-        with storage_errors(path):
-            _end_archive(path, sums, json.dumps(metadata_document(content, content.finish())))
-            flush_path(path)
-
-
-def _data_offset(file: Any, member: zipfile.ZipInfo) -> int:
-    """Return where the bytes of a member begin."""
-    file.seek(member.header_offset)
-    name, extra = struct.unpack("<HH", file.read(30)[26:30])
-    return member.header_offset + 30 + int(name) + int(extra)
-
-
-def _set_sum(file: Any, member: zipfile.ZipInfo, crc: int) -> None:
-    """Set the checksum beside the bytes of a member: in its header, or behind them."""
-    if not member.flag_bits & 8:
-        file.seek(member.header_offset + 14)
-        file.write(struct.pack("<I", crc))
-        return
-    file.seek(_data_offset(file, member) + member.file_size)
-    if file.read(4) == b"PK\x07\x08":
-        file.seek(0, os.SEEK_CUR)
-        file.write(struct.pack("<I", crc))
-
-
-def _end_archive(path: str, sums: Mapping[str, int], notes: str) -> None:
-    """Add the notes to an archive, and write its directory again, with these checksums of its members."""
-    with zipfile.ZipFile(path, "a") as archive:
-        for info in archive.infolist():
-            info.CRC = sums.get(info.filename, info.CRC)
-        folder = archive.infolist()[0].filename.partition("/")[0]
-        archive.writestr(zipfile.ZipInfo(f"{folder}/{METADATA_FILE}"), notes)
-
-
-CHECKPOINT_PREFIX: Final = "model"
-
-
-class TensorFlow(ContentFormat):
-    """A checkpoint that `tf.train.load_checkpoint` lists and reads: `model.index` and its data, in a directory.
-
-    A file `checkpoint` there leads `tf.train.latest_checkpoint` to it, wherever the directory is moved.
-    """
-
-    traits: ClassVar = FormatTraits("tensorflow", is_directory=True, spools=False)
-
-    def write(self, content: ExportContent, target: ExportTarget) -> None:
-        """Write the checkpoint with the prefix `model`."""
-        layout = _layout(content.tensors)
-        outputs = {name: target.new_file(os.path.join(target.path, name), size) for name, size in layout.files.items()}
+        """Write the values, then what stands around them."""
+        layout = self.layout(content, _notes(content, content.metadata))
+        files = {name: os.path.join(target.path, name) if name else target.path for name in layout.files}
+        outputs = {name: target.new_file(files[name], size) for name, size in layout.files.items()}
         places: dict[str, Place] = {}
         sums: dict[tuple[str, int], Crc32] = {}
         for tensor in content.tensors:
@@ -289,21 +211,55 @@ class TensorFlow(ContentFormat):
             places[tensor.name] = Place(outputs[name], start, crc)
         with next(iter(outputs.values())):
             content.fill(places)
+        layout = self.layout(content, _notes(content, content.finish()))
         for name, offset, data in layout.literals({part: crc.value() for part, crc in sums.items()}):
             outputs[name].write(offset, data)
-        write_json(os.path.join(target.path, METADATA_FILE), metadata_document(content, content.finish()))
         finish_outputs(list(outputs.values()))
 
     def planned(self, content: ExportContent, path: str, beside: str) -> Mapping[str, int | None]:
         """Return all files with their sizes."""
         del beside
-        notes = document_bytes(metadata_document(content, content.metadata))
-        sizes = {**_layout(content.tensors).files, METADATA_FILE: len(notes)}
-        return {os.path.join(path, name): size for name, size in sorted(sizes.items())}
+        sizes = self.layout(content, _notes(content, content.metadata)).files
+        return {os.path.join(path, name) if name else path: size for name, size in sorted(sizes.items())}
 
 
-def _layout(tensors: Sequence[Tensor]) -> BundleLayout:
-    """Return where tensors are in a bundle, one after the other; UnsupportedError for a name that it cannot have."""
-    slabs = [(tensor, Slab(0, (0,) * len(tensor.shape), tensor.shape)) for tensor in tensors]
-    arrays = [Array(tensor.name, tensor.dtype, tensor.shape, (slab,)) for tensor, slab in slabs]
-    return lay_out(CHECKPOINT_PREFIX, arrays, with_state=True)
+def _notes(content: ExportContent, metadata: Mapping[str, str]) -> bytes:
+    """Return the notes for importers: as many bytes for the metadata before `finish` as after it."""
+    return document_bytes(metadata_document(content, metadata))
+
+
+def _arrays(content: ExportContent) -> list[Array]:
+    """Return the tensors, each in one piece."""
+    slabs = [(tensor, Slab(0, (0,) * len(tensor.shape), tensor.shape)) for tensor in content.tensors]
+    return [Array(tensor.name, tensor.dtype, tensor.shape, (slab,)) for tensor, slab in slabs]
+
+
+class Torch(_LaidOut):
+    """A state_dict that `torch.load(weights_only=True)` opens: tables as NAME.ids and NAME.vectors.
+
+    The notes for importers are one more member of the archive, which PyTorch passes over: a module's `load_state_dict`
+    gets no key that it does not have. A table that becomes a matrix is NAME.weight, as the parameter of a
+    `torch.nn.Embedding` NAME is.
+    """
+
+    traits: ClassVar = FormatTraits("torch", endings=(".pt", ".pth"), spools=False, matrix_ending=WEIGHT)
+
+    def layout(self, content: ExportContent, notes: bytes) -> FileLayout:
+        """Return the layout of one file."""
+        return lay_out_state(_arrays(content), {METADATA_FILE: notes})
+
+
+CHECKPOINT_PREFIX: Final = "model"
+
+
+class TensorFlow(_LaidOut):
+    """A checkpoint that `tf.train.load_checkpoint` lists and reads: `model.index` and its data, in a directory.
+
+    A file `checkpoint` there leads `tf.train.latest_checkpoint` to it, wherever the directory is moved.
+    """
+
+    traits: ClassVar = FormatTraits("tensorflow", is_directory=True, spools=False)
+
+    def layout(self, content: ExportContent, notes: bytes) -> FileLayout:
+        """Return the layout of a bundle; UnsupportedError for a name that it cannot have."""
+        return lay_out(CHECKPOINT_PREFIX, _arrays(content), with_state=True, others={METADATA_FILE: notes})

@@ -42,8 +42,6 @@ def library_without(*names: str) -> Any:
     ("kind", "selection", "words"),
     [
         ("parquet", Selection(dtype="bfloat16"), "'float32/t': the format parquet has no bfloat16"),
-        ("torch", Selection(), "'bool/v': the format torch has no bool"),
-        ("torch", Selection(tables=("bool/*",)), "'bool/t': the format torch has no bool"),
         ("word2vec", Selection(tables=("bool/*",)), "'bool/t': the format word2vec has no bool"),
         ("projector", Selection(tables=("bool/*",)), "'bool/t': the format projector has no bool"),
     ],
