@@ -21,10 +21,9 @@ def config_show_command(
     means all that have the option. Secrets are shown as ***.
     """
     from edl_ckpt.cli.options.settings import settings_in_force
-    from edl_ckpt.cli.render import config as render
+    from edl_ckpt.cli.render import program
 
     found = settings_in_force(out.config)
-    out.show(
-        lambda: render.document(found), render.human(found, origin=origin, every=every), lambda: render.rows(found)
-    )
+    human = program.config_human(found, origin=origin, every=every)
+    out.show(lambda: program.config_document(found), human, lambda: program.config_rows(found))
     out.conclude(ok=not any(setting.fault for setting in found.settings))

@@ -23,7 +23,7 @@ def doctor_command(
     It reports the kernel, libraries and extras of the program, and with a LOCATION the abilities of its storage. For
     this it writes small files below .edl-ckpt-0 and removes them; jobs and readers do not see them.
     """
-    from edl_ckpt.cli.render import doctor as render
+    from edl_ckpt.cli.render import program as render
     from edl_ckpt.core import examine_storage
 
     program, extras = list(render.program_facts()), list(render.extra_facts())
@@ -33,5 +33,5 @@ def doctor_command(
             place = f"{escaped(location)}/.edl-ckpt-0"
             out.say(f"doctor writes small files below {place} and removes them; not with --no-write")
         storage = examine_storage(out.location(location), write=not no_write)
-    out.show(lambda: render.document(program, extras, storage), render.human(program, extras, storage))
+    out.show(lambda: render.doctor_document(program, extras, storage), render.doctor_human(program, extras, storage))
     out.conclude(ok=render.is_sound(program, storage))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from edl_ckpt.cli.manual.help import drawn
 from edl_ckpt.cli.manual.marks import declared
+from edl_ckpt.cli.manual.parsing import drawn
 from edl_ckpt.cli.options.common import argument
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.errors import UsageError
@@ -24,12 +24,11 @@ def help_command(
     The topics are refs, exit-codes, env, config and json. Without an argument, the command shows the program's help.
     """
     from edl_ckpt.cli.catalogue import COMMANDS, GROUPS
-    from edl_ckpt.cli.manual.pages import page
-    from edl_ckpt.cli.manual.topics import TOPICS
+    from edl_ckpt.cli.manual.pages import page, topics
     from edl_ckpt.cli.options.program import parser
 
     name = " ".join(words or ())
-    known = (*COMMANDS, *GROUPS, *TOPICS)
+    known = (*COMMANDS, *GROUPS, *topics())
     if name and name not in known:
-        raise UsageError(f"no help on {escaped(name)}", hint=meant(name, known) or f"topics: {', '.join(TOPICS)}")
+        raise UsageError(f"no help on {escaped(name)}", hint=meant(name, known) or f"topics: {', '.join(topics())}")
     out.write(drawn(page(name, parser)) + "\n")

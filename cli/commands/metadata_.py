@@ -69,9 +69,9 @@ def metadata_remove_command(
 
 
 def _show(out: Output, version: Version) -> None:
-    from edl_ckpt.cli.render import metadata as render
+    from edl_ckpt.cli.render.recorded import metadata_document, metadata_human, metadata_rows
 
-    out.show(lambda: render.document(version), render.human(version), lambda: render.rows(version))
+    out.show(lambda: metadata_document(version), metadata_human(version), lambda: metadata_rows(version))
 
 
 def _is_ref(word: str) -> bool:

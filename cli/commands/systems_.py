@@ -12,8 +12,8 @@ def systems_command(out: Output) -> None:
 
     It also lists systems of installed packages. Other commands take their names with --system.
     """
-    from edl_ckpt.cli.render import systems as render
+    from edl_ckpt.cli.render import program as render
     from edl_ckpt.core.sources.systems import systems
 
     known = systems()
-    out.show(lambda: render.document(known), render.human(known), lambda: render.rows(known))
+    out.show(lambda: render.systems_document(known), render.systems_human(known), lambda: render.systems_rows(known))
