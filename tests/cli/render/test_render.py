@@ -35,7 +35,6 @@ from edl_ckpt.cli.render import get as render_get
 from edl_ckpt.cli.render import inspect as render_inspect
 from edl_ckpt.cli.render import listing as render_list
 from edl_ckpt.cli.render import prune as render_prune
-from edl_ckpt.cli.render import repair as render_repair
 from edl_ckpt.cli.render import report as render_report
 from edl_ckpt.cli.render import unlock as render_unlock
 from edl_ckpt.cli.render import verify as render_verify
@@ -384,11 +383,6 @@ _HOSTILE: dict[str, Any] = {
 _VECTOR = np.array([[1.5, np.nan, np.inf]], np.float32)
 
 _REPLACED = Replacement(1, "run/a", "other/a", 7, "missing", ".edl-ckpt-0/trash-0/x/a")
-_REPAIRS = [
-    RepairResult("run@1", "other@1", (_REPLACED,), "the seal", None, "edl1:" + 64 * "0", 0.1, False),
-    RepairResult("run@1", "other@1", (_REPLACED,), "", "a differs", "", 0.1, True),
-    RepairResult("run@1", "other@1", (), "", None, "", 0.1, False),
-]
 _HOLDERS = [
     Holder(
         {"pid": 7, "host": "a\x1b[31m", "since": "2026-11-21", "purpose": "copy"}, is_alive=False, silent_seconds=720.0
@@ -502,8 +496,6 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "written.reshard_human": lambda r: [written.reshard_human(r.resharded)],
     "written.planned_document": lambda r: [written.planned_document(name, *r.plan) for name in ("import", "reshard")],
     "written.plan_reshard_human": lambda r: [written.plan_reshard_human(*r.plan)],
-    "repair.document": lambda _: [render_repair.document(each) for each in _REPAIRS],
-    "repair.human": lambda _: [render_repair.human(each) for each in _REPAIRS],
     "unlock.document": lambda r: [render_unlock.document(r.listing.location, _HOLDERS)],
     "unlock.human": lambda r: [render_unlock.human(r.listing.location, _HOLDERS)],
     "du.document": lambda r: [render_usage.document(usage(r))],
