@@ -21,7 +21,6 @@ from edl_ckpt.core.base.errors import EdlCkptError, LockedError
 from edl_ckpt.core.base.job import Reporter
 from edl_ckpt.core.base.parallel import impatient
 from edl_ckpt.core.base.words import command
-from edl_ckpt.core.state.aside import set_aside
 from edl_ckpt.core.state.owner import (
     STALE_SECONDS,
     Holder,
@@ -37,6 +36,7 @@ from edl_ckpt.core.state.owner import (
     processes_at,
     provable,
     read_owner,
+    set_aside,
 )
 from edl_ckpt.core.state.paths import LOCK_FILE, STATE_DIR
 from edl_ckpt.core.state.remote_lock import ADVICE, MISSED_SECONDS, RemoteLock

@@ -382,7 +382,6 @@ _HOSTILE: dict[str, Any] = {
 
 _VECTOR = np.array([[1.5, np.nan, np.inf]], np.float32)
 
-_REPLACED = Replacement(1, "run/a", "other/a", 7, "missing", ".edl-ckpt-0/trash-0/x/a")
 _HOLDERS = [
     Holder(
         {"pid": 7, "host": "a\x1b[31m", "since": "2026-11-21", "purpose": "copy"}, is_alive=False, silent_seconds=720.0

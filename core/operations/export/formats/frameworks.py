@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
+from edl_ckpt.core.base.arrays import library
 from edl_ckpt.core.base.errors import UnsupportedError
-from edl_ckpt.core.base.libraries import library
 from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.kernel.checksums import Crc32
 from edl_ckpt.core.operations.export.cluster.run import PartFile, PartsFormat, Span, numbered, sizes_of
