@@ -256,15 +256,10 @@ class ClusterExecutor:
         return sum(self._read.values())
 
     def run(
-        self,
-        work: Work[Opened, Task, Result],
-        opened: Opened,  # noqa: ARG002 - workers open what they need themselves
-        tasks: Iterable[Task],
-        advance: Advance,
-        *,
-        in_turn: bool = False,  # noqa: ARG002 - each task has one thread of a worker
+        self, work: Work[Opened, Task, Result], opened: Opened, tasks: Iterable[Task], advance: Advance
     ) -> Generator[Result, None, None]:
-        """Yield the results of all tasks, in their order."""
+        """Yield the results of all tasks, in their order; workers open what they need themselves, and not `opened`."""
+        del opened
         waiting, published = iter(tasks), Published.of(work, list(self.shown.values()))
         name = str(work) if isinstance(work, FunctionWork) else type(work).__name__.strip("_")
         running = _Running(self, published, name)

@@ -19,7 +19,7 @@ time, so that memory does not depend on how many there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Final
@@ -45,8 +45,7 @@ from edl_ckpt.core.model.versions import (
 )
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, Forms, fingerprint_of
 from edl_ckpt.core.proof.sealing import cut
-from edl_ckpt.core.proof.values import ValueOptions, read_back
-from edl_ckpt.core.reading.pieces import RowMarks
+from edl_ckpt.core.proof.values import Marks, ValueOptions, read_back
 from edl_ckpt.core.reading.reader import Checkpoint, check_not_replaced, open_checkpoint, openings, raise_problems
 from edl_ckpt.core.sources.elasticdl.target import VersionLayout, planned_shards
 from edl_ckpt.core.sources.registry import source_of
@@ -247,7 +246,7 @@ def prove_version(
     job: Job,
     *,
     options: ValueOptions,
-    marks: Callable[[], Mapping[str, RowMarks]] | None = None,
+    marks: Marks | None = None,
 ) -> Seal:
     """Read back a written version and return its seal; EdlCkptError when it is not what was meant.
 
