@@ -46,7 +46,14 @@ from edl_ckpt.core.model.versions import (
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, Forms, fingerprint_of
 from edl_ckpt.core.proof.sealing import cut
 from edl_ckpt.core.proof.values import Marks, ValueOptions, read_back
-from edl_ckpt.core.reading.reader import Checkpoint, check_not_replaced, open_checkpoint, openings, raise_problems
+from edl_ckpt.core.reading.reader import (
+    Checkpoint,
+    check_not_replaced,
+    open_checkpoint,
+    openings,
+    problem_error,
+    raise_problems,
+)
 from edl_ckpt.core.sources.elasticdl.target import VersionLayout, planned_shards
 from edl_ckpt.core.sources.registry import source_of
 from edl_ckpt.core.state.document import read_seal
@@ -224,12 +231,7 @@ def _check_agreement(checkpoint: Checkpoint) -> None:
     """Raise CorruptError when the shards contradict each other, so that ElasticDL would not restore them."""
     for shard, problem in source_of(checkpoint.version).check(checkpoint.version, checkpoint.shards):
         if problem.code in _CONTRADICTIONS:
-            raise CorruptError(
-                f"{problem.subject!r}: {problem.message}",
-                code=problem.code,
-                path=shard.file.path if shard else checkpoint.version.path,
-                hint=f"try: {command('verify', checkpoint.version.ref)}",
-            )
+            raise problem_error(checkpoint.version, shard, problem)
 
 
 MOST_ENTRIES: Final = 8192

@@ -353,7 +353,7 @@ def read_back(
     sums = ChunkSums(zip(readers, chunks, strict=True), literals)
     small = Bundles.of(checkpoint, job, options, total_bytes)
     openers = job.executor.openings or openings(checkpoint.store)
-    sums.add_rest(checkpoint.shards, checkpoint.files, workers=openers, others=small.extents())
+    sums.add_rest(checkpoint, small.extents(), workers=openers)
     sketch = _sketch(checkpoint, job, small, sums=sums, marks=marks)
     return sketch, [sums.finish(reader.path, workers=job.workers) for reader in readers]
 
