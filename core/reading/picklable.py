@@ -142,13 +142,6 @@ class _LaterReader(RangeReader):
         """Travel as a value, from which another process makes the same reader."""
         return FileValue.open, (FileValue(self._store.location, self._file, self._directory),)
 
-    def read(self, offset: int, size: int) -> bytes:
-        """Return exactly `size` bytes at `offset`."""
-        inner = self._open()
-        data = inner.read(offset, size)
-        self.bytes_read = inner.bytes_read
-        return data
-
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill the whole buffer from `offset` on."""
         inner = self._open()
