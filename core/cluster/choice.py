@@ -4,9 +4,9 @@ A worker that cannot do the work is refused before any of it, by its name. It ha
 and sees the same files. Where something is written it reads a token, writes another one beside it, and sees room for
 everything. A worker that comes later is asked by its first task.
 
-A cluster is known by its address: that of a scheduler (`tcp://host:8786`, `tls://host:8786`), the path of its scheduler
-file, or `local:N`: N worker processes of this machine, which live as long as the connection. TLS is Dask's: certificates
-come from its own configuration (`distributed.comm.tls`, or `DASK_DISTRIBUTED__COMM__TLS__...`).
+A cluster is known by its address: that of a scheduler (`tcp://host:8786`, `tls://host:8786`), the path of its
+scheduler file, or `local:N`: N worker processes of this machine, which live as long as the connection. TLS is Dask's:
+certificates come from its own configuration (`distributed.comm.tls`, or `DASK_DISTRIBUTED__COMM__TLS__...`).
 """
 
 from __future__ import annotations

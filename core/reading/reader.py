@@ -76,7 +76,10 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         """The store that the version is in."""
         self.shards = tuple(shards)
         self._readers: dict[str, RangeReader] = dict(readers)
-        self._closed = False
+        self.closed = False
+        """True after `close`: values can no longer be read."""
+        self.is_far = version.location.is_far
+        """True where each read takes a request."""
         self.infos = {info.name: info for shard in reversed(self.shards) for info in shard.infos}
         """Every table's info by name: the first shard's, where they differ."""
         self._placements: dict[str, Placement] = {}
@@ -102,11 +105,6 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
     def __getitem__(self, name: str) -> npt.NDArray[np.generic]:
         return self.variable(name)
 
-    @property
-    def is_far(self) -> bool:
-        """Return True where each read takes a request."""
-        return self.version.location.is_far
-
     __eq__ = object.__eq__  # a mapping's would read all values
     __hash__ = object.__hash__
 
@@ -116,7 +114,7 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         return describe("Checkpoint", escaped(self.version.ref), shards, *content, *facts)
 
     def _facts(self) -> tuple[str, ...]:
-        state = "closed" if self._closed else ""
+        state = "closed" if self.closed else ""
         return counted(len(self.shards), "shard"), size(self.version.size_bytes), self.generation, state
 
     def _repr_html_(self) -> str:
@@ -130,11 +128,6 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         shown = [table(columns, tables, len(self._entries), "table")]
         shown.append(table(("variable", "dtype", "shape", "size"), variables, len(self), "variable"))
         return card("Checkpoint", self.version.ref, self._facts(), shown)
-
-    @property
-    def closed(self) -> bool:
-        """Return True after `close`: values can no longer be read."""
-        return self._closed
 
     @property
     def tables(self) -> Mapping[str, TableView]:
@@ -309,12 +302,12 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         run_all(lambda reader: reader.check_unchanged(), rest, openings(store))
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self.closed:
             raise UsageError("the checkpoint is closed", path=self.version.ref)
 
     def close(self) -> None:
         """Close every shard file; more than once is no error."""
-        self._closed = True
+        self.closed = True
         for reader in self._readers.values():
             reader.close()
 
