@@ -27,7 +27,7 @@ _HOMES: Final = {
     "reading.loss": "Loss latest loss_of",
     "reading.reader": "Checkpoint open_checkpoint restore",
     "reading.table": "Part PartLike Rows TableView TensorRows",
-    "catalog.runs": "mixed_runs",
+    "state.shard_note": "mixed_runs",
     "catalog.target": "Target free_target",
     "commit.repair.recovery": "Recovery location_lock recover",
     "base.errors": (
@@ -49,10 +49,9 @@ _HOMES: Final = {
     "operations.copy.execute": "CopyResult execute_copy",
     "operations.copy.plan": "CopyPlan plan_copy",
     "operations.repair": "RepairResult repair_version",
-    "operations.diff": "diff_versions",
-    "operations.diff.pairs": "NamePairs read_pairs",
+    "operations.diff": "NamePairs diff_versions read_pairs",
     "operations.diff.results": "DiffResult",
-    "operations.examine": "StorageReport examine_storage",
+    "operations.examine": "LocationUsage StorageReport examine_storage measure_usage",
     "operations.export": "ExportResult Selection export_version",
     "operations.follow.observe": "Clock EventKind WatchEvent",
     "operations.follow.watch": "WaitResult checkpoints_iterator wait_for_version watch_location",
@@ -63,14 +62,13 @@ _HOMES: Final = {
     "operations.prune.retention": "Best EverySteps ExperimentBest Guards Latest Policy Rule Tagged Within determined",
     "operations.report.survey": "LocationReport ReportLimits report_location",
     "operations.reshard.execute": (
-        "ReshardPlan ReshardResult Survey execute_reshard plan_reshard prepare_reshard reshard_version survey_ids"
+        "ReshardPlan ReshardResult Survey execute_reshard find_resharded plan_reshard prepare_reshard reshard_version"
+        " survey_ids"
     ),
-    "operations.reshard.needed": "find_resharded",
     "moving.part_plan": "ReshardSettings settings_for",
     "operations.save": "Table save_checkpoint",
     "operations.summary": "CheckpointSummary summarize",
     "operations.undo": "undo unlock",
-    "operations.usage": "LocationUsage measure_usage",
     "operations.verify.check": "VerifyRun seal_version verify_and_seal verify_version verify_versions",
     "operations.verify.findings": "Finding ValueSample VerifyResult",
     "base.job": "SILENT Progress Reporter",

@@ -30,6 +30,7 @@ from edl_ckpt.core.cluster import worker
 from edl_ckpt.core.cluster.executor import START_WORKERS, ClusterExecutor
 from edl_ckpt.core.cluster.worker import Seen, SharedFile, Sight
 from edl_ckpt.core.commit.publish.staging import Staging, remove_empty_state
+from edl_ckpt.core.commit.writers import SharedDirectory, SharedPrefix
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.state.document import MAX_BYTES, parse_document
 from edl_ckpt.core.state.paths import STAGE_DIR
@@ -38,7 +39,6 @@ from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.local import made_directory
 from edl_ckpt.core.storage.location import OPEN_OPTIONS, Location
-from edl_ckpt.core.storage.meeting import SharedDirectory, SharedPrefix
 
 ExecutorLike: TypeAlias = Executor | Any
 """What the public functions take: an executor, or a `distributed.Client`."""

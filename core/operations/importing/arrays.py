@@ -35,13 +35,15 @@ from edl_ckpt.core.operations.export.output.target import DENSE_FILE
 from edl_ckpt.core.operations.importing.archives import (
     RangeStream,
     StoredMember,
+    arrays_of,
     as_stream,
+    bundle_at,
     check_shape,
     in_order,
+    names_of,
     npy_header,
     unpacked,
 )
-from edl_ckpt.core.operations.importing.bundles import arrays_of, bundle_at, names_of
 from edl_ckpt.core.operations.importing.frameworks import read_parquet, read_torch
 from edl_ckpt.core.operations.importing.rows import TEXTS, Found, read_rows
 from edl_ckpt.core.operations.importing.source import ArrayData, FileExtent, joined, naming
@@ -51,7 +53,7 @@ from edl_ckpt.core.sources.safetensors.indexing import MAX_HEADER_BYTES, read_he
 from edl_ckpt.core.storage import Location, ObjectStore, open_objects, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import RangeReader
-from edl_ckpt.core.storage.local import SpooledReader, check_input, is_file
+from edl_ckpt.core.storage.local import LocalReader, check_input, is_file
 
 _COLUMNS: Final = ("id_column", "vector_column")
 _NOTES_FILE: Final = f"{NOTES}.npy"
@@ -288,7 +290,7 @@ class ArraySource:
             file.writelines(piece)
             ends.append(file.tell())
         file.flush()
-        whole = self._stack.enter_context(SpooledReader(file, self.path))
+        whole = self._stack.enter_context(LocalReader(self.path, file))
         return [FileExtent(whole, start, end - start) for start, end in pairwise(ends)]
 
     def _reader(self, path: str) -> RangeReader:

@@ -292,8 +292,7 @@ class NamedArrays(Source):
 
     def read_ids(self, ids: IdsAt) -> IdBlock:
         """Return the ids of some rows."""
-        values = self._tables[ids.table].read_ids(ids.start, ids.end)
-        return IdBlock(values)
+        return IdBlock(self._tables[ids.table].read_ids(ids.start, ids.end))
 
     def rows_of(self, ids: IdsAt) -> FileRows:
         """Return where the vectors of a table are."""

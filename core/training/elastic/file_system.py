@@ -38,7 +38,7 @@ from edl_ckpt.core.sources.elasticdl.target import check_texts
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import Location, LocationLike
 from edl_ckpt.core.storage.faults import storage_errors
-from edl_ckpt.core.storage.local import SpooledReader, is_gone
+from edl_ckpt.core.storage.local import LocalReader, is_gone
 from edl_ckpt.core.training.elastic.loop import DEFAULT_KEY, ElasticCheckpoint, ElasticCheckpointManager
 
 VARIABLE_PREFIX: Final = "torchelastic/"
@@ -207,7 +207,7 @@ class FileSystemCheckpoint(ElasticCheckpoint):
         with ExitStack() as stack:
             arrays: dict[str, ArrayData] = {}
             for key, spool in self._spools.items():
-                reader = stack.enter_context(SpooledReader(spool, f"stream {key!r}"))
+                reader = stack.enter_context(LocalReader(f"stream {key!r}", spool))
                 name = f"{VARIABLE_PREFIX}{key}"
                 arrays[name] = ArrayData(name, DTYPES["int8"], (reader.size_bytes,), reader, 0)
             self.version = self._manager.write(self.sequence_id, arrays)
