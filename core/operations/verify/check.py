@@ -373,7 +373,7 @@ def _check_all(
     if seal is not None:  # its chunks, to which the bytes are added while the values are checked
         sums = ChunkSums((readers[shard.name], shard.chunks) for shard in comparable(seal, readers))
         workers = openings(checkpoint.store)
-        sums.add_rest(checkpoint.shards, checkpoint.files, workers=workers, others=small.extents())
+        sums.add_rest(checkpoint, small.extents(), workers=workers)
     with report.checking("values"):
         fingerprint = content.check_values(certain=certain, sums=sums, small=small)
     if seal is not None and sums is not None:
