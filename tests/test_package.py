@@ -24,7 +24,7 @@ def test_the_names_that_matter() -> None:
     """Twenty names are those of the engine; type checkers see the same; any other name is an error."""
     assert len(NAMES) == 20
     assert all(getattr(edl_ckpt, name) is getattr(edl_ckpt.core, name) for name in [*NAMES, "__version__"])
-    tree = ast.parse((TOP / ".src/package/__init__.py").read_text(encoding="utf-8"))
+    tree = ast.parse((TOP / ".src/package/__init__.pyi").read_text(encoding="utf-8"))
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == "edl_ckpt.core"]
     assert sorted(alias.name for node in imports for alias in node.names) == sorted([*NAMES, "__version__"])
     with pytest.raises(AttributeError, match=r"edl_ckpt\.core may have it"):

@@ -43,8 +43,7 @@ def diff_command(
     that begins with @ is in the location of the first. Exit code 3 means that their content differs.
     """
     from edl_ckpt.cli.render import diff as render
-    from edl_ckpt.core.operations.diff import diff_versions
-    from edl_ckpt.core.operations.diff.pairs import read_pairs
+    from edl_ckpt.core.operations.diff import diff_versions, read_pairs
 
     if not tolerance >= 0:
         raise UsageError(f"tolerance must be 0 or more, got {tolerance}")

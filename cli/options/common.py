@@ -18,9 +18,9 @@ import typer
 from edl_ckpt.cli.options.config import COMMAND_LINE_ONLY, stray_variables, user_directory, variable_of
 from edl_ckpt.cli.options.hints import add_hint, check_named, is_named
 from edl_ckpt.cli.options.usage import origin
+from edl_ckpt.cli.terminal.documents import REFERENCES, Template
 from edl_ckpt.cli.terminal.output import Output, reported_errors
 from edl_ckpt.cli.terminal.secrets import exposed, hide, is_secret
-from edl_ckpt.cli.terminal.templates import REFERENCES, Template
 from edl_ckpt.cli.terminal.text import escaped, parse_duration, parse_limit, parse_size
 from edl_ckpt.core.base.errors import EdlCkptError, ReplacedError, UsageError
 from edl_ckpt.core.base.interruption import COMMIT

@@ -11,8 +11,8 @@ from edl_ckpt.cli.terminal.tables import Bar, Column, Lines, Table, head, styled
 from edl_ckpt.core.base import words
 
 if TYPE_CHECKING:
+    from edl_ckpt.core.operations.examine import LocationUsage
     from edl_ckpt.core.operations.summary import CheckpointSummary
-    from edl_ckpt.core.operations.usage import LocationUsage
 
 _BAR_WIDTH = 20
 

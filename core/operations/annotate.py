@@ -31,7 +31,6 @@ from edl_ckpt.core.catalog.listing import VersionLike, as_version, list_versions
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.state import annotate
-from edl_ckpt.core.state.annotate import write_metrics
 from edl_ckpt.core.state.lock import Locking
 from edl_ckpt.core.state.metadata import check_metric_name, check_mode
 from edl_ckpt.core.storage import Location, LocationLike, Store
@@ -303,7 +302,7 @@ def import_metrics(
             COMMIT.more()  # between two versions a signal ends the command
             elsewhere = match.step != match.version.version
             steps = dict.fromkeys(match.metrics, match.step) if elsewhere else {}
-            write_metrics(locked.store, match.version, match.metrics, steps=steps)
+            annotate.write_metrics(locked.store, match.version, match.metrics, steps=steps)
     return plan
 
 

@@ -40,10 +40,10 @@ from edl_ckpt.core.reading.picklable import CheckpointValue, HeldValue
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.sources.elasticdl.target import check_texts, check_version, restore_warnings
 from edl_ckpt.core.state.annotate import Describe, MetadataCopies
-from edl_ckpt.core.state.document import read_seal, seal_bytes
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.owner import LostLockError, write_proved
 from edl_ckpt.core.state.paths import seal_file
+from edl_ckpt.core.state.seal import read_seal, seal_bytes
 from edl_ckpt.core.storage import Store
 from edl_ckpt.core.storage.interface import RangeReader, Sinks
 from edl_ckpt.core.storage.parts import PART_MEMORY_BYTES
@@ -134,14 +134,11 @@ def _obstacle(entry: CopyEntry) -> EdlCkptError | None:
     """Return why a version cannot be copied, None where nothing is known against it; nothing is written or locked."""
     if entry.version.fault:
         return entry.version.fault.error()
-    if entry.doubtful is not None:
-        try:
-            check_trust(entry.doubtful)
-        except EdlCkptError as error:
-            return error
-    if entry.refused:
-        return RefusedError(entry.why, path=entry.to, hint=entry.hint)
     try:
+        if entry.doubtful is not None:
+            check_trust(entry.doubtful)
+        if entry.refused:
+            return RefusedError(entry.why, path=entry.to, hint=entry.hint)
         if entry.version.is_elasticdl:
             check_version(entry.version.version)
         if entry.version.state is not State.COMPLETE:

@@ -15,7 +15,6 @@ from edl_ckpt.core.base.words import FormatName
 from edl_ckpt.core.catalog.listing import VersionLike, as_version
 from edl_ckpt.core.cluster.choice import ExecutorLike
 from edl_ckpt.core.converting.changes import template
-from edl_ckpt.core.operations.export.content.selection import Selection
 from edl_ckpt.core.operations.export.formats import FORMATS, guess_format, requested
 from edl_ckpt.core.operations.export.interface import (
     ExportedFile,
@@ -24,6 +23,7 @@ from edl_ckpt.core.operations.export.interface import (
     ExportRequest,
     ExportResult,
     FormatTraits,
+    Selection,
 )
 from edl_ckpt.core.operations.export.output.target import open_target
 from edl_ckpt.core.reading.reader import open_checkpoint

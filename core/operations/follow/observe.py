@@ -19,15 +19,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from queue import Empty, SimpleQueue
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, TypedDict
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, UnavailableError, UsageError
 from edl_ckpt.core.base.interruption import WHOLE
-from edl_ckpt.core.base.job import Reporter
+from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.catalog.swaps import Snapshots
 from edl_ckpt.core.model.versions import Listing, ShardFile, State, Version
-from edl_ckpt.core.reading.readable import read_fault
+from edl_ckpt.core.reading.loss import read_fault
 from edl_ckpt.core.state.metadata import is_unread
 from edl_ckpt.core.storage.location import Location, LocationLike, reports_changes
 
@@ -278,6 +278,14 @@ class Clock:
 CLOCK: Final = Clock()
 
 
+class Looking(TypedDict, total=False):
+    """How an operation looks at a location: the time between two looks, its clock, and who is warned of outages."""
+
+    interval_seconds: float | None
+    clock: Clock
+    reporter: Reporter
+
+
 class Pace:
     """Waits between two looks at a location.
 
@@ -397,10 +405,10 @@ class Observer:
 
     where: LocationLike
     _: KW_ONLY
-    interval_seconds: float | None
-    clock: Clock
-    reporter: Reporter
     metadata: bool
+    interval_seconds: float | None = None
+    clock: Clock = CLOCK
+    reporter: Reporter = WARNINGS
 
     def __post_init__(self) -> None:
         self.snapshots = Snapshots(self.where)

@@ -10,21 +10,19 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Unpack
 
 from edl_ckpt.core.base.errors import UsageError
-from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.words import Mode, counted, describe, escaped
 from edl_ckpt.core.catalog.listing import listed_mode, ranked
 from edl_ckpt.core.catalog.swaps import GRACE_SECONDS
 from edl_ckpt.core.model.versions import Listing, ShardFile, State, Version
 from edl_ckpt.core.operations.follow.observe import (
-    CLOCK,
-    Clock,
     Health,
     HealthCheck,
     Limits,
+    Looking,
     Moment,
     Observer,
     SeenVersion,
@@ -111,9 +109,7 @@ def wait_for_version(
     mode: Mode | None = None,
     timeout_seconds: float | None = None,
     stall_seconds: float | None = None,
-    interval_seconds: float | None = None,
-    clock: Clock = CLOCK,
-    reporter: Reporter = WARNINGS,
+    **looking: Unpack[Looking],
 ) -> WaitResult:
     """Wait until a location has a complete version whose headers can be read, and return the newest such version.
 
@@ -124,19 +120,16 @@ def wait_for_version(
     errors of listing; storage that does not answer is tried again.
     """
     least = -1 if version_ge is None else whole_number("version_ge", version_ge, least=0)
-    begin = clock.tick()
-    changed: float = begin
     before: object = ()
-    with Observer(
-        location, interval_seconds=interval_seconds, clock=clock, reporter=reporter, metadata=best is not None
-    ) as observer:
+    with Observer(location, metadata=best is not None, **looking) as observer:
+        begin = changed = observer.clock.tick()
         while True:
             listing = observer.look()
             versions = listing.versions if listing else ()
             wanted = [v for v in versions if v.version >= least]
             candidates = _candidates(listing, wanted, best, mode)
             found = next((v for v in candidates if observer.check(v).health is Health.READABLE), None)
-            tick = clock.tick()
+            tick = observer.clock.tick()
             if (shape := _shape(listing)) != before:
                 changed, before = tick, shape
             limits = (Outcome.STALLED, changed, stall_seconds), (Outcome.TIMED_OUT, begin, timeout_seconds)
@@ -179,9 +172,7 @@ def checkpoints_iterator(
     min_interval_seconds: float = 0.0,
     timeout_seconds: float | None = None,
     timeout_fn: Callable[[], bool] | None = None,
-    interval_seconds: float | None = None,
-    clock: Clock = CLOCK,
-    reporter: Reporter = WARNINGS,
+    **looking: Unpack[Looking],
 ) -> Iterator[Version]:
     """Yield each complete version of a location once, in the order of their numbers, and wait for the next ones.
 
@@ -198,7 +189,8 @@ def checkpoints_iterator(
         raise UsageError("timeout_fn needs timeout_seconds: without a timeout it is never called")
     if after is not None:
         after = whole_number("after", after)
-    observer = Observer(location, interval_seconds=interval_seconds, clock=clock, reporter=reporter, metadata=False)
+    observer = Observer(location, metadata=False, **looking)
+    clock = observer.clock
 
     def versions() -> Iterator[Version]:
         taken: dict[int, tuple[ShardFile, ...]] = {}
@@ -250,12 +242,10 @@ def watch_location(
     location: LocationLike,
     *,
     after: int | None = None,
-    interval_seconds: float | None = None,
     timeout_seconds: float | None = None,
     stall_seconds: float | None = DEFAULT_LIMITS.stall_seconds,
     corrupt_seconds: float = DEFAULT_LIMITS.corrupt_seconds,
-    clock: Clock = CLOCK,
-    reporter: Reporter = WARNINGS,
+    **looking: Unpack[Looking],
 ) -> Iterator[WatchEvent]:
     """Yield what happens to the versions of a location from now on; a location that does not exist is waited for.
 
@@ -267,15 +257,8 @@ def watch_location(
     is found by the next look, and what has come and gone by then is not. Raises the errors of listing; storage that
     does not answer is tried again.
     """
-    for look in watch_steps(
-        location,
-        after=after,
-        interval_seconds=interval_seconds,
-        timeout_seconds=timeout_seconds,
-        limits=Limits(stall_seconds, corrupt_seconds),
-        clock=clock,
-        reporter=reporter,
-    ):
+    limits = Limits(stall_seconds, corrupt_seconds)
+    for look in watch_steps(location, after=after, timeout_seconds=timeout_seconds, limits=limits, **looking):
         yield from look.events
 
 
@@ -283,20 +266,17 @@ def watch_steps(
     location: LocationLike,
     *,
     after: int | None = None,
-    interval_seconds: float | None = None,
     timeout_seconds: float | None = None,
     limits: Limits = DEFAULT_LIMITS,
-    clock: Clock = CLOCK,
-    reporter: Reporter = WARNINGS,
+    **looking: Unpack[Looking],
 ) -> Iterator[WatchStep]:
     """Yield every look at a location, also those since which nothing happened; as `watch_location` in all else."""
-    end = None if timeout_seconds is None else clock.tick() + timeout_seconds
-    with Observer(
-        location, interval_seconds=interval_seconds, clock=clock, reporter=reporter, metadata=True
-    ) as observer:
+    with Observer(location, metadata=True, **looking) as observer:
+        clock = observer.clock
+        end = None if timeout_seconds is None else clock.tick() + timeout_seconds
         before: Moment | None = None
         while True:
-            moment = _moment(observer, before, clock, after)
+            moment = _moment(observer, before, after)
             yield WatchStep(moment, tuple(changes(before or _known(moment, after), moment, limits)))
             before, tick = moment, clock.tick()
             if end is not None and tick >= end:
@@ -311,8 +291,9 @@ def _known(first: Moment, after: int | None) -> Moment:
     return Moment(first.at, first.tick, first.exists, seen)
 
 
-def _moment(observer: Observer, before: Moment | None, clock: Clock, after: int | None) -> Moment:
+def _moment(observer: Observer, before: Moment | None, after: int | None) -> Moment:
     """Return the location as a new look finds it."""
+    clock = observer.clock
     last = before or Moment(clock.now(), clock.tick())
     settled = {p for p, s in last.seen.items() if s.is_complete and last.tick - s.changed > _SETTLED_SECONDS}
     listing = observer.look(settled)

@@ -35,13 +35,15 @@ from edl_ckpt.core.operations.export.output.target import DENSE_FILE
 from edl_ckpt.core.operations.importing.archives import (
     RangeStream,
     StoredMember,
+    arrays_of,
     as_stream,
+    bundle_at,
     check_shape,
     in_order,
+    names_of,
     npy_header,
     unpacked,
 )
-from edl_ckpt.core.operations.importing.bundles import arrays_of, bundle_at, names_of
 from edl_ckpt.core.operations.importing.frameworks import read_parquet, read_torch
 from edl_ckpt.core.operations.importing.rows import TEXTS, Found, read_rows
 from edl_ckpt.core.operations.importing.source import ArrayData, FileExtent, joined, naming

@@ -106,12 +106,6 @@ class Joined(RangeReader):
         self.path, self.size_bytes = pieces[0].path, self._starts[-1]
         self.block_bytes, self.bytes_read = pieces[0].base.block_bytes, 0
 
-    def read(self, offset: int, size: int) -> bytes:
-        """Return exactly `size` bytes at `offset`."""
-        data = bytearray(size)
-        self.read_into(offset, memoryview(data))
-        return bytes(data)
-
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill the whole buffer from `offset` on."""
         number, done = bisect_right(self._starts, offset) - 1, 0
@@ -298,8 +292,7 @@ class NamedArrays(Source):
 
     def read_ids(self, ids: IdsAt) -> IdBlock:
         """Return the ids of some rows."""
-        values = self._tables[ids.table].read_ids(ids.start, ids.end)
-        return IdBlock(values)
+        return IdBlock(self._tables[ids.table].read_ids(ids.start, ids.end))
 
     def rows_of(self, ids: IdsAt) -> FileRows:
         """Return where the vectors of a table are."""

@@ -296,10 +296,8 @@ def _execute(
     going = {e.path for e in plan.deletions}
     look = _recheck(plan, now, known)
     reporter.start("deleting", plan.deleted_bytes)
-    deleted: list[Version] = []
-    failed: list[tuple[str, EdlCkptError]] = []
+    removals: list[Removal] = []
     problems: list[EdlCkptError] = []
-    freed = 0
     for location, versions in present.items():
         doomed = [v for v in versions if v.path in going]
         store = stores[location]
@@ -310,10 +308,8 @@ def _execute(
         present_now = {v.version for v in versions if v.path not in gone}  # of two spellings of a number, one may stay
         problems += forget_gone(store, present_now)
         problems += forget_notes(store, {v.version for v in removal.deleted} - present_now)
-        deleted += removal.deleted
-        failed += ((version.ref, error) for version, error in removal.failed)
         problems += removal.problems
-        freed += removal.freed_bytes
+        removals.append(removal)
         reporter.advance(sum(v.size_bytes for v in removal.deleted))
     purge: Removal | None = None
     if plan.purge_older_than_seconds is not None:
@@ -323,10 +319,10 @@ def _execute(
         purge = Removal(problems=left, freed_bytes=sum(each.freed_bytes for each in purged))
     return PruneResult(
         plan=plan,
-        deleted=tuple(v.ref for v in deleted),
-        freed_bytes=freed,
+        deleted=tuple(version.ref for removal in removals for version in removal.deleted),
+        freed_bytes=sum(removal.freed_bytes for removal in removals),
         trashed=trash,
-        failed=tuple(failed),
+        failed=tuple((version.ref, error) for removal in removals for version, error in removal.failed),
         problems=tuple(problems),
         purge=purge,
     )

@@ -1,38 +1,48 @@
-"""Carrying out a reshard: under the lock, values move once, are proved, and become visible.
+"""The steps of a reshard, one by one and in one call: survey the ids, plan the offsets, execute the plan.
 
-The fingerprint of the values that were read must be that of the values that are read back, or nothing becomes visible.
-
-The survey of a version, from headers and ids, without a value; and the plan of a move from it to a target.
-
-The steps of a reshard in one call: check the target, survey the ids, plan the offsets, and execute the plan.
+A survey reads headers and ids, and no value. Under the lock, values move once, are proved, and become visible: the
+fingerprint of the values that were read must be that of the values that are read back. A job that starts again finds
+the shards that its first start has made; the headers of all shards are read, so damage is not taken for work that is
+done.
 """
 
 from __future__ import annotations
 
 import resource
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from typing import Final, TypedDict, Unpack
 
-from edl_ckpt.core.base.errors import EdlCkptError, LockedError, RefusedError, UnsupportedError, UsageError
+from edl_ckpt.core.base.errors import (
+    EdlCkptError,
+    LockedError,
+    NotFoundError,
+    RefusedError,
+    UnsupportedError,
+    UsageError,
+)
 from edl_ckpt.core.base.job import SILENT, WARNINGS, Job, Reporter, expect
+from edl_ckpt.core.base.memory import peak_memory_bytes
 from edl_ckpt.core.base.notebook import Bytes, card, table
 from edl_ckpt.core.base.parallel import Executor, Threads, default_workers
 from edl_ckpt.core.base.words import LayoutName, counted, describe, escaped
 from edl_ckpt.core.catalog.annotated import has_no_number
-from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed
+from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed, resolve
 from edl_ckpt.core.catalog.target import Target, check_outside, free_target
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, job_of, wrapped
 from edl_ckpt.core.commit.publish.disk import replaces_link
 from edl_ckpt.core.model.layouts import Layout
-from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.model.versions import CheckpointRef, Version
 from edl_ckpt.core.moving.part_plan import ReshardSettings, choose_settings, settings_for
 from edl_ckpt.core.moving.plan import MovePlan, SourceSurvey, lay_out_survey, survey_source
 from edl_ckpt.core.moving.source import VersionSource
 from edl_ckpt.core.moving.tasks import WriteResult, write_version
 from edl_ckpt.core.proof.fingerprint import value_bytes
 from edl_ckpt.core.proof.trust import check_trust
+from edl_ckpt.core.proof.values import fingerprint_checkpoint
 from edl_ckpt.core.reading.pieces import total_id_bytes
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.sources.elasticdl.target import DESIGN, check_ps_num, writable_layout
@@ -213,21 +223,27 @@ def _allow_open_files(count: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(count + 64, hard), hard))
 
 
+class PlanOptions(TypedDict, total=False):
+    """What a caller may say of the plan of a reshard; `prepare_reshard` says what it means."""
+
+    layout: LayoutName | None
+    empty: Layout | None
+    number: int | None
+    workers: int | None
+    max_memory_bytes: int | None
+
+
 def reshard_version(
     version: VersionLike,
     ps_num: int,
     *,
     output: LocationLike | None = None,
-    layout: LayoutName | None = None,
-    empty: Layout | None = None,
-    number: int | None = None,
-    workers: int | None = None,
     executor: ExecutorLike | None = None,
-    max_memory_bytes: int | None = None,
     keep_old: bool = False,
     force: bool = False,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = WARNINGS,
+    **options: Unpack[PlanOptions],
 ) -> ReshardResult:
     """Write a version for `ps_num` servers: `prepare_reshard`, then `execute_reshard`; their errors are raised.
 
@@ -241,17 +257,7 @@ def reshard_version(
     where = version.location if output is None else Location.of(output)
     check_target(executor, where, version.size_bytes, reporter=reporter)
     plan, settings = prepare_reshard(
-        version,
-        ps_num,
-        output=output,
-        layout=layout,
-        empty=empty,
-        number=number,
-        workers=workers,
-        executor=executor,
-        max_memory_bytes=max_memory_bytes,
-        force=force,
-        reporter=reporter,
+        version, ps_num, output=output, executor=executor, force=force, reporter=reporter, **options
     )
     for warning in (*plan.warnings, *settings.warnings):
         reporter.warn(warning)
@@ -352,3 +358,76 @@ def _target_of(
             hint="move it away, or try: --output LOCATION",
         )
     return Target(open_store(version.location), version.layout, wanted, version.path, version)
+
+
+_WRITTEN: Final = frozenset({"v4", ""})
+"""The wire generations of shards that a reshard writes; '' is a shard of no bytes."""
+
+
+def find_resharded(
+    version: VersionLike,
+    ps_num: int,
+    *,
+    output: LocationLike | None = None,
+    layout: LayoutName | None = None,
+    force: bool = False,
+    reporter: Reporter = WARNINGS,
+) -> ReshardResult | None:
+    """Return the result of a reshard that was made before, which is not `needed`; None when there is work to do.
+
+    In place, the version itself has the shards. At an `output`, the version of its number has them and the same
+    fingerprint; without a seal, all values are read for that. Shards of an old wire generation, or of another `layout`,
+    are work to do. Raises what opening a version raises, and what `check_trust` raises unless `force` is set.
+    """
+    begin = time.perf_counter()
+    version = as_version(version)
+    check_ps_num(ps_num)
+    made = version if output is None else _listed(Location.of(output), version, reporter)
+    if made is None or made.ps_num != ps_num or made.missing_ranges or layout not in {None, made.layout.name}:
+        return None
+    forced = check_trust(made, force=force, reporter=reporter).forced
+    with open_checkpoint(made) as checkpoint:
+        if made.is_elasticdl and not _WRITTEN.issuperset(shard.generation for shard in checkpoint.shards):
+            return None
+        if made is not version and _fingerprint(version, reporter) != _fingerprint(made, reporter):
+            return None
+        return _result(checkpoint, version.ps_num or 0, forced, time.perf_counter() - begin)
+
+
+def _listed(location: Location, version: Version, reporter: Reporter) -> Version | None:
+    """Return the version of this number at a location."""
+    if version.number is None:
+        return None
+    try:
+        return resolve(CheckpointRef(location, version.number), reporter=reporter)
+    except NotFoundError:
+        return None
+
+
+def _fingerprint(version: Version, reporter: Reporter) -> str:
+    if version.fingerprint:
+        return version.fingerprint
+    with open_checkpoint(version) as checkpoint:
+        return fingerprint_checkpoint(checkpoint, reporter=reporter).text
+
+
+def _result(checkpoint: Checkpoint, from_ps: int, forced: str | None, seconds: float) -> ReshardResult:
+    version = checkpoint.version
+    shards = tuple(shard.summary for shard in checkpoint.shards)
+    return ReshardResult(
+        ref=version.ref,
+        output=version.location.url,
+        from_ps=from_ps,
+        to_ps=version.ps_num or 0,
+        version=version.version,
+        size_bytes=version.size_bytes,
+        bytes_read=checkpoint.bytes_read,
+        bytes_written=0,
+        rows=sum(shard.rows for shard in shards),
+        seconds=seconds,
+        peak_memory_bytes=peak_memory_bytes(),
+        fingerprint=version.fingerprint,
+        shards=shards,
+        forced=forced,
+        needed=False,
+    )

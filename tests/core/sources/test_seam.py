@@ -15,7 +15,7 @@ NAMES = re.compile(r"variables-|-of-|\.c?h?kpt\b|version[-_]\{|model_v")
 REASONS = {
     "cli/options/common.py": "the endings that an export to a file has",
     "core/converting/destinations/bundle.py": "the data files of a bundle, as TensorFlow numbers them",
-    "core/operations/export/formats/merged.py": "the endings of an export as one shard",
+    "core/operations/export/formats/checkpoints.py": "the endings of an export as one shard",
     "core/operations/export/cluster/run.py": "parts of a table in a set of safetensors, as Hugging Face names files",
     "core/operations/importing/__init__.py": "the endings that tell a checkpoint from arrays",
     "core/state/shard_note.py": "the names of our own notes on shards",

@@ -32,12 +32,16 @@ from edl_ckpt.core.commit.writers import Sending
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
 from edl_ckpt.core.operations.export.content.reader import ContentReader
-from edl_ckpt.core.operations.export.content.selection import STORED, Selection
 from edl_ckpt.core.operations.export.content.tables import LookedAt, Name, TableIds, look, read_rest, rows_claimed
 from edl_ckpt.core.operations.export.formats.content_format import ContentFormat, metadata_of
-from edl_ckpt.core.operations.export.interface import ContentCounts, ExportContent, Tensor, WrittenContent
-from edl_ckpt.core.operations.export.output.parts import NewPart, WrittenFile
-from edl_ckpt.core.operations.export.output.places import OutputFile
+from edl_ckpt.core.operations.export.interface import (
+    STORED,
+    ContentCounts,
+    ExportContent,
+    Selection,
+    WrittenContent,
+)
+from edl_ckpt.core.operations.export.output.places import NewPart, OutputFile, WrittenFile
 from edl_ckpt.core.operations.export.output.target import ExportTarget, PartsTarget
 from edl_ckpt.core.proof.fingerprint import ContentSketch, fingerprint_of
 from edl_ckpt.core.proof.trust import Trust
@@ -113,16 +117,10 @@ def file_bytes(executor: ClusterExecutor, total_bytes: int, most_bytes: int | No
     return max(wanted if most_bytes is None else min(wanted, most_bytes), 1)
 
 
-def table_bytes(content: ExportContent) -> dict[str, int]:
-    """Return the bytes of each table that is exported, as they are written."""
-    sizes = {tensor.name: tensor.size_bytes for tensor in content.tensors}
-    return {name: sizes[note.ids] + sizes[note.vectors] for name, note in content.notes.items()}
-
-
 def cut_tables(content: ExportContent, looked: LookedAt, size_bytes: int, *, stored: bool) -> dict[str, list[Span]]:
     """Return the spans of each table that is exported: one, unless it is larger than a file."""
     spans: dict[str, list[Span]] = {}
-    for name, total in table_bytes(content).items():
+    for name, total in ((name, size) for (name, is_table), size in sizes_of(content).items() if is_table):
         pieces, count = looked.places[name], max(-(-total // size_bytes), 1)
         if count == 1:
             spans[name] = [Span(name, name, 0, len(pieces))]
@@ -163,11 +161,10 @@ def _sums_bytes(checkpoint: Checkpoint, name: Name) -> int:
 
 
 def sizes_of(content: ExportContent) -> dict[Name, int]:
-    """Return the bytes of each variable and table."""
-    in_tables = {name for note in content.notes.values() for name in (note.ids, note.vectors)}
-    dense: list[Tensor] = [tensor for tensor in content.tensors if tensor.name not in in_tables]
-    sizes = {(tensor.name, False): tensor.size_bytes for tensor in dense}
-    return sizes | {(name, True): size for name, size in table_bytes(content).items()}
+    """Return the bytes of each variable and table that is exported, as they are written."""
+    sizes = {tensor.name: tensor.size_bytes for tensor in content.tensors}
+    tables = {(name, True): sizes.pop(note.ids) + sizes.pop(note.vectors) for name, note in content.notes.items()}
+    return {(name, False): size for name, size in sizes.items()} | tables
 
 
 class PartDone(NamedTuple):

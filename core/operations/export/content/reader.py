@@ -22,7 +22,6 @@ from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.operations.export.content.quantizing import QuantizationErrors, quantized
-from edl_ckpt.core.operations.export.content.selection import COMPACT, STORED, WEIGHT, Selection
 from edl_ckpt.core.operations.export.content.tables import (
     SmallVariable,
     Span,
@@ -35,9 +34,13 @@ from edl_ckpt.core.operations.export.content.tables import (
     write_together,
 )
 from edl_ckpt.core.operations.export.interface import (
+    COMPACT,
+    STORED,
+    WEIGHT,
     Batch,
     ContentCounts,
     ExportContent,
+    Selection,
     TableNote,
     TableRows,
     Tensor,
@@ -150,7 +153,9 @@ class ContentReader:
             self.reporter.advance(2 * span.size_bytes)
             return [later for later in small if later is not None]
 
-        write_together(run_parallel(read, found, self._workers if _are_large(found) else 1))
+        # With hundreds of small pieces in a read, threads only wait for the interpreter.
+        are_large = sum(len(span.pieces) for span in found) <= _FEW_PIECES * len(found)
+        write_together(run_parallel(read, found, self._workers if are_large else 1))
         self.source.take_variables(source)
 
     def _fill_matrix(self, name: str, rows: int, place: Place) -> None:
@@ -164,7 +169,8 @@ class ContentReader:
 
     def _fill_table(self, name: str, ids: Place, vectors: Place) -> None:
         """Write a table's ids and rows, read them back, and compare the sums of both."""
-        table, width, written = self._table(name), self._width(name), ContentSketch()
+        table, written, (dtype, dim) = self._table(name), ContentSketch(), self._form(name)
+        width = dim * dtype.itemsize
         step = max(_VIEW_BYTES // max(width, 8), 1)
         with ids.file as id_file, vectors.file as row_file:
             id_area, row_area = ids.area(id_file), vectors.area(row_file)
@@ -201,11 +207,6 @@ class ContentReader:
     def _target(self, dtype: DType | None) -> DType:
         """Return the dtype that is written for a dtype that was read."""
         return self.selection.target_dtype(dtype or DTYPES["float32"])
-
-    def _width(self, name: str) -> int:
-        """Return the bytes of a row that is written."""
-        dtype, dim = self._form(name)
-        return dim * dtype.itemsize
 
     def _form(self, name: str) -> tuple[DType, int]:
         """Return the dtype and the elements of a row that is written."""
@@ -322,11 +323,6 @@ class ContentReader:
             raise
         data = cast_floats(rows, "bfloat16")[0] if is_bfloat16 else rows.reshape(-1).view(np.uint8)
         return data.reshape(stop - start, dim * dtype.itemsize)
-
-
-def _are_large(found: Sequence[Span]) -> bool:
-    """Say whether threads help: with hundreds of small pieces in a read, they only wait for the interpreter."""
-    return sum(len(span.pieces) for span in found) <= _FEW_PIECES * len(found)
 
 
 def in_batches(parts: Iterable[TablePart], rows: int) -> Iterator[Batch]:

@@ -14,9 +14,15 @@ from edl_ckpt.core.cluster.choice import ExecutorLike, check_shared, job_of
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.operations.export.cluster.run import PartsFormat
 from edl_ckpt.core.operations.export.formats.arrays import NpyDirectory, Npz, Safetensors
+from edl_ckpt.core.operations.export.formats.checkpoints import (
+    Bundle,
+    Dcp,
+    Dynamicemb,
+    MergedCheckpoint,
+    SystemFormat,
+    Tfra,
+)
 from edl_ckpt.core.operations.export.formats.frameworks import Parquet, TensorFlow, Torch
-from edl_ckpt.core.operations.export.formats.merged import MergedCheckpoint
-from edl_ckpt.core.operations.export.formats.systems import Bundle, Dcp, Dynamicemb, SystemFormat, Tfra
 from edl_ckpt.core.operations.export.formats.text import Csv, JsonLines, Projector, Word2Vec
 from edl_ckpt.core.operations.export.interface import ExportFormat, ExportRequest
 from edl_ckpt.core.storage.local import is_stream

@@ -6,7 +6,7 @@ import io
 import json
 import os
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Final
@@ -40,13 +40,6 @@ INDEX_SCHEMA: Final = "edl-ckpt/arrays/1"
 def _write_part(content: ExportContent, path: str, new_file: NewFile) -> None:
     """Write one of the files of a cluster."""
     write_safetensors(content, {path: content.tensors}, _notes(content), new_file)
-
-
-def _part_titles(file: PartFile) -> Iterator[str]:
-    """Yield the names of the tensors in a file."""
-    yield from file.variables
-    for span in file.spans:
-        yield from (f"{span.title}.ids", f"{span.title}.vectors")
 
 
 class Safetensors(PartsFormat):
@@ -103,7 +96,7 @@ class Safetensors(PartsFormat):
             tables = (spans[name][0] for name, is_table in group if is_table)
             files.append(PartFile("", tuple(name for name, is_table in group if not is_table), tuple(tables)))
         cut = (span for own in spans.values() if len(own) > 1 for span in own)
-        files += (PartFile("", (), (span._replace(title=_title(span)),)) for span in cut)
+        files += (PartFile("", (), (span._replace(title=f"{span.table}.{numbered(span)}"),)) for span in cut)
         files = files or [PartFile("")]
         names = (os.path.join(path, file_of_several(number, len(files))) for number in range(len(files)))
         return [file._replace(path=name) for file, name in zip(files, names, strict=True)]
@@ -112,10 +105,13 @@ class Safetensors(PartsFormat):
         self, content: ExportContent, files: Sequence[PartFile], path: str, metadata: Mapping[str, str]
     ) -> None:
         """Write the index; its metadata name the tensors of each table, in order."""
-        weights = {name: os.path.basename(file.path) for file in files for name in _part_titles(file)}
+        weights: dict[str, str] = {}
         titles: dict[str, list[str]] = {}
-        for span in (span for file in files for span in file.spans):
-            titles.setdefault(span.table, []).append(span.title)
+        for file in files:
+            names = [*file.variables, *(f"{s.title}.{kind}" for s in file.spans for kind in ("ids", "vectors"))]
+            weights |= dict.fromkeys(names, os.path.basename(file.path))
+            for span in file.spans:
+                titles.setdefault(span.table, []).append(span.title)
         tables = {
             name: asdict(note) | {kind: [f"{title}.{kind}" for title in titles[name]] for kind in ("ids", "vectors")}
             for name, note in content.notes.items()
@@ -130,11 +126,6 @@ class Safetensors(PartsFormat):
         groups = list(together(sized, self.request.max_shard_bytes or 0)) or [[]]
         names = (file_of_several(number, len(groups)) for number in range(len(groups)))
         return {os.path.join(path, name): group for name, group in zip(names, groups, strict=True)}
-
-
-def _title(span: Span) -> str:
-    """Return the name of one of several spans of a table."""
-    return f"{span.table}.{numbered(span)}"
 
 
 def _split_index(content: ExportContent, files: Mapping[str, Sequence[Tensor]]) -> dict[str, Any]:

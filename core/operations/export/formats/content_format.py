@@ -13,9 +13,9 @@ from edl_ckpt.core.base.words import abridged
 from edl_ckpt.core.converting.changes import renamed_by
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export.content.reader import ContentReader
-from edl_ckpt.core.operations.export.content.selection import COMPACT
 from edl_ckpt.core.operations.export.content.tables import look_here
 from edl_ckpt.core.operations.export.interface import (
+    COMPACT,
     ContentCounts,
     ExportContent,
     ExportFormat,

@@ -14,17 +14,16 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
+from edl_ckpt.core.base.arrays import library
 from edl_ckpt.core.base.errors import UnsupportedError
-from edl_ckpt.core.base.libraries import library
 from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.kernel.checksums import Crc32
 from edl_ckpt.core.operations.export.cluster.run import PartFile, PartsFormat, Span, numbered, sizes_of
-from edl_ckpt.core.operations.export.content.selection import WEIGHT
 from edl_ckpt.core.operations.export.formats.arrays import document_bytes, write_json, write_safetensors
 from edl_ckpt.core.operations.export.formats.content_format import ContentFormat
 from edl_ckpt.core.operations.export.formats.names import file_names
 from edl_ckpt.core.operations.export.formats.row_groups import RowGroupFile, encode
-from edl_ckpt.core.operations.export.interface import ExportContent, FormatTraits, TableRows, Tensor
+from edl_ckpt.core.operations.export.interface import WEIGHT, ExportContent, FormatTraits, TableRows, Tensor
 from edl_ckpt.core.operations.export.output.places import FLUSHERS, Place, finish_outputs
 from edl_ckpt.core.operations.export.output.target import DENSE_FILE, ExportTarget, NewFile
 from edl_ckpt.core.reading.reader import Checkpoint

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from edl_ckpt.core.base.libraries import library
+from edl_ckpt.core.base.arrays import library
 from edl_ckpt.core.base.numbers import varint
 from edl_ckpt.core.operations.export.output.places import flush_file, reads_back_differently
 from edl_ckpt.core.storage.faults import storage_errors

@@ -24,8 +24,14 @@ from edl_ckpt.core.cluster.choice import not_shared
 from edl_ckpt.core.commit.publish.single_file import Ahead, StagedOutput, sweep_work, work_name
 from edl_ckpt.core.commit.writers import SharedDirectory, SharedPrefix, SharedUpload, SharedUploads
 from edl_ckpt.core.operations.export.interface import ExportedFile, FormatTraits
-from edl_ckpt.core.operations.export.output.parts import NewPart, SentUpload, SharedPart, WrittenFile
-from edl_ckpt.core.operations.export.output.places import OutputFile, flush_file
+from edl_ckpt.core.operations.export.output.places import (
+    NewPart,
+    OutputFile,
+    SentUpload,
+    SharedPart,
+    WrittenFile,
+    flush_file,
+)
 from edl_ckpt.core.sources.registry import is_own_name, is_version_dir, version_named
 from edl_ckpt.core.storage import Location, open_objects
 from edl_ckpt.core.storage.faults import storage_errors
@@ -145,13 +151,20 @@ class LocalTarget(ExportTarget):
 
 
 class UploadTarget(ExportTarget):
-    """A remote file or directory: written to the local disk, uploaded from there, and made visible at once."""
+    """A remote file or directory: written to the local disk, uploaded from there, and made visible at once.
+
+    Raises RefusedError for a target that exists, or that ElasticDL's scan would meet.
+    """
 
     def __init__(self, goal: Location, *, is_directory: bool, force: bool) -> None:
         folder, self._name = goal.split()
         self._goal, self._store, self._force = goal, open_objects(folder), force
         self._is_directory = is_directory
-        self._check()
+        beside, url = self._store.names(""), goal.url.rstrip("/")
+        if any(map(is_own_name, (url.split("/")[-2], *beside))):
+            raise _among_checkpoints(url)
+        if self._name in beside and not force:
+            raise RefusedError("exists already; nothing was changed", path=url, hint="--force replaces it")
 
     def new_file(self, path: str, size_bytes: int) -> OutputFile:
         """Make a file on the local disk whose parts are uploaded as soon as they are final."""
@@ -181,15 +194,6 @@ class UploadTarget(ExportTarget):
         """Note the parts that were sent."""
         self._ahead.others[os.path.relpath(path, self._directory.name)].join(written.sent)
 
-    def _check(self) -> None:
-        """Raise RefusedError for a target that exists, or that ElasticDL's scan would meet."""
-        beside = self._store.names("")
-        url = self._goal.url.rstrip("/")
-        if any(map(is_own_name, (url.split("/")[-2], *beside))):
-            raise _among_checkpoints(url)
-        if self._name in beside and not self._force:
-            raise RefusedError("exists already; nothing was changed", path=url, hint="--force replaces it")
-
     def publish(self) -> tuple[ExportedFile, ...]:
         """Upload all files, complete them back to back, and return them under their remote names."""
         here = files_of(self.path) if os.path.exists(self.path) else ()
@@ -212,9 +216,7 @@ class UploadTarget(ExportTarget):
             os.mkdir(self.path)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         with impatient(error):
             self._ahead.close()
             with suppress(EdlCkptError):
@@ -289,27 +291,19 @@ class StreamTarget(ExportTarget):
                 hint="give a directory as OUTPUT",
             )
         self._name = name
-        self._directory = tempfile.TemporaryDirectory(prefix="edl-ckpt-")
-        self.path = os.path.join(self._directory.name, "output")
         self._is_text = traits.is_text
         self._size = 0
 
     def __enter__(self) -> Self:
-        try:
-            self._stream = self._open()
-        except BaseException:
-            self._directory.cleanup()
-            raise
-        return self
-
-    def _open(self) -> IO[bytes]:
-        stream = open_stream(self._name)
-        if stream.isatty() and not self._is_text:
-            stream.close()
+        self._stream = open_stream(self._name)
+        if self._stream.isatty() and not self._is_text:
+            self._stream.close()
             raise RefusedError(
                 "is a terminal, and this format is not text", path=self._name, hint="give a file, or a pipe behind it"
             )
-        return stream
+        self._directory = tempfile.TemporaryDirectory(prefix="edl-ckpt-")
+        self.path = os.path.join(self._directory.name, "output")
+        return self
 
     def __exit__(self, *_: object) -> None:
         self._directory.cleanup()

@@ -1,4 +1,4 @@
-"""Let axe-core judge pages of the built manual in Chromium: `python .ci/check_axe.py SITE axe.min.js PAGE...`.
+"""Let axe-core judge pages of the built manual in Chromium: `python tests/docs/site_axe.py SITE axe.min.js PAGE...`.
 
 Each page is judged in light and in dark. The exit code is 1 where axe finds a violation, whose elements are printed.
 """

@@ -1,4 +1,4 @@
-"""Check the built manual: `python .ci/check_site.py site/` ends with 1 when it finds a fault.
+"""Check the built manual: `python tests/docs/site_links.py site/` ends with 1 when it finds a fault.
 
 Faults are links to a page or an anchor that the site lacks, pages of the reference outside the navigation, backslashes
 before pipes, and tables with an empty heading. Links to other hosts are not followed.

@@ -13,7 +13,7 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-TOP = Path(__file__).parents[1]
+TOP = Path(__file__).parents[2]
 PAGES = {
     "core/README.md": "project/core.md",
     "proto/README.md": "project/proto.md",
@@ -32,7 +32,7 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:  # noqa: ARG001 - mkdocs names them
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Return the text of a page whose links lead to pages of the site."""
     here = page.file.src_uri
     source = _SOURCES.get(here, f"docs/{here}")
