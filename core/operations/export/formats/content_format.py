@@ -6,11 +6,13 @@ import json
 import math
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.words import abridged
 from edl_ckpt.core.converting.changes import renamed_by
+from edl_ckpt.core.kernel.checksums import Crc32
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export.content.reader import ContentReader
 from edl_ckpt.core.operations.export.content.tables import look_here
@@ -23,12 +25,15 @@ from edl_ckpt.core.operations.export.interface import (
     ExportResult,
     PlannedFile,
     TableErrors,
+    Tensor,
     WrittenContent,
 )
-from edl_ckpt.core.operations.export.output.target import ExportTarget, check_output, open_target
+from edl_ckpt.core.operations.export.output.places import Place, finish_outputs
+from edl_ckpt.core.operations.export.output.target import ExportTarget, NewFile, check_output, open_target
 from edl_ckpt.core.proof.fingerprint import PREFIX
 from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.sources.steps.file_layout import FileLayout
 from edl_ckpt.core.state.document import json_number
 from edl_ckpt.core.storage.files import check_space
 from edl_ckpt.core.storage.location import Location
@@ -89,20 +94,8 @@ class ContentFormat(ExportFormat):
                 done = self.write_all(checkpoint, target, trust)
                 checkpoint.check_unchanged()
                 kept = request.limit is None and not request.rename and self.traits.is_lossless
-                proved = kept and request.selection.is_lossless and not self.lost
-                return ExportResult(
-                    *self._named,
-                    target.publish(),
-                    *self.counts(done.content),
-                    done.fingerprint,
-                    0.0,
-                    done.overflowed,
-                    proved,
-                    trust.forced,
-                    done.errors,
-                    bool(self.lost),
-                    self.lost,
-                )
+                proved = kept and request.selection.is_lossless
+                return self.result(target.publish(), self.counts(done.content), trust, *done[1:], proved=proved)
 
     def write_all(self, checkpoint: Checkpoint, target: ExportTarget, trust: Trust) -> WrittenContent:
         """Write the output."""
@@ -164,6 +157,53 @@ class ContentFormat(ExportFormat):
         counts, limit = content.counts, self.request.limit
         rows = counts.rows if limit is None else min(counts.rows, limit)
         return ContentCounts(counts.variables, counts.tables, rows)
+
+
+class LaidOut(ContentFormat):
+    """Files in which each tensor has its place; what stands around the values follows from names and shapes."""
+
+    @abstractmethod
+    def layout(self, content: ExportContent, metadata: Mapping[str, str]) -> FileLayout:
+        """Return where everything goes, '' for the output itself; other metadata of the same size change no place."""
+
+    def write(self, content: ExportContent, target: ExportTarget) -> None:
+        """Write the values, then what stands around them."""
+        write_laid_out(content, content.tensors, partial(self.layout, content), target.path, target.new_file)
+
+    def planned(self, content: ExportContent, path: str, beside: str) -> Mapping[str, int | None]:
+        """Return all files with their sizes."""
+        del beside
+        files = self.layout(content, content.metadata).files
+        return {_inside(path, name): size for name, size in sorted(files.items())}
+
+
+def write_laid_out(
+    content: ExportContent,
+    tensors: Sequence[Tensor],
+    layout_for: Callable[[Mapping[str, str]], FileLayout],
+    path: str,
+    new_file: NewFile,
+) -> None:
+    """Write tensors where the layout for some metadata has them, then what stands around them."""
+    layout = layout_for(content.metadata)
+    outputs = {name: new_file(_inside(path, name), size) for name, size in layout.files.items()}
+    places: dict[str, Place] = {}
+    sums: dict[tuple[str, int], Crc32] = {}
+    for tensor in tensors:
+        name, start = layout.at(tensor.name, 0)
+        if layout.checksum:
+            sums[tensor.name, 0] = Crc32(layout.checksum)
+        places[tensor.name] = Place(outputs[name], start, sums.get((tensor.name, 0)))
+    with next(iter(outputs.values())):
+        content.fill(places)
+    literals = layout_for(content.finish()).literals({part: crc.value() for part, crc in sums.items()})
+    for name, offset, data in literals:
+        outputs[name].write(offset, data)
+    finish_outputs(list(outputs.values()))
+
+
+def _inside(path: str, name: str) -> str:
+    return os.path.join(path, name) if name else path
 
 
 def metadata_of(version: Version) -> dict[str, str]:

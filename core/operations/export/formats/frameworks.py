@@ -17,14 +17,13 @@ import numpy as np
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.libraries import library
 from edl_ckpt.core.base.parallel import run_all
-from edl_ckpt.core.kernel.checksums import Crc32
 from edl_ckpt.core.operations.export.cluster.run import PartFile, PartsFormat, Span, numbered, sizes_of
 from edl_ckpt.core.operations.export.formats.arrays import document_bytes, write_json, write_safetensors
-from edl_ckpt.core.operations.export.formats.content_format import ContentFormat
+from edl_ckpt.core.operations.export.formats.content_format import LaidOut
 from edl_ckpt.core.operations.export.formats.names import file_names
 from edl_ckpt.core.operations.export.formats.row_groups import RowGroupFile, encode
 from edl_ckpt.core.operations.export.interface import WEIGHT, ExportContent, FormatTraits, TableRows, Tensor
-from edl_ckpt.core.operations.export.output.places import FLUSHERS, Place, finish_outputs
+from edl_ckpt.core.operations.export.output.places import FLUSHERS
 from edl_ckpt.core.operations.export.output.target import DENSE_FILE, ExportTarget, NewFile
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sources.bundle.writing import lay_out
@@ -146,7 +145,7 @@ def table_file_names(names: Iterable[str]) -> dict[str, str]:
 
 def write_dense(content: ExportContent, path: str, dense: Sequence[Tensor], new_file: NewFile) -> None:
     """Write the dense variables of a Parquet export."""
-    write_safetensors(content, {path: dense}, {"tables": "{}"}, new_file)
+    write_safetensors(content, dense, {"tables": "{}"}, path, new_file)
 
 
 def dense_directory(url: str) -> str:
@@ -191,38 +190,6 @@ def description(content: ExportContent, metadata: Mapping[str, str], table: Tabl
     return {"edl-ckpt": json.dumps({**metadata, "tables": note, "whole": whole})}
 
 
-class _LaidOut(ContentFormat):
-    """Files without their framework: each tensor has its place, and what stands around them follows from the names."""
-
-    def layout(self, content: ExportContent, notes: bytes) -> FileLayout:
-        """Return where everything goes, with the notes for importers; their bytes may be others of the same size."""
-        raise NotImplementedError
-
-    def write(self, content: ExportContent, target: ExportTarget) -> None:
-        """Write the values, then what stands around them."""
-        layout = self.layout(content, _notes(content, content.metadata))
-        files = {name: os.path.join(target.path, name) if name else target.path for name in layout.files}
-        outputs = {name: target.new_file(files[name], size) for name, size in layout.files.items()}
-        places: dict[str, Place] = {}
-        sums: dict[tuple[str, int], Crc32] = {}
-        for tensor in content.tensors:
-            name, start = layout.at(tensor.name, 0)
-            sums[tensor.name, 0] = crc = Crc32(layout.checksum)
-            places[tensor.name] = Place(outputs[name], start, crc)
-        with next(iter(outputs.values())):
-            content.fill(places)
-        layout = self.layout(content, _notes(content, content.finish()))
-        for name, offset, data in layout.literals({part: crc.value() for part, crc in sums.items()}):
-            outputs[name].write(offset, data)
-        finish_outputs(list(outputs.values()))
-
-    def planned(self, content: ExportContent, path: str, beside: str) -> Mapping[str, int | None]:
-        """Return all files with their sizes."""
-        del beside
-        sizes = self.layout(content, _notes(content, content.metadata)).files
-        return {os.path.join(path, name) if name else path: size for name, size in sorted(sizes.items())}
-
-
 def _notes(content: ExportContent, metadata: Mapping[str, str]) -> bytes:
     """Return the notes for importers: as many bytes for the metadata before `finish` as after it."""
     return document_bytes(metadata_document(content, metadata))
@@ -234,7 +201,7 @@ def _arrays(content: ExportContent) -> list[Array]:
     return [Array(tensor.name, tensor.dtype, tensor.shape, (slab,)) for tensor, slab in slabs]
 
 
-class Torch(_LaidOut):
+class Torch(LaidOut):
     """A state_dict that `torch.load(weights_only=True)` opens: tables as NAME.ids and NAME.vectors.
 
     The notes for importers are one more member of the archive, which PyTorch passes over: a module's `load_state_dict`
@@ -244,15 +211,15 @@ class Torch(_LaidOut):
 
     traits: ClassVar = FormatTraits("torch", endings=(".pt", ".pth"), spools=False, matrix_ending=WEIGHT)
 
-    def layout(self, content: ExportContent, notes: bytes) -> FileLayout:
+    def layout(self, content: ExportContent, metadata: Mapping[str, str]) -> FileLayout:
         """Return the layout of one file."""
-        return lay_out_state(_arrays(content), {METADATA_FILE: notes})
+        return lay_out_state(_arrays(content), {METADATA_FILE: _notes(content, metadata)})
 
 
 CHECKPOINT_PREFIX: Final = "model"
 
 
-class TensorFlow(_LaidOut):
+class TensorFlow(LaidOut):
     """A checkpoint that `tf.train.load_checkpoint` lists and reads: `model.index` and its data, in a directory.
 
     A file `checkpoint` there leads `tf.train.latest_checkpoint` to it, wherever the directory is moved.
@@ -260,6 +227,8 @@ class TensorFlow(_LaidOut):
 
     traits: ClassVar = FormatTraits("tensorflow", is_directory=True, spools=False)
 
-    def layout(self, content: ExportContent, notes: bytes) -> FileLayout:
+    def layout(self, content: ExportContent, metadata: Mapping[str, str]) -> FileLayout:
         """Return the layout of a bundle; UnsupportedError for a name that it cannot have."""
-        return lay_out(CHECKPOINT_PREFIX, _arrays(content), with_state=True, others={METADATA_FILE: notes})
+        return lay_out(
+            CHECKPOINT_PREFIX, _arrays(content), with_state=True, others={METADATA_FILE: _notes(content, metadata)}
+        )
