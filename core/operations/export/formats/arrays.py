@@ -1,4 +1,7 @@
-"""Formats of arrays: safetensors, .npz, and a directory of .npy files. Each tensor has its place from the beginning."""
+"""Formats of arrays: safetensors, .npz, .npy files, and those of PyTorch and TensorFlow, which need neither.
+
+Each tensor has its place from the beginning: files are laid out from names and shapes.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from edl_ckpt.core.kernel.checksums import Crc32
 from edl_ckpt.core.operations.export.cluster.run import MOST_NAMES, PartFile, PartsFormat, Span, numbered, sizes_of
 from edl_ckpt.core.operations.export.formats.content_format import ContentFormat, LaidOut, write_laid_out
 from edl_ckpt.core.operations.export.formats.names import NOTES, file_names, member_names
-from edl_ckpt.core.operations.export.interface import ExportContent, FormatTraits, Tensor
+from edl_ckpt.core.operations.export.interface import WEIGHT, ExportContent, FormatTraits, Tensor
 from edl_ckpt.core.operations.export.output.places import (
     OutputFile,
     Place,
@@ -27,13 +30,17 @@ from edl_ckpt.core.operations.export.output.places import (
 )
 from edl_ckpt.core.operations.export.output.target import ExportTarget, NewFile
 from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.sources.bundle.writing import lay_out
+from edl_ckpt.core.sources.dcp.writing import lay_out_state
 from edl_ckpt.core.sources.safetensors.writing import SetLayout, file_of_several, index_of, lay_out_files
-from edl_ckpt.core.sources.steps.file_layout import FileLayout
+from edl_ckpt.core.sources.steps.file_layout import Array, FileLayout, Slab
 from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.location import Location
 
 INDEX: Final = "index.json"
 SHARDED: Final = "model.safetensors.index.json"
 """The index of several files of safetensors."""
+METADATA_FILE: Final = "edl-ckpt.json"
 INDEX_SCHEMA: Final = "edl-ckpt/arrays/1"
 
 
@@ -51,10 +58,10 @@ class Safetensors(LaidOut, PartsFormat):
 
     traits: ClassVar = FormatTraits("safetensors", endings=(".safetensors",), spools=False)
 
-    def is_directory(self, checkpoint: Checkpoint) -> bool:
-        """Return True when the version is split."""
-        del checkpoint
-        return self._is_split
+    def directories(self, checkpoint: Checkpoint) -> tuple[bool, Location | None]:
+        """Return a directory when the version is split, and none beside it."""
+        is_directory, beside = super().directories(checkpoint)
+        return is_directory or self._is_split, beside
 
     @property
     def _is_split(self) -> bool:
@@ -259,3 +266,52 @@ def write_json(path: str, document: dict[str, Any]) -> None:
         file.seek(0)
         if file.read() != text:
             raise reads_back_differently(os.path.basename(path), path)
+
+
+def metadata_document(content: ExportContent, metadata: Mapping[str, str]) -> dict[str, Any]:
+    """Return what an importer must know beside the values."""
+    return {**metadata, "tables": {name: asdict(note) for name, note in content.notes.items()}}
+
+
+def _notes_file(content: ExportContent, metadata: Mapping[str, str]) -> bytes:
+    """Return the notes for importers: as many bytes for the metadata before `finish` as after it."""
+    return document_bytes(metadata_document(content, metadata))
+
+
+def _arrays(content: ExportContent) -> list[Array]:
+    """Return the tensors, each in one piece."""
+    slabs = [(tensor, Slab(0, (0,) * len(tensor.shape), tensor.shape)) for tensor in content.tensors]
+    return [Array(tensor.name, tensor.dtype, tensor.shape, (slab,)) for tensor, slab in slabs]
+
+
+class Torch(LaidOut):
+    """A state_dict that `torch.load(weights_only=True)` opens: tables as NAME.ids and NAME.vectors.
+
+    The notes for importers are one more member of the archive, which PyTorch passes over: a module's `load_state_dict`
+    gets no key that it does not have. A table that becomes a matrix is NAME.weight, as the parameter of a
+    `torch.nn.Embedding` NAME is.
+    """
+
+    traits: ClassVar = FormatTraits("torch", endings=(".pt", ".pth"), spools=False, matrix_ending=WEIGHT)
+
+    def layout(self, content: ExportContent, metadata: Mapping[str, str]) -> FileLayout:
+        """Return the layout of one file."""
+        return lay_out_state(_arrays(content), {METADATA_FILE: _notes_file(content, metadata)})
+
+
+CHECKPOINT_PREFIX: Final = "model"
+
+
+class TensorFlow(LaidOut):
+    """A checkpoint that `tf.train.load_checkpoint` lists and reads: `model.index` and its data, in a directory.
+
+    A file `checkpoint` there leads `tf.train.latest_checkpoint` to it, wherever the directory is moved.
+    """
+
+    traits: ClassVar = FormatTraits("tensorflow", is_directory=True, spools=False)
+
+    def layout(self, content: ExportContent, metadata: Mapping[str, str]) -> FileLayout:
+        """Return the layout of a bundle; UnsupportedError for a name that it cannot have."""
+        return lay_out(
+            CHECKPOINT_PREFIX, _arrays(content), with_state=True, others={METADATA_FILE: _notes_file(content, metadata)}
+        )

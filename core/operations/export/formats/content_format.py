@@ -42,15 +42,10 @@ from edl_ckpt.core.storage.location import Location
 class ContentFormat(ExportFormat):
     """A format that writes an `ExportContent`; a subclass declares its traits and how the content is written."""
 
-    def is_directory(self, checkpoint: Checkpoint) -> bool:
-        """Return True when this export of a checkpoint makes a directory."""
+    def directories(self, checkpoint: Checkpoint) -> tuple[bool, Location | None]:
+        """Return whether this export of a checkpoint makes a directory, and the one that it makes beside its output."""
         del checkpoint
-        return self.traits.is_directory
-
-    def beside(self, checkpoint: Checkpoint) -> Location | None:
-        """Return the directory that this export makes beside its output; None when it makes none."""
-        del self, checkpoint
-        return None
+        return self.traits.is_directory or self.request.cluster is not None, None
 
     @abstractmethod
     def write(self, content: ExportContent, target: ExportTarget) -> None:
@@ -66,7 +61,7 @@ class ContentFormat(ExportFormat):
         request = self.request
         with self.opened() as (checkpoint, _):
             self.check_dtypes(checkpoint)
-            is_directory, beside = self._makes_directory(checkpoint), self.beside(checkpoint)
+            is_directory, beside = self.directories(checkpoint)
             check_output(request.goal, self.traits, is_directory=is_directory, force=request.force)
             aside = "" if beside is None else _shown(beside)
             sizes, content, read = self.plan_files(checkpoint, _shown(request.goal), aside)
@@ -87,7 +82,7 @@ class ContentFormat(ExportFormat):
         request = self.request
         with self.opened() as (checkpoint, trust):
             self.check_dtypes(checkpoint)
-            is_directory, beside = self._makes_directory(checkpoint), self.beside(checkpoint)
+            is_directory, beside = self.directories(checkpoint)
             with open_target(
                 request.goal, self.traits, is_directory=is_directory, force=request.force, beside=beside
             ) as target:
@@ -112,33 +107,19 @@ class ContentFormat(ExportFormat):
         errors = tuple(TableErrors(name, one.greatest, one.mean) for name, one in sorted(reader.errors.items()))
         return WrittenContent(content, content.finish()["fingerprint"], reader.overflowed, errors)
 
-    def _makes_directory(self, checkpoint: Checkpoint) -> bool:
-        return self.request.cluster is not None or self.is_directory(checkpoint)
-
-    def lacked_dtypes(self, *, in_table: bool) -> frozenset[str]:
-        """Return the names of the dtypes that tables, or dense variables, cannot have in this format."""
-        return self.traits.lacked_dtypes if in_table else frozenset()
-
     def check_dtypes(self, checkpoint: Checkpoint) -> None:
-        """Raise UnsupportedError for selected content of a dtype that the format lacks; headers tell."""
-        selection = self.request.selection
-        if selection.quantize and self.traits.spools:
-            raise UnsupportedError(f"{self.traits.name} has no arrays of bytes for quantized rows")
-        entries = {v.name: v.dtype for shard in checkpoint.shards for v in shard.variables}
-        dense = {name: entries[name] for name in selection.choose_variables(checkpoint.variable_names)}
-        tables = {
-            name: checkpoint.written_dtype(name)
-            for name in selection.choose_tables(checkpoint.table_names, checkpoint.slots)
-        }
-        for found, in_table in ((dense, False), (tables, True)):
-            lacked = self.lacked_dtypes(in_table=in_table)
-            written = {name: selection.target_dtype(dtype).name for name, dtype in found.items()}
-            wrong = sorted(name for name, dtype in written.items() if dtype in lacked)
-            if wrong:
-                raise UnsupportedError(
-                    f"{abridged(map(repr, wrong), 4)}: the format {self.traits.name} has no {written[wrong[0]]}",
-                    hint="nothing was written; choose other names, another format, or for floats --dtype float32",
-                )
+        """Raise UnsupportedError for selected tables of a dtype that the format lacks; headers tell."""
+        selection, traits = self.request.selection, self.traits
+        if selection.quantize and traits.spools:
+            raise UnsupportedError(f"{traits.name} has no arrays of bytes for quantized rows")
+        tables = selection.choose_tables(checkpoint.table_names, checkpoint.slots)
+        written = {name: selection.target_dtype(checkpoint.written_dtype(name)).name for name in tables}
+        wrong = sorted(name for name, dtype in written.items() if dtype in traits.lacked_dtypes)
+        if wrong:
+            raise UnsupportedError(
+                f"{abridged(map(repr, wrong), 4)}: the format {traits.name} has no {written[wrong[0]]}",
+                hint="nothing was written; choose other names, another format, or for floats --dtype float32",
+            )
 
     def reader(
         self, checkpoint: Checkpoint, folder: str, confirm: Callable[[str], None] | None = None
