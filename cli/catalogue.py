@@ -35,6 +35,14 @@ COMMANDS: Final = tuple(
 
 `list` is `list_command` in `commands/list_.py`; `tag add` is `tag_add_command` in `commands/tag_.py`.
 """
+_HOMES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("head", "sample", "ids"), "get"),
+    **dict.fromkeys(("undo", "unlock"), "recover"),
+    **dict.fromkeys(("version", "help", "schema", "config", "systems", "doctor"), "program"),
+    "note": "metadata",
+    "policy": "prune",
+}
+"""Where the commands are that share a module with another one."""
 
 
 def command_at(program: Any, name: str) -> Any:
@@ -48,6 +56,7 @@ def function_of(command: str) -> Callable[..., None]:
     """Return the function behind a command such as `list` or `tag add`."""
     from importlib import import_module
 
-    module = import_module(f"edl_ckpt.cli.commands.{command.partition(' ')[0]}_")
+    word = command.partition(" ")[0]
+    module = import_module(f"edl_ckpt.cli.commands.{_HOMES.get(word, word)}_")
     function: Callable[..., None] = getattr(module, f"{command.replace(' ', '_')}_command")
     return function

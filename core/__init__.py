@@ -24,11 +24,10 @@ _HOMES: Final = {
     "catalog.experiment": "Experiment Trial list_experiment trial_locations",
     "proof.fingerprint": "Fingerprint",
     "proof.values": "fingerprint_checkpoint",
-    "reading.readable": "latest",
-    "reading.loss": "Loss loss_of",
+    "reading.loss": "Loss latest loss_of",
     "reading.reader": "Checkpoint open_checkpoint restore",
     "reading.table": "Part PartLike Rows TableView TensorRows",
-    "catalog.runs": "mixed_runs",
+    "state.shard_note": "mixed_runs",
     "catalog.target": "Target free_target",
     "commit.repair.recovery": "Recovery location_lock recover",
     "base.errors": (

@@ -28,7 +28,6 @@ from edl_ckpt.core.catalog.listing import VersionLike as VersionLike
 from edl_ckpt.core.catalog.listing import list_versions as list_versions
 from edl_ckpt.core.catalog.listing import parse_ref as parse_ref
 from edl_ckpt.core.catalog.listing import resolve as resolve
-from edl_ckpt.core.catalog.runs import mixed_runs as mixed_runs
 from edl_ckpt.core.catalog.target import Target as Target
 from edl_ckpt.core.catalog.target import free_target as free_target
 from edl_ckpt.core.commit.repair.recovery import Recovery as Recovery
@@ -141,8 +140,8 @@ from edl_ckpt.core.operations.verify.findings import VerifyResult as VerifyResul
 from edl_ckpt.core.proof.fingerprint import Fingerprint as Fingerprint
 from edl_ckpt.core.proof.values import fingerprint_checkpoint as fingerprint_checkpoint
 from edl_ckpt.core.reading.loss import Loss as Loss
+from edl_ckpt.core.reading.loss import latest as latest
 from edl_ckpt.core.reading.loss import loss_of as loss_of
-from edl_ckpt.core.reading.readable import latest as latest
 from edl_ckpt.core.reading.reader import Checkpoint as Checkpoint
 from edl_ckpt.core.reading.reader import open_checkpoint as open_checkpoint
 from edl_ckpt.core.reading.reader import restore as restore
@@ -156,6 +155,7 @@ from edl_ckpt.core.sources.elasticdl.placement import row_owners as row_owners
 from edl_ckpt.core.sources.elasticdl.placement import variable_owner as variable_owner
 from edl_ckpt.core.sources.systems import System as System
 from edl_ckpt.core.sources.systems import systems as systems
+from edl_ckpt.core.state.shard_note import mixed_runs as mixed_runs
 from edl_ckpt.core.storage.determined import CheckpointStorage as CheckpointStorage
 from edl_ckpt.core.storage.location import Location as Location
 from edl_ckpt.core.storage.location import LocationLike as LocationLike

@@ -15,7 +15,7 @@ from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIET, QUIT, REFRES
 from edl_ckpt.cli.browse.source import OpenVersion, opened
 from edl_ckpt.cli.browse.version import ACTIONS, ActionPage, VersionPage, recorded
 from edl_ckpt.cli.render import listing as render_list
-from edl_ckpt.cli.render.metrics import names_of
+from edl_ckpt.cli.render.recorded import names_of
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.tables import Cell, Column
 from edl_ckpt.core.base import words

@@ -1,1 +1,1 @@
-"""One module per command."""
+"""The commands; `catalogue` names the module of each, which most have to themselves."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options import common as o
-from edl_ckpt.cli.options.cluster import Cluster, cluster_of, workers_of, working
+from edl_ckpt.cli.options.cluster import Cluster, working
 from edl_ckpt.cli.options.hints import is_named, resumable
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.errors import NotFoundError, UsageError
@@ -43,7 +43,7 @@ def copy_command(
     stopped. Versions already there with identical content are skipped; a different version under the same number is
     refused.
     """
-    from edl_ckpt.cli.render import copy as render
+    from edl_ckpt.cli.render import written
     from edl_ckpt.core.operations.copy.execute import execute_copy
     from edl_ckpt.core.operations.copy.plan import plan_copy
 
@@ -56,12 +56,12 @@ def copy_command(
     out.warn(*plan.warnings)
     with working(out, cluster, workers, target=plan.target) as work, resumable(out, _AGAIN):
         if dry_run:
-            planned, by = render.plan_document(plan, cluster_of(work)), workers_of(work)
-            out.show(lambda: planned, render.plan_human(plan, by), lambda: render.rows(planned["copied"]))
+            planned = written.planned_copy_document(plan, work)
+            out.show(lambda: planned, written.plan_copy_human(plan, work), lambda: written.copy_rows(planned["copied"]))
             return
         result = execute_copy(plan, **work, **o.locking(out, lock_wait))
-        done = render.document(result)
-        out.show(lambda: done, render.human(result), lambda: render.rows(done["copied"]))
+        done = written.copy_document(result)
+        out.show(lambda: done, written.copy_human(result), lambda: written.copy_rows(done["copied"]))
         for ref, error in result.failed:
             out.warn(f"{ref}: not copied completely: {error}{f'; {error.hint}' if error.hint else ''}")
         if result.failed:

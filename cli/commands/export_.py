@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 from edl_ckpt.cli.manual.marks import WRITES, declared
-from edl_ckpt.cli.options.cluster import Cluster, cluster_of, workers_of, working
+from edl_ckpt.cli.options.cluster import Cluster, working
 from edl_ckpt.cli.options.common import (
     DryRun,
     argument,
@@ -101,7 +101,7 @@ def export_command(
     --table and --variable export a part of it. The command needs little memory, whatever the size of the version. If
     OUTPUT is a pipe or a device, it is written, never replaced. If OUTPUT is stdout, the report goes to stderr.
     """
-    from edl_ckpt.cli.render import export as render
+    from edl_ckpt.cli.render import written
     from edl_ckpt.core.converting.changes import read_map
     from edl_ckpt.core.operations.export import Selection, export_version, plan_export, write_map
 
@@ -126,7 +126,7 @@ def export_command(
     with working(out, cluster, None, target=goal) as work, resumable(out, _again(goal)):
         if dry_run:
             plan = plan_export(version, goal, executor=work["executor"], **chosen)
-            out.show(lambda: render.plan_document(plan, cluster_of(work)), render.plan_human(plan, workers_of(work)))
+            out.show(lambda: written.planned_export_document(plan, work), written.plan_export_human(plan, work))
             return
         result = export_version(version, goal, executor=work["executor"], **chosen)
     _show(out, result, dtype)
@@ -134,11 +134,11 @@ def export_command(
 
 def _show(out: Output, result: ExportResult, dtype: str | None = None) -> None:
     """Print the report, on stderr where stdout has the export, and a warning of casts to `dtype` that overflowed."""
-    from edl_ckpt.cli.render import export as render
+    from edl_ckpt.cli.render import written
     from edl_ckpt.core.storage.local import descriptor_of
 
     show = out.show_aside if descriptor_of(result.output) == 1 else out.show
-    show(lambda: render.document(result), render.human(result))
+    show(lambda: written.export_document(result), written.export_human(result))
     if result.overflowed:
         out.warn(f"{counted(result.overflowed, 'value')} became infinite: too large for {dtype}")
 

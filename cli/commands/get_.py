@@ -1,18 +1,27 @@
-"""`edl-ckpt get`: prints rows of a table, or a dense variable, or a slice of either."""
+"""The commands that print rows of a version: `get` by id, `head` the first, `sample` some at random, `ids` their ids.
+
+`get` prints dense variables and slices too, and writes values to files.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Annotated
 
-from edl_ckpt.cli.manual.marks import WRITES, declared
-from edl_ckpt.cli.options.common import Ref, flag, looked_at, option, show_loss
+from edl_ckpt.cli.manual.marks import READS, WRITES, declared
+from edl_ckpt.cli.options.common import Ref, Rows, Table, flag, looked_at, option, show_loss
+from edl_ckpt.cli.terminal.documents import as_dict
 from edl_ckpt.cli.terminal.output import Output
-from edl_ckpt.cli.terminal.values import ValueFiles
-from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.errors import RefusedError, UsageError
 from edl_ckpt.core.base.words import command
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from edl_ckpt.core.kernel.bulk import I64
     from edl_ckpt.core.model.versions import Version
     from edl_ckpt.core.operations.lookup import Lookup, Neighbours
 
@@ -118,3 +127,130 @@ def read_ids(path: str) -> list[int]:
         except ValueError:
             raise UsageError(f"line {number}: {line[:40]!r} is not an id", path=path) from None
     return ids
+
+
+@dataclass(frozen=True, slots=True)
+class ValueFiles:
+    """Where the values go beside the output: an .npy file, and their bytes alone."""
+
+    npy: str | None
+    raw: str | None
+
+    def write(self, values: npt.NDArray[np.generic]) -> bool:
+        """Write the values; return False when stdout has them, and nothing else may go there."""
+        import numpy as np
+
+        if self.npy == self.raw == "-":
+            raise UsageError("--npy and --raw cannot both be stdout")
+        if self.npy is None and self.raw is None:
+            return True
+        whole = values.copy(order="C")  # which keeps the shape of a scalar
+        data = whole.reshape(-1).view(np.uint8).data
+        if self.npy is not None:
+            with _opened(self.npy) as file:
+                np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(whole))
+                file.write(data)
+        if self.raw is not None:
+            with _opened(self.raw) as file:
+                file.write(data)
+        return "-" not in {self.npy, self.raw}
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[IO[bytes]]:
+    """Open a file, a pipe or stdout for values; a terminal is refused, and so is what is no file and no stream."""
+    from edl_ckpt.core.storage.faults import storage_errors
+    from edl_ckpt.core.storage.local import STDOUT, check_target, is_stream, open_stream
+
+    path = STDOUT if path == "-" else path
+    if not is_stream(path):
+        check_target(path)
+        with storage_errors(path), open(path, "wb") as file:
+            yield file
+        return
+    with open_stream(path) as stream:
+        if stream.isatty():
+            raise RefusedError("is a terminal, and values are no text", path=path, hint="give a file, or a pipe")
+        yield stream
+
+
+@declared(
+    "head run@100 --table user_embedding", "head run@100 --table user_embedding -n 1000 --csv", exits=READS, rows=True
+)
+def head_command(
+    out: Output,
+    ref: Ref = None,
+    table: Table = None,
+    rows: Rows = 10,
+) -> None:
+    """Print the first rows of a table.
+
+    It reads the first shard, in stored order.
+    """
+    from edl_ckpt.core.operations.lookup import first_rows
+
+    found = first_rows(looked_at(ref, out), table, rows)
+    show_rows(out, found, name="head")
+    show_loss(out, found.loss)
+
+
+@declared(
+    "sample run@100 --table user_embedding",
+    "sample run@100 --table user_embedding -n 1000 --seed 7 --jsonl",
+    exits=READS,
+    rows=True,
+)
+def sample_command(
+    out: Output,
+    ref: Ref = None,
+    table: Table = None,
+    rows: Rows = 10,
+    seed: Annotated[int, option("N", "The seed of the choice.")] = 0,
+) -> None:
+    """Print rows of a table that are chosen at random.
+
+    The choice depends only on the ids and the seed, so it is the same after a reshard, and for the same ids in the next
+    version. The command reads all ids, and the values of the chosen rows.
+    """
+    from edl_ckpt.core.operations.lookup import sample_rows
+
+    show_rows(out, sample_rows(looked_at(ref, out), table, rows, seed=seed), name="sample")
+
+
+@declared("ids run@100 --table user_embedding -n 100", "ids run@100 --table user_embedding --json", exits=READS)
+def ids_command(
+    out: Output,
+    ref: Ref = None,
+    table: Table = None,
+    rows: Annotated[int | None, option("N", "Print at most N ids.", "-n", least=1)] = None,
+) -> None:
+    """Print the ids of a table, one on each line.
+
+    The ids come in stored order, so memory does not depend on their number.
+    `get --ids-file` reads such a list.
+    """
+    from edl_ckpt.core.operations.lookup import ids_of, open_table
+
+    version = looked_at(ref, out)
+    with open_table(version, table, partial=True) as (checkpoint, name, loss):
+        ids = _at_most(ids_of(checkpoint, name), rows)
+        if out.json:
+            total, lost = checkpoint.table(name).rows, {"lost": as_dict(loss)} if loss else {}
+            document = {"schema": "edl-ckpt/ids/1", "ref": version.ref, "table": name, "rows": total, **lost, "ids": []}
+            out.print_json_list(document, (some.tolist() for some in ids))
+        else:
+            for some in ids:
+                out.write("\n".join(map(str, some.tolist())) + "\n")
+    show_loss(out, loss)
+
+
+def _at_most(blocks: Iterator[I64], count: int | None) -> Iterator[I64]:
+    """Yield blocks of ids up to a number of ids, and read no block beyond."""
+    for block in blocks:
+        some = block if count is None else block[:count]
+        if len(some):
+            yield some
+        if count is not None:
+            count -= len(some)
+            if not count:
+                return

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from edl_ckpt.cli.manual.marks import WRITES, declared
-from edl_ckpt.cli.options.cluster import Cluster, cluster_of, workers_of, working
+from edl_ckpt.cli.options.cluster import Cluster, working
 from edl_ckpt.cli.options.common import DryRun, ForceSeal, Layout, LockWait, argument, asked_layout, option, parsed_ref
 from edl_ckpt.cli.options.hints import half_done, resumable
 from edl_ckpt.cli.terminal.output import Output
@@ -82,8 +82,8 @@ def import_command(
         if dry_run:
             made, settings = getattr(importing, f"plan_{kind}")(*where, **acting)
             out.warn(*made.warnings, *settings.warnings)
-            planned, by = written.planned_document("import", made, settings, cluster_of(work)), workers_of(work)
-            out.show(lambda: planned, written.plan_import_human(made, settings, by))
+            planned = written.planned_document("import", made, settings, work)
+            out.show(lambda: planned, written.plan_import_human(made, settings, work))
             return
         result = getattr(importing, f"import_{kind}")(*where, wait_seconds=wait, **acting)
     out.show(lambda: written.written_document("import", result), written.import_human(result))

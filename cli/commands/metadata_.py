@@ -1,4 +1,4 @@
-"""`edl-ckpt metadata`: values of any kind, recorded with a version by keys of the user's own."""
+"""`edl-ckpt metadata` and `edl-ckpt note`: values by keys of the user's own, and a text, recorded with a version."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from edl_ckpt.cli.manual.marks import NOTES, declared
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.terminal.output import Output
+from edl_ckpt.cli.terminal.text import escaped
 from edl_ckpt.core.base.errors import UsageError
 
 if TYPE_CHECKING:
     from edl_ckpt.core.model.versions import Version
+
 
 _AS_TEXT = ("{", "[", '"')
 """What begins like this is meant to be JSON, so it is not taken for a text when it is none."""
@@ -69,9 +71,9 @@ def metadata_remove_command(
 
 
 def _show(out: Output, version: Version) -> None:
-    from edl_ckpt.cli.render import metadata as render
+    from edl_ckpt.cli.render.recorded import metadata_document, metadata_human, metadata_rows
 
-    out.show(lambda: render.document(version), render.human(version), lambda: render.rows(version))
+    out.show(lambda: metadata_document(version), metadata_human(version), lambda: metadata_rows(version))
 
 
 def _is_ref(word: str) -> bool:
@@ -89,3 +91,22 @@ def _value(key: str, text: str) -> Any:
         if text.startswith(_AS_TEXT):
             raise UsageError(f"{key}: not JSON: {error}", hint="a text that begins so needs quotes of JSON") from None
         return text
+
+
+@declared('note run@100 "before the new features"', 'note run@100 ""', exits=NOTES)
+def note_command(
+    out: Output,
+    words: Annotated[list[str], o.argument("REF TEXT", "The version, and its note; an empty text removes the note.")],
+    lock_wait: o.LockWait = "10s",
+) -> None:
+    """Write a note about a version.
+
+    It replaces an older note.
+    """
+    from edl_ckpt.core.operations.annotate import set_note
+
+    ref, note = o.split_word(words, out, "TEXT", "; put a text of several words in quotes")
+    version = o.resolve_named(ref, out, "note", note)
+    set_note(version, note, **o.locking(out, lock_wait))
+    document = {"schema": "edl-ckpt/note/1", "ref": version.ref, "note": note}
+    out.show(lambda: document, [f"{escaped(version.ref)}: {escaped(note) or 'note removed'}"])

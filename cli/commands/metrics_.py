@@ -73,7 +73,7 @@ def metrics_import_command(
 
     Metrics of a training step belong to the version with the same number. The command reports all that do not match.
     """
-    from edl_ckpt.cli.render import metrics as render
+    from edl_ckpt.cli.render import recorded as render
     from edl_ckpt.core.catalog.listing import list_versions
     from edl_ckpt.core.operations.annotate import import_metrics, match_series, read_series
 
@@ -142,15 +142,15 @@ def _number(name: str, text: str) -> float:
 
 def _show(out: Output, location: Location, version: int | str | None, *, changed: bool = True) -> None:
     """Show metrics; a command that only shows them ends with 3 when some cannot be read."""
-    from edl_ckpt.cli.render import metrics as render
+    from edl_ckpt.cli.render import recorded as render
     from edl_ckpt.core.catalog.listing import list_versions
 
     listing = list_versions(location)
     chosen = [v for v in listing.versions if version in {None, v.key}]
     out.show(
-        lambda: render.document(listing, chosen),
-        render.human(listing, chosen) if version is None else (render.line(listing, v) for v in chosen),
-        lambda: render.rows(chosen),
+        lambda: render.metrics_document(listing, chosen),
+        render.metrics_human(listing, chosen) if version is None else (render.metrics_line(listing, v) for v in chosen),
+        lambda: render.metrics_rows(chosen),
     )
     out.warn(*listing.problems)
     out.conclude(ok=changed or not (listing.unread if version is None else any(v.unread for v in chosen)))

@@ -29,7 +29,7 @@ def repair_command(
     fingerprint, or if all other files of the two are equal. Damaged files go to the trash, and what was written is read
     back.
     """
-    from edl_ckpt.cli.render import repair as render
+    from edl_ckpt.cli.render import written
     from edl_ckpt.core.operations.repair import repair_version
 
     if not source:
@@ -40,4 +40,4 @@ def repair_command(
     with resumable(out, "run the same repair again: it continues with the remaining damage"):
         locking = o.locking(out, lock_wait)
         result = repair_version(version, other, mix=mix, dry_run=dry_run, workers=workers, **locking)
-    out.show(lambda: render.document(result), render.human(result))
+    out.show(lambda: written.repair_document(result), written.repair_human(result))

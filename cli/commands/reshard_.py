@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options import common as o
-from edl_ckpt.cli.options.cluster import Cluster, Working, cluster_of, workers_of, working
+from edl_ckpt.cli.options.cluster import Cluster, Working, working
 from edl_ckpt.cli.options.hints import check_place, half_done, resumable
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import parse_size
@@ -112,8 +112,8 @@ def _of_elasticdl(
     plan, settings = prepare_reshard(version, ps, output=where, force=how["force"], reporter=out, **work, **bounds)
     out.warn(*plan.warnings, *settings.warnings)
     if dry_run:
-        planned = written.planned_document("reshard", plan, settings, cluster_of(work))
-        out.show(lambda: planned, written.plan_reshard_human(plan, settings, workers_of(work)))
+        planned = written.planned_document("reshard", plan, settings, work)
+        out.show(lambda: planned, written.plan_reshard_human(plan, settings, work))
         return
     result = execute_reshard(plan, settings, executor=work["executor"], **how)
     out.show(lambda: written.written_document("reshard", result), written.reshard_human(result))

@@ -9,7 +9,7 @@ from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options.cluster import Cluster, working
 from edl_ckpt.cli.terminal.output import Output
-from edl_ckpt.cli.terminal.text import escaped
+from edl_ckpt.cli.terminal.text import escaped, is_runner
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.words import Level
 
@@ -114,7 +114,6 @@ def _write_reports(
     """Write what verify says to other programs, also of a run that could verify no version."""
     from edl_ckpt.cli.render import prometheus as render_prometheus
     from edl_ckpt.cli.render import verify as render
-    from edl_ckpt.cli.terminal import github
 
     if junit:
         render.write_report(junit, render.junit(run.results, run.failed, strict=strict))
@@ -122,7 +121,7 @@ def _write_reports(
         render.write_report(summary, render.summary(run.results, run.failed), append=True)
     if prometheus:
         out.write(render_prometheus.of_results(run.results, run.failed, strict=strict))
-    for line in github.finding_lines(run.results) if github.is_runner() else ():
+    for line in render.finding_lines(run.results) if is_runner() else ():
         out.annotate(line)
 
 

@@ -40,7 +40,7 @@ def wait_command(
     It prints the newest complete version that can be read, as soon as there is one. Exit code 3 means a time-out, or a
     location that no longer changes.
     """
-    from edl_ckpt.cli.render import wait as render
+    from edl_ckpt.cli.render import follow as render
     from edl_ckpt.core.operations.follow.watch import wait_for_version
 
     if mode is not None and best is None and "mode" not in out.defaulted:
@@ -58,7 +58,7 @@ def wait_command(
         reporter=out,
     )
     if out.json:
-        out.print_json(render.document(result))
+        out.print_json(render.wait_document(result))
     elif result.version is not None:
         ref = result.version.ref
         out.write((escaped(ref) if sys.stdout.isatty() else ref) + "\n")

@@ -1,10 +1,23 @@
-"""What is expected at the cursor: the words before it, against the table of commands."""
+"""What is expected at the cursor: the words before it, against the table of commands in `table.json`.
+
+`python tests/docs/manual.py --update` makes the table: the parser itself takes longer to build than a shell may wait.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
+
+_FILE: Final = Path(__file__).with_name("table.json")
+
+
+def load() -> dict[str, Any]:
+    """Return the table that was made."""
+    table: dict[str, Any] = json.loads(_FILE.read_bytes())
+    return table
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ import textwrap
 from collections.abc import Iterator
 from typing import Final
 
-from edl_ckpt.cli.manual.page import Block, ManualPage, Row
-from edl_ckpt.cli.terminal.style import painted
+from edl_ckpt.cli.manual.pages import Block, ManualPage, Row
+from edl_ckpt.cli.terminal.window import painted
 
 _WIDEST: Final = 110
 """Longer lines of text are hard to read."""

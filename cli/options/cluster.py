@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 from edl_ckpt.cli.options.common import option
-from edl_ckpt.cli.terminal.documents import as_dict
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import escaped
 from edl_ckpt.core.base.errors import UsageError
@@ -59,18 +58,3 @@ def working(
         if target is not None and size_bytes is not None:
             check_target(executor, target, size_bytes, reporter=out)
         yield {"workers": None, "executor": executor}
-
-
-def cluster_of(work: Working) -> dict[str, Any] | None:
-    """Return the cluster and its workers, for a document; None for threads."""
-    executor = work["executor"]
-    if executor is None:
-        return None
-    workers = [as_dict(each) for each in executor.listed()]
-    return {"address": executor.address, "dashboard": executor.dashboard or None, "workers": workers}
-
-
-def workers_of(work: Working) -> str:
-    """Return the workers of a cluster in words; '' for threads."""
-    executor = work["executor"]
-    return "" if executor is None else executor.named()

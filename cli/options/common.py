@@ -18,9 +18,9 @@ import typer
 from edl_ckpt.cli.options.config import COMMAND_LINE_ONLY, stray_variables, user_directory, variable_of
 from edl_ckpt.cli.options.hints import add_hint, check_named, is_named
 from edl_ckpt.cli.options.usage import origin
+from edl_ckpt.cli.terminal.documents import REFERENCES, Template
 from edl_ckpt.cli.terminal.output import Output, reported_errors
 from edl_ckpt.cli.terminal.secrets import exposed, hide, is_secret
-from edl_ckpt.cli.terminal.templates import REFERENCES, Template
 from edl_ckpt.cli.terminal.text import escaped, parse_duration, parse_limit, parse_size
 from edl_ckpt.core.base.errors import EdlCkptError, ReplacedError, UsageError
 from edl_ckpt.core.base.interruption import COMMIT
@@ -411,7 +411,7 @@ def _configure(out: Output, context: Any, values: dict[str, Any]) -> None:
     out.progress, out.config = common["progress"], common["config"]
     if "system" in values:
         out.system = values.pop("system") or ""
-        from edl_ckpt.core.catalog.remembered import remember_in
+        from edl_ckpt.core.catalog.files import remember_in
 
         if folder := user_directory("XDG_CACHE_HOME", ".cache"):  # for what the indexes of other systems say
             remember_in(folder)

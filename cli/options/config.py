@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli.catalogue import COMMANDS, command_at
-from edl_ckpt.cli.manual.values import Taken, kinds_of
+from edl_ckpt.cli.manual.parsing import Taken, kinds_of
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.errors import EdlCkptError, UsageError
 from edl_ckpt.core.base.words import closest, meant
@@ -64,7 +64,7 @@ def variable_of(option: str) -> str:
 
 def stray_variables() -> Iterator[str]:
     """Yield a warning for each variable that looks like ours and sets nothing."""
-    from edl_ckpt.cli.completion.table import load
+    from edl_ckpt.cli.completion.grammar import load
 
     ours = {name.removeprefix(_PREFIX) for name in os.environ if name.startswith(_PREFIX)} - _OTHERS
     ours = {name for name in ours if not name.startswith(("TEST_", "BENCH_"))}

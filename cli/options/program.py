@@ -10,7 +10,7 @@ import typer.main
 
 from edl_ckpt.cli import __version__
 from edl_ckpt.cli.catalogue import COMMANDS, GROUPS, SECTIONS, function_of
-from edl_ckpt.cli.manual.help import HelpCommand, HelpGroup, command_of, drawn
+from edl_ckpt.cli.manual.parsing import HelpCommand, HelpGroup, command_of, drawn
 from edl_ckpt.cli.options.config import config_files, error_exit, named_config, read_config
 from edl_ckpt.cli.options.usage import explained, is_refusal, plain_call
 from edl_ckpt.cli.terminal.output import AlreadyReported, Output

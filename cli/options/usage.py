@@ -9,7 +9,7 @@ import os
 import re
 from typing import Any, Final
 
-from edl_ckpt.cli.manual.help import command_of
+from edl_ckpt.cli.manual.parsing import command_of
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.words import escaped, meant
 
@@ -56,9 +56,9 @@ def explained(error: Any) -> UsageError:
 
 def _synonym(name: str, path: str) -> str | None:
     """Return the command that is meant by a word of other programs, or where a group got a reference, not a command."""
-    from edl_ckpt.cli.manual.topics import SYNONYMS  # a refusal costs the time to read them, and no other call
+    from edl_ckpt.cli.manual.pages import synonyms  # a refusal costs the time to read them, and no other call
 
-    if command := SYNONYMS.get(f"{path} {name}".removeprefix("edl-ckpt ").replace(" ", "_")):
+    if command := synonyms().get(f"{path} {name}".removeprefix("edl-ckpt ").replace(" ", "_")):
         return f"did you mean `edl-ckpt {command}`?"
     group = path.rpartition(" ")[2]
     if group in _MEMBERS and ("@" in name or "/" in name or os.path.exists(name)):
@@ -100,7 +100,7 @@ def _option_hint(error: Any, context: Any, path: str) -> str:
 
 def _usage(context: Any) -> str | None:
     """Return a hint with the usage of the command of a context."""
-    from edl_ckpt.cli.manual.page import usage_line
+    from edl_ckpt.cli.manual.pages import usage_line
 
     if context is None or hasattr(context.command, "commands"):
         return None

@@ -1,1 +1,1 @@
-"""Results of the engine as text, as JSON and as rows: a module for each command."""
+"""Results of the engine as text, as JSON and as rows: a module for each kind of result."""

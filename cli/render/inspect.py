@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from edl_ckpt.cli.render.metadata import lines
+from edl_ckpt.cli.render.recorded import metadata_table
 from edl_ckpt.cli.render.shared_tables import first_rows, long_table, shard_table
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import Several, as_dict
@@ -82,7 +82,7 @@ def human(summary: CheckpointSummary, stats: Sequence[TensorStats] = (), *, ever
     yield shard_table(summary.shards)
     if summary.metadata:
         yield styled("metadata", "dim")
-        yield lines(summary.metadata)
+        yield metadata_table(summary.metadata)
     cells = partial(table_cells, alone=len(summary.tables) == 1)
     yield from long_table(TABLE_COLUMNS, summary.tables, cells, "table", every=every)
     yield from long_table(VARIABLE_COLUMNS, summary.variables, variable_cells, "variable", every=every)

@@ -55,12 +55,6 @@ def long_table(
     yield from more
 
 
-def proved_lines(what: str, fingerprint: str | None) -> Lines:
-    """Yield the proof of what was written."""
-    yield styled(f"proved: the {what} has the fingerprint of the source", "green")
-    yield styled(fingerprint or "")
-
-
 def shard_table(shards: Sequence[ShardSummary]) -> Table:
     """Return a table of shards, with a bar for the size of each."""
     largest = max((shard.size_bytes for shard in shards), default=0)

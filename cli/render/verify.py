@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +28,8 @@ Failed = Sequence[tuple[str, EdlCkptError]]
 """References of versions that could not be verified, and why."""
 _SHOWN: Final = 50
 """Findings that a summary lists of each version."""
+_ANNOTATED: Final = 10
+"""GitHub shows ten errors and ten warnings of a step, and drops the others."""
 _SIGNS: Final = {True: "✅", False: "❌"}
 _CHECKED = {
     "quick": "names and headers were read; ids and values were not",
@@ -265,6 +267,15 @@ def summary(results: Sequence[VerifyResult], failed: Failed = ()) -> str:
         if (more := len(result.findings) - _SHOWN) > 0:
             lines += ["", f"and {text.count(more, 'more finding')}"]
     return "\n".join([*lines, "", ""])
+
+
+def finding_lines(results: Sequence[VerifyResult]) -> Iterator[str]:
+    """Yield an annotation for each finding of verify, as many as are shown; errors come first."""
+    for severity in ("error", "warning"):
+        found = [(result.ref, f) for result in results for f in result.findings if f.severity == severity]
+        for ref, finding in found[:_ANNOTATED]:
+            place = f" [{finding.place}]" if finding.place else ""
+            yield text.annotation(severity, f"{ref}{place}: {finding.message}", finding.code)
 
 
 def _table(title: str, header: str, rows: Iterable[Sequence[str]]) -> list[str]:

@@ -1,24 +1,36 @@
-"""A version that a reshard or an import would write or has written, as text and as JSON."""
+"""What commands have written, or would write, as text and as JSON: versions and exports.
+
+The versions are those of a reshard, an import, an edit, a copy or a repair; a plan is what a dry run shows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from edl_ckpt.cli.render.shared_tables import proved_lines, shard_table
+from edl_ckpt.cli.render.shared_tables import shard_table
 from edl_ckpt.cli.terminal import text
-from edl_ckpt.cli.terminal.documents import as_dict, document_of
-from edl_ckpt.cli.terminal.tables import Lines, head, styled
+from edl_ckpt.cli.terminal.documents import as_dict, document_of, failure, picked, rows_of
+from edl_ckpt.cli.terminal.tables import Column, Lines, Table, head, styled
 from edl_ckpt.core.base import words
 from edl_ckpt.core.sources.systems import shards_of, title_of
 
 if TYPE_CHECKING:
+    from edl_ckpt.cli.options.cluster import Working
     from edl_ckpt.core.catalog.target import WritePlan
     from edl_ckpt.core.moving.part_plan import ReshardSettings
     from edl_ckpt.core.moving.tasks import WriteResult
     from edl_ckpt.core.operations.convert import ConvertResult
+    from edl_ckpt.core.operations.copy.execute import CopyResult
+    from edl_ckpt.core.operations.copy.plan import CopyPlan
+    from edl_ckpt.core.operations.export import ExportedFile, ExportPlan, ExportResult
+    from edl_ckpt.core.operations.export.interface import PlannedFile
     from edl_ckpt.core.operations.importing import ArraysPlan, ImportResult
+    from edl_ckpt.core.operations.repair import RepairResult
     from edl_ckpt.core.operations.reshard.execute import ReshardPlan, ReshardResult
+
+_FILES = 12
+"""Files of an export that are shown."""
 
 
 def written_document(name: str, result: WriteResult, *, dry_run: bool = False) -> dict[str, Any]:
@@ -37,7 +49,7 @@ def reshard_human(result: ReshardResult) -> Lines:
     rate = result.size_bytes / result.seconds if result.seconds else 0
     speed = f"{words.size(result.size_bytes)} in {result.seconds:.2f} s ({words.size(rate)}/s)"
     yield styled(f"{speed}, peak memory {words.size(result.peak_memory_bytes)}", "dim")
-    yield from proved_lines("new version", result.fingerprint)
+    yield from _proved("new version", result.fingerprint)
 
 
 def converted_document(result: ConvertResult, *, schema: str) -> dict[str, Any]:
@@ -77,21 +89,21 @@ def import_human(result: ImportResult) -> Lines:
     yield head(result.ref, f"imported for {result.to_ps} PS")
     yield shard_table(result.shards)
     yield styled(f"{words.size(result.size_bytes)}, {text.count(result.rows, 'row')} in {result.seconds:.2f} s", "dim")
-    yield from proved_lines("new version", result.fingerprint)
+    yield from _proved("new version", result.fingerprint)
 
 
-def plan_reshard_human(plan: ReshardPlan, settings: ReshardSettings, cluster: str = "") -> Lines:
+def plan_reshard_human(plan: ReshardPlan, settings: ReshardSettings, work: Working | None = None) -> Lines:
     """Yield the shards that would be written, by threads or by the workers of a cluster."""
     where = "in place" if plan.target.in_place else f"in {text.escaped(plan.target.location.url)}"
     yield head(plan.ref, f"{plan.from_ps} -> {plan.to_ps} PS, {where}")
-    workers = text.escaped(cluster) or text.count(settings.workers, "worker")
+    workers = _by(work) or text.count(settings.workers, "worker")
     yield from _planned_lines(plan, settings, f"; {workers} with batches of {words.size(settings.batch_bytes)}")
 
 
-def plan_import_human(plan: ArraysPlan | ReshardPlan, settings: ReshardSettings, workers: str = "") -> Lines:
+def plan_import_human(plan: ArraysPlan | ReshardPlan, settings: ReshardSettings, work: Working | None = None) -> Lines:
     """Yield the shards that would be written, by this machine or by the workers of a cluster."""
     yield head(_made(plan), f"would be imported for {len(plan.shards)} PS")
-    yield from _planned_lines(plan, settings, f"; by {text.escaped(workers)}" if workers else "")
+    yield from _planned_lines(plan, settings, _by(work, "; by "))
 
 
 def _made(plan: ArraysPlan | ReshardPlan) -> str:
@@ -100,7 +112,7 @@ def _made(plan: ArraysPlan | ReshardPlan) -> str:
 
 
 def planned_document(
-    name: str, plan: ArraysPlan | ReshardPlan, settings: ReshardSettings, cluster: Mapping[str, Any] | None = None
+    name: str, plan: ArraysPlan | ReshardPlan, settings: ReshardSettings, work: Working | None = None
 ) -> dict[str, Any]:
     """Return `edl-ckpt/NAME/1` of a dry run: everything that its plan tells, and the cluster that would work."""
     more = {"needed": True, "dry_run": True, "in_place": plan.target.in_place}
@@ -118,7 +130,7 @@ def planned_document(
         layout=target.layout.name,
         **{"bytes_read": plan.survey.bytes_read, "bytes_written": 0, **unknown, **more},
         warnings=[*plan.warnings, *settings.warnings],
-        cluster=cluster,
+        cluster=_cluster(work),
         parts=parts and {**as_dict(parts), "times_read": parts.times_read},
     )
 
@@ -130,3 +142,143 @@ def _planned_lines(plan: WritePlan, settings: ReshardSettings, how: str) -> Line
         yield styled(str(settings.parts), "dim")
     content = f"{words.size(plan.size_bytes)}, {text.count(plan.rows, 'row')}"
     yield styled(f"{content}, largest shard {plan.skew:.2f} x the mean{how}. Nothing was written.", "dim")
+
+
+def copy_document(result: CopyResult) -> dict[str, Any]:
+    """Return `edl-ckpt/copy/1`."""
+    failed = [failure(*each) for each in result.failed]
+    return document_of("copy", result, "copied bytes_copied seconds failed dry_run", failed=failed, dry_run=False)
+
+
+def planned_copy_document(plan: CopyPlan, work: Working | None = None) -> dict[str, Any]:
+    """Return `edl-ckpt/copy/1` of a dry run, with the cluster that would work."""
+    copied = [
+        picked(entry.version, "ref to size_bytes fingerprint?", to=entry.to) | picked(entry, "skipped refused why")
+        for entry in plan.entries
+    ]
+    nothing = {"bytes_copied": 0, "seconds": None, "dry_run": True}
+    return {"schema": "edl-ckpt/copy/1", "copied": copied, **nothing, "cluster": _cluster(work)}
+
+
+def copy_rows(copied: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
+    """Return a header and a row for each version of a document's `copied`."""
+    return rows_of("ref to size_bytes fingerprint skipped refused why resumed_bytes forced", copied)
+
+
+def plan_copy_human(plan: CopyPlan, work: Working | None = None) -> Lines:
+    """Yield the plan: which versions would be copied, which would not and why, and by which workers of a cluster."""
+    for entry in plan.entries:
+        verb, style = ("skip", "dim") if entry.skipped else ("refuse", "red") if entry.refused else ("copy", "green")
+        line = styled(f"{verb:6}", style)
+        line.append(f"  {text.escaped(entry.version.ref)}  {words.size(entry.version.size_bytes)}")
+        yield line.append(f"  {entry.why}" if entry.why else "", "dim")
+    by = _by(work, " by ")
+    yield styled(f"{words.size(plan.size_bytes)} to {text.escaped(plan.target.url)}{by}. Nothing was written.", "dim")
+
+
+def copy_human(result: CopyResult) -> Lines:
+    """Yield the copied versions and their proof."""
+    for item in result.copied:
+        line = styled("skipped " if item.skipped else "copied  ", "dim" if item.skipped else "green")
+        line.append(f"{text.escaped(item.ref)} -> {text.escaped(item.to)}  {words.size(item.size_bytes)}")
+        resumed = f"  ({words.size(item.resumed_bytes)} copied by an earlier run)" if item.resumed_bytes else ""
+        yield line.append(resumed, "dim")
+        yield styled(f"        {item.fingerprint}", "dim")
+    rate = result.bytes_copied / result.seconds if result.seconds else 0
+    copied = f"{words.size(result.bytes_copied)} in {result.seconds:.2f} s ({words.size(rate)}/s)"
+    if result.bytes_copied or not result.failed:
+        yield styled(copied if result.bytes_copied else "nothing to copy", "dim")
+    if any(not item.skipped for item in result.copied):
+        yield styled("proved and sealed: the copy has the checksums and the fingerprint of the source", "green")
+
+
+def repair_document(result: RepairResult) -> dict[str, Any]:
+    """Return `edl-ckpt/repair/1`."""
+    keys = "shard path size_bytes reason kept?"
+    files = [{**picked(one, keys), "from": one.source} for one in result.replaced]
+    return document_of(
+        "repair", result, "ref source replaced proof? forced fingerprint? seconds dry_run", replaced=files
+    )
+
+
+def repair_human(result: RepairResult) -> Lines:
+    """Yield each file with its reason, and what proves it."""
+    for one in result.replaced:
+        line = styled("would replace " if result.dry_run else "replaced ", "green")
+        line.append(f"{text.escaped(one.path)}  {words.size(one.size_bytes)} from {text.escaped(one.source)}")
+        yield line.append(f"  {text.escaped(one.reason)}", "dim")
+        if one.kept:
+            yield styled(f"  the damaged file is now {text.escaped(one.kept)}", "dim")
+    if not result.replaced:
+        yield f"{text.escaped(result.ref)}: nothing to repair"
+    elif result.forced:
+        yield styled(f"mixed, and not proved: {text.escaped(result.forced)}", "yellow")
+    else:
+        yield styled(f"proved: {result.proof}", "green")
+    if result.fingerprint and not result.dry_run:
+        yield styled(result.fingerprint)
+
+
+def export_document(result: ExportResult) -> dict[str, Any]:
+    """Return `edl-ckpt/export/1`."""
+    return {"schema": "edl-ckpt/export/1", **as_dict(result), "dry_run": False}
+
+
+def planned_export_document(plan: ExportPlan, work: Working | None = None) -> dict[str, Any]:
+    """Return `edl-ckpt/export/1` of a dry run, and the cluster that would work."""
+    unknown = {"fingerprint": None, "seconds": None, "overflowed": 0, "proved": False, "forced": None}
+    return {"schema": "edl-ckpt/export/1", **as_dict(plan), **unknown, "dry_run": True, "cluster": _cluster(work)}
+
+
+def plan_export_human(plan: ExportPlan, work: Working | None = None) -> Lines:
+    """Yield the files that would be written, by this machine or by the workers of a cluster."""
+    yield head(plan.ref, f"would be exported as {plan.format}")
+    yield from _files(plan.files)
+    content = f"{_content(plan)}, {words.size(plan.value_bytes)} of values"
+    yield styled(f"{content}{_by(work, '; by ')}. Nothing was written.", "dim")
+
+
+def _files(found: Sequence[ExportedFile | PlannedFile]) -> Lines:
+    columns = Column("size", "number", title=""), Column("file", "name", worth=9, title="")
+    sizes = ("" if file.size_bytes is None else words.size(file.size_bytes) for file in found)
+    yield Table(*columns, rows=([size, file.path] for size, file in zip(sizes, found[:_FILES], strict=False)))
+    if len(found) > _FILES:
+        yield styled(f"  and {text.count(len(found) - _FILES, 'more file')}", "dim")
+
+
+def _content(export: ExportPlan | ExportResult) -> str:
+    return ", ".join(text.count(getattr(export, f"{noun}s"), noun) for noun in ("variable", "table", "row"))
+
+
+def export_human(result: ExportResult) -> Lines:
+    """Yield the files written, and the proof if there is one."""
+    yield head(result.ref, f"exported as {result.format}")
+    yield from _files(result.files)
+    yield styled(f"{_content(result)} in {result.seconds:.2f} s", "dim")
+    for table in result.errors:
+        yield f"quantized {text.escaped(table.name)}: greatest error {table.greatest:.3g}, mean {table.mean:.3g}"
+    if result.partial:
+        yield styled("partial, so not proved: the version lacks what the warnings name", "yellow")
+    if result.proved:
+        yield from _proved("exported content", result.fingerprint)
+
+
+def _proved(what: str, fingerprint: str | None) -> Lines:
+    """Yield the proof of what was written."""
+    yield styled(f"proved: the {what} has the fingerprint of the source", "green")
+    yield styled(fingerprint or "")
+
+
+def _cluster(work: Working | None) -> dict[str, Any] | None:
+    """Return the cluster and its workers, for a document; None for threads."""
+    executor = work and work["executor"]
+    if executor is None:
+        return None
+    workers = [as_dict(worker) for worker in executor.listed()]
+    return {"address": executor.address, "dashboard": executor.dashboard or None, "workers": workers}
+
+
+def _by(work: Working | None, words_before: str = "") -> str:
+    """Return the workers of a cluster in words, behind others; '' for threads."""
+    executor = work and work["executor"]
+    return "" if executor is None else words_before + text.escaped(executor.named())

@@ -13,12 +13,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from edl_ckpt.cli import __version__
-from edl_ckpt.cli.terminal import github
-from edl_ckpt.cli.terminal.documents import Several, as_csv, to_json
+from edl_ckpt.cli.terminal.documents import Several, Template, as_csv, to_json
 from edl_ckpt.cli.terminal.folding import fold_words
-from edl_ckpt.cli.terminal.style import painted, uses_colour
-from edl_ckpt.cli.terminal.text import escaped, without_commands
-from edl_ckpt.cli.terminal.window import charset_of, encodable, shown_on, width_of
+from edl_ckpt.cli.terminal.text import annotation, escaped, is_runner, without_commands
+from edl_ckpt.cli.terminal.window import charset_of, encodable, painted, shown_on, uses_colour, width_of
 from edl_ckpt.core.base.errors import EdlCkptError, UsageError
 from edl_ckpt.core.base.interruption import COMMIT
 
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from edl_ckpt.cli.terminal.progress import Tracker
-    from edl_ckpt.cli.terminal.templates import Template
     from edl_ckpt.core.storage.determined import Storages
     from edl_ckpt.core.storage.location import Location
 
@@ -183,11 +180,8 @@ class Output:
         """
         self.end_progress()
         shown = without_commands(shown_on(sys.stdout, text))
-        if self.paged and not self.quiet:
-            from edl_ckpt.cli.terminal.pager import shown_in_pager
-
-            if shown_in_pager(shown):
-                return
+        if self.paged and not self.quiet and _in_pager(shown):
+            return
         try:
             sys.stdout.write(encodable(shown, sys.stdout.encoding or "utf-8"))
             sys.stdout.flush()
@@ -304,8 +298,8 @@ class Output:
         self.end_progress()
         if COMMIT.is_past and not error.hint:
             error.hint = "earlier changes of this command are in place"
-        if github.is_runner():
-            self.annotate(github.annotation("error", str(error)))
+        if is_runner():
+            self.annotate(annotation("error", str(error)))
         if self.json:
             print_aside(_error_document(error.exit_code, error.id, str(error), error.hint, error.path))
         else:
@@ -348,6 +342,27 @@ class Output:
         if self.json:
             print(_error_document(70, "internal", traceback.format_exc(limit=0).strip()), file=sys.stderr)
         raise SystemExit(70)
+
+
+def _in_pager(text: str) -> bool:
+    """Show text in $PAGER, by default less, as git has it; False where the window has room for it, or in a CI job."""
+    import shlex
+    import subprocess
+
+    if not sys.stdout.isatty() or os.environ.get("CI") or os.environ.get("TERM", "dumb") == "dumb":
+        return False
+    with suppress(OSError, ValueError):  # no such program, or no such words
+        words = shlex.split(os.environ.get("PAGER", "less -R -F"))
+        if not words or words == ["cat"] or text.count("\n") < os.get_terminal_size(sys.stdout.fileno()).lines:
+            return False
+        pager = subprocess.Popen(words, stdin=subprocess.PIPE, env={"LESS": "RF", **os.environ})
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the pager
+        try:
+            pager.communicate(text.encode(sys.stdout.encoding or "utf-8", "backslashreplace"))
+        finally:
+            signal.signal(signal.SIGINT, before)
+        return True
+    return False
 
 
 def _error_document(code: int, id_: str, message: str, hint: str | None = None, path: str | None = None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -45,6 +46,24 @@ def without_commands(text: str) -> str:
     if "::" not in text and "##" not in text:
         return text
     return _COMMAND.sub(lambda found: f"{found[1]}%3A" if found[1] else "#%23", text)
+
+
+def is_runner() -> bool:
+    """Return True when a runner of GitHub Actions reads the output."""
+    return os.environ.get("GITHUB_ACTIONS") == "true"
+
+
+def annotation(severity: str, message: str, title: str = "edl-ckpt") -> str:
+    """Return a workflow command, 'error' or 'warning', without its end of line.
+
+    >>> annotation("error", "50% is lost", "verify: 1")
+    '::error title=verify%3A 1::50%25 is lost'
+    """
+    return f"::{severity} title={_data(title).replace(':', '%3A').replace(',', '%2C')}::{_data(message)}"
+
+
+def _data(text: str) -> str:
+    return escaped(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _escape(char: str) -> str:

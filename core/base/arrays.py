@@ -3,19 +3,24 @@
 An array is anything with `__array__` or `__dlpack__`: of numpy, PyTorch, TensorFlow, JAX, pandas, pyarrow. numpy has no
 bfloat16. Values of that type have the dtype of `ml_dtypes` where their library makes such arrays, else `BFLOAT16`: the
 same two bytes under a name. `dtype_name` says 'bfloat16' for both, and a checkpoint contains the bytes as they are.
+
+Optional libraries are imported where they are used: each one is an extra of the package.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.errors import UnsupportedError, UsageError
+from edl_ckpt.core.base.words import extra_hint
 
 BFLOAT16: Final = np.dtype([("bfloat16", "<u2")])
 """bfloat16 where no library has a dtype for it: one field of that name, with the bits of the value."""
@@ -228,3 +233,23 @@ def _from_arrow(value: Any, what: str) -> npt.NDArray[Any]:
     if hasattr(value, "to_numpy_ndarray"):  # a FixedShapeTensorArray
         return np.asarray(value.to_numpy_ndarray())
     return _from_any(value, what)
+
+
+def library(name: str, extra: str) -> Any:
+    """Return an optional library; UnsupportedError names the extra that installs it."""
+    if name.partition(".")[0] == "tensorflow":
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # it writes to stderr at import
+    try:
+        return import_module(name)
+    except ImportError:
+        raise UnsupportedError(f"{name} is not installed", hint=extra_hint(extra)) from None
+
+
+def torch_tensor(array: npt.NDArray[Any]) -> Any:
+    """Return an array as a tensor of PyTorch that shares its memory where it can be written; bfloat16 bit for bit."""
+    torch = library("torch", "torch")
+    values = array.astype(array.dtype.newbyteorder("="), copy=False)
+    values = values if values.flags.writeable else values.copy()
+    if values.dtype == BFLOAT16:
+        return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(values)

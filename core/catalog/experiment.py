@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, UnavailableError
@@ -19,7 +20,8 @@ from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.parallel import run_parallel
 from edl_ckpt.core.base.words import Mode, counted, describe, escaped, meant
 from edl_ckpt.core.catalog.files import open_location
-from edl_ckpt.core.catalog.listing import GRACE_SECONDS, common_modes, list_versions, ranked
+from edl_ckpt.core.catalog.listing import common_modes, list_versions, ranked
+from edl_ckpt.core.catalog.swaps import GRACE_SECONDS
 from edl_ckpt.core.model.versions import Listing, Version
 from edl_ckpt.core.sources.registry import is_own_name, version_named
 from edl_ckpt.core.state.metadata import mode_of, rank
@@ -131,10 +133,7 @@ def list_experiment(
     """
     store = open_location(location)
     where = store.location
-
-    def look(name: str) -> Trial | None:
-        return _trial(where, name, grace_seconds, now)
-
+    look = partial(_trial, where, grace_seconds=grace_seconds, now=now)
     listed = run_parallel(look, _trial_names(store), store.properties.at_a_time(_REMOTE_TRIALS))
     found = [trial for trial in listed if trial is not None]
     known = {name for trial in found for version in trial.listing.versions for name in version.metrics}

@@ -1,16 +1,28 @@
-"""A checkpoint in one file under any name: a single-file checkpoint of 2019, or one merged shard, as a version.
+"""The entries of a storage as versions: those of a location, as one flat listing has them, and a checkpoint by itself.
 
-The number comes from the model in the file, since the name may be anything. Nothing beside the file belongs to it: no
-seal, no metadata, no other version.
+Sources claim the versions of a location; all other entries are foreign. A single-file checkpoint of 2019, or one merged
+shard, is a version under any name. Its number comes from the model in the file. Nothing next to the file belongs to it:
+no seal, no metadata, no other version.
+
+What small files of a listing say, remembered between two listings: the indexes of a thousand steps are read once.
+
+What is remembered of a location is one file in a directory of the user's own, never in the location. Each entry is
+known by its path, its size, its time and its inode, or by its mark on object storage. A damaged file, or one of another
+release, counts as none, and one that cannot be written is no error.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import stat
+import time
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
+from typing import Any, Final, TypeAlias
 
 from edl_ckpt.core.base.errors import (
     CorruptError,
@@ -18,18 +30,149 @@ from edl_ckpt.core.base.errors import (
     IncompleteError,
     NotFoundError,
     RefusedError,
+    UnsupportedError,
     UsageError,
 )
+from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
+from edl_ckpt.core.base.version import VERSION
 from edl_ckpt.core.base.words import command
-from edl_ckpt.core.catalog.remembered import SmallReads
-from edl_ckpt.core.model.versions import CheckpointRef, ShardFile, State, Version
+from edl_ckpt.core.model.versions import CheckpointRef, ForeignEntry, Listing, ShardFile, State, Version
 from edl_ckpt.core.sources import registry
-from edl_ckpt.core.sources.interface import FlatListing
+from edl_ckpt.core.sources.elasticdl.loader import elasticdl_version
+from edl_ckpt.core.sources.interface import FlatListing, Source
 from edl_ckpt.core.sources.registry import ALONE, directory_named, shard_named, version_named
+from edl_ckpt.core.state.paths import JOURNAL, META_DIR, NOTES_DIR, STAGE_DIR, STATE_DIR, is_resumable
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
-from edl_ckpt.core.storage.faults import storage_errors
-from edl_ckpt.core.storage.interface import Entry
+from edl_ckpt.core.storage.beneath import Directory
+from edl_ckpt.core.storage.faults import Fault, storage_errors
+from edl_ckpt.core.storage.interface import Entry, Store, lists_marks
 from edl_ckpt.core.storage.local import check_input
+
+_HEAD_BYTES: Final = 64 << 20
+_MOST_BYTES: Final = 64 << 20
+_FRESH_SECONDS: Final = 2.0
+"""A file that was written so short a time ago may be written again with the same size and time."""
+_IN_PROCESSES: Final = 64
+"""For so many files a second process is worth the 0.2 s of its start. Only the program starts one, no user's script."""
+_ERRORS: Final = {error.__name__: error for error in (CorruptError, UnsupportedError)}
+Digest: TypeAlias = Callable[[bytes], Any]
+_directory: list[str] = []
+
+
+def remember_in(directory: str) -> None:
+    """Remember digests in files of a directory, which is made for the first of them; by default none is kept."""
+    _directory[:] = [directory]
+
+
+class SmallReads:
+    """Reads the small files of one listing of a store, and remembers what functions say of them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __call__(self, entry: Entry) -> bytes:
+        """Return the bytes of a small file of a listing, of a larger one its first ones; the errors of reading."""
+        return read_small(self._store, entry, _HEAD_BYTES)
+
+    def digests(self, wanted: Sequence[tuple[Entry, Digest]]) -> list[Any]:
+        """Return what functions return for the bytes of files, or the EdlCkptError that one raises."""
+        if not wanted:
+            return []
+        path = _file_of(self._store)
+        before = _load(path) if path else {}
+        keys = [_key(entry, digest) for entry, digest in wanted]
+        unknown = [(key, *pair) for key, pair in zip(keys, wanted, strict=True) if key not in before]
+        made = dict(zip((key for key, *_ in unknown), self._make([(e, d) for _, e, d in unknown]), strict=True))
+        if path and made:
+            old = time.time() - _FRESH_SECONDS
+            kept = {key: made[key] for key, entry, _ in unknown if entry.modified < old and "fault" not in made[key]}
+            _save(path, {key: before[key] for key in keys if key in before} | kept)
+        return [
+            _value(before[key] if key in before else made[key], e) for key, (e, _) in zip(keys, wanted, strict=True)
+        ]
+
+    def _make(self, wanted: list[tuple[Entry, Digest]]) -> list[Any]:
+        near = not self._store.properties.round_trips
+        if near and _directory and len(wanted) >= _IN_PROCESSES and (os.cpu_count() or 1) > 1:
+            with suppress(OSError):
+                return _in_processes(self._store, wanted)
+        return list(run_parallel(partial(_digest, self._store), wanted, 1 if near else REMOTE_WORKERS))
+
+
+def _in_processes(store: Store, wanted: list[tuple[Entry, Digest]]) -> list[Any]:
+    import multiprocessing  # only for many files: it takes 20 ms
+    from concurrent.futures import ProcessPoolExecutor
+
+    workers = min(os.cpu_count() or 1, 4)
+    # Not fork: a client of S3 in this process would share its connections.
+    with ProcessPoolExecutor(workers - 1, multiprocessing.get_context("forkserver")) as pool:
+        share = -(-len(wanted) // workers)
+        rest = pool.map(partial(_digest, store), wanted[share:], chunksize=share)
+        return [*[_digest(store, pair) for pair in wanted[:share]], *rest]
+
+
+def _digest(store: Store, pair: tuple[Entry, Digest]) -> Any:
+    """Return the digest of a file, as a JSON value; an error as its kind, its message and its offset."""
+    entry, digest = pair
+    try:
+        return {"is": digest(read_small(store, entry, _HEAD_BYTES))}
+    except (CorruptError, UnsupportedError) as error:
+        return {"error": type(error).__name__, "message": error.message, "offset": error.offset}
+    except EdlCkptError as error:
+        return {"fault": Fault.of(error, entry.path)}
+
+
+def _value(made: Any, entry: Entry) -> Any:
+    if "fault" in made:
+        return made["fault"].error()
+    if "error" not in made:
+        return made.get("is")
+    error = _ERRORS.get(made["error"], CorruptError)
+    return error(str(made.get("message")), path=entry.path, offset=made.get("offset"))
+
+
+def read_small(store: Store, entry: Entry, most: int) -> bytes:
+    """Return the bytes of a small file of a listing, of a larger one its first ones; the errors of reading."""
+    if entry.fault:
+        raise entry.fault.error()
+    if store.properties.round_trips:
+        return store.read_small(entry.relative) or b""
+    with store.open(entry.path) as reader:
+        return reader.read(0, min(reader.size_bytes, most))
+
+
+def _key(entry: Entry, digest: Digest) -> str:
+    return f"{digest.__module__}:{entry.size_bytes}:{entry.modified}:{entry.mark}:{entry.relative}"
+
+
+def _file_of(store: Store) -> str:
+    if not _directory:
+        return ""
+    import hashlib  # only locations with such files need it
+
+    name = hashlib.blake2b(store.location.absolute.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+    return os.path.join(_directory[0], f"{name}.json")
+
+
+def _load(path: str) -> dict[str, Any]:
+    with suppress(OSError, ValueError, RecursionError):
+        with open(path, "rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        document = json.loads(data) if len(data) <= _MOST_BYTES else None
+        if isinstance(document, dict) and document.get("release") == VERSION:
+            digests = document.get("digests")
+            if isinstance(digests, dict) and all(isinstance(made, dict) for made in digests.values()):
+                return digests
+    return {}
+
+
+def _save(path: str, digests: dict[str, Any]) -> None:
+    data = json.dumps({"release": VERSION, "digests": digests}).encode()
+    folder, name = os.path.split(path)
+    with suppress(OSError, EdlCkptError):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        with Directory.open(folder) as directory:
+            directory.replace(name, data, flush=False)
 
 
 def named_file(ref: CheckpointRef) -> Version | None:
@@ -170,3 +313,56 @@ def _check_alone(folder: Location, path: str) -> None:
     raise IncompleteError(
         f"one shard of {parts.ps_num} is not a whole version", path=path, hint=f"name the version instead: {place}"
     )
+
+
+def is_of_interest(directory: str) -> bool:
+    """Say whether a listing of a location looks into a directory: versions, metadata, and journals of commits."""
+    if directory.partition("/")[0] == STATE_DIR:
+        return directory in {STATE_DIR, META_DIR, NOTES_DIR, STAGE_DIR} or os.path.dirname(directory) == STAGE_DIR
+    return registry.looked_into(directory)
+
+
+def grouped(store: Store, entries: list[Entry], fresh_after: float) -> Listing:
+    """Return the versions among the entries of a location, without metadata; `fresh_after` as in `FlatListing`.
+
+    Where built-in sources claim nothing, and there is something, the sources of other packages have a listing.
+    """
+    system = store.location.system
+    listing = _grouped(store, entries, fresh_after, registry.chosen(system))
+    if listing.versions or not listing.foreign or not (others := registry.others()):
+        return listing
+    others = tuple(source for source in others if system in {"", *source.systems})
+    wider = store.entries(lambda inside: is_of_interest(inside) or registry.looked_into(inside, others))
+    return _grouped(store, wider, fresh_after, others)
+
+
+def look_at(store: Store, directory: str, fresh_after: float = math.inf) -> Version | None:
+    """Return the version in one directory of a location, without its metadata; None when there is no such version."""
+    listed = store.below(directory, is_of_interest) if lists_marks(store) else store.entries(directory.__eq__)
+    inside = [entry for entry in listed if directory in {entry.relative, entry.parent}]
+    return next(iter(grouped(store, inside, fresh_after).versions), None)
+
+
+def _grouped(store: Store, entries: list[Entry], fresh_after: float, sources: Sequence[Source]) -> Listing:
+    inside: defaultdict[str, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        inside[entry.parent].append(entry)
+    listing = FlatListing(store.location, inside, fresh_after)
+    versions = registry.claimed(listing, SmallReads(store), sources)
+    claimed = {version.path for version in versions} | {file.path for v in versions for file in v.files}
+    others = (e for e in inside[""] if e.path not in claimed and e.name != STATE_DIR)
+    foreign = sorted(
+        (ForeignEntry(entry.name, elasticdl_version(entry.name), not entry.is_dir) for entry in others),
+        key=lambda entry: entry.name,
+    )
+    return Listing(store.location, tuple(versions), tuple(foreign))
+
+
+def has_journal(entries: Iterable[Entry]) -> bool:
+    """Say whether there is a journal of a commit among the entries of a location; one of a copy does not count."""
+    return not all(is_resumable(entry.parent) for entry in journals_among(entries))
+
+
+def journals_among(state: Iterable[Entry]) -> list[Entry]:
+    """Return the journals of commits and copies among the entries of a location."""
+    return [entry for entry in state if entry.name == JOURNAL and entry.relative.startswith(f"{STAGE_DIR}/")]

@@ -19,13 +19,18 @@ from typing import Final, TypeAlias
 from edl_ckpt.core.base.errors import EdlCkptError, IncompleteError, LockedError, NotFoundError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.words import closest, command, meant, neighbours
-from edl_ckpt.core.catalog import cards  # noqa: F401 - registers how notebooks show versions and listings
-from edl_ckpt.core.catalog.annotated import listed_metadata, one_of_many, with_metadata
-from edl_ckpt.core.catalog.files import directory_alone, named_file, named_step, open_location
-from edl_ckpt.core.catalog.grouping import grouped, has_journal, is_of_interest, journals_among
-from edl_ckpt.core.catalog.runs import with_mixture
-from edl_ckpt.core.catalog.swaps import Settling
-from edl_ckpt.core.catalog.uuids import read_uuid_metadata, with_uuid
+from edl_ckpt.core.catalog.annotated import listed_metadata, one_of_many, read_uuid_metadata, with_metadata, with_uuid
+from edl_ckpt.core.catalog.files import (
+    directory_alone,
+    grouped,
+    has_journal,
+    is_of_interest,
+    journals_among,
+    named_file,
+    named_step,
+    open_location,
+)
+from edl_ckpt.core.catalog.swaps import GRACE_SECONDS, Settling
 from edl_ckpt.core.model.versions import CheckpointRef, Listing, State, Version
 from edl_ckpt.core.sources.registry import is_own_name, version_named
 from edl_ckpt.core.state.index import Known
@@ -33,14 +38,13 @@ from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.metadata import mode_of, rank, read_document
 from edl_ckpt.core.state.owner import is_abandoned, is_presumed_dead
 from edl_ckpt.core.state.paths import LOCK_FILE, META_DIR, NOTES_DIR, STAGE_DIR, STATE_DIR, is_resumable, noted_version
+from edl_ckpt.core.state.shard_note import with_mixture
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore
 from edl_ckpt.core.storage.interface import Entry, Store, lists_marks
 from edl_ckpt.core.storage.location import as_url
 
 _BEGUN: Final = "{}: a command is publishing or deleting a version, or was killed while it did; if none is running: {}"
 """A listing finishes nothing. An interrupted copy waits to be resumed, which is no fault."""
-GRACE_SECONDS: Final = 600.0
-"""An incomplete version that changed within this time counts as still being written (`--grace`)."""
 
 
 def list_versions(
@@ -151,11 +155,10 @@ def _is_left(store: Store, journal: Entry) -> bool:
     """Say whether the process that wrote a journal is dead, in a location that a process has locked."""
     if store.properties.rename:
         return is_abandoned(store.path(""), os.path.dirname(journal.relative))
-    try:
+    with suppress(EdlCkptError):
         owner = (read_document(store, journal.relative) or {}).get("owner")
-    except EdlCkptError:
-        return False
-    return isinstance(owner, dict) and is_presumed_dead(owner, time.time() - journal.modified)
+        return isinstance(owner, dict) and is_presumed_dead(owner, time.time() - journal.modified)
+    return False
 
 
 VersionLike: TypeAlias = Version | CheckpointRef | str | os.PathLike[str]
@@ -368,10 +371,9 @@ def listed_mode(listing: Listing, metric: str, mode: str | None = None) -> str:
 
 def known_mode(listing: Listing, metric: str) -> str | None:
     """Return which values of a metric are better, None when that is not known."""
-    try:
+    with suppress(UsageError):
         return mode_of(metric, None, listing.modes)
-    except UsageError:
-        return None
+    return None
 
 
 def best_versions(listing: Listing, metrics: Iterable[str]) -> dict[str, Version]:

@@ -23,13 +23,13 @@ from edl_ckpt.core.cluster.connection import START_WORKERS, connected
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.cluster.worker import Seen, SharedFile, Sight
 from edl_ckpt.core.commit.publish.staging import Staging, remove_empty_state
+from edl_ckpt.core.commit.writers import SharedDirectory, SharedPrefix
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.state.paths import STAGE_DIR
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.local import made_directory
 from edl_ckpt.core.storage.location import OPEN_OPTIONS, Location
-from edl_ckpt.core.storage.meeting import SharedDirectory, SharedPrefix
 
 ExecutorLike: TypeAlias = Executor | Any
 """What the public functions take: an executor, or a `distributed.Client`."""

@@ -14,6 +14,8 @@ while others are written.
 Of uploads they send parts; the process that began them completes or aborts them. A part has one writer, and a task that
 is done twice sends the same bytes under the same number. The storage itself is the fence: once an upload was completed
 or aborted, it takes no part. So no late task changes what is published, and no record of attempts is needed.
+
+Places that all processes of a cluster must reach: each reads a token there, and writes one beside it.
 """
 
 from __future__ import annotations
@@ -22,21 +24,84 @@ import json
 import os
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
-from edl_ckpt.core.base.errors import EdlCkptError, LockedError, UnsupportedError
+from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError, UnsupportedError
 from edl_ckpt.core.base.ids import kernel_id
-from edl_ckpt.core.base.parallel import Resource
+from edl_ckpt.core.base.parallel import Meeting, Resource
 from edl_ckpt.core.state.document import parse_document
-from edl_ckpt.core.storage import Location, open_store
+from edl_ckpt.core.storage import Location, ObjectStore, open_objects
 from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import PreallocatedFile
 from edl_ckpt.core.storage.interface import PartsStore, PartsWriter, SentPart, Sink, Sinks, has_parts
-from edl_ckpt.core.storage.meeting import TOKEN, SharedDirectory
 from edl_ckpt.core.storage.parts import PartMemory, least_part
+
+TOKEN: Final = "token-"  # noqa: S105 - no secret
+"""How the names of tokens begin."""
+_TOKEN_BYTES: Final = 1 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class SharedDirectory(Meeting):
+    """A directory of a file system, by its absolute path."""
+
+    path: str
+    is_directory: ClassVar[bool] = True
+    hint: ClassVar[str] = "mount the volume at the same path on every worker, for a user who may write there"
+
+    def read(self, name: str) -> bytes:
+        """Return a token; OSError when this process sees none."""
+        with open(os.path.join(self.path, name), "rb") as file:
+            return file.read(_TOKEN_BYTES)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a token."""
+        path = os.path.join(self.path, name)
+        with storage_errors(path), open(path, "xb") as file:
+            file.write(data)
+
+    def remove(self, name: str) -> None:
+        """Remove a token; a missing one is no error."""
+        with suppress(FileNotFoundError):
+            os.unlink(os.path.join(self.path, name))
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPrefix(Meeting):
+    """A prefix below a location on storage without directories."""
+
+    location: Location
+    relative: str
+    is_directory: ClassVar[bool] = False
+    hint: ClassVar[str] = "workers take credentials from their own environment, as AWS_PROFILE or AWS_ACCESS_KEY_ID"
+
+    @property
+    def _store(self) -> ObjectStore:
+        return open_objects(self.location)
+
+    @property
+    def path(self) -> str:
+        """Return its full URL."""
+        return self._store.path(self.relative)
+
+    def read(self, name: str) -> bytes:
+        """Return a token; NotFoundError when this process sees none."""
+        data = self._store.read_small(f"{self.relative}/{name}")
+        if data is None:
+            raise NotFoundError("no such object", path=f"{self.path}/{name}")
+        return data
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a token."""
+        self._store.write_small(f"{self.relative}/{name}", data)
+
+    def remove(self, name: str) -> None:
+        """Remove a token; a missing one is no error."""
+        self._store.remove(f"{self.relative}/{name}")
+
 
 WRITERS: Final = "writers"
 _ATTEMPTS: Final = 1000
@@ -226,11 +291,9 @@ def _has_ended(record: dict[str, Any]) -> bool:
 
 def _started(pid: int) -> str:
     """Return when a process was started, in ticks of its kernel; '' when there is none."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[19].decode()
-    except (OSError, IndexError):
-        return ""
+    with suppress(OSError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()[19].decode()
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +327,7 @@ class SharedUploads:
 
         Raises LockedError when an upload was completed or aborted: then the task is not needed any more.
         """
-        store = open_store(self.location)
+        store = open_objects(self.location)
         if not has_parts(store):
             raise UnsupportedError("this storage takes no parts of objects", path=self.location.url)
         writers = {extent.target: self._writer(store, extent, memory) for extent in extents}

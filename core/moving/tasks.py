@@ -27,8 +27,7 @@ from edl_ckpt.core.base.parallel import RESULT_BYTES, Advance, Executor, run_all
 from edl_ckpt.core.base.words import counted, describe, escaped, size
 from edl_ckpt.core.catalog.target import check_beside
 from edl_ckpt.core.commit.interface import NewVersion, SharedTargets, VersionOutput, Written
-from edl_ckpt.core.commit.kinds import kind_of
-from edl_ckpt.core.commit.repair.recovery import location_lock
+from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
 from edl_ckpt.core.commit.writers import Sending, SharedUploads, TargetPart
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size

@@ -18,14 +18,13 @@ from edl_ckpt.core.base.errors import RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
 from edl_ckpt.core.base.memory import peak_memory_bytes
 from edl_ckpt.core.base.words import LayoutName, base_name, command, describe, escaped
+from edl_ckpt.core.catalog.annotated import has_no_number
 from edl_ckpt.core.catalog.files import alone_at, open_location
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed, list_versions
 from edl_ckpt.core.catalog.target import apart, check_outside, free_target, layouts_at, step_numbers
-from edl_ckpt.core.catalog.uuids import has_no_number
 from edl_ckpt.core.commit.interface import NewVersion, Written
-from edl_ckpt.core.commit.kinds import kind_of
 from edl_ckpt.core.commit.publish.disk import replaces_link
-from edl_ckpt.core.commit.repair.recovery import location_lock
+from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
 from edl_ckpt.core.converting.changes import Changes, LeftOut, NameMap, with_tables
 from edl_ckpt.core.converting.conversion import Conversion, Writing, plan_conversion
 from edl_ckpt.core.converting.proof import Proved, confirm_source, is_changed, prove, unchanged

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from edl_ckpt.core.base.errors import AuthError, EdlCkptError, NotFoundError
 from edl_ckpt.core.base.words import counted, describe, escaped, size
 from edl_ckpt.core.catalog.listing import list_everything
-from edl_ckpt.core.commit.kinds import kind_of
+from edl_ckpt.core.commit.repair.recovery import kind_of
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.state.paths import STAGE_DIR, STATE_DIR, TRASH_DIR
 from edl_ckpt.core.storage import Location, LocationLike, open_store

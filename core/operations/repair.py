@@ -24,9 +24,7 @@ from edl_ckpt.core.base.words import command, counted, describe, escaped
 from edl_ckpt.core.catalog.files import check_in_location
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed, list_versions
 from edl_ckpt.core.commit.interface import written_version
-from edl_ckpt.core.commit.kinds import kind_of
-from edl_ckpt.core.commit.repair.notes import forget_notes
-from edl_ckpt.core.commit.repair.recovery import location_lock
+from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
 from edl_ckpt.core.commit.shard import ShardPlace
 from edl_ckpt.core.model.versions import SealedShard, ShardFile, Version
 from edl_ckpt.core.operations.copy.carry import carry
@@ -39,6 +37,7 @@ from edl_ckpt.core.state.document import read_seal, seal_bytes
 from edl_ckpt.core.state.lock import Locking
 from edl_ckpt.core.state.owner import write_proved
 from edl_ckpt.core.state.paths import TRASH_DIR, is_inside, seal_file
+from edl_ckpt.core.state.shard_note import forget_notes
 from edl_ckpt.core.storage import LocalStore, ObjectStore, Store
 from edl_ckpt.core.storage.interface import RangeReader
 

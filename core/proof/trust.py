@@ -31,7 +31,6 @@ from edl_ckpt.core.base.ids import user_name
 from edl_ckpt.core.base.job import WARNINGS, Job, Reporter, together
 from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.base.words import base_name, command
-from edl_ckpt.core.catalog.runs import are_mixed, find_notes, mixture
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.versions import (
     Override,
@@ -51,7 +50,16 @@ from edl_ckpt.core.reading.reader import Checkpoint, check_not_replaced, open_ch
 from edl_ckpt.core.sources.elasticdl.target import VersionLayout, planned_shards
 from edl_ckpt.core.sources.registry import source_of
 from edl_ckpt.core.state.document import read_seal
-from edl_ckpt.core.state.shard_note import NoteName, ShardNote, has_newer_note, named_shards, read_note
+from edl_ckpt.core.state.shard_note import (
+    NoteName,
+    ShardNote,
+    are_mixed,
+    find_notes,
+    has_newer_note,
+    mixture,
+    named_shards,
+    read_note,
+)
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader, Store
 

@@ -31,7 +31,6 @@ from edl_ckpt.core.base.notebook import Bytes, card, shape_words, table
 from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.base.words import abridged, command, counted, describe, escaped, meant, missing_shards, size
 from edl_ckpt.core.catalog import listing as catalog
-from edl_ckpt.core.catalog.runs import mixed_runs
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import DenseEntry, Extent, LostShard, ShardIndex, TableEntry, table_dtype
@@ -42,6 +41,7 @@ from edl_ckpt.core.reading.names import slots_of, whole_name
 from edl_ckpt.core.reading.readers import GatheredReader, KeptReader, keep, take_over
 from edl_ckpt.core.reading.table import Part, PartLike, TableView
 from edl_ckpt.core.sources.registry import source_of
+from edl_ckpt.core.state.shard_note import mixed_runs
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader, Store, lists_marks
 

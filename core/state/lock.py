@@ -15,13 +15,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, Final, TypeAlias, TypedDict
+from typing import Any, Final, TypeAlias, TypedDict, Unpack
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError
 from edl_ckpt.core.base.job import Reporter
 from edl_ckpt.core.base.parallel import impatient
 from edl_ckpt.core.base.words import command
-from edl_ckpt.core.state.aside import set_aside
 from edl_ckpt.core.state.owner import (
     STALE_SECONDS,
     Holder,
@@ -37,6 +36,7 @@ from edl_ckpt.core.state.owner import (
     processes_at,
     provable,
     read_owner,
+    set_aside,
 )
 from edl_ckpt.core.state.paths import LOCK_FILE, STATE_DIR
 from edl_ckpt.core.state.remote_lock import ADVICE, MISSED_SECONDS, RemoteLock
@@ -64,12 +64,12 @@ def open_lock(store: LocalStore | ObjectStore, purpose: str, reporter: Reporter)
 
 
 @contextmanager
-def holding(lock: Lock, location: Location, *, wait_seconds: float = LOCK_WAIT_SECONDS) -> Iterator[None]:
+def holding(lock: Lock, location: Location, **locking: Unpack[Locking]) -> Iterator[None]:
     """Hold a lock while the block runs.
 
     Waits up to `wait_seconds`, then raises LockedError, which names the holder.
     """
-    deadline = time.monotonic() + wait_seconds
+    deadline = time.monotonic() + locking.get("wait_seconds", LOCK_WAIT_SECONDS)
     try:
         while not lock.take():
             if time.monotonic() >= deadline:

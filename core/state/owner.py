@@ -12,6 +12,11 @@ command proves that it still has the lock right before each step that cannot be 
 proof and its request. So a file of our state is replaced only while it is the one of before the proof, where the
 storage knows conditional writes, and the lock is proved again after it. Where the storage does not, and a process lost
 its lock in the last day, a copy of each new file is kept: the next holder puts back what a late request wrote over.
+
+Setting aside: what stands where we need its name and cannot be used is renamed, never opened, emptied or removed.
+
+It goes to `.edl-ckpt-0/stage-0/damaged-...`, where nothing looks again, so it is reported once. The caller sees to it
+that no other process of ours does the same at that moment.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ import glob
 import json
 import os
 import re
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,8 +43,8 @@ from edl_ckpt.core.base.ids import host_name, kernel_id
 from edl_ckpt.core.base.interruption import COMMIT, WHOLE
 from edl_ckpt.core.base.words import base_name
 from edl_ckpt.core.state.document import parse_document
-from edl_ckpt.core.state.paths import KEPT_DIR, is_resumable
-from edl_ckpt.core.storage.beneath import Directory
+from edl_ckpt.core.state.paths import KEPT_DIR, STAGE_DIR, damaged_name, is_resumable
+from edl_ckpt.core.storage.beneath import Directory, kind_of
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import Store, lists_marks
 from edl_ckpt.core.storage.location import Location
@@ -118,11 +124,10 @@ def format_owner(owner: Mapping[str, Any]) -> str:
 
 def read_owner(directory: Directory, name: str = OWNER_FILE) -> dict[str, Any]:
     """Return the description in an owner's file, {} when there is no file or it is damaged."""
-    try:
+    with suppress(EdlCkptError):
         data = directory.read(name, _OWNER_BYTES)
         return parse_document(data, directory.join(name)) if data else {}
-    except EdlCkptError:
-        return {}
+    return {}
 
 
 def is_here(owner: Mapping[str, Any]) -> bool:
@@ -321,3 +326,24 @@ def lost_lock(place: str, owner: Mapping[str, Any]) -> LostLockError:
         path=place,
         hint="nothing further was changed; try again",
     )
+
+
+def set_aside(state: Directory, directory: Directory, name: str, why: str, *, was: str = "") -> str:
+    """Move a name of a directory away; return what was done, in words. `was` is the name it had before, if another."""
+    new = damaged_name(was or name)
+    before = make_way(state, os.path.basename(STAGE_DIR))
+    with state.enter(os.path.basename(STAGE_DIR), make=True) as stages:
+        directory.rename(name, stages, new)
+        stages.flush()
+    done = f"{directory.join(was or name)} {why}; it was set aside as {STAGE_DIR}/{new}"
+    return f"{before}; {done}" if before else done
+
+
+def make_way(state: Directory, name: str) -> str:
+    """Set aside what has the name of one of our directories and is none; return what was done, '' for nothing."""
+    found = state.stat(name)
+    if found is None or stat.S_ISDIR(found.st_mode):
+        return ""
+    moved = f"{damaged_name('')}0"  # its own name must be free before there is a place to put it
+    state.rename(name, state, moved)
+    return set_aside(state, state, moved, f"is {kind_of(found.st_mode)}", was=name)

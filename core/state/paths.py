@@ -98,8 +98,7 @@ def sealed_version(name: str) -> int | None:
     >>> sealed_version("100.seal.json"), sealed_version("100.json")
     (100, None)
     """
-    number, _, ending = name.partition(".")
-    return noted_version(number) if ending == "seal.json" else None
+    return metadata_owner(name) if name.endswith(".seal.json") else None
 
 
 def is_document(name: str) -> bool:

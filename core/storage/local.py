@@ -16,7 +16,6 @@ import os
 import re
 import shutil
 import stat
-import stat as stat_module
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -28,23 +27,25 @@ from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.storage.beneath import Directory, ForeignError, close_read, kind_of
 from edl_ckpt.core.storage.faults import Fault, storage_errors
 from edl_ckpt.core.storage.interface import SMALL_BYTES, Entry, Inside, ObjectStat, OnDisk, Properties, RangeReader
-from edl_ckpt.core.storage.location import Fact, Location
-from edl_ckpt.core.storage.mounts import disk_facts
+from edl_ckpt.core.storage.location import Fact, Location, disk_facts
 
 _ATTEMPTS: Final = 3
 """How often something is read that another process may be replacing."""
 
 
 class LocalReader(RangeReader, OnDisk):
-    """A local file read with `pread`, and not mapped: when another process truncates it, the kernel kills this one."""
+    """A local file read with `pread`, and not mapped: when another process truncates it, the kernel kills this one.
 
-    def __init__(self, path: str) -> None:
+    Of a temporary file without a name, which is open already, `path` names the source in messages.
+    """
+
+    def __init__(self, path: str, file: IO[bytes] | None = None) -> None:
         self.path = path
         self.bytes_read = 0
         with storage_errors(path):
-            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            self._fd = os.dup(file.fileno()) if file else os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             self._stat = os.fstat(self._fd)
-        if not stat_module.S_ISREG(self._stat.st_mode):
+        if not stat.S_ISREG(self._stat.st_mode):
             os.close(self._fd)
             raise NotFoundError("not a regular file", path=path)
         self.size_bytes = self._stat.st_size
@@ -96,23 +97,11 @@ class LocalReader(RangeReader, OnDisk):
             )
 
 
-class SpooledReader(LocalReader):
-    """A reader of a temporary file without a name; `path` names its source in messages."""
-
-    def __init__(self, file: IO[bytes], path: str) -> None:  # its parent opens a path; this has none
-        self.path = path
-        self.bytes_read = 0
-        self._fd = os.dup(file.fileno())
-        self._stat = os.fstat(self._fd)
-        self.size_bytes = self._stat.st_size
-
-
 def is_gone(path: str) -> bool:
     """Say whether nothing has a name: only that is absent, whatever other error there is."""
-    try:
+    with suppress(EdlCkptError):
         return not is_there(path)
-    except EdlCkptError:
-        return False
+    return False
 
 
 def _is_private(relative: str) -> bool:
@@ -122,8 +111,8 @@ def _is_private(relative: str) -> bool:
 
 def _private_entry(relative: str, path: str, info: os.stat_result) -> Entry:
     """Return an entry of our state; it has a fault when it is neither a file nor a directory."""
-    is_dir = stat_module.S_ISDIR(info.st_mode)
-    if is_dir or stat_module.S_ISREG(info.st_mode):
+    is_dir = stat.S_ISDIR(info.st_mode)
+    if is_dir or stat.S_ISREG(info.st_mode):
         return Entry(relative, path, is_dir, 0 if is_dir else info.st_size, info.st_mtime)
     fault = Fault(ForeignError, f"is {kind_of(info.st_mode)}, which is not ours", path)
     return Entry(relative, path, False, 0, info.st_mtime, fault)
@@ -136,12 +125,10 @@ def file_mark(found: os.stat_result) -> str:
 
 def is_there(path: str) -> bool:
     """Say whether something has a name, a link itself too; raises the error of looking, which says neither."""
-    with storage_errors(path):
-        try:
-            os.lstat(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-    return True
+    with storage_errors(path), suppress(FileNotFoundError, NotADirectoryError):
+        os.lstat(path)
+        return True
+    return False
 
 
 class LocalStore:
@@ -212,7 +199,7 @@ class LocalStore:
                             fault = replace(fault, message="the symbolic link leads nowhere")
                         entries.append(Entry(prefix + item.name, item.path, False, 0, 0.0, fault, linked))
                     continue
-                is_dir = stat_module.S_ISDIR(info.st_mode)
+                is_dir = stat.S_ISDIR(info.st_mode)
                 size = 0 if is_dir else info.st_size
                 mark = "" if is_dir else file_mark(info)
                 entries.append(Entry(prefix + item.name, item.path, is_dir, size, info.st_mtime, None, linked, mark))

@@ -24,13 +24,10 @@ from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NoSpaceError, U
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.words import LayoutName
-from edl_ckpt.core.catalog.files import open_location
-from edl_ckpt.core.catalog.grouping import look_at
+from edl_ckpt.core.catalog.files import look_at, open_location
 from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.catalog.target import choose_layout, layouts_at
-from edl_ckpt.core.commit.kinds import kind_of
-from edl_ckpt.core.commit.repair.notes import note_names_now, noted_versions, remove_notes, sweep_notes
-from edl_ckpt.core.commit.repair.recovery import location_lock
+from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
 from edl_ckpt.core.commit.shard import SHARD_PURPOSE, SavedPlace, ShardPlace
 from edl_ckpt.core.model.layouts import Layout
 from edl_ckpt.core.model.versions import State, Version
@@ -51,7 +48,14 @@ from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.metadata import sealed_versions
 from edl_ckpt.core.state.owner import write_proved
 from edl_ckpt.core.state.paths import META_DIR, seal_file
-from edl_ckpt.core.state.shard_note import NoteName, ShardNote
+from edl_ckpt.core.state.shard_note import (
+    NoteName,
+    ShardNote,
+    note_names_now,
+    noted_versions,
+    remove_notes,
+    sweep_notes,
+)
 from edl_ckpt.core.storage import Location, LocationLike, Store, open_store
 from edl_ckpt.core.training.background import PendingSave, SavedShard
 from edl_ckpt.core.training.content import Dense, ServerContent, SnapshotBuffers, Tables, check_content

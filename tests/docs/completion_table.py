@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from edl_ckpt.cli.catalogue import COMMANDS, GROUPS, command_at, function_of
-from edl_ckpt.cli.manual.topics import TOPICS
+from edl_ckpt.cli.manual.pages import topics
 from edl_ckpt.core.operations import annotate
 from edl_ckpt.core.operations.export.formats import FORMATS
 from edl_ckpt.core.operations.export.interface import CASTS
@@ -59,8 +59,8 @@ def make(program: Any) -> str:
         command = command_at(program, name)
         commands[name] = _command(name, command, command.make_context(name, [], resilient_parsing=True))
     groups = {name: {"help": summary, "members": members} for name, (summary, members) in GROUPS.items()}
-    topics = {name: page.summary for name, page in TOPICS.items()}
-    return json.dumps({"commands": commands, "groups": groups, "topics": topics}, indent=1) + "\n"
+    about = {name: page.summary for name, page in topics().items()}
+    return json.dumps({"commands": commands, "groups": groups, "topics": about}, indent=1) + "\n"
 
 
 def _command(name: str, command: Any, context: Any) -> dict[str, Any]:

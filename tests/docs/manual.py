@@ -20,8 +20,7 @@ import roff
 import schema_documents
 import schema_pages
 from edl_ckpt.cli.catalogue import SECTIONS
-from edl_ckpt.cli.manual.page import ManualPage
-from edl_ckpt.cli.manual.pages import every
+from edl_ckpt.cli.manual.pages import ManualPage, every
 from edl_ckpt.cli.options.program import parser
 
 TOP = Path(__file__).parents[2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from edl_ckpt.cli.manual.page import PROGRAM, Block, ManualPage, Row
+from edl_ckpt.cli.manual.pages import PROGRAM, Block, ManualPage, Row
 
 
 def draw(pages: Sequence[ManualPage]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from edl_ckpt.cli import __version__
-from edl_ckpt.cli.manual.page import PROGRAM, Block, ManualPage
+from edl_ckpt.cli.manual.pages import PROGRAM, Block, ManualPage
 
 _DATE: Final = "2026-11-22"
 """Of the version; a man page must have one."""

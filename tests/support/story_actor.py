@@ -129,10 +129,10 @@ def _run(request: dict[str, Any]) -> None:
 
 def main() -> None:
     """Serve requests until stdin ends."""
-    from edl_ckpt.cli.catalogue import COMMANDS
+    from edl_ckpt.cli.catalogue import COMMANDS, function_of
 
     for command in COMMANDS:
-        import_module(f"edl_ckpt.cli.commands.{command.partition(' ')[0]}_")
+        function_of(command)
     for module in ("rich.console", "rich.text", "numpy", "edl_ckpt.proto.model_v4_pb2", *sys.argv[1:]):
         import_module(module)
     from edl_ckpt import core

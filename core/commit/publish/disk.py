@@ -26,22 +26,23 @@ from edl_ckpt.core.base.words import command
 from edl_ckpt.core.commit.deletion.records import META, finish_publishing, is_there, marks_of, move_back, write_record
 from edl_ckpt.core.commit.interface import (
     FinishedSink,
+    Journal,
     LockedLocation,
     NewVersion,
     Note,
     Prove,
     VersionOutput,
     Written,
+    parse_journal,
 )
-from edl_ckpt.core.commit.journal import Journal, parse_journal
 from edl_ckpt.core.commit.publish.staging import Staging
-from edl_ckpt.core.commit.repair.notes import forget_notes
 from edl_ckpt.core.commit.writers import WRITERS, StagedTargets, Writers
 from edl_ckpt.core.model.versions import Seal, Version
 from edl_ckpt.core.state.annotate import Describe
 from edl_ckpt.core.state.document import MAX_SUMS_BYTES, seal_bytes
 from edl_ckpt.core.state.metadata import Drafts
 from edl_ckpt.core.state.paths import JOURNAL, META_DIR, TRASH_DIR, is_document, resumable_stage, seal_file
+from edl_ckpt.core.state.shard_note import forget_notes
 from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.faults import Access, storage_errors
 from edl_ckpt.core.storage.files import NEW, Flusher, PreallocatedFile

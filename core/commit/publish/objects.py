@@ -28,15 +28,16 @@ from edl_ckpt.core.base.parallel import impatient, run_all
 from edl_ckpt.core.base.words import counted, size
 from edl_ckpt.core.commit.interface import (
     FinishedSink,
+    Journal,
     LockedLocation,
     NewVersion,
     Note,
     Prove,
     VersionOutput,
     Written,
+    discarded_copy,
+    parse_journal,
 )
-from edl_ckpt.core.commit.journal import Journal, discarded_copy, parse_journal
-from edl_ckpt.core.commit.repair.notes import forget_notes
 from edl_ckpt.core.commit.writers import SharedUpload, SharedUploads, TargetPart
 from edl_ckpt.core.model.versions import Seal
 from edl_ckpt.core.sources.registry import completes
@@ -44,6 +45,7 @@ from edl_ckpt.core.state.annotate import Describe
 from edl_ckpt.core.state.document import seal_bytes
 from edl_ckpt.core.state.owner import describe, format_owner, is_me, is_presumed_dead, prove_lock, write_proved
 from edl_ckpt.core.state.paths import JOURNAL, STAGE_DIR, resumable_stage, seal_file
+from edl_ckpt.core.state.shard_note import forget_notes
 from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter, Sink, has_parts
 from edl_ckpt.core.storage.parts import PART_MEMORY_BYTES, PartMemory
 

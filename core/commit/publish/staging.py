@@ -4,10 +4,8 @@ It is `.edl-ckpt-0/stage-0/<id>/` below the location, on the same filesystem, so
 `owner.json` in it names the process at work, under the kernel's lock. The directory is removed when the work ends,
 unless a journal in it says that the work can be finished, rolled back or resumed.
 
-What a file system can do, found out by trying: in a staging directory of our own, which is removed again.
-
-Nothing else is touched, and no lock of the location is taken: a directory with an owner that is alive is left alone by
-every other command, and ElasticDL's scan never looks there.
+There `doctor` also finds out by trying what a file system can do. It takes no lock of the location: every other command
+leaves a directory alone whose owner is alive, and ElasticDL's scan never looks there.
 """
 
 from __future__ import annotations

@@ -4,33 +4,98 @@ Whatever takes several steps has a journal, and whatever is being written has an
 a location settles first, so the next command puts an end to every crash; `edl-ckpt recover` does only that. Every
 writer holds the lock while it writes. So a process with an exclusive lock knows that each journal belongs to a dead
 command. On storage without locks it settles the journals of its own process, and of processes presumed dead.
+
+What differs between a disk and object storage, chosen once for each opened store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from typing import Unpack
 
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, UsageError
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.words import describe, escaped
 from edl_ckpt.core.catalog.files import directory_alone
-from edl_ckpt.core.commit.interface import LockedLocation
-from edl_ckpt.core.commit.journal import Settled
-from edl_ckpt.core.commit.kinds import kind_of
-from edl_ckpt.core.commit.repair.disk import DiskRepair
-from edl_ckpt.core.commit.repair.notes import sweep_notes
-from edl_ckpt.core.commit.repair.objects import ObjectRepair
+from edl_ckpt.core.commit.deletion.removal import NoTrash
+from edl_ckpt.core.commit.deletion.trash import Trash
+from edl_ckpt.core.commit.interface import LockedLocation, NewVersion, Settled, VersionOutput
+from edl_ckpt.core.commit.publish.disk import LocalOutput
+from edl_ckpt.core.commit.publish.objects import RemoteOutput
+from edl_ckpt.core.commit.publish.staging import probe_disk, probe_objects
+from edl_ckpt.core.commit.repair.abandoned import DiskRepair, ObjectRepair
+from edl_ckpt.core.commit.shard import DiskShard, Hold, ObjectShard, ShardOutput, ShardPlace
 from edl_ckpt.core.sources.registry import completes, shard_named, version_named
+from edl_ckpt.core.state.document import is_newer, schema_at_head
 from edl_ckpt.core.state.index import refresh_index
-from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS, holding, open_lock
+from edl_ckpt.core.state.lock import Locking, holding, open_lock
 from edl_ckpt.core.state.owner import LostLockError
-from edl_ckpt.core.state.paths import STATE_DIR
+from edl_ckpt.core.state.paths import META_DIR, STATE_DIR, metadata_owner
+from edl_ckpt.core.state.shard_note import sweep_notes
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
 from edl_ckpt.core.storage.beneath import ForeignError
 from edl_ckpt.core.storage.local import made_directory
+from edl_ckpt.core.storage.location import Fact
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How versions are deleted, recovered and written on one kind of storage."""
+
+    trash: Trash | NoTrash
+    repair: DiskRepair | ObjectRepair
+    output: Callable[[LockedLocation, NewVersion], VersionOutput]
+    """Returns where to write a version of a locked location."""
+    shard: Callable[[ShardPlace, Hold, Reporter], ShardOutput]
+    """Returns where to write one shard; the caller needs no lock."""
+    probe: Callable[[], list[Fact]]
+    """Tries what the storage can do; EdlCkptError where nothing can be written."""
+
+
+def kind_of(store: LocalStore | ObjectStore) -> Kind:
+    """Return what suits a store."""
+    if isinstance(store, LocalStore):
+        return Kind(
+            Trash(store),
+            DiskRepair(store),
+            output=partial(LocalOutput, store),
+            shard=partial(DiskShard, store),
+            probe=partial(probe_disk, store),
+        )
+    return Kind(
+        NoTrash(store),
+        ObjectRepair(store),
+        output=partial(RemoteOutput, store),
+        shard=partial(ObjectShard, store),
+        probe=partial(probe_objects, store),
+    )
+
+
+def forget_gone(store: LocalStore | ObjectStore, present: Iterable[int]) -> list[EdlCkptError]:
+    """Remove the metadata of gone versions: a restarted job may use their numbers. The caller holds the lock.
+
+    Returns why some could not be removed, which the next prune tries again.
+
+    `present` are the numbers in a listing. On a local disk each name of another number is looked up as well, and only
+    what has no name is gone. Storage whose listings may lack something keeps all metadata.
+    """
+    if not store.properties.whole_listings:
+        return []
+    listed = set(present)
+    try:
+        owners = {name: metadata_owner(name) for name in store.names(META_DIR)}
+        gone = {name: number for name, number in owners.items() if number is not None and number not in listed}
+        newer = {gone[name] for name in gone if is_newer(schema_at_head(store.read_small(f"{META_DIR}/{name}")))}
+        gone = {name: number for name, number in gone.items() if number not in newer}
+        return kind_of(store).trash.forget(gone) if gone else []
+    except ForeignError:  # the directory of the metadata is none of ours, of which the listing warns
+        return []
+    except EdlCkptError as error:
+        return [error]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +123,9 @@ def location_lock(
     location: LocationLike,
     purpose: str,
     *,
-    wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = WARNINGS,
     create: bool = False,
     may_be_empty: bool = False,
+    **locking: Unpack[Locking],
 ) -> Iterator[LockedLocation]:
     """Hold the lock of a location while the block runs, after settling what dead commands left there.
 
@@ -72,14 +136,13 @@ def location_lock(
     free within `wait_seconds`.
     """
     store, repair = _opened(location)
-    where = store.location
+    where, reporter = store.location, locking.get("reporter", WARNINGS)
     COMMIT.more()
     with made_directory(where.local_path if create else None):
-        if not _is_location(where, repair) and not (create or may_be_empty):
-            raise _no_location(where)
+        _check_location(where, repair, lambda: create or may_be_empty)
         lock = open_lock(store, purpose, reporter)
         try:
-            with holding(lock, where, wait_seconds=wait_seconds):
+            with holding(lock, where, **locking):
                 settled = Settled(lock.is_exclusive)
                 repair.settle(settled)
                 for text in (*settled.done, *settled.left):
@@ -87,19 +150,12 @@ def location_lock(
                 yield LockedLocation(store, lock.is_exclusive, lock.check)
                 refresh_index(store)
         except LostLockError:  # its last request may have come too late
-            again = location_lock(where, purpose, wait_seconds=wait_seconds, reporter=reporter, may_be_empty=True)
-            with suppress(EdlCkptError), again:
+            with suppress(EdlCkptError), location_lock(where, purpose, may_be_empty=True, **locking):
                 pass
             raise
 
 
-def recover(
-    location: LocationLike,
-    *,
-    drop_copies: bool = False,
-    wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = WARNINGS,
-) -> Recovery:
+def recover(location: LocationLike, *, drop_copies: bool = False, **locking: Unpack[Locking]) -> Recovery:
     """Settle all that killed commands left in a location; with `drop_copies` discard interrupted copies too.
 
     Raises LockedError while another command is at work there, NotFoundError where there is nothing of ours.
@@ -107,10 +163,9 @@ def recover(
     store, repair = _opened(location)
     where = store.location
     # A killed command may have left nothing but uploads, which no listing shows.
-    if not _is_location(where, repair) and not repair.has_uploads():
-        raise _no_location(where)
-    lock = open_lock(store, "recover", reporter)
-    with holding(lock, where, wait_seconds=wait_seconds):
+    _check_location(where, repair, repair.has_uploads)
+    lock = open_lock(store, "recover", locking.get("reporter", WARNINGS))
+    with holding(lock, where, **locking):
         settled = Settled(lock.is_exclusive, drop_copies)
         repair.settle(settled)
         refresh_index(store, whole=True)
@@ -125,21 +180,19 @@ def _opened(location: LocationLike) -> tuple[LocalStore | ObjectStore, DiskRepai
     return store, kind_of(store).repair
 
 
-def _is_location(location: Location, repair: DiskRepair | ObjectRepair) -> bool:
-    """Say whether there are versions or state of ours; UsageError for a version's directory, which must stay as it is.
+def _check_location(location: Location, repair: DiskRepair | ObjectRepair, may_be_empty: Callable[[], bool]) -> None:
+    """Raise NotFoundError where there are neither versions nor state of ours, unless that is allowed.
 
-    State in another directory would make ElasticDL's scan of it fail.
+    Raises UsageError for a version's directory, which must stay as it is: state in it would make ElasticDL's scan fail.
     """
     names = repair.names()
     is_known = STATE_DIR in names or any(map(version_named, names))
     is_step = not is_known and any(map(completes, names)) and directory_alone(location) is not None
     if is_step or any(map(shard_named, names)):
         raise UsageError("is one version's directory", path=location.url, hint="name the directory it is in")
-    return is_known
-
-
-def _no_location(location: Location) -> NotFoundError:
-    return NotFoundError("no checkpoint here; nothing was written", path=location.url, hint="is this a checkpoint_dir?")
+    if not is_known and not may_be_empty():
+        why = "no checkpoint here; nothing was written"
+        raise NotFoundError(why, path=location.url, hint="is this a checkpoint_dir?")
 
 
 def settle_first(location: Location, *, reporter: Reporter = WARNINGS) -> None:

@@ -25,8 +25,7 @@ from edl_ckpt.core.base.words import command, counted, describe, size
 from edl_ckpt.core.catalog.target import check_beside
 from edl_ckpt.core.cluster.choice import JobOptions, check_target, job_of
 from edl_ckpt.core.commit.interface import LockedLocation, NewVersion, Resume, SharedTargets, VersionOutput, Written
-from edl_ckpt.core.commit.kinds import kind_of
-from edl_ckpt.core.commit.repair.recovery import location_lock
+from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
 from edl_ckpt.core.commit.writers import Sending, StagedTargets
 from edl_ckpt.core.model.tables import ShardIndex
 from edl_ckpt.core.model.versions import Chunk, Seal, SealedShard, State, Version, now_text

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from edl_ckpt.core.base.errors import NotFoundError, UsageError
 from edl_ckpt.core.base.notebook import Bytes, card, table
 from edl_ckpt.core.base.words import base_name, command, counted, describe, escaped, size
+from edl_ckpt.core.catalog.annotated import has_no_number
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, list_versions
 from edl_ckpt.core.catalog.target import apart
-from edl_ckpt.core.catalog.uuids import has_no_number
-from edl_ckpt.core.commit.journal import has_interrupted_copy
+from edl_ckpt.core.commit.interface import has_interrupted_copy
 from edl_ckpt.core.model.layouts import Layout
 from edl_ckpt.core.model.versions import Listing, State, Version
 from edl_ckpt.core.sources.elasticdl.target import copied_layouts

@@ -25,12 +25,11 @@ from edl_ckpt.core.base.errors import EdlCkptError, LockedError, UnavailableErro
 from edl_ckpt.core.base.interruption import WHOLE
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.words import counted
-from edl_ckpt.core.catalog.snapshot import Snapshots
+from edl_ckpt.core.catalog.swaps import Snapshots
 from edl_ckpt.core.model.versions import Listing, ShardFile, State, Version
-from edl_ckpt.core.reading.readable import read_fault
+from edl_ckpt.core.reading.loss import read_fault
 from edl_ckpt.core.state.metadata import is_unread
-from edl_ckpt.core.storage.location import Location, LocationLike
-from edl_ckpt.core.storage.mounts import reports_changes
+from edl_ckpt.core.storage.location import Location, LocationLike, reports_changes
 
 
 class EventKind(enum.StrEnum):

@@ -15,7 +15,8 @@ from typing import Final, NamedTuple, Unpack
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.words import Mode, counted, describe, escaped
-from edl_ckpt.core.catalog.listing import GRACE_SECONDS, listed_mode, ranked
+from edl_ckpt.core.catalog.listing import listed_mode, ranked
+from edl_ckpt.core.catalog.swaps import GRACE_SECONDS
 from edl_ckpt.core.model.versions import Listing, ShardFile, State, Version
 from edl_ckpt.core.operations.follow.observe import (
     Health,

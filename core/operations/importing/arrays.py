@@ -48,7 +48,7 @@ from edl_ckpt.core.sources.safetensors.indexing import MAX_HEADER_BYTES, read_he
 from edl_ckpt.core.storage import Location, ObjectStore, open_objects, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import RangeReader
-from edl_ckpt.core.storage.local import SpooledReader, check_input, is_file
+from edl_ckpt.core.storage.local import LocalReader, check_input, is_file
 
 _COLUMNS: Final = ("id_column", "vector_column")
 _NOTES_FILE: Final = f"{NOTES}.npy"
@@ -285,7 +285,7 @@ class ArraySource:
             file.writelines(piece)
             ends.append(file.tell())
         file.flush()
-        whole = self._stack.enter_context(SpooledReader(file, self.path))
+        whole = self._stack.enter_context(LocalReader(self.path, file))
         return [FileExtent(whole, start, end - start) for start, end in pairwise(ends)]
 
     def _reader(self, path: str) -> RangeReader:

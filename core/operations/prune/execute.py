@@ -22,11 +22,10 @@ from typing import Any, Final, TypeAlias, get_type_hints
 from edl_ckpt.core.base.errors import EdlCkptError, RefusedError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.words import counted, describe, size
-from edl_ckpt.core.catalog.listing import GRACE_SECONDS, list_versions
+from edl_ckpt.core.catalog.listing import list_versions
+from edl_ckpt.core.catalog.swaps import GRACE_SECONDS
 from edl_ckpt.core.commit.deletion.removal import Removal
-from edl_ckpt.core.commit.kinds import forget_gone, kind_of
-from edl_ckpt.core.commit.repair.notes import forget_notes, remove_notes
-from edl_ckpt.core.commit.repair.recovery import location_lock
+from edl_ckpt.core.commit.repair.recovery import forget_gone, kind_of, location_lock
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.prune.plan import Action, PruneEntry, PrunePlan, plan_prune
 from edl_ckpt.core.operations.prune.retention import (
@@ -45,6 +44,7 @@ from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.owner import prove_lock
 from edl_ckpt.core.state.paths import seal_file
+from edl_ckpt.core.state.shard_note import forget_notes, remove_notes
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.local import check_target, open_input

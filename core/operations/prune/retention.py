@@ -23,13 +23,12 @@ from typing import Any, ClassVar, Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, RefusedError, UsageError
 from edl_ckpt.core.base.words import Mode, abridged, counted, duration, size
-from edl_ckpt.core.catalog.listing import GRACE_SECONDS, ranked
-from edl_ckpt.core.catalog.swaps import staged_paths
-from edl_ckpt.core.commit.repair.notes import noted_versions
+from edl_ckpt.core.catalog.listing import ranked
+from edl_ckpt.core.catalog.swaps import GRACE_SECONDS, staged_paths
 from edl_ckpt.core.model.versions import State, Version
-from edl_ckpt.core.reading.readable import newest_readable
+from edl_ckpt.core.reading.loss import newest_readable
 from edl_ckpt.core.state.metadata import mode_of
-from edl_ckpt.core.state.shard_note import has_newer_note
+from edl_ckpt.core.state.shard_note import has_newer_note, noted_versions
 from edl_ckpt.core.storage import Location, Store, open_store
 
 Reasons = dict[str, list[str]]

@@ -11,12 +11,12 @@ from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.words import abridged, base_name, missing_shards
-from edl_ckpt.core.catalog.runs import mixture
 from edl_ckpt.core.model.versions import MISSING_LISTED, ShardFile, State, Version
 from edl_ckpt.core.operations.verify.findings import Report
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.sources.elasticdl.loader import scan_crashes
 from edl_ckpt.core.sources.registry import source_of
+from edl_ckpt.core.state.shard_note import mixture
 from edl_ckpt.core.storage import Store
 from edl_ckpt.core.storage.interface import RangeReader
 

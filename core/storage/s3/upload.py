@@ -59,7 +59,8 @@ class Upload(ObjectWriter):
     ) -> None:
         self.path = target.path
         self.size_bytes = size_bytes
-        self._edges = edges or [*range(0, max(size_bytes, 1), part_bytes(size_bytes)), size_bytes]
+        # Parts as small as S3 allows, since open ones are held in memory.
+        self._edges = edges or [*range(0, max(size_bytes, 1), least_part(size_bytes, MIN_PART_BYTES)), size_bytes]
         """Where each part begins in the object, and where the last one ends."""
         self.verified = True
         """False once S3 did not report the checksum of a part. Then the object must be read back."""
@@ -311,12 +312,3 @@ class Parts(Upload):
 
     def abort(self) -> None:
         """Do nothing: the upload is another process's."""
-
-
-def part_bytes(size_bytes: int) -> int:
-    """Return how large the parts of an object are: as small as S3 allows, since open parts are held in memory.
-
-    >>> part_bytes(1 << 20), part_bytes(1 << 40)
-    (5242880, 110100480)
-    """
-    return least_part(size_bytes, MIN_PART_BYTES)

@@ -32,13 +32,13 @@ from edl_ckpt.core.operations.prune.retention import IN_A_JOB, Latest, Policy
 from edl_ckpt.core.operations.verify.check import verify_version
 from edl_ckpt.core.proof.sealing import check_chunks
 from edl_ckpt.core.proof.trust import check_trust
-from edl_ckpt.core.reading.readable import PASSED_OVER
+from edl_ckpt.core.reading.loss import PASSED_OVER
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.sources.elasticdl.target import check_texts
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import Location, LocationLike
 from edl_ckpt.core.storage.faults import storage_errors
-from edl_ckpt.core.storage.local import SpooledReader, is_gone
+from edl_ckpt.core.storage.local import LocalReader, is_gone
 from edl_ckpt.core.training.elastic.loop import DEFAULT_KEY, ElasticCheckpoint, ElasticCheckpointManager
 
 VARIABLE_PREFIX: Final = "torchelastic/"
@@ -207,7 +207,7 @@ class FileSystemCheckpoint(ElasticCheckpoint):
         with ExitStack() as stack:
             arrays: dict[str, ArrayData] = {}
             for key, spool in self._spools.items():
-                reader = stack.enter_context(SpooledReader(spool, f"stream {key!r}"))
+                reader = stack.enter_context(LocalReader(f"stream {key!r}", spool))
                 name = f"{VARIABLE_PREFIX}{key}"
                 arrays[name] = ArrayData(name, DTYPES["int8"], (reader.size_bytes,), reader, 0)
             self.version = self._manager.write(self.sequence_id, arrays)

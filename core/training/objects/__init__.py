@@ -7,6 +7,6 @@ from edl_ckpt.core.training.objects.checkpoint import load_variable as load_vari
 from edl_ckpt.core.training.objects.manager import CheckpointManager as CheckpointManager
 from edl_ckpt.core.training.objects.restoration import LoadStatus as LoadStatus
 from edl_ckpt.core.training.objects.restoration import UnrestoredWarning as UnrestoredWarning
+from edl_ckpt.core.training.objects.tracking import EmbeddingTable as EmbeddingTable
 from edl_ckpt.core.training.objects.tracking import Trackable as Trackable
-from edl_ckpt.core.training.objects.variables import EmbeddingTable as EmbeddingTable
-from edl_ckpt.core.training.objects.variables import Variable as Variable
+from edl_ckpt.core.training.objects.tracking import Variable as Variable

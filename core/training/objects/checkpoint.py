@@ -30,9 +30,17 @@ from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import LocationLike
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.training.objects.restoration import SAVE_COUNTER, LoadStatus, NothingRestored, Restoration
-from edl_ckpt.core.training.objects.tracking import Child, Trackable, children_of, is_leaf, is_node, is_stateful
+from edl_ckpt.core.training.objects.tracking import (
+    Child,
+    EmbeddingTable,
+    Trackable,
+    Variable,
+    children_of,
+    is_leaf,
+    is_node,
+    is_stateful,
+)
 from edl_ckpt.core.training.objects.values import alias_variable, state_of, walk
-from edl_ckpt.core.training.objects.variables import EmbeddingTable, Variable
 
 
 class VersionRef(str):

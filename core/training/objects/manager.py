@@ -18,7 +18,8 @@ from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError, 
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.words import LayoutName
-from edl_ckpt.core.catalog.listing import GRACE_SECONDS, list_versions
+from edl_ckpt.core.catalog.listing import list_versions
+from edl_ckpt.core.catalog.swaps import GRACE_SECONDS
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.prune.execute import prune
@@ -30,7 +31,7 @@ from edl_ckpt.core.operations.prune.retention import (
     find_unreadable,
     guard_reasons,
 )
-from edl_ckpt.core.reading.readable import PASSED_OVER, newest_readable, none_readable
+from edl_ckpt.core.reading.loss import PASSED_OVER, newest_readable, none_readable
 from edl_ckpt.core.sources.elasticdl.target import check_version
 from edl_ckpt.core.state.annotate import Managed, read_managed, write_managed
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS

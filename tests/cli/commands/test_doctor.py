@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from edl_ckpt.cli.render import doctor as render_doctor
-from edl_ckpt.cli.render.doctor import EXTRAS, program_facts
+from edl_ckpt.cli.render.program import EXTRAS, doctor_human, program_facts
 from edl_ckpt.cli.terminal.tables import draw
 from edl_ckpt.core import StorageReport, examine_storage, save_checkpoint
 from edl_ckpt.core.base.errors import AuthError, EdlCkptError, NotFoundError, UnsupportedError
@@ -65,7 +64,7 @@ def test_reasons_stay_in_a_narrow_window() -> None:
     storage = StorageReport(Location("run"), (weaker, Fact("reserved space (fallocate)", "yes")), wrote=True)
     for width in (40, 80):
         drawn = io.StringIO()
-        draw(render_doctor.human([], [], storage), Console(file=drawn, width=width, force_terminal=True))
+        draw(doctor_human([], [], storage), Console(file=drawn, width=width, force_terminal=True))
         assert why in " ".join(re.sub(r"\x1b\[[0-9;]*m", "", drawn.getvalue()).split())
 
 

@@ -21,8 +21,7 @@ import pytest
 
 from edl_ckpt.cli.commands.completion_ import SCRIPTS
 from edl_ckpt.cli.completion import shells, values
-from edl_ckpt.cli.completion.grammar import expected
-from edl_ckpt.cli.completion.table import load
+from edl_ckpt.cli.completion.grammar import expected, load
 from edl_ckpt.cli.completion.values import Completer, bounded
 from edl_ckpt.core import add_tag, save_checkpoint, set_metrics
 from places import GOLDEN

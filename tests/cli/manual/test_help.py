@@ -24,12 +24,10 @@ import manual
 import roff
 from edl_ckpt.cli.catalogue import COMMANDS, GROUPS, SECTIONS, function_of
 from edl_ckpt.cli.commands.demo_ import make_checkpoints
-from edl_ckpt.cli.manual import marks, panels, terminal
-from edl_ckpt.cli.manual.page import Block, ManualPage
-from edl_ckpt.cli.manual.pages import every
-from edl_ckpt.cli.manual.topics import TOPICS
+from edl_ckpt.cli.manual import marks, terminal
+from edl_ckpt.cli.manual.pages import ORDER, OTHER, Block, ManualPage, every, topics
 from edl_ckpt.cli.options.program import parser, run
-from edl_ckpt.cli.terminal.style import painted, uses_colour
+from edl_ckpt.cli.terminal.window import painted, uses_colour
 from places import GOLDEN, TOP
 from program import PROGRAM, document, edl
 
@@ -62,7 +60,7 @@ def test_every_command_stands_in_one_section() -> None:
     assert set(names) == {command.partition(" ")[0] for command in COMMANDS}
     assert set(GROUPS) == {command.partition(" ")[0] for command in COMMANDS if " " in command}
     assert len(COMMANDS) == len(set(COMMANDS)) >= 24
-    assert set(PAGES) == {"", *COMMANDS, *GROUPS, *TOPICS}
+    assert set(PAGES) == {"", *COMMANDS, *GROUPS, *topics()}
 
 
 def test_root_help_shows_the_groups() -> None:
@@ -85,8 +83,8 @@ def test_each_way_to_the_help() -> None:
         done = [edl(*way.split(), COLUMNS="100") for way in ways.split("|")]
         assert {each.returncode for each in done} == {0}
         assert len({each.stdout for each in done}) == 1
-    for name in TOPICS:
-        assert edl("help", name).stdout.startswith(TOPICS[name].summary)
+    for name in topics():
+        assert edl("help", name).stdout.startswith(topics()[name].summary)
     refused = edl("help", "prun")
     assert (refused.returncode, refused.stderr) == (2, "error: no help on prun\n  did you mean prune?\n")
 
@@ -155,8 +153,8 @@ def test_first_line(command: str) -> None:
 def test_page_of_a_command(command: str, program: Any) -> None:
     """Each option stands in a panel, with its default and its variable; kinds of values are explained; two examples."""
     page = PAGES[command]
-    assert not block(page, panels.OTHER).rows  # name its panel in `cli/manual/panels.py`
-    rows = {row.term: row for heading in panels.ORDER for row in block(page, heading).rows}
+    assert not block(page, OTHER).rows  # name its panel in `cli/manual/pages.py`
+    rows = {row.term: row for heading in ORDER for row in block(page, heading).rows}
     shown = {flag for term in rows for flag in re.findall(r"--[a-z-]+", term)}
     options = [p for p in parser_of(program, command).params if p.param_type_name == "option"]
     assert shown == {flag for p in options if not p.hidden for flag in p.opts if flag.startswith("--")} | {"--help"}
@@ -216,7 +214,7 @@ def test_exit_codes() -> None:
     """The table of codes is that of the errors and of the page on JSON; each command declares its own."""
     from edl_ckpt.core.base import errors
 
-    codes = {int(row.term): row.text.partition(": ")[::2] for row in TOPICS["exit-codes"].blocks[0].rows}
+    codes = {int(row.term): row.text.partition(": ")[::2] for row in topics()["exit-codes"].blocks[0].rows}
     of_errors = {code: name for code, (name, _) in codes.items() if code < 100}
     kinds = [k for k in vars(errors).values() if isinstance(k, type) and issubclass(k, errors.EdlCkptError)]
     assert {k.exit_code: k.id for k in kinds} | {0: "ok", 3: "findings", 70: "internal"} == of_errors

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,27 +28,16 @@ import documents
 import edl_ckpt.cli.render
 from edl_ckpt.cli.options.config import ConfigFile
 from edl_ckpt.cli.options.settings import Setting, Settings
-from edl_ckpt.cli.render import config as render_config
-from edl_ckpt.cli.render import copy as render_copy
 from edl_ckpt.cli.render import diff as render_diff
-from edl_ckpt.cli.render import doctor as render_doctor
 from edl_ckpt.cli.render import du as render_usage
-from edl_ckpt.cli.render import experiment as render_experiment
-from edl_ckpt.cli.render import export as render_export
+from edl_ckpt.cli.render import follow, program, recorded, written
 from edl_ckpt.cli.render import get as render_get
 from edl_ckpt.cli.render import inspect as render_inspect
 from edl_ckpt.cli.render import listing as render_list
-from edl_ckpt.cli.render import metadata as render_metadata
-from edl_ckpt.cli.render import metrics as render_metrics
 from edl_ckpt.cli.render import prune as render_prune
-from edl_ckpt.cli.render import repair as render_repair
 from edl_ckpt.cli.render import report as render_report
-from edl_ckpt.cli.render import systems as render_systems
 from edl_ckpt.cli.render import unlock as render_unlock
 from edl_ckpt.cli.render import verify as render_verify
-from edl_ckpt.cli.render import wait as render_wait
-from edl_ckpt.cli.render import watch as render_watch
-from edl_ckpt.cli.render import written
 from edl_ckpt.cli.terminal import tables
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core import (
@@ -211,13 +201,13 @@ def test_every_result_in_every_form(place: Path, tmp_path: Path, capsys: pytest.
 def _check_retention(place: Path, listing: Listing, capsys: pytest.CaptureFixture[str]) -> None:
     versions = [replace(v, metrics={"a[bold]\x1b": math.nan, "auc": v.version}, tags=("t",)) for v in listing.versions]
     whole = replace(listing, versions=tuple(versions))
-    check(render_metrics.document(whole, versions), render_metrics.human(whole, versions), "metrics/1", capsys)
-    assert len(render_metrics.rows(versions)) == 1 + 2 * len(versions)
+    check(recorded.metrics_document(whole, versions), recorded.metrics_human(whole, versions), "metrics/1", capsys)
+    assert len(recorded.metrics_rows(versions)) == 1 + 2 * len(versions)
     series = MetricSeries("log", {v.version + 1: {"auc": 0.5} for v in versions} | {77777: {}}, ("line 1: \x1b",))
     matched = match_series(series, str(place), versions, nearest=1)
     for applied in (True, False):
-        document = render_metrics.import_document(matched, applied=applied)
-        check(document, render_metrics.import_human(matched, applied=applied), "metrics-import/1", capsys)
+        document = recorded.import_document(matched, applied=applied)
+        check(document, recorded.import_human(matched, applied=applied), "metrics-import/1", capsys)
     plan = judge_versions(listing.versions, Policy((Latest(1),)), now=2e9)
     done = PruneResult(plan, tuple(e.ref for e in plan.deletions), plan.deleted_bytes, trashed=True)
     for result in (None, done, replace(done, trashed=False, purge=Removal(freed_bytes=5))):
@@ -262,7 +252,7 @@ def _check_version(version: Version, tmp_path: Path, capsys: pytest.CaptureFixtu
     check(written.written_document("reshard", result), written.reshard_human(result), "reshard/1", capsys)
     assert set(written.written_document("reshard", result)) <= set(written.planned_document("reshard", plan, settings))
     copy = plan_copy([version], plan.target.location.with_url(f"{plan.target.location}-copy"))
-    check(render_copy.plan_document(copy), render_copy.plan_human(copy), "copy/1", capsys)
+    check(written.planned_copy_document(copy), written.plan_copy_human(copy), "copy/1", capsys)
     try:
         copied = execute_copy(copy)
     except EdlCkptError:
@@ -273,7 +263,7 @@ def _check_version(version: Version, tmp_path: Path, capsys: pytest.CaptureFixtu
         failed,
         execute_copy(plan_copy([version], plan.target.location.with_url(f"{plan.target.location}-copy"))),
     ):
-        check(render_copy.document(outcome), render_copy.human(outcome), "copy/1", capsys)
+        check(written.copy_document(outcome), written.copy_human(outcome), "copy/1", capsys)
     shutil.rmtree(plan.target.location.url)
 
 
@@ -392,12 +382,6 @@ _HOSTILE: dict[str, Any] = {
 
 _VECTOR = np.array([[1.5, np.nan, np.inf]], np.float32)
 
-_REPLACED = Replacement(1, "run/a", "other/a", 7, "missing", ".edl-ckpt-0/trash-0/x/a")
-_REPAIRS = [
-    RepairResult("run@1", "other@1", (_REPLACED,), "the seal", None, "edl1:" + 64 * "0", 0.1, False),
-    RepairResult("run@1", "other@1", (_REPLACED,), "", "a differs", "", 0.1, True),
-    RepairResult("run@1", "other@1", (), "", None, "", 0.1, False),
-]
 _HOLDERS = [
     Holder(
         {"pid": 7, "host": "a\x1b[31m", "since": "2026-11-21", "purpose": "copy"}, is_alive=False, silent_seconds=720.0
@@ -433,31 +417,37 @@ def export_plans(results: Results) -> list[ExportPlan]:
     return [plan, replace(plan, files=(PlannedFile("m.npz", None),))]
 
 
+_REPLACED = Replacement(0, "a", "b\x1b", 5, "damaged", "c")
+_REPAIRED = RepairResult("a\x1b@1", "b", (_REPLACED,), "seal", None, f"edl1:{0:064}", 1, dry_run=False)
+REPAIRS = (_REPAIRED, replace(_REPAIRED, replaced=()), replace(_REPAIRED, forced="mixed\x1b", dry_run=True))
+"""A repair that was proved, one without damage, and the plan of one that nothing proves."""
+_ON_CLUSTER: Any = {"workers": None, "executor": SimpleNamespace(named=lambda: "2 workers")}
+
 CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
-    "systems.document": lambda _: [render_systems.document(systems())],
-    "systems.human": lambda _: [render_systems.human(systems())],
-    "systems.rows": lambda _: [render_systems.rows(systems())],
-    "doctor.document": lambda _: [render_doctor.document(FACTS, FACTS, s) for s in (None, STORAGE)],
-    "doctor.human": lambda _: [render_doctor.human(FACTS, FACTS, s) for s in (None, STORAGE)],
-    "config.document": lambda _: [render_config.document(SETTINGS)],
-    "config.human": lambda _: [render_config.human(SETTINGS, origin=o, every=o) for o in (True, False)],
-    "config.rows": lambda _: [render_config.rows(SETTINGS)],
-    "copy.document": lambda r: [render_copy.document(r.copied)],
-    "copy.human": lambda r: [render_copy.human(r.copied)],
-    "copy.plan_document": lambda r: [render_copy.plan_document(r.copy_plan)],
-    "copy.rows": lambda r: [render_copy.rows(render_copy.document(r.copied)["copied"])],
-    "copy.plan_human": lambda r: [render_copy.plan_human(r.copy_plan)],
+    "program.systems_document": lambda _: [program.systems_document(systems())],
+    "program.systems_human": lambda _: [program.systems_human(systems())],
+    "program.systems_rows": lambda _: [program.systems_rows(systems())],
+    "program.doctor_document": lambda _: [program.doctor_document(FACTS, FACTS, s) for s in (None, STORAGE)],
+    "program.doctor_human": lambda _: [program.doctor_human(FACTS, FACTS, s) for s in (None, STORAGE)],
+    "program.config_document": lambda _: [program.config_document(SETTINGS)],
+    "program.config_human": lambda _: [program.config_human(SETTINGS, origin=o, every=o) for o in (True, False)],
+    "program.config_rows": lambda _: [program.config_rows(SETTINGS)],
+    "written.copy_document": lambda r: [written.copy_document(r.copied)],
+    "written.copy_human": lambda r: [written.copy_human(r.copied)],
+    "written.planned_copy_document": lambda r: [written.planned_copy_document(r.copy_plan)],
+    "written.copy_rows": lambda r: [written.copy_rows(written.copy_document(r.copied)["copied"])],
+    "written.plan_copy_human": lambda r: [written.plan_copy_human(r.copy_plan)],
     "diff.changed_rows": lambda r: [render_diff.changed_rows(r.diff)],
     "diff.document": lambda r: [render_diff.document(r.diff), render_diff.document(r.diff, rows=True)],
     "diff.human": lambda r: [render_diff.human(r.diff), render_diff.human(replace(r.diff, equal=True))],
     "diff.rows": lambda r: [render_diff.rows(r.diff)],
-    "experiment.document": lambda r: map(render_experiment.document, r.experiments),
-    "experiment.human": lambda r: map(render_experiment.human, r.experiments),
-    "experiment.rows": lambda r: map(render_experiment.rows, r.experiments[:2]),
-    "export.document": lambda r: [render_export.document(r.exported)],
-    "export.human": lambda r: [render_export.human(r.exported)],
-    "export.plan_document": lambda r: [render_export.plan_document(each) for each in export_plans(r)],
-    "export.plan_human": lambda r: [render_export.plan_human(each, "2 workers") for each in export_plans(r)],
+    "listing.experiment_document": lambda r: map(render_list.experiment_document, r.experiments),
+    "listing.experiment_human": lambda r: map(render_list.experiment_human, r.experiments),
+    "listing.experiment_rows": lambda r: map(render_list.experiment_rows, r.experiments[:2]),
+    "written.export_document": lambda r: [written.export_document(r.exported)],
+    "written.export_human": lambda r: [written.export_human(r.exported)],
+    "written.planned_export_document": lambda r: [written.planned_export_document(each) for each in export_plans(r)],
+    "written.plan_export_human": lambda r: [written.plan_export_human(each, _ON_CLUSTER) for each in export_plans(r)],
     "get.document": lambda r: [render_get.document(r.lookup), render_get.document(r.lookup, r.close)],
     "get.human": lambda r: [render_get.human(r.lookup), render_get.human(r.lookup, r.close)],
     "get.rows": lambda r: [render_get.rows(r.lookup)],
@@ -475,15 +465,15 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "listing.document": lambda r: [render_list.document([r.listing])],
     "listing.human": lambda r: [render_list.human([r.listing], 2e9)],
     "listing.rows": lambda r: [render_list.rows([r.listing])],
-    "metadata.document": lambda r: map(render_metadata.document, r.listing.versions),
-    "metadata.human": lambda r: map(render_metadata.human, r.listing.versions),
-    "metadata.rows": lambda r: [render_metadata.rows(replace(r.listing.versions[0], metadata={"lr": 0.05}))],
-    "metrics.document": lambda r: [render_metrics.document(r.listing, r.listing.versions)],
-    "metrics.human": lambda r: [render_metrics.human(r.listing, r.listing.versions)],
-    "metrics.import_document": lambda r: [render_metrics.import_document(r.matched, applied=True)],
-    "metrics.import_human": lambda r: [render_metrics.import_human(r.matched, applied=True)],
-    "metrics.import_rows": lambda r: [render_metrics.import_rows(r.matched)],
-    "metrics.rows": lambda r: [render_metrics.rows(r.listing.versions)],
+    "recorded.metadata_document": lambda r: map(recorded.metadata_document, r.listing.versions),
+    "recorded.metadata_human": lambda r: map(recorded.metadata_human, r.listing.versions),
+    "recorded.metadata_rows": lambda r: [recorded.metadata_rows(replace(r.listing.versions[0], metadata={"lr": 0.05}))],
+    "recorded.metrics_document": lambda r: [recorded.metrics_document(r.listing, r.listing.versions)],
+    "recorded.metrics_human": lambda r: [recorded.metrics_human(r.listing, r.listing.versions)],
+    "recorded.import_document": lambda r: [recorded.import_document(r.matched, applied=True)],
+    "recorded.import_human": lambda r: [recorded.import_human(r.matched, applied=True)],
+    "recorded.import_rows": lambda r: [recorded.import_rows(r.matched)],
+    "recorded.metrics_rows": lambda r: [recorded.metrics_rows(r.listing.versions)],
     "prune.document": lambda r: [render_prune.document(r.pruned.plan, result) for result in (None, r.pruned)],
     "prune.rows": lambda r: [render_prune.rows(r.pruned.plan)],
     "prune.human": lambda r: [render_prune.human(r.pruned.plan, r.pruned)],
@@ -495,6 +485,8 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "written.converted_document": lambda r: [
         written.converted_document(one, schema="edl-ckpt/edit/1") for one in r.converted
     ],
+    "written.repair_document": lambda _: map(written.repair_document, REPAIRS),
+    "written.repair_human": lambda _: map(written.repair_human, REPAIRS),
     "written.converted_human": lambda r: map(written.converted_human, r.converted),
     "written.written_document": lambda r: [
         written.written_document("reshard", r.resharded),
@@ -503,8 +495,6 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "written.reshard_human": lambda r: [written.reshard_human(r.resharded)],
     "written.planned_document": lambda r: [written.planned_document(name, *r.plan) for name in ("import", "reshard")],
     "written.plan_reshard_human": lambda r: [written.plan_reshard_human(*r.plan)],
-    "repair.document": lambda _: [render_repair.document(each) for each in _REPAIRS],
-    "repair.human": lambda _: [render_repair.human(each) for each in _REPAIRS],
     "unlock.document": lambda r: [render_unlock.document(r.listing.location, _HOLDERS)],
     "unlock.human": lambda r: [render_unlock.human(r.listing.location, _HOLDERS)],
     "du.document": lambda r: [render_usage.document(usage(r))],
@@ -517,9 +507,9 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "verify.document_all": lambda r: [render_verify.document_all("run", r.verified, [])],
     "verify.rows": lambda r: [render_verify.rows(r.verified)],
     "verify.human": lambda r: [render_verify.human(r.verified)],
-    "wait.document": lambda r: map(render_wait.document, r.waits),
-    "watch.document": lambda r: map(render_watch.document, r.events),
-    "watch.human": lambda r: ([render_watch.human(event)] for event in r.events),
+    "follow.wait_document": lambda r: map(follow.wait_document, r.waits),
+    "follow.event_document": lambda r: map(follow.event_document, r.events),
+    "follow.event_human": lambda r: ([follow.event_human(event)] for event in r.events),
 }
 """What each renderer makes of each result that it takes: a new renderer is a new row."""
 
@@ -542,7 +532,7 @@ def test_every_renderer(name: str, results: Results, capsys: pytest.CaptureFixtu
 
 def test_live_view(results: Results) -> None:
     """The live view of a watch shows versions, events and warnings in words that fit."""
-    view = render_watch.LiveView(Output(), Location("a\x1b[bold]"), Limits())
+    view = follow.LiveView(Output(), Location("a\x1b[bold]"), Limits())
     view.warn("\x1b" + "x" * 300)
     view.show(WatchStep(results.moment, results.events), results.events)
     check_human(iter(view.lines()))

@@ -47,9 +47,9 @@ from edl_ckpt.core.cluster import executor as executor_module
 from edl_ckpt.core.cluster.choice import check_target, cluster_at
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.cluster.worker import Seen
+from edl_ckpt.core.commit.writers import SharedDirectory
 from edl_ckpt.core.operations.reshard import execute
 from edl_ckpt.core.storage.location import Location
-from edl_ckpt.core.storage.meeting import SharedDirectory
 from waiting import wait_until
 
 

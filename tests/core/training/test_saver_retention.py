@@ -31,8 +31,8 @@ from edl_ckpt.core import (
     verify_version,
 )
 from edl_ckpt.core.base.errors import NoSpaceError, UsageError
-from edl_ckpt.core.commit.repair.notes import noted_versions
 from edl_ckpt.core.model.versions import State
+from edl_ckpt.core.state.shard_note import noted_versions
 from edl_ckpt.core.storage import open_store
 from elasticdl_rules import leftovers
 from forked import run_forked

@@ -22,7 +22,7 @@ from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.parallel import Meeting, impatient
 from edl_ckpt.core.cluster.choice import not_shared
 from edl_ckpt.core.commit.publish.single_file import Ahead, StagedOutput, sweep_work, work_name
-from edl_ckpt.core.commit.writers import SharedUpload, SharedUploads
+from edl_ckpt.core.commit.writers import SharedDirectory, SharedPrefix, SharedUpload, SharedUploads
 from edl_ckpt.core.operations.export.interface import ExportedFile, FormatTraits
 from edl_ckpt.core.operations.export.output.places import (
     NewPart,
@@ -38,7 +38,6 @@ from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import has_parts
 from edl_ckpt.core.storage.local import descriptor_of, is_stream, is_there, open_stream, remove_tree
 from edl_ckpt.core.storage.location import Location
-from edl_ckpt.core.storage.meeting import SharedDirectory, SharedPrefix
 
 NewFile = Callable[[str, int], OutputFile]
 """Makes a file of known size at a path of the output."""

@@ -19,8 +19,7 @@ from edl_ckpt.core.operations.follow.observe import CLOCK, Notifier, Pace
 from edl_ckpt.core.operations.follow.watch import watch_steps
 from edl_ckpt.core.storage.interface import Entry
 from edl_ckpt.core.storage.local import LocalStore
-from edl_ckpt.core.storage.location import Location
-from edl_ckpt.core.storage.mounts import reports_changes
+from edl_ckpt.core.storage.location import Location, reports_changes
 from following import START, Job, Script, script, shard_data
 from s3_fixtures import Bucket
 

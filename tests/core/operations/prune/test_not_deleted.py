@@ -17,7 +17,7 @@ from checkpoints import at, numbers
 from edl_ckpt.core import add_tag, list_versions, prune
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError
 from edl_ckpt.core.commit.deletion.records import list_trash
-from edl_ckpt.core.commit.kinds import forget_gone
+from edl_ckpt.core.commit.repair.recovery import forget_gone
 from edl_ckpt.core.operations.annotate import set_metrics
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.operations.undo import undo

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -189,7 +190,7 @@ def test_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: set[str] = set()
     begin = LocalReader.__init__
 
-    def record(self: LocalReader, path: str, *rest: object) -> None:
+    def record(self: LocalReader, path: str, *rest: Any) -> None:
         opened.add(path)
         begin(self, path, *rest)
 

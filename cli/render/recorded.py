@@ -1,19 +1,23 @@
-"""Metrics of versions, and the matches of an import, as text, as JSON and as rows."""
+"""What is recorded with versions, as text, as JSON and as rows: metrics, the matches of an import, and metadata."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli.terminal import text
-from edl_ckpt.cli.terminal.documents import document_of, picked
+from edl_ckpt.cli.terminal.documents import Recorded, document_of, picked
 from edl_ckpt.cli.terminal.tables import Cell, Column, Lines, Table, head, styled
 from edl_ckpt.core.base import words
 from edl_ckpt.core.catalog.listing import best_versions, known_mode
 from edl_ckpt.core.model.versions import Listing, Version
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from edl_ckpt.core.operations.annotate import ImportPlan
+
 
 _SOME = 8
 BEST = "*"
@@ -44,7 +48,7 @@ def metric_cells(version: Version, names: Sequence[str], best: Mapping[str, str]
     return [Cell(metric_cell(version.metrics, n, best=is_best), "green" if is_best else "") for n, is_best in marked]
 
 
-def document(listing: Listing, versions: Sequence[Version]) -> dict[str, Any]:
+def metrics_document(listing: Listing, versions: Sequence[Version]) -> dict[str, Any]:
     """Return `edl-ckpt/metrics/1`."""
     return document_of(
         "metrics",
@@ -56,12 +60,12 @@ def document(listing: Listing, versions: Sequence[Version]) -> dict[str, Any]:
     )
 
 
-def rows(versions: Sequence[Version]) -> list[list[Any]]:
+def metrics_rows(versions: Sequence[Version]) -> list[list[Any]]:
     """Return a header and one row for each value, as `metrics import` reads them."""
     return [["version", "metric", "value"], *([v.number, n, x] for v in versions for n, x in v.metrics.items())]
 
 
-def human(listing: Listing, versions: Sequence[Version]) -> Lines:
+def metrics_human(listing: Listing, versions: Sequence[Version]) -> Lines:
     """Yield a table of versions and metrics with the best of all versions marked, then notes."""
     names = names_of(versions)
     best = best_paths(listing, names)
@@ -80,7 +84,7 @@ def human(listing: Listing, versions: Sequence[Version]) -> Lines:
         yield styled(f"is max or min better for {metrics}? Declare it with `edl-ckpt metrics mode`", "dim")
 
 
-def line(listing: Listing, version: Version) -> str:
+def metrics_line(listing: Listing, version: Version) -> str:
     """Return the metrics of one version in a line, by name; a value that is the best of all versions is marked."""
     best = best_paths(listing, names_of(listing.versions))
     values = [
@@ -128,3 +132,50 @@ def import_human(plan: ImportPlan, *, applied: bool) -> Lines:
         yield styled(f"steps without a version: {steps} (--nearest STEPS matches close ones)")
     if plan.versions_without_metrics:
         yield styled(f"versions without metrics: {words.abridged(plan.versions_without_metrics, _SOME)}")
+
+
+def metadata_document(version: Version) -> dict[str, Any]:
+    """Return `edl-ckpt/metadata/1`."""
+    return document_of("metadata", version, "ref version metadata", version=version.number)
+
+
+def metadata_rows(version: Version) -> list[list[Any]]:
+    """Return a header and one row for each key, by name; a value is JSON."""
+    found = sorted(version.metadata.items())
+    return [["ref", "version", "key", "value"], *([version.ref, version.number, k, Recorded(v)] for k, v in found)]
+
+
+def metadata_human(version: Version) -> Lines:
+    """Yield the version, and a line for each key."""
+    yield head(version.ref)
+    if not version.metadata:
+        yield styled("no metadata; record some with `edl-ckpt metadata set`", "dim")
+        return
+    yield metadata_table(version.metadata)
+
+
+def metadata_table(metadata: Mapping[str, Any]) -> RenderableType:
+    """Return a line for each key, by name: the key, and its value as JSON; a text stands without quotes."""
+    columns = Column("key", "name", title=""), Column("value", "prose", worth=9, title="")
+    return Table(*columns, rows=([Cell(key, "dim"), shown(metadata[key])] for key in sorted(metadata)))
+
+
+def shown(value: Any) -> str:
+    """Return a value of JSON in one line, safe on any terminal.
+
+    >>> shown({"a": [1, None]}), shown("adam"), shown("0.5")
+    ('{"a": [1, null]}', 'adam', '"0.5"')
+    """
+    is_word = isinstance(value, str) and not _reads_as_json(value)
+    return text.escaped(value if is_word else json.dumps(value, ensure_ascii=False))
+
+
+def _reads_as_json(word: str) -> bool:
+    """Say whether a text would be another value without its quotes."""
+    from edl_ckpt.core.state.document import parse_value
+
+    try:
+        parse_value(word)
+    except ValueError:
+        return not word
+    return True

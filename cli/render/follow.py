@@ -1,4 +1,7 @@
-"""What a watch shows: a live view on a terminal that can have one, else each event as a line, of JSON in a pipe."""
+"""What a wait and a watch show: a document at the end, or events as they come.
+
+A terminal that can have one gets a live view, else each event is a line, of JSON in a pipe.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,24 @@ from edl_ckpt.core.operations.follow.observe import EventKind, Limits, Moment, W
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from edl_ckpt.core.operations.follow.watch import WatchStep
+    from edl_ckpt.core.operations.follow.watch import WaitResult, WatchStep
     from edl_ckpt.core.storage.location import Location
+
+
+def wait_document(result: WaitResult) -> dict[str, Any]:
+    """Return `edl-ckpt/wait/1`."""
+    none: dict[str, Any] = {"ref": None, "version": None, "path": None, "metrics": {}}
+    return document_of(
+        "wait",
+        result,
+        "ref version state waited_seconds location path metrics why? unfinished",
+        **(picked(result.version, " ".join(none)) if result.version else none),
+        state=result.outcome.value,
+        waited_seconds=round(result.waited_seconds, 3),
+        location=result.location.url,
+        unfinished=[picked(u.version, "ref version why", why=u.why) for u in result.unfinished],
+    )
+
 
 _STYLES: Final = {state.value: style for state, style in STATE_STYLES.items()} | {"stalled": "yellow", "corrupt": "red"}
 _EVENT_STYLES: Final = {
@@ -43,7 +62,7 @@ _REFRESHES: Final = 2
 """How often a second the view is drawn: a terminal that was resized is right again after half a second."""
 
 
-def document(event: WatchEvent) -> dict[str, Any]:
+def event_document(event: WatchEvent) -> dict[str, Any]:
     """Return `edl-ckpt/watch/1`."""
     version, shard = event.version, event.shard
     return document_of(
@@ -58,7 +77,7 @@ def document(event: WatchEvent) -> dict[str, Any]:
     )
 
 
-def human(event: WatchEvent) -> Text:
+def event_human(event: WatchEvent) -> Text:
     """Return the line of an event."""
     line = styled(time.strftime("%H:%M:%S  ", time.localtime(event.at)), "dim")
     line.append(event.kind.value.ljust(14), _EVENT_STYLES.get(event.kind, ""))
@@ -146,9 +165,9 @@ class LineView(SilentReporter):
         """Print the events."""
         for event in events:
             if self._is_json:
-                self._out.print_json(document(event), line=True)
+                self._out.print_json(event_document(event), line=True)
             else:
-                self._out.print_human([human(event)])
+                self._out.print_human([event_human(event)])
 
 
 class LiveView(SilentReporter):
@@ -213,7 +232,7 @@ class LiveView(SilentReporter):
         with self._lock:
             if (moment := self._moment) is None:
                 return []
-            rates, news = self._rates(), [*map(human, self._events), *map(_note, self._notes)]
+            rates, news = self._rates(), [*map(event_human, self._events), *map(_note, self._notes)]
         total, rate = sum(seen.version.size_bytes for seen in moment.seen.values()), sum(rates.values())
         speed = f", {words.size(int(rate))}/s" if rate >= 1 else ""
         about = f"{text.count(len(moment.seen), 'version')}, {words.size(total)}{speed}"
