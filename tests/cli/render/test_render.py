@@ -35,7 +35,6 @@ from edl_ckpt.cli.render import get as render_get
 from edl_ckpt.cli.render import inspect as render_inspect
 from edl_ckpt.cli.render import listing as render_list
 from edl_ckpt.cli.render import prune as render_prune
-from edl_ckpt.cli.render import report as render_report
 from edl_ckpt.cli.render import unlock as render_unlock
 from edl_ckpt.cli.render import verify as render_verify
 from edl_ckpt.cli.terminal import tables
@@ -478,13 +477,12 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "prune.rows": lambda r: [render_prune.rows(r.pruned.plan)],
     "prune.human": lambda r: [render_prune.human(r.pruned.plan, r.pruned)],
     "prune.plan_human": lambda r: [render_prune.plan_human(r.pruned.plan)],
-    "report.document": lambda r: [
-        render_report.document(report_location(r.listing.location, policy)) for policy in (None, Policy((Latest(1),)))
+    "listing.report_document": lambda r: [
+        render_list.report_document(report_location(r.listing.location, policy))
+        for policy in (None, Policy((Latest(1),)))
     ],
-    "report.human": lambda r: [render_report.human(report_location(r.listing.location), "a\x1b.html")],
-    "written.converted_document": lambda r: [
-        written.converted_document(one, schema="edl-ckpt/edit/1") for one in r.converted
-    ],
+    "listing.report_human": lambda r: [render_list.report_human(report_location(r.listing.location), "a\x1b.html")],
+    "written.converted_document": lambda r: [written.converted_document(one, "edit") for one in r.converted],
     "written.repair_document": lambda _: map(written.repair_document, REPAIRS),
     "written.repair_human": lambda _: map(written.repair_human, REPAIRS),
     "written.converted_human": lambda r: map(written.converted_human, r.converted),
