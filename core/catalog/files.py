@@ -33,7 +33,6 @@ from edl_ckpt.core.base.errors import (
     UnsupportedError,
     UsageError,
 )
-from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.base.version import VERSION
 from edl_ckpt.core.base.words import command
@@ -44,6 +43,7 @@ from edl_ckpt.core.sources.interface import FlatListing, Source
 from edl_ckpt.core.sources.registry import ALONE, directory_named, shard_named, version_named
 from edl_ckpt.core.state.paths import JOURNAL, META_DIR, NOTES_DIR, STAGE_DIR, STATE_DIR, is_resumable
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
+from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.faults import Fault, storage_errors
 from edl_ckpt.core.storage.interface import Entry, Store, lists_marks
 from edl_ckpt.core.storage.local import check_input
@@ -168,18 +168,11 @@ def _load(path: str) -> dict[str, Any]:
 
 def _save(path: str, digests: dict[str, Any]) -> None:
     data = json.dumps({"release": VERSION, "digests": digests}).encode()
-    staged = f"{path}.{new_id()}"
-    with suppress(OSError):
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        try:
-            descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with open(descriptor, "wb") as file:
-                file.write(data)
-            os.replace(staged, path)
-        except OSError:
-            with suppress(OSError):
-                os.unlink(staged)
-            raise
+    folder, name = os.path.split(path)
+    with suppress(OSError, EdlCkptError):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        with Directory.open(folder) as directory:
+            directory.replace(name, data, flush=False)
 
 
 def named_file(ref: CheckpointRef) -> Version | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
@@ -101,11 +102,8 @@ def in_trash(location: str, budget: Budget) -> Iterator[list[int]]:
 
 def _document(path: str) -> dict[str, Any]:
     """Return a small JSON object of ours; an empty one for what is none, or cannot be read without waiting."""
-    try:
-        with open(path, "rb", opener=open_at_once) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_DOCUMENT_BYTES:
-                return {}
+    with suppress(OSError, ValueError, UsageError), open(path, "rb", opener=open_at_once) as file:
+        status = os.fstat(file.fileno())
+        if stat.S_ISREG(status.st_mode) and status.st_size <= _MOST_DOCUMENT_BYTES:
             return parse_document(file.read(_MOST_DOCUMENT_BYTES), path)
-    except (OSError, ValueError, UsageError):
-        return {}
+    return {}

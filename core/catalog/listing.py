@@ -155,11 +155,10 @@ def _is_left(store: Store, journal: Entry) -> bool:
     """Say whether the process that wrote a journal is dead, in a location that a process has locked."""
     if store.properties.rename:
         return is_abandoned(store.path(""), os.path.dirname(journal.relative))
-    try:
+    with suppress(EdlCkptError):
         owner = (read_document(store, journal.relative) or {}).get("owner")
-    except EdlCkptError:
-        return False
-    return isinstance(owner, dict) and is_presumed_dead(owner, time.time() - journal.modified)
+        return isinstance(owner, dict) and is_presumed_dead(owner, time.time() - journal.modified)
+    return False
 
 
 VersionLike: TypeAlias = Version | CheckpointRef | str | os.PathLike[str]
@@ -372,10 +371,9 @@ def listed_mode(listing: Listing, metric: str, mode: str | None = None) -> str:
 
 def known_mode(listing: Listing, metric: str) -> str | None:
     """Return which values of a metric are better, None when that is not known."""
-    try:
+    with suppress(UsageError):
         return mode_of(metric, None, listing.modes)
-    except UsageError:
-        return None
+    return None
 
 
 def best_versions(listing: Listing, metrics: Iterable[str]) -> dict[str, Version]:

@@ -73,10 +73,9 @@ class Settling:
         """Return when names in the location last changed; 0 where a listing is one answer of the storage."""
         if not self._store.properties.rename:
             return 0
-        try:
+        with suppress(OSError):  # the listing says why
             return os.stat(self._store.path("")).st_mtime_ns
-        except OSError:  # the listing says why
-            return 0
+        return 0
 
     def wait(self, listing: Listing, state: Sequence[Entry]) -> bool:
         """Wait where a version of a listing was being replaced; True when the location must be listed again.

@@ -291,11 +291,9 @@ def _has_ended(record: dict[str, Any]) -> bool:
 
 def _started(pid: int) -> str:
     """Return when a process was started, in ticks of its kernel; '' when there is none."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[19].decode()
-    except (OSError, IndexError):
-        return ""
+    with suppress(OSError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()[19].decode()
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

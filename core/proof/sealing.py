@@ -31,7 +31,7 @@ from edl_ckpt.core.model.versions import Chunk, PackedChunks, Seal, SealedShard,
 from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue, HeldValue
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sources.elasticdl.target import Literals
-from edl_ckpt.core.state.document import number_chunks
+from edl_ckpt.core.state.seal import number_chunks
 from edl_ckpt.core.storage.interface import RangeReader
 
 CHUNK_BYTES: Final = 4 << 20

@@ -49,7 +49,7 @@ from edl_ckpt.core.reading.pieces import RowMarks
 from edl_ckpt.core.reading.reader import Checkpoint, check_not_replaced, open_checkpoint, openings, raise_problems
 from edl_ckpt.core.sources.elasticdl.target import VersionLayout, planned_shards
 from edl_ckpt.core.sources.registry import source_of
-from edl_ckpt.core.state.document import read_seal
+from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.state.shard_note import (
     NoteName,
     ShardNote,

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, Final, TypeAlias, TypedDict
+from typing import Any, Final, TypeAlias, TypedDict, Unpack
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError
 from edl_ckpt.core.base.job import Reporter
@@ -64,12 +64,12 @@ def open_lock(store: LocalStore | ObjectStore, purpose: str, reporter: Reporter)
 
 
 @contextmanager
-def holding(lock: Lock, location: Location, *, wait_seconds: float = LOCK_WAIT_SECONDS) -> Iterator[None]:
+def holding(lock: Lock, location: Location, **locking: Unpack[Locking]) -> Iterator[None]:
     """Hold a lock while the block runs.
 
     Waits up to `wait_seconds`, then raises LockedError, which names the holder.
     """
-    deadline = time.monotonic() + wait_seconds
+    deadline = time.monotonic() + locking.get("wait_seconds", LOCK_WAIT_SECONDS)
     try:
         while not lock.take():
             if time.monotonic() >= deadline:

@@ -124,11 +124,10 @@ def format_owner(owner: Mapping[str, Any]) -> str:
 
 def read_owner(directory: Directory, name: str = OWNER_FILE) -> dict[str, Any]:
     """Return the description in an owner's file, {} when there is no file or it is damaged."""
-    try:
+    with suppress(EdlCkptError):
         data = directory.read(name, _OWNER_BYTES)
         return parse_document(data, directory.join(name)) if data else {}
-    except EdlCkptError:
-        return {}
+    return {}
 
 
 def is_here(owner: Mapping[str, Any]) -> bool:

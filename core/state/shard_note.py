@@ -31,17 +31,11 @@ from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.base.words import base_name
 from edl_ckpt.core.model.versions import Chunk, Seal, ShardFile, State, Version
 from edl_ckpt.core.sources.registry import number_named
-from edl_ckpt.core.state.document import (
-    MAX_SUMS_BYTES,
-    is_newer,
-    number_chunks,
-    parse_document,
-    parse_seal,
-    schema_at_head,
-)
+from edl_ckpt.core.state.document import MAX_SUMS_BYTES, is_newer, parse_document, schema_at_head
 from edl_ckpt.core.state.metadata import sealed_versions
 from edl_ckpt.core.state.owner import prove_lock
 from edl_ckpt.core.state.paths import META_DIR, NOTES_DIR, noted_version, notes_dir, seal_file
+from edl_ckpt.core.state.seal import number_chunks, parse_seal
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.beneath import ForeignError
 from edl_ckpt.core.storage.interface import Store
@@ -110,11 +104,9 @@ def parse_note_name(name: str) -> NoteName | None:
 
 def note_names(store: Store, version: int) -> list[NoteName]:
     """Return the names of the notes on the shards of a version; none where something else has their place."""
-    try:
-        present = store.names(notes_dir(version))
-    except ForeignError:
-        return []
-    return [found for found in map(parse_note_name, present) if found]
+    with suppress(ForeignError):
+        return [note for note in map(parse_note_name, store.names(notes_dir(version))) if note]
+    return []
 
 
 def has_newer_note(store: Store, version: int) -> bool:
@@ -213,13 +205,12 @@ def remove_notes(store: Store, version: int) -> None:
 
 def forget_notes(store: Store, gone: Iterable[int]) -> list[EdlCkptError]:
     """Remove the notes on versions that the caller has just deleted or replaced; return the errors."""
-    problems: list[EdlCkptError] = []
     try:
         for number in {*gone} & {*noted_versions(store)}:
             remove_notes(store, number)
     except EdlCkptError as error:
-        problems.append(error)
-    return problems
+        return [error]
+    return []
 
 
 def sweep_notes(store: Store) -> list[str]:
@@ -354,13 +345,10 @@ def _described(store: Store, version: Version, found: NotedShards) -> str:
 
 
 def _named_run(store: Store, version: int, name: NoteName) -> str:
-    try:
-        note = read_note(store, version, name)
-    except EdlCkptError:
-        note = None
-    if note is None:
-        return "a run that is not known"
-    return f"run {note.run!r}" if note.run else f"a {'later ' if note.older else ''}run without a name"
+    with suppress(EdlCkptError):
+        if note := read_note(store, version, name):
+            return f"run {note.run!r}" if note.run else f"a {'later ' if note.older else ''}run without a name"
+    return "a run that is not known"
 
 
 def _marks(store: Store, version: Version) -> dict[int, str]:
@@ -379,8 +367,7 @@ def _marks(store: Store, version: Version) -> dict[int, str]:
 
 def _earlier_seal(store: Store, version: int) -> Seal | None:
     """Return the seal that a version had before a shard of it was replaced; None without one, or when it is damaged."""
-    try:
+    with suppress(EdlCkptError):
         data = store.read_small(f"{notes_dir(version)}/{EARLIER}")
         return None if data is None else parse_seal(parse_document(data, EARLIER, limit=MAX_SUMS_BYTES))
-    except EdlCkptError:
-        return None
+    return None

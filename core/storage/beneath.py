@@ -116,10 +116,9 @@ class Directory:
 
     def find(self, relative: str) -> Directory:
         """Return `enter`; a directory without names when there is no such one."""
-        try:
+        with suppress(NotFoundError):
             return self.enter(relative)
-        except NotFoundError:
-            return _Nowhere(-1, self.join(relative))
+        return _Nowhere(-1, self.join(relative))
 
     def _walk(self, names: list[str], *, make: bool) -> Directory:
         here = self
@@ -170,18 +169,15 @@ class Directory:
 
     def stat(self, name: str) -> os.stat_result | None:
         """Return what a name stands for, a link itself; None when it is not there."""
-        with storage_errors(self.join(name)):
-            try:
-                return os.stat(_single(name), dir_fd=self.fd, follow_symlinks=False)
-            except FileNotFoundError:
-                return None
+        with storage_errors(self.join(name)), suppress(FileNotFoundError):
+            return os.stat(_single(name), dir_fd=self.fd, follow_symlinks=False)
+        return None
 
     def is_gone(self, name: str) -> bool:
         """Say whether nothing has a name: only that is absent, whatever other error there is."""
-        try:
+        with suppress(EdlCkptError):
             return self.stat(name) is None
-        except EdlCkptError:
-            return False
+        return False
 
     def is_directory(self, name: str) -> bool:
         """Say whether a name stands for a directory, not for a link to one."""

@@ -314,10 +314,9 @@ def _has_host(url: str) -> bool:
     """Say whether a URL can be parsed and names a host."""
     from urllib.parse import urlsplit
 
-    try:
+    with suppress(ValueError):
         return bool(urlsplit(url).hostname)
-    except ValueError:
-        return False
+    return False
 
 
 def _finds_at_once(fs: Any) -> bool:

@@ -421,16 +421,15 @@ class OnDisk:
         It reads ahead of one thread for each open file, and two that read the same file look to it like jumps.
         """
         for at in range(offset, offset + size_bytes, _AHEAD_BYTES):
-            self._advise(at, min(_AHEAD_BYTES, offset + size_bytes - at), "POSIX_FADV_WILLNEED")
+            self._advise(at, min(_AHEAD_BYTES, offset + size_bytes - at), os.POSIX_FADV_WILLNEED)
 
     def will_not_need(self, offset: int, size_bytes: int) -> None:
         """Let the system use the memory of some bytes of the page cache for others; those of the disk stay."""
-        self._advise(offset, size_bytes, "POSIX_FADV_DONTNEED")
+        self._advise(offset, size_bytes, os.POSIX_FADV_DONTNEED)
 
-    def _advise(self, offset: int, size_bytes: int, advice: str) -> None:
-        if hasattr(os, "posix_fadvise"):  # macOS lacks it
-            with suppress(OSError):  # advice only: whoever reads gets the error
-                os.posix_fadvise(self._fd, offset, size_bytes, getattr(os, advice))
+    def _advise(self, offset: int, size_bytes: int, advice: int) -> None:
+        with suppress(OSError):  # advice only: whoever reads gets the error
+            os.posix_fadvise(self._fd, offset, size_bytes, advice)
 
     def failed(self, error: int, offset: int) -> EdlCkptError:  # noqa: ARG002 - a reader says where
         """Return what the number of a system's error means here; -1 for a file that has become shorter."""

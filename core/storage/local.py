@@ -99,10 +99,9 @@ class LocalReader(RangeReader, OnDisk):
 
 def is_gone(path: str) -> bool:
     """Say whether nothing has a name: only that is absent, whatever other error there is."""
-    try:
+    with suppress(EdlCkptError):
         return not is_there(path)
-    except EdlCkptError:
-        return False
+    return False
 
 
 def _is_private(relative: str) -> bool:
@@ -126,12 +125,10 @@ def file_mark(found: os.stat_result) -> str:
 
 def is_there(path: str) -> bool:
     """Say whether something has a name, a link itself too; raises the error of looking, which says neither."""
-    with storage_errors(path):
-        try:
-            os.lstat(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-    return True
+    with storage_errors(path), suppress(FileNotFoundError, NotADirectoryError):
+        os.lstat(path)
+        return True
+    return False
 
 
 class LocalStore:

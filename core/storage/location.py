@@ -17,6 +17,7 @@ import enum
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Final, TypeAlias
@@ -243,12 +244,9 @@ def reports_changes(path: str) -> bool:
 
 def type_of(path: str) -> str:
     """Return the type of the file system that a path lies on, '' where the system does not say."""
-    try:
-        with open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
-            mounts = file.read()
-    except OSError:
-        return ""
-    return filesystem_type(os.path.realpath(path), mounts)
+    with suppress(OSError), open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
+        return filesystem_type(os.path.realpath(path), file.read())
+    return ""
 
 
 def filesystem_type(path: str, mounts: str) -> str:

@@ -297,15 +297,14 @@ def _copy_metadata(root: Directory, trash: Directory, numbers: Iterable[int]) ->
 
 def _forget(directory: Directory, folder: str, numbers: Iterable[int]) -> list[EdlCkptError]:
     """Remove the metadata of versions in a folder of a directory; return why some could not be removed."""
-    problems: list[EdlCkptError] = []
     try:
         with directory.find(folder) as meta:
             for name in (name for number in numbers for name in metadata_names(number)):
                 if meta.is_file(name):
                     meta.unlink(name)
     except EdlCkptError as error:  # the versions are gone: the next prune forgets the rest
-        problems.append(error)
-    return problems
+        return [error]
+    return []
 
 
 def _restore(root: Directory, trash: Directory, entry: TrashEntry, location: Location) -> None:

@@ -15,7 +15,6 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, RefusedError
@@ -33,7 +32,6 @@ from edl_ckpt.core.commit.publish.staging import remove_empty_state, remove_stag
 from edl_ckpt.core.commit.writers import TOKEN
 from edl_ckpt.core.model.versions import ShardFile, Version
 from edl_ckpt.core.sources.registry import directory_named, shard_named
-from edl_ckpt.core.state.document import read_seal
 from edl_ckpt.core.state.owner import (
     OWNER_FILE,
     has_our_owner,
@@ -59,6 +57,7 @@ from edl_ckpt.core.state.paths import (
     is_damaged,
     is_resumable,
 )
+from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.storage import LocalStore
 from edl_ckpt.core.storage.beneath import Directory, kind_of
 from edl_ckpt.core.storage.faults import storage_errors
@@ -69,7 +68,10 @@ _MOVE: Final = "edl-ckpt did not make it, so it is left alone; inspect it, and m
 
 
 class DiskRepair:
-    """Finishes or rolls back what dead commands left at a location on a disk; the caller holds its lock."""
+    """Finishes or rolls back what dead commands left at a location on a disk; the caller holds its lock.
+
+    While it settles, `_root` and `_state` are the open directories.
+    """
 
     def __init__(self, store: LocalStore) -> None:
         self._store = store
@@ -97,52 +99,38 @@ class DiskRepair:
     def settle(self, settled: Settled) -> None:
         """Finish, roll back or keep what dead commands left; finish deletions."""
         with Directory.open(self._store.root) as root, root.find(STATE_DIR) as state:
-            _OpenState(root, state, settled).settle()
+            self._root, self._state, self._settled = root, state, settled
+            self._settle_state()
         settled.done += map(str, Trash(self._store).sweep())
 
     def sweep(self, settled: Settled) -> None:
         """Do nothing: on a disk everything that a dead command left is in our state."""
 
-
-def _has_journal(root: str, stage: str) -> bool:
-    with suppress(EdlCkptError), Directory.beneath(root, stage) as directory:
-        return directory.is_file(JOURNAL)
-    return False
-
-
-@dataclass(frozen=True, slots=True)
-class _OpenState:
-    """The open state of a location that is being settled."""
-
-    root: Directory
-    state: Directory
-    settled: Settled
-
-    def settle(self) -> None:
+    def _settle_state(self) -> None:
         """Settle the staging directories and the trash; see to it that both can be used."""
-        if self.settled.exclusive:
+        if self._settled.exclusive:
             for path in (STAGE_DIR, TRASH_DIR):
-                self.settled.done += filter(None, [make_way(self.state, os.path.basename(path))])
-        with self.root.find(STAGE_DIR) as stages:
+                self._settled.done += filter(None, [make_way(self._state, os.path.basename(path))])
+        with self._root.find(STAGE_DIR) as stages:
             for name in stages.names():
                 if not is_damaged(name):
                     self._settle_entry(stages, name)
-        remove_empty_state(self.root)
-        with self.root.find(TRASH_DIR) as trash:
-            self.settled.left += [_strange(trash, name) for name in trash.names() if not trash.is_directory(name)]
-            for name, why in list(damaged_records(trash)) if self.settled.exclusive else ():
+        remove_empty_state(self._root)
+        with self._root.find(TRASH_DIR) as trash:
+            self._settled.left += [_strange(trash, name) for name in trash.names() if not trash.is_directory(name)]
+            for name, why in list(damaged_records(trash)) if self._settled.exclusive else ():
                 with trash.enter(name) as entry:
-                    self.settled.done.append(set_aside(self.state, entry, RECORD, f"cannot be used ({why})"))
-        _sweep_replacements(self.root)
+                    self._settled.done.append(set_aside(self._state, entry, RECORD, f"cannot be used ({why})"))
+        _sweep_replacements(self._root)
 
     def _settle_entry(self, stages: Directory, name: str) -> None:
         """Settle an entry of the staging directories. What we did not make is left alone."""
         if not stages.is_directory(name):
             if not self._freed(stages, name, "is no directory"):
-                self.settled.left.append(_strange(stages, name))
+                self._settled.left.append(_strange(stages, name))
         elif not is_stage_name(name):
             if not stages.rmdir(name):  # if it was empty, no process was at work in it
-                self.settled.left.append(f"{stages.join(name)}: {_MOVE}")
+                self._settled.left.append(f"{stages.join(name)}: {_MOVE}")
         else:
             with stages.enter(name) as stage, if_abandoned(stage) as dead:
                 self._settle_ours(stages, stage, name, dead=dead)
@@ -156,22 +144,22 @@ class _OpenState:
             if dead or not owner_in(name):
                 stages.rmdir(name)
         elif not self._freed(stages, name, f"has no {OWNER_FILE} of ours"):
-            self.settled.left.append(f"{stage.path} has no {OWNER_FILE} of edl-ckpt: {_MOVE}")
+            self._settled.left.append(f"{stage.path} has no {OWNER_FILE} of edl-ckpt: {_MOVE}")
 
     def _freed(self, stages: Directory, name: str, why: str) -> bool:
         """Set something aside if we need its name; say whether that was done."""
-        if not is_resumable(name) or not self.settled.exclusive:
+        if not is_resumable(name) or not self._settled.exclusive:
             return False
-        self.settled.done.append(set_aside(self.state, stages, name, why))
+        self._settled.done.append(set_aside(self._state, stages, name, why))
         return True
 
     def _settle_abandoned(self, stages: Directory, stage: Directory, name: str) -> None:
         """Settle one abandoned staging directory of ours."""
-        settled = self.settled
+        settled = self._settled
         try:
             journal = _journal_of(stage)
         except (RefusedError, ValueError) as error:
-            aside = set_aside(self.state, stages, name, f"has a {JOURNAL} that cannot be used ({error})")
+            aside = set_aside(self._state, stages, name, f"has a {JOURNAL} that cannot be used ({error})")
             settled.left.append(f"{aside}; {LOOK}")
             return
         if journal is not None and settled.keeps(journal):
@@ -182,11 +170,17 @@ class _OpenState:
             settled.done.append(discarded_copy(journal.version))
         else:
             try:
-                settled.done += filter(None, [settle_stage(self.root, stage)])
+                settled.done += filter(None, [settle_stage(self._root, stage)])
             except RefusedError as error:
                 settled.leave(error)
                 return
-        remove_stage(self.root, stage)
+        remove_stage(self._root, stage)
+
+
+def _has_journal(root: str, stage: str) -> bool:
+    with suppress(EdlCkptError), Directory.beneath(root, stage) as directory:
+        return directory.is_file(JOURNAL)
+    return False
 
 
 def _journal_of(stage: Directory) -> Journal | None:

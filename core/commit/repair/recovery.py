@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Unpack
 
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, UsageError
 from edl_ckpt.core.base.interruption import COMMIT
@@ -31,7 +32,7 @@ from edl_ckpt.core.commit.shard import DiskShard, Hold, ObjectShard, ShardOutput
 from edl_ckpt.core.sources.registry import completes, shard_named, version_named
 from edl_ckpt.core.state.document import is_newer, schema_at_head
 from edl_ckpt.core.state.index import refresh_index
-from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS, holding, open_lock
+from edl_ckpt.core.state.lock import Locking, holding, open_lock
 from edl_ckpt.core.state.owner import LostLockError
 from edl_ckpt.core.state.paths import META_DIR, STATE_DIR, metadata_owner
 from edl_ckpt.core.state.shard_note import sweep_notes
@@ -122,10 +123,9 @@ def location_lock(
     location: LocationLike,
     purpose: str,
     *,
-    wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = WARNINGS,
     create: bool = False,
     may_be_empty: bool = False,
+    **locking: Unpack[Locking],
 ) -> Iterator[LockedLocation]:
     """Hold the lock of a location while the block runs, after settling what dead commands left there.
 
@@ -136,14 +136,13 @@ def location_lock(
     free within `wait_seconds`.
     """
     store, repair = _opened(location)
-    where = store.location
+    where, reporter = store.location, locking.get("reporter", WARNINGS)
     COMMIT.more()
     with made_directory(where.local_path if create else None):
-        if not _is_location(where, repair) and not (create or may_be_empty):
-            raise _no_location(where)
+        _check_location(where, repair, lambda: create or may_be_empty)
         lock = open_lock(store, purpose, reporter)
         try:
-            with holding(lock, where, wait_seconds=wait_seconds):
+            with holding(lock, where, **locking):
                 settled = Settled(lock.is_exclusive)
                 repair.settle(settled)
                 for text in (*settled.done, *settled.left):
@@ -151,19 +150,12 @@ def location_lock(
                 yield LockedLocation(store, lock.is_exclusive, lock.check)
                 refresh_index(store)
         except LostLockError:  # its last request may have come too late
-            again = location_lock(where, purpose, wait_seconds=wait_seconds, reporter=reporter, may_be_empty=True)
-            with suppress(EdlCkptError), again:
+            with suppress(EdlCkptError), location_lock(where, purpose, may_be_empty=True, **locking):
                 pass
             raise
 
 
-def recover(
-    location: LocationLike,
-    *,
-    drop_copies: bool = False,
-    wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = WARNINGS,
-) -> Recovery:
+def recover(location: LocationLike, *, drop_copies: bool = False, **locking: Unpack[Locking]) -> Recovery:
     """Settle all that killed commands left in a location; with `drop_copies` discard interrupted copies too.
 
     Raises LockedError while another command is at work there, NotFoundError where there is nothing of ours.
@@ -171,10 +163,9 @@ def recover(
     store, repair = _opened(location)
     where = store.location
     # A killed command may have left nothing but uploads, which no listing shows.
-    if not _is_location(where, repair) and not repair.has_uploads():
-        raise _no_location(where)
-    lock = open_lock(store, "recover", reporter)
-    with holding(lock, where, wait_seconds=wait_seconds):
+    _check_location(where, repair, repair.has_uploads)
+    lock = open_lock(store, "recover", locking.get("reporter", WARNINGS))
+    with holding(lock, where, **locking):
         settled = Settled(lock.is_exclusive, drop_copies)
         repair.settle(settled)
         refresh_index(store, whole=True)
@@ -189,21 +180,19 @@ def _opened(location: LocationLike) -> tuple[LocalStore | ObjectStore, DiskRepai
     return store, kind_of(store).repair
 
 
-def _is_location(location: Location, repair: DiskRepair | ObjectRepair) -> bool:
-    """Say whether there are versions or state of ours; UsageError for a version's directory, which must stay as it is.
+def _check_location(location: Location, repair: DiskRepair | ObjectRepair, may_be_empty: Callable[[], bool]) -> None:
+    """Raise NotFoundError where there are neither versions nor state of ours, unless that is allowed.
 
-    State in another directory would make ElasticDL's scan of it fail.
+    Raises UsageError for a version's directory, which must stay as it is: state in it would make ElasticDL's scan fail.
     """
     names = repair.names()
     is_known = STATE_DIR in names or any(map(version_named, names))
     is_step = not is_known and any(map(completes, names)) and directory_alone(location) is not None
     if is_step or any(map(shard_named, names)):
         raise UsageError("is one version's directory", path=location.url, hint="name the directory it is in")
-    return is_known
-
-
-def _no_location(location: Location) -> NotFoundError:
-    return NotFoundError("no checkpoint here; nothing was written", path=location.url, hint="is this a checkpoint_dir?")
+    if not is_known and not may_be_empty():
+        why = "no checkpoint here; nothing was written"
+        raise NotFoundError(why, path=location.url, hint="is this a checkpoint_dir?")
 
 
 def settle_first(location: Location, *, reporter: Reporter = WARNINGS) -> None:

@@ -268,11 +268,11 @@ def connect(options: Mapping[str, str]) -> Connection:
 @functools.cache
 def _crc32c_function() -> Callable[[Any], int] | None:
     """Return what computes a CRC-32C by the processor's own instructions; None where that is not installed."""
-    try:
+    with suppress(ImportError):
         import google_crc32c
-    except ImportError:
-        return None
-    return google_crc32c.value if google_crc32c.implementation == "c" else None
+
+        return google_crc32c.value if google_crc32c.implementation == "c" else None
+    return None
 
 
 def _crc32c(data: bytes | bytearray) -> str:

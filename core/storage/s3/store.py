@@ -38,10 +38,9 @@ from edl_ckpt.core.storage.interface import (
     flat_listing,
 )
 from edl_ckpt.core.storage.location import Fact, Location, Verdict, judged
-from edl_ckpt.core.storage.parts import PartMemory
+from edl_ckpt.core.storage.parts import PartMemory, Windows
 from edl_ckpt.core.storage.s3.client import NoBucketError, S3Target, connect, served_at, told_time
 from edl_ckpt.core.storage.s3.upload import MIN_PART_BYTES, WRITE_ID, Parts, Upload
-from edl_ckpt.core.storage.s3.windows import Windows
 
 _FIRST_READ_BYTES: Final = 256 << 10
 """What the request that opens an object brings: of most shards the whole index, with the small values inside."""
@@ -329,12 +328,43 @@ class S3Store(ObjectStore):
         return failed
 
     def facts(self) -> Iterator[Fact]:
-        """Yield what is known of the service without a write."""
-        return told_facts(self._top)
+        """Yield what is known without a write: the service, the credentials, the listing, the clock and versioning."""
+        address, region, source = self._top.identity()
+        yield Fact("service", f"{address}{f', region {region}' if region else ''}")
+        origin, why = _SOURCES.get(source, source) or "nowhere", "only a public bucket can be read"
+        yield judged("credentials from", origin, why, weak=not source)
+        start, before = time.monotonic(), time.time()
+        answer = self._top.request_many("list_objects_v2", Prefix=self._top.key, MaxKeys=1)
+        seconds = time.monotonic() - start
+        shown, why = f"yes, {seconds * 1000:.0f} ms", "every command makes some requests"
+        yield judged("listing", shown, why, weak=seconds > _SLOW_SECONDS)
+        yield _clock(answer, before + seconds / 2)
+        with suppress(EdlCkptError):  # few may ask
+            status = self._top.request_many("get_bucket_versioning").get("Status", "off")
+            why = "deleted versions stay, and cost, until a lifecycle rule removes them"
+            yield judged("bucket versioning", str(status).lower(), why, weak=status == "Enabled")
 
     def tried(self, relative: str) -> Iterator[Fact]:
-        """Yield what the service does with an object of ours, which the caller removes."""
-        return tried_facts(self._target(relative))
+        """Yield what it does with an object of ours, which the caller removes: conditions, and large objects."""
+        target = self._target(relative)
+        yield from _conditions(target)
+        try:
+            upload_id = target.begin_upload(lambda: None)
+            try:
+                target.upload("upload_part", b"part", UploadId=upload_id, PartNumber=1)
+            finally:
+                target.abort_upload(upload_id)
+        except EdlCkptError as error:
+            yield Fact("multipart uploads", f"no: {error.message}", Verdict.BROKEN, "every shard is one")
+        else:
+            yield Fact("multipart uploads", "yes")
+        try:
+            target.request_many("list_multipart_uploads", Prefix=target.key)
+        except EdlCkptError:
+            why = "only its journal tells what a killed command was uploading: let a lifecycle rule abort old uploads"
+            yield Fact("list of uploads", "no", Verdict.WEAKER, why)
+        else:
+            yield Fact("list of uploads", "yes")
 
     def stat(self, relative: str) -> ObjectStat | None:
         """Return an object's size, ETag and age; None when there is no such object."""
@@ -387,24 +417,6 @@ _SOURCES: Final = {
 }
 
 
-def told_facts(top: S3Target) -> Iterator[Fact]:
-    """Yield what can be said of a location without a write: the service, the credentials, the clock and the listing."""
-    address, region, source = top.identity()
-    yield Fact("service", f"{address}{f', region {region}' if region else ''}")
-    origin, why = _SOURCES.get(source, source) or "nowhere", "only a public bucket can be read"
-    yield judged("credentials from", origin, why, weak=not source)
-    start, before = time.monotonic(), time.time()
-    answer = top.request_many("list_objects_v2", Prefix=top.key, MaxKeys=1)
-    seconds = time.monotonic() - start
-    shown, why = f"yes, {seconds * 1000:.0f} ms", "every command makes some requests"
-    yield judged("listing", shown, why, weak=seconds > _SLOW_SECONDS)
-    yield _clock(answer, before + seconds / 2)
-    with suppress(EdlCkptError):  # few may ask
-        status = top.request_many("get_bucket_versioning").get("Status", "off")
-        why = "deleted versions stay, and cost, until a lifecycle rule removes them"
-        yield judged("bucket versioning", str(status).lower(), why, weak=status == "Enabled")
-
-
 def _clock(answer: dict[str, object], now: float) -> Fact:
     """Return how far the clock of this machine is from that of the service."""
     told = told_time(answer)
@@ -417,28 +429,6 @@ def _clock(answer: dict[str, object], now: float) -> Fact:
     verdict = Verdict.BROKEN if abs(off) > _REFUSED_SKEW_SECONDS else Verdict.WEAKER
     why = "S3 refuses requests that are 15 minutes off"
     return judged("clock", shown, why, weak=abs(off) > _SKEW_SECONDS, verdict=verdict)
-
-
-def tried_facts(target: S3Target) -> Iterator[Fact]:
-    """Yield what the service does with an object of ours, which the caller removes: conditions, and large objects."""
-    yield from _conditions(target)
-    try:
-        upload_id = target.begin_upload(lambda: None)
-        try:
-            target.upload("upload_part", b"part", UploadId=upload_id, PartNumber=1)
-        finally:
-            target.abort_upload(upload_id)
-    except EdlCkptError as error:
-        yield Fact("multipart uploads", f"no: {error.message}", Verdict.BROKEN, "every shard is one")
-    else:
-        yield Fact("multipart uploads", "yes")
-    try:
-        target.request_many("list_multipart_uploads", Prefix=target.key)
-    except EdlCkptError:
-        why = "what a killed command was uploading is found by its journal only: let a lifecycle rule abort old uploads"
-        yield Fact("list of uploads", "no", Verdict.WEAKER, why)
-    else:
-        yield Fact("list of uploads", "yes")
 
 
 def _conditions(target: S3Target) -> Iterator[Fact]:

@@ -40,7 +40,7 @@ _SEND_BYTES: Final = 1 << 20
 _SMALL_BYTES: Final = 16 << 10
 
 
-class _Looking:
+class _PatientSocket:
     """A socket that waits for LOOK_SECONDS at a time; LockedError when the command was interrupted meanwhile.
 
     TimeoutError when no byte moves for `silence_seconds`.
@@ -70,7 +70,7 @@ class _Looking:
                     raise
 
 
-class _Socket(_Looking, socket.socket):
+class _Socket(_PatientSocket, socket.socket):
     """One whose timeout is the kernel's, so that a call can wait until a large buffer is full."""
 
     def settimeout(self, value: float | None) -> None:
@@ -82,10 +82,10 @@ class _Socket(_Looking, socket.socket):
     def recv_into(self, buffer: Any, *_: int) -> int:
         """Fill a large buffer, or receive some bytes of a small one."""
         whole = socket.MSG_WAITALL if len(buffer) > _SMALL_BYTES else 0
-        return self._waited(super(_Looking, self).recv_into, buffer, 0, whole)
+        return self._waited(super(_PatientSocket, self).recv_into, buffer, 0, whole)
 
 
-class _TlsSocket(_Looking, ssl.SSLSocket):
+class _TlsSocket(_PatientSocket, ssl.SSLSocket):
     pass
 
 

@@ -232,7 +232,7 @@ def test_places_that_an_export_does_not_take(run: Path, tmp_path: Path, out: Pat
     assert edl(*export, out).returncode == 0
     refused(run, *export, out, code=16, words="exists already; nothing was changed")
     refused(run, *export, out, "--dry-run", code=16, words="exists already; nothing was changed")
-    refused(run, *export, run / "version-10/sub", code=16, words="lies among checkpoints")
+    refused(run, *export, run / "version-10/sub", code=16, words="is among checkpoints")
     for place in (run, run / "version-10", run.parent):
         refused(run, *export, place, "--force", code=16, words="the version to read is there")
     refused(run, *export, "s3://bucket/x", code=15, words="files of other systems are written to a disk")
