@@ -192,13 +192,13 @@ def half_done(place: Location) -> str:
     return "nothing half-done is left: the same command begins anew"
 
 
-def check_place(words: str, option: str, why: str) -> None:
-    """Raise UsageError when the place for a result names a version, and nothing of this name is there."""
+def result_location(words: str, out: Output) -> Location:
+    """Return the location that --output names; UsageError for a version, unless something of this name is there."""
     head, at, version = words.rpartition("@")
     if at and "/" not in version and not os.path.lexists(words):
-        raise UsageError(
-            f"{option}: expected a location, got {words!r}", hint=f"{why}; try: {option} {escaped(head or '.')}"
-        )
+        hint = f"the result has the number of the version; try: --output {escaped(head or '.')}"
+        raise UsageError(f"--output: expected a location, got {words!r}", hint=hint)
+    return out.location(words)
 
 
 def is_named(ref: str | None, parsed: CheckpointRef, version: Version | None = None) -> bool:
