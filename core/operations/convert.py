@@ -121,8 +121,7 @@ def convert_version(
                 reporter.warn(f"{one.name} is left out: {one.reason}")
         if trust.seal is not None and not dry_run and is_changed(plan):  # else damage would get a new seal
             trust.confirm(fingerprint(source, job.silent()).text)
-        run = _Run(plan, job, trust, new, where, wait_seconds)
-        proved = None if dry_run else run.write()
+        proved, overflowed = (None, 0) if dry_run else _write(plan, job, trust, new, where, wait_seconds)
         bytes_read = source.bytes_read
     shards = _shards_at(new, where, proved) if proved else ()
     return ConvertResult(
@@ -143,7 +142,7 @@ def convert_version(
         system=system,
         dropped=plan.out.left_out,
         untouched=untouched(plan, proved) if proved else {},
-        overflowed=run.overflowed,
+        overflowed=overflowed,
         dry_run=dry_run,
     )
 
@@ -218,59 +217,40 @@ def _check_in_place(version: Version, system: str) -> None:
         raise refused(f"the version's directory contains more than its shards ({version.extra[0]!r})")
 
 
-@dataclass(slots=True)
-class _Run:
-    """A conversion on its way into a location."""
+def _write(
+    plan: Conversion, job: Job, trust: Trust, new: NewVersion, where: Location, wait_seconds: float
+) -> tuple[Proved, int]:
+    """Write, prove and publish a version, with the lock of the location held; return how many values overflowed too."""
+    files, source, proved = plan.destination.files, plan.source.version, list[Proved]()
+    if new.copies is not None or not new.layout.shard:
+        new = replace(new, copies=_planned(plan, new, where))
+    with location_lock(where, new.purpose, create=True, wait_seconds=wait_seconds, reporter=job.reporter) as locked:
+        if new.replaces is not None:
+            check_listed(new.replaces, "the version has changed since the plan was made; try again")
+        copies = MetadataCopies(locked.store, reporter=job.reporter)
+        describe = None if new.replaces or source.number != new.number else lambda drafts: copies.copy(source, drafts)
+        with kind_of(locked.store).output(locked, new) as output:
+            sinks = output.create(list(files.values()))
+            writing = Writing(plan, sinks, job, locked.store.location.local_path or ".")
+            writing.write()
+            plan.source.check_unchanged()
 
-    plan: Conversion
-    job: Job
-    trust: Trust
-    new: NewVersion
-    where: Location
-    wait_seconds: float
-    overflowed: int = 0
-    _proved: list[Proved] = field(default_factory=list)
+            def prove_written(written: Written) -> Seal:
+                version = written.version
+                proved.append(prove(writing, version if version.is_elasticdl else alone_at(version.path)))
+                confirm_source(writing, trust)
+                return trust.sign(proved[0].seal(new.number), new.purpose)
 
-    def write(self) -> Proved:
-        """Write, prove and publish the version, with the lock of the location held."""
-        files, source = self.plan.destination.files, self.plan.source.version
-        new, reporter = self.new, self.job.reporter
-        if new.copies is not None or not new.layout.shard:
-            new = replace(new, copies=self._planned(files))
-        lock = location_lock(self.where, new.purpose, create=True, wait_seconds=self.wait_seconds, reporter=reporter)
-        with lock as locked:
-            if new.replaces is not None:
-                check_listed(new.replaces, "the version has changed since the plan was made; try again")
-            copies = MetadataCopies(locked.store, reporter=reporter)
-            describe = (
-                None if new.replaces or source.number != new.number else lambda drafts: copies.copy(source, drafts)
-            )
-            with kind_of(locked.store).output(locked, new) as output:
-                sinks = output.create(list(files.values()))
-                writing = Writing(self.plan, sinks, self.job, locked.store.location.local_path or ".")
-                writing.write()
-                self.plan.source.check_unchanged()
-                self.overflowed = writing.rows.overflowed
-                output.publish(lambda written: self._prove(writing, written), describe)
-        return self._proved[0]
+            output.publish(prove_written, describe)
+    return proved[0], writing.rows.overflowed
 
-    def _planned(self, files: Mapping[str, int]) -> Version:
-        """Return the version as its files will be, each as a shard of its own."""
-        path = (self.new.replaces or self.new.copies or self.plan.source.version).path
-        shards = tuple(
-            ShardFile(n, len(files), f"{path}/{file}", size, 0.0) for n, (file, size) in enumerate(files.items())
-        )
-        form = self.new.layout
-        return Version(self.where, self.new.number, path, form, State.COMPLETE, len(files), shards)
 
-    def _prove(self, writing: Writing, written: Written) -> Seal:
-        version = written.version
-        if not version.is_elasticdl:
-            version = alone_at(version.path)
-        self._proved.append(prove(writing, version))
-        confirm_source(writing, self.trust)
-        seal = self._proved[0].seal(self.new.number)
-        return self.trust.sign(seal, self.new.purpose)
+def _planned(plan: Conversion, new: NewVersion, where: Location) -> Version:
+    """Return the version as its files will be, each as a shard of its own."""
+    path, files = (new.replaces or new.copies or plan.source.version).path, plan.destination.files
+    sized = enumerate(files.items())
+    shards = tuple(ShardFile(n, len(files), f"{path}/{file}", size, 0.0) for n, (file, size) in sized)
+    return Version(where, new.number, path, new.layout, State.COMPLETE, len(files), shards)
 
 
 _BARE: Final = Changes(drop_companions=True)

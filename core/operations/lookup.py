@@ -201,10 +201,10 @@ def slice_table(version: VersionLike, table: str, index: Index | str) -> Lookup:
                 reader = checkpoint.reader(shard, entry.values)
                 ids.append(_ids_at(checkpoint, shard, entry, own))
                 values.append(read_chosen(reader, entry.values.start, dtype.itemsize, (Axis(own, entry.rows), columns)))
-        vectors = as_dtype(np.concatenate(values), dtype).reshape(len(rows.chosen), len(columns.chosen))
         turn = slice(None, None, 1 if rows.chosen.step > 0 else -1)
-        found = _looked_up(checkpoint, name, np.concatenate(ids)[turn], vectors[turn])
-        return replace(found, vectors=vectors[turn], columns=columns.chosen)
+        vectors = as_dtype(np.concatenate(values), dtype).reshape(len(rows.chosen), len(columns.chosen))[turn]
+        found = _looked_up(checkpoint, name, np.concatenate(ids)[turn], vectors)
+        return replace(found, vectors=vectors, columns=columns.chosen)
 
 
 def _within(chosen: range, first: int, count: int) -> range:

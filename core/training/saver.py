@@ -84,9 +84,8 @@ class ShardServer:
 
     def lock(self, purpose: str, *, create: bool = False) -> AbstractContextManager[object]:
         """Return the lock of the location, for which the server waits."""
-        return location_lock(
-            self.location, purpose, create=create, wait_seconds=self.wait_seconds, reporter=self.reporter
-        )
+        wait, reporter = self.wait_seconds, self.reporter
+        return location_lock(self.location, purpose, create=create, wait_seconds=wait, reporter=reporter)
 
     def place(self, number: int) -> ShardPlace:
         """Return the place of the shard of a version.

@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final, NamedTuple, TypedDict, TypeVar
 
 import numpy as np
@@ -370,6 +370,21 @@ class ExportFormat(ABC):
     @abstractmethod
     def plan(self) -> ExportPlan:
         """Return what `export` would do, from headers and ids; errors are those that it raises before it writes."""
+
+    def result(
+        self,
+        files: tuple[ExportedFile, ...],
+        counts: ContentCounts,
+        trust: Trust,
+        fingerprint: str,
+        overflowed: int,
+        errors: tuple[TableErrors, ...] = (),
+        *,
+        proved: bool,
+    ) -> ExportResult:
+        """Return the result; where something is lost, nothing is proved."""
+        done = ExportResult(*self._named, files, *counts, fingerprint, 0.0, overflowed, proved, trust.forced, errors)
+        return replace(done, proved=False, partial=True, lost=self.lost) if self.lost else done
 
     @property
     def _named(self) -> tuple[str, str, str]:

@@ -129,13 +129,9 @@ class WatchEvent:
 
 def to_check(before: Moment, listing: Listing) -> list[Version]:
     """Return the versions that are complete by this listing, but for those whose headers could be read as they are."""
-    wanted = []
-    for version in listing.versions:
-        seen = before.seen.get(version.path)
-        known = seen is not None and _is_same(seen, version) and seen.check.health is Health.READABLE
-        if version.state is State.COMPLETE and not known and not version.replaced_by:
-            wanted.append(version)
-    return wanted
+    readable = {path: seen for path, seen in before.seen.items() if seen.check.health is Health.READABLE}
+    complete = [v for v in listing.versions if v.state is State.COMPLETE and not v.replaced_by]
+    return [v for v in complete if v.path not in readable or not _is_same(readable[v.path], v)]
 
 
 def moment_after(
@@ -152,10 +148,8 @@ def moment_after(
     }
     for version in listing.versions:
         old = before.seen.get(version.path)
-        if old is not None and (version.state is State.UNREADABLE or version.replaced_by):
-            seen[version.path] = old
-        else:
-            seen[version.path] = _seen(version, old, checks.get(version.path), tick)
+        stays = version.state is State.UNREADABLE or version.replaced_by
+        seen[version.path] = old if old and stays else _seen(version, old, checks.get(version.path), tick)
     return Moment(at, tick, exists=True, seen=seen)
 
 

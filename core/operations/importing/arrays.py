@@ -23,14 +23,9 @@ from edl_ckpt.core.base.json_objects import parse_object
 from edl_ckpt.core.converting.changes import NameMap
 from edl_ckpt.core.model.dtypes import DTYPES, DType, dtype_named
 from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.operations.export.formats.arrays import INDEX, SHARDED
-from edl_ckpt.core.operations.export.formats.frameworks import (
-    CHECKPOINT_PREFIX,
-    METADATA_FILE,
-    PARQUET,
-    dense_directory,
-)
+from edl_ckpt.core.operations.export.formats.arrays import CHECKPOINT_PREFIX, INDEX, METADATA_FILE, SHARDED
 from edl_ckpt.core.operations.export.formats.names import NOTES, original_name
+from edl_ckpt.core.operations.export.formats.parquet import PARQUET, dense_directory
 from edl_ckpt.core.operations.export.output.target import DENSE_FILE
 from edl_ckpt.core.operations.importing.archives import (
     RangeStream,

@@ -21,8 +21,9 @@ from edl_ckpt.core.base.json_objects import parse_object
 from edl_ckpt.core.base.words import abridged, counted, meant
 from edl_ckpt.core.converting.changes import NameMap
 from edl_ckpt.core.model.dtypes import DTYPES, dtype_named
-from edl_ckpt.core.operations.export.formats.frameworks import METADATA_FILE, PARQUET, PARTS_FILE
+from edl_ckpt.core.operations.export.formats.arrays import METADATA_FILE
 from edl_ckpt.core.operations.export.formats.names import NOTES, original_name
+from edl_ckpt.core.operations.export.formats.parquet import PARQUET, PARTS_FILE
 from edl_ckpt.core.operations.importing.rows import Found, chosen_columns
 from edl_ckpt.core.storage.faults import storage_errors
 

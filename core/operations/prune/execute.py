@@ -66,10 +66,25 @@ _WORDS: Final[Mapping[type, str]] = {
 
 
 def write_plan(path: str | os.PathLike[str], plan: PrunePlan) -> None:
-    """Write a plan to a local file; RefusedError for one that `read_plan` would not read."""
+    """Write a plan to a local file; RefusedError for one that `read_plan` would not read.
+
+    The file has local locations by their absolute paths, and no storage options. It does not say whether to empty the
+    trash: only the command line may ask for that. Its guards are for the reader.
+    """
     path = as_url(path)
     check_target(path)
-    data = json.dumps(plan_to_json(plan), indent=1).encode()
+    entries = [
+        {name: getattr(entry, name) for name in PruneEntry.__slots__}
+        | {
+            "location": entry.location.absolute,
+            "path": entry.location.with_url(entry.path).absolute,
+            "reasons": list(entry.reasons),
+        }
+        for entry in plan.entries
+    ]
+    guards = {name: getattr(plan.guards, name) for name in Guards.__slots__}
+    document = {"schema": PLAN_SCHEMA, "policy": list(plan.policy), "guards": guards, "entries": entries}
+    data = json.dumps(document, indent=1).encode()
     if len(data) > MAX_SUMS_BYTES:
         raise RefusedError(
             f"the plan has {size(len(data))}, and one of more than {size(MAX_SUMS_BYTES)} cannot be applied",
@@ -89,44 +104,25 @@ def read_plan(path: str | os.PathLike[str], guards: Guards = NO_EXCEPTIONS) -> P
     with storage_errors(path), open_input(path, "rb") as file:
         data = file.read(MAX_SUMS_BYTES + 1)
     try:
-        return plan_from_json(parse_document(data, path, limit=MAX_SUMS_BYTES), guards)
+        document = parse_document(data, path, limit=MAX_SUMS_BYTES)
+        if document.get("schema") != PLAN_SCHEMA:
+            raise UsageError(f"expected a document with the schema {PLAN_SCHEMA!r}")
+        entries = tuple(map(_entry, _list(document.get("entries"), dict)))
+        if len({e.path for e in entries}) < len(entries):
+            raise UsageError("expected a plan of a prune: it has a version twice")
+        locations = tuple(dict.fromkeys(e.location for e in entries))
+        return PrunePlan(locations, entries, tuple(_list(document.get("policy"), str)), guards).say_first()
     except ValueError as error:
         raise UsageError(f"not a plan that prune can apply: {getattr(error, 'message', error)}", path=path) from None
 
 
-def plan_to_json(plan: PrunePlan) -> dict[str, Any]:
-    """Return a plan as `--plan-out` writes it: local locations by their absolute paths, and no storage options.
-
-    It does not say whether to empty the trash: only the command line may ask for that. Its guards are for the reader.
-    """
-    entries = [
-        {name: getattr(entry, name) for name in PruneEntry.__slots__}
-        | {
-            "location": entry.location.absolute,
-            "path": entry.location.with_url(entry.path).absolute,
-            "reasons": list(entry.reasons),
-        }
-        for entry in plan.entries
-    ]
-    guards = {name: getattr(plan.guards, name) for name in Guards.__slots__}
-    return {"schema": PLAN_SCHEMA, "policy": list(plan.policy), "guards": guards, "entries": entries}
-
-
-def plan_from_json(document: Any, guards: Guards = NO_EXCEPTIONS) -> PrunePlan:
-    """Return the plan in a document of `plan_to_json`, its locations without storage options, with these guards.
-
-    Raises UsageError for any other document.
-    """
-    if not isinstance(document, dict) or document.get("schema") != PLAN_SCHEMA:
-        raise UsageError(f"expected a document with the schema {PLAN_SCHEMA!r}")
-    entries = tuple(_entry(_typed(each, _ENTRY)) for each in _list(document.get("entries"), dict))
-    if len({e.path for e in entries}) < len(entries):
-        raise UsageError("expected a plan of a prune: it has a version twice")
-    locations = tuple(dict.fromkeys(e.location for e in entries))
-    return PrunePlan(locations, entries, tuple(_list(document.get("policy"), str)), guards).say_first()
-
-
 def _entry(document: dict[str, Any]) -> PruneEntry:
+    """Return the entry in an object that has exactly its keys, with values of their types; UsageError for any other."""
+    if document.keys() != _ENTRY.keys():
+        raise UsageError(f"expected a plan of a prune: an object with {', '.join(_ENTRY)}")
+    for key, kind in _ENTRY.items():
+        if not _is(document[key], kind):
+            raise UsageError(f"expected a plan of a prune: {key} must be {_WORDS[kind]}, got {document[key]!r:.60}")
     location = Location(document["location"])
     if location.absolute != location.url or b"\0" in os.fsencode(location.url):
         raise UsageError(f"expected a plan of a prune: {location.url!r:.60} is no absolute path, and no URL")
@@ -139,16 +135,6 @@ def _entry(document: dict[str, Any]) -> PruneEntry:
             "reasons": tuple(_list(document["reasons"], str)),
         }
     )
-
-
-def _typed(document: Any, types: Mapping[str, type]) -> dict[str, Any]:
-    """Return an object that has exactly these keys, with values of these types; UsageError for any other."""
-    if not isinstance(document, dict) or document.keys() != types.keys():
-        raise UsageError(f"expected a plan of a prune: an object with {', '.join(types)}")
-    for key, kind in types.items():
-        if not _is(document[key], kind):
-            raise UsageError(f"expected a plan of a prune: {key} must be {_WORDS[kind]}, got {document[key]!r:.60}")
-    return document
 
 
 def _list(values: Any, kind: type) -> list[Any]:

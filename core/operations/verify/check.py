@@ -40,12 +40,10 @@ from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.kernel.bulk import I64
 from edl_ckpt.core.model.tables import ShardIndex
 from edl_ckpt.core.model.versions import CheckpointRef, Seal, State, Version, differing_sizes
-from edl_ckpt.core.operations.verify.companions import check_companions
 from edl_ckpt.core.operations.verify.findings import HINTS, LEVELS, Finding, Report, ValueSample, VerifyResult
 from edl_ckpt.core.operations.verify.headers import check_headers, check_names, open_readable_shards
-from edl_ckpt.core.operations.verify.ids import ContentCheck
+from edl_ckpt.core.operations.verify.ids import ContentCheck, check_companions, ids_of
 from edl_ckpt.core.operations.verify.loaders import look_with
-from edl_ckpt.core.operations.verify.rows import ids_of
 from edl_ckpt.core.operations.verify.stored_sums import check_sample, check_stored_sums, report_chunks
 from edl_ckpt.core.proof.sealing import ChunkSums, Mismatch, comparable, make_seal, rereads_correctly
 from edl_ckpt.core.proof.trust import check_trust
@@ -373,7 +371,7 @@ def _check_all(
     if seal is not None:  # its chunks, to which the bytes are added while the values are checked
         sums = ChunkSums((readers[shard.name], shard.chunks) for shard in comparable(seal, readers))
         workers = openings(checkpoint.store)
-        sums.add_rest(checkpoint.shards, checkpoint.files, workers=workers, others=small.extents())
+        sums.add_rest(checkpoint, small.extents(), workers=workers)
     with report.checking("values"):
         fingerprint = content.check_values(certain=certain, sums=sums, small=small)
     if seal is not None and sums is not None:

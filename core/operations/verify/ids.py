@@ -1,11 +1,17 @@
-"""The faults that ids and values of a version show: placement, duplicates, counts; NaN, infinite and huge values."""
+"""The faults that ids and values of a version show: placement, duplicates, counts; NaN, infinite and huge values.
+
+The rows behind a finding: their ids are read again, because a check only counts rows, and names the lowest ids.
+
+Companions must have the ids of their table: a slot that lacks one starts from zero, and no error says so.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import replace
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
@@ -16,10 +22,10 @@ from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, LockedError
 from edl_ckpt.core.base.job import Job, expect
 from edl_ckpt.core.base.parallel import LOOK_SECONDS, RESULT_BYTES, Beside, awaited, stop_requested
 from edl_ckpt.core.base.words import counted
-from edl_ckpt.core.kernel.placement import owners
-from edl_ckpt.core.model.tables import DenseEntry, ShardIndex, TableEntry
-from edl_ckpt.core.operations.verify.findings import Report
-from edl_ckpt.core.operations.verify.rows import report_odd
+from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.kernel.placement import fmix64, misplaced, owners
+from edl_ckpt.core.model.tables import DenseEntry, Extent, IdRun, ShardIndex, TableEntry
+from edl_ckpt.core.operations.verify.findings import NAMED, Report
 from edl_ckpt.core.proof.duplicates import (
     NO_IDS,
     SORTED_AT_ONCE,
@@ -29,16 +35,66 @@ from edl_ckpt.core.proof.duplicates import (
     Unit,
     ids_work,
     near_job,
+    reads_of,
     search_units,
 )
 from edl_ckpt.core.proof.fingerprint import fingerprint_of, value_bytes
 from edl_ckpt.core.proof.sealing import ChunkSums
-from edl_ckpt.core.proof.values import NO_BUNDLES, Bundles, ValueOptions, read_values
-from edl_ckpt.core.reading.blocks import check_row_count
-from edl_ckpt.core.reading.pieces import IdsAt, ids_at, in_tasks, total_id_bytes
+from edl_ckpt.core.proof.values import HUGE_EXPONENT, Bundles, ValueOptions, odd_rows, read_values
+from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES, IdPiece, check_row_count, id_blocks
+from edl_ckpt.core.reading.pieces import IdsAt, PieceAt, ids_at, in_tasks, row_batches, total_id_bytes
 from edl_ckpt.core.reading.reader import Checkpoint
 
+_WORDS: Final = {"nan": "NaN", "inf": "infinite", "huge-value": f"2**{HUGE_EXPONENT} or more"}
+ODD: Final = tuple(_WORDS)
+"""The codes of findings about values, in the order in which they are counted."""
+
+
+def ids_of(
+    checkpoint: Checkpoint, code: str, within: Sequence[tuple[ShardIndex, TableEntry]], extent: Extent | None = None
+) -> Generator[bulk.I64]:
+    """Yield the ids of all rows of a table with a fault, by the code of its findings, int64 [n], as they are read.
+
+    Those that repeat come once for each time, in any order. With the `extent` of some values, only rows with bytes in
+    it. Raises CorruptError for ids that cannot be read.
+    """
+    if code == "duplicate-id":
+        pieces = [[IdPiece(shard, entry, run, run.start, run.end) for run in entry.ids] for shard, entry in within]
+        groups = [reads_of(checkpoint, of_shard) for of_shard in pieces]
+        yield from Search(SORTED_AT_ONCE).again(groups, sum(entry.rows for _, entry in within))
+        return
+    for shard, entry in within:
+        part, file, width = extent or entry.values, shard.file, max(entry.row_bytes, 1)
+        low, high = (part.start - entry.values.start) // width, -((entry.values.start - part.end) // width)
+        for number, block in id_blocks(checkpoint, shard, entry):
+            if code not in ODD:
+                wrong = misplaced(checkpoint.placement(entry.name), block, file.ps_num, file.ps_id)
+                yield block[block < 0 if code == "negative-id" else wrong]
+                continue
+            first, ids = max(number, low), block[max(low - number, 0) : max(high - number, 0)]
+            piece = IdPiece(shard, entry, entry.ids[0], 0, 0, first, len(ids))
+            for batch, rows in row_batches(checkpoint, piece, len(ids), VALUE_BATCH_BYTES):
+                yield ids[batch][odd_rows(rows, entry.dtype, ODD.index(code))]
+
+
+def report_odd(
+    report: Report, checkpoint: Checkpoint, shard: ShardIndex, entry: DenseEntry | TableEntry, counts: bulk.I64,
+    extent: Extent, whose: str,
+) -> None:  # fmt: skip
+    """Report the odd values in an extent of a variable or of a table, of which the first few ids are read."""
+    for code, count in zip(ODD, counts.tolist(), strict=True):
+        if count:
+            message = f"{count} of the {whose} {'is' if count == 1 else 'are'} {_WORDS[code]}"
+            ids: tuple[int, ...] = ()
+            if isinstance(entry, TableEntry):
+                with closing(ids_of(checkpoint, code, [(shard, entry)], extent)) as blocks:
+                    ids = tuple(islice(chain.from_iterable(block.tolist() for block in blocks), NAMED))
+                message += f"; first {'ids' if len(ids) > 1 else 'id'}: {', '.join(map(str, ids))}"
+            report.add(code, message, shard=shard.file, subject=entry.name, offset=extent.start, ids=ids, count=count)
+
+
 _OPTIONS: Final = ValueOptions(odd=True)
+_ALONE: Final = Bundles(_OPTIONS)
 _BESIDE_WORKERS: Final = 2
 """Threads that search for ids that occur twice while values are read."""
 
@@ -252,10 +308,10 @@ class ContentCheck:
     def small_parts(self, *, certain: bool) -> Bundles:
         """Return the parts of tables that are read many at a time: only of content that is certain, and not far."""
         if not certain or self._of_ids is not self.report or not self.sound:
-            return NO_BUNDLES
+            return _ALONE
         return Bundles.of(self.checkpoint, self.job, _OPTIONS)
 
-    def check_values(self, *, certain: bool, sums: ChunkSums | None = None, small: Bundles = NO_BUNDLES) -> str | None:
+    def check_values(self, *, certain: bool, sums: ChunkSums | None = None, small: Bundles = _ALONE) -> str | None:
         """Read every value: find NaN, infinite and huge ones, and return the fingerprint when the content is `certain`.
 
         All bytes that are read are added to `sums`; `small` is what `small_parts` returned. A second call stands for
@@ -266,16 +322,11 @@ class ContentCheck:
         if not is_first:
             self.job.reporter.start("checking values", value_bytes(checkpoint))
         places = self._places_passed() if is_first else small.others(checkpoint, self._places)
+        whole: Iterable[PieceAt] = chain(_OPTIONS.dense_at(checkpoint, self._task_bytes), places)
+        options = replace(_OPTIONS, sketched=certain and self._sound)
+        small = small._replace(options=options, task_bytes=self._task_bytes)
         try:
-            found = read_values(
-                checkpoint,
-                chain(_OPTIONS.dense_at(checkpoint, self._task_bytes), places),
-                self.job,
-                task_bytes=self._task_bytes,
-                options=replace(_OPTIONS, sketched=certain and self._sound),
-                sums=sums,
-                small=small,
-            )
+            found = read_values(checkpoint, whole, self.job, small, sums)
         except CorruptError as error:  # rows that their file does not have, in the order of a remap
             self.report.add(error.code, error.message, path=error.path or self.version.path, offset=error.offset)
             return None
@@ -295,3 +346,47 @@ class ContentCheck:
             entry = next(e for e in entries if e.name == name)
             whose = f"{kind}'s values in this shard"
             report_odd(self.report, self.checkpoint, shard, entry, counts, entry.values, whose)
+
+
+_BITS: Final = (1 << 64) - 1
+
+
+def check_companions(checkpoint: Checkpoint, report: Report, pairs: Iterable[tuple[str, str]] | None = None) -> None:
+    """Report each companion whose ids are not those of its table; equal extents are equal ids.
+
+    Companions and their tables are those that the version names, or other `pairs`.
+    """
+    digests: dict[str, tuple[int, int]] = {}
+    of_version = ((name, info.companion_of) for name, info in sorted(checkpoint.infos.items()))
+    for name, table in of_version if pairs is None else pairs:
+        if not table or not checkpoint.has_table(table) or _runs(checkpoint, name) == _runs(checkpoint, table):
+            continue
+        try:
+            mine = _digest(checkpoint, name)
+            wanted = digests[table] = digests[table] if table in digests else _digest(checkpoint, table)
+        except CorruptError:
+            continue  # the check of ids says so
+        if mine != wanted:
+            report.add(
+                "companion-ids",
+                f"has other ids than its table {table!r}: {mine[0]:,} rows, and the table has {wanted[0]:,}",
+                path=checkpoint.version.path,
+                subject=name,
+            )
+
+
+def _runs(checkpoint: Checkpoint, table: str) -> list[tuple[str, tuple[IdRun, ...]]]:
+    """Return where the ids of a table are; row numbers are the same wherever they are counted."""
+    return [
+        (shard.file.path, tuple(r if r.is_stored else IdRun(0, r.size_bytes, r.encoding, r.first) for r in entry.ids))
+        for shard, entry in checkpoint.entries(table)
+    ]
+
+
+def _digest(checkpoint: Checkpoint, table: str) -> tuple[int, int]:
+    """Return the number of ids, and a sum over them that their order does not change."""
+    rows, total = 0, 0
+    for shard, entry in checkpoint.entries(table):
+        for _, ids in id_blocks(checkpoint, shard, entry):
+            rows, total = rows + len(ids), total + int(np.sum(fmix64(ids), dtype=np.uint64))
+    return rows, total & _BITS

@@ -18,7 +18,7 @@ from edl_ckpt.core.kernel.checksums import CRCS
 from edl_ckpt.core.model.tables import DenseEntry, Extent, ShardIndex, StoredSum, TableEntry
 from edl_ckpt.core.model.versions import Seal
 from edl_ckpt.core.operations.verify.findings import Report, ValueSample
-from edl_ckpt.core.operations.verify.rows import report_odd
+from edl_ckpt.core.operations.verify.ids import report_odd
 from edl_ckpt.core.proof.sealing import Mismatch, comparable, rereads_correctly, tensors_of
 from edl_ckpt.core.proof.values import odd_values
 from edl_ckpt.core.reading.reader import Checkpoint

@@ -79,25 +79,31 @@ class SetLayout:
 
 def lay_out(stem: str, arrays: Sequence[Array], most_bytes: int | None, metadata: Mapping[str, str]) -> SetLayout:
     """Lay out arrays in `STEM.safetensors`, or in a set of files of at most so many bytes; an array is never split."""
-    size = {array.key: math.prod(array.shape) * array.dtype.itemsize for array in arrays}
-    groups = list(together(((array, size[array.key]) for array in arrays), most_bytes or sum(size.values()) + 1)) or [
-        []
-    ]
+    sized = [(array, math.prod(array.shape) * array.dtype.itemsize) for array in arrays]
+    groups = list(together(sized, most_bytes or sum(size for _, size in sized) + 1)) or [[]]
     folder, slash, name = stem.rpartition("/")
     one = [f"{name}{ENDING}"]
     names = one if len(groups) == 1 else [file_of_several(n, len(groups), name) for n in range(len(groups))]
-    files: dict[str, int] = {}
+    files = (f"{folder}{slash}{name}" for name in names)
+    tensors = {file: {a.key: a for a in group} for file, group in zip(files, groups, strict=True)}
+    return lay_out_files(tensors, metadata, f"{stem}{INDEX}" if len(groups) > 1 else "")
+
+
+def lay_out_files(files: Mapping[str, Mapping[str, Named]], metadata: Mapping[str, str], index: str = "") -> SetLayout:
+    """Lay out the tensors of some files; a set has an `index` of this name."""
+    sizes: dict[str, int] = {}
     places: dict[str, tuple[str, int]] = {}
     heads: dict[str, bytes] = {}
-    for file, group in zip((f"{folder}{slash}{name}" for name in names), groups, strict=True):
-        heads[file] = header({array.key: array for array in group}, metadata)
+    for file, tensors in files.items():
+        heads[file] = header(tensors, metadata)
         begin = len(heads[file])
-        for array in group:
-            places[array.key] = file, begin
-            begin += size[array.key]
-        files[file] = begin
-    if len(groups) > 1:
-        weights = {key: file.rpartition("/")[2] for key, (file, _) in places.items()}
-        index = json.dumps(index_of(weights, sum(size.values()), {}), indent=1).encode()
-        heads[f"{stem}{INDEX}"], files[f"{stem}{INDEX}"] = index, len(index)
-    return SetLayout(files, places, heads)
+        for name, tensor in tensors.items():
+            places[name] = file, begin
+            begin += math.prod(tensor.shape) * tensor.dtype.itemsize
+        sizes[file] = begin
+    if index:
+        weights = {name: file.rpartition("/")[2] for name, (file, _) in places.items()}
+        total_bytes = sum(sizes.values()) - sum(map(len, heads.values()))
+        heads[index] = json.dumps(index_of(weights, total_bytes, {}), indent=1).encode()
+        sizes[index] = len(heads[index])
+    return SetLayout(sizes, places, heads)

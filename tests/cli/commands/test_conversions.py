@@ -239,7 +239,7 @@ def test_places_that_an_export_does_not_take(run: Path, tmp_path: Path, out: Pat
     refused(run, *export, "-", code=2, words="a stream takes one")
     torch = step_run(tmp_path / "torch", (2,))
     for name in ("step_2/sub", "step_2"):
-        refused(run, "export", torch, torch / name, "--format", "dcp", "--force", code=16, words="lies there")
+        refused(run, "export", torch, torch / name, "--format", "dcp", "--force", code=16, words="is there")
     inside = torch / "step_2/sub"
     refused(run, "reshard", torch, "--ranks", "3", "--output", inside, code=16, words="lies there")
     refused(run, "import", f"{torch}@2", f"{inside}@3", "--ps", "3", code=16, words="lies there")

@@ -14,7 +14,7 @@ import pytest
 from builders import write_unchecked
 from edl_ckpt.core import save_checkpoint
 from edl_ckpt.core.operations.save import Table
-from edl_ckpt.core.operations.verify import rows as reread
+from edl_ckpt.core.operations.verify import ids as reread
 from program import document, edl, inside
 
 SHARD = "version_{}/variables-1-of-3.chkpt"

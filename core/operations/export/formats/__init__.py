@@ -13,7 +13,7 @@ from edl_ckpt.core.catalog.target import check_outside
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_shared, job_of
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.operations.export.cluster.run import PartsFormat
-from edl_ckpt.core.operations.export.formats.arrays import NpyDirectory, Npz, Safetensors
+from edl_ckpt.core.operations.export.formats.arrays import NpyDirectory, Npz, Safetensors, TensorFlow, Torch
 from edl_ckpt.core.operations.export.formats.checkpoints import (
     Bundle,
     Dcp,
@@ -22,7 +22,7 @@ from edl_ckpt.core.operations.export.formats.checkpoints import (
     SystemFormat,
     Tfra,
 )
-from edl_ckpt.core.operations.export.formats.frameworks import Parquet, TensorFlow, Torch
+from edl_ckpt.core.operations.export.formats.parquet import Parquet
 from edl_ckpt.core.operations.export.formats.text import Csv, JsonLines, Projector, Word2Vec
 from edl_ckpt.core.operations.export.interface import ExportFormat, ExportRequest
 from edl_ckpt.core.storage.local import is_stream

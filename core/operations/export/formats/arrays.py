@@ -1,4 +1,7 @@
-"""Formats of arrays: safetensors, .npz, and a directory of .npy files. Each tensor has its place from the beginning."""
+"""Formats of arrays: safetensors, .npz, .npy files, and those of PyTorch and TensorFlow, which need neither.
+
+Each tensor has its place from the beginning: files are laid out from names and shapes.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ import json
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -16,33 +19,37 @@ import numpy as np
 from edl_ckpt.core.base.job import together
 from edl_ckpt.core.kernel.checksums import Crc32
 from edl_ckpt.core.operations.export.cluster.run import MOST_NAMES, PartFile, PartsFormat, Span, numbered, sizes_of
-from edl_ckpt.core.operations.export.formats.content_format import ContentFormat
+from edl_ckpt.core.operations.export.formats.content_format import ContentFormat, LaidOut, write_laid_out
 from edl_ckpt.core.operations.export.formats.names import NOTES, file_names, member_names
-from edl_ckpt.core.operations.export.interface import ExportContent, FormatTraits, Tensor
+from edl_ckpt.core.operations.export.interface import WEIGHT, ExportContent, FormatTraits, Tensor
 from edl_ckpt.core.operations.export.output.places import (
     OutputFile,
     Place,
-    finish_outputs,
     flush_file,
     reads_back_differently,
 )
 from edl_ckpt.core.operations.export.output.target import ExportTarget, NewFile
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.sources.safetensors.writing import file_of_several, header, index_of
+from edl_ckpt.core.sources.bundle.writing import lay_out
+from edl_ckpt.core.sources.dcp.writing import lay_out_state
+from edl_ckpt.core.sources.safetensors.writing import SetLayout, file_of_several, index_of, lay_out_files
+from edl_ckpt.core.sources.steps.file_layout import Array, FileLayout, Slab
 from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.location import Location
 
 INDEX: Final = "index.json"
 SHARDED: Final = "model.safetensors.index.json"
 """The index of several files of safetensors."""
+METADATA_FILE: Final = "edl-ckpt.json"
 INDEX_SCHEMA: Final = "edl-ckpt/arrays/1"
 
 
 def _write_part(content: ExportContent, path: str, new_file: NewFile) -> None:
     """Write one of the files of a cluster."""
-    write_safetensors(content, {path: content.tensors}, _notes(content), new_file)
+    write_safetensors(content, content.tensors, _notes(content), path, new_file)
 
 
-class Safetensors(PartsFormat):
+class Safetensors(LaidOut, PartsFormat):
     """Source: the format's page at huggingface/safetensors: u64 header size, JSON header, tensors without holes.
 
     A version larger than `max_shard_bytes` becomes a directory of several files, with the index that huggingface's
@@ -51,38 +58,32 @@ class Safetensors(PartsFormat):
 
     traits: ClassVar = FormatTraits("safetensors", endings=(".safetensors",), spools=False)
 
-    def is_directory(self, checkpoint: Checkpoint) -> bool:
-        """Return True when the version is split."""
-        del checkpoint
-        return self._is_split
+    def directories(self, checkpoint: Checkpoint) -> tuple[bool, Location | None]:
+        """Return a directory when the version is split, and none beside it."""
+        is_directory, beside = super().directories(checkpoint)
+        return is_directory or self._is_split, beside
 
     @property
     def _is_split(self) -> bool:
         limit = self.request.max_shard_bytes
         return limit is not None and self.request.version.size_bytes > limit
 
-    def write(self, content: ExportContent, target: ExportTarget) -> None:
-        """Write one file, or `model-00001-of-0000N.safetensors` and `model.safetensors.index.json`."""
-        files = self._files(content, target.path)
-        write_safetensors(content, files, _notes(content), target.new_file)
+    def layout(self, content: ExportContent, metadata: Mapping[str, str]) -> FileLayout:
+        """Return the layout of one file, or of `model-00001-of-0000N.safetensors` and their index."""
+        files: dict[str, Sequence[Tensor]] = {"": content.tensors}
         if self._is_split:
-            write_json(os.path.join(target.path, SHARDED), _split_index(content, files))
-
-    def planned(self, content: ExportContent, path: str, beside: str) -> Mapping[str, int | None]:
-        """Return all files with their sizes."""
-        del beside
-        files = self._files(content, path)
-        sizes = {name: safetensors_bytes(content, tensors, _notes(content)) for name, tensors in files.items()}
-        if self._is_split:
-            sizes[os.path.join(path, SHARDED)] = len(document_bytes(_split_index(content, files)))
-        return sizes
+            sized = ((tensor, tensor.size_bytes) for tensor in content.tensors)
+            groups = list(together(sized, self.request.max_shard_bytes or 0)) or [[]]
+            files = {file_of_several(number, len(groups)): group for number, group in enumerate(groups)}
+        named = {file: {tensor.name: tensor for tensor in tensors} for file, tensors in files.items()}
+        return lay_out_files(named, {**metadata, **_notes(content)}, SHARDED if self._is_split else "")
 
     index: ClassVar = SHARDED
     write_part = staticmethod(_write_part)
 
     def part_bytes(self, content: ExportContent) -> int | None:
         """Return the size of a file."""
-        return safetensors_bytes(content, content.tensors, _notes(content))
+        return _one_file(content.tensors, _notes(content), content.metadata).files[""]
 
     def part_files(
         self, content: ExportContent, spans: Mapping[str, Sequence[Span]], path: str, beside: str, size_bytes: int
@@ -116,92 +117,42 @@ class Safetensors(PartsFormat):
             name: asdict(note) | {kind: [f"{title}.{kind}" for title in titles[name]] for kind in ("ids", "vectors")}
             for name, note in content.notes.items()
         }
-        write_json(os.path.join(path, SHARDED), _index(content, weights, {**metadata, "tables": tables}))
-
-    def _files(self, content: ExportContent, path: str) -> dict[str, Sequence[Tensor]]:
-        """Return the tensors of each file."""
-        if not self._is_split:
-            return {path: content.tensors}
-        sized = ((tensor, tensor.size_bytes) for tensor in content.tensors)
-        groups = list(together(sized, self.request.max_shard_bytes or 0)) or [[]]
-        names = (file_of_several(number, len(groups)) for number in range(len(groups)))
-        return {os.path.join(path, name): group for name, group in zip(names, groups, strict=True)}
-
-
-def _split_index(content: ExportContent, files: Mapping[str, Sequence[Tensor]]) -> dict[str, Any]:
-    weights = {tensor.name: os.path.basename(path) for path, tensors in files.items() for tensor in tensors}
-    return _index(content, weights, {})
-
-
-def _index(content: ExportContent, weights: Mapping[str, str], metadata: Mapping[str, Any]) -> dict[str, Any]:
-    return index_of(weights, sum(tensor.size_bytes for tensor in content.tensors), metadata)
+        total_bytes = sum(tensor.size_bytes for tensor in content.tensors)
+        write_json(os.path.join(path, SHARDED), index_of(weights, total_bytes, {**metadata, "tables": tables}))
 
 
 def _notes(content: ExportContent) -> dict[str, str]:
     return {"tables": json.dumps({name: asdict(note) for name, note in content.notes.items()})}
 
 
-def safetensors_bytes(content: ExportContent, tensors: Sequence[Tensor], notes: Mapping[str, str]) -> int:
-    """Return the size of a file that `write_safetensors` writes."""
-    return len(_head(tensors, content.metadata, notes)) + sum(tensor.size_bytes for tensor in tensors)
-
-
 def write_safetensors(
-    content: ExportContent, files: Mapping[str, Sequence[Tensor]], notes: Mapping[str, str], new_file: NewFile
+    content: ExportContent, tensors: Sequence[Tensor], notes: Mapping[str, str], path: str, new_file: NewFile
 ) -> None:
-    """Write safetensors files, given by their paths, with these tensors; their metadata are also `notes`."""
-    places: dict[str, Place] = {}
-    outputs: dict[str, OutputFile] = {}
-    for path, tensors in files.items():
-        at = len(_head(tensors, content.metadata, notes))
-        outputs[path] = new_file(path, at + sum(tensor.size_bytes for tensor in tensors))
-        for tensor in tensors:
-            places[tensor.name] = Place(outputs[path], at)
-            at += tensor.size_bytes
-    with ExitStack() as stay_open:
-        if len(outputs) == 1:
-            stay_open.enter_context(next(iter(outputs.values())))
-        content.fill(places)
-    metadata = content.finish()
-    for path, tensors in files.items():
-        outputs[path].write(0, _head(tensors, metadata, notes))
-    finish_outputs(list(outputs.values()))
+    """Write a safetensors file with these tensors; its metadata are also `notes`."""
+    write_laid_out(content, tensors, partial(_one_file, tensors, notes), path, new_file)
 
 
-def _head(tensors: Sequence[Tensor], metadata: Mapping[str, str], notes: Mapping[str, str]) -> bytes:
-    """Return the head of a file."""
-    return header({tensor.name: tensor for tensor in tensors}, {**metadata, **notes})
+def _one_file(tensors: Sequence[Tensor], notes: Mapping[str, str], metadata: Mapping[str, str]) -> SetLayout:
+    return lay_out_files({"": {tensor.name: tensor for tensor in tensors}}, {**metadata, **notes})
 
 
-class NpyDirectory(ContentFormat):
-    """One .npy file for each tensor, memory-mappable, and `index.json` with names, tables and metadata."""
+class NpyDirectory(LaidOut):
+    """One .npy file for each tensor, memory-mappable, and `index.json` with names, tables and metadata.
+
+    The name of a file is that of its tensor, with %XX for characters that could make a path. A long name is shortened;
+    the index has the whole.
+    """
 
     traits: ClassVar = FormatTraits("npy", endings=(".npy",), is_directory=True, spools=False)
 
-    def write(self, content: ExportContent, target: ExportTarget) -> None:
-        """Write the files; the name of a file is that of its tensor, with %XX for characters that could make a path.
-
-        A long name is shortened; the index has the whole.
-        """
-        places: dict[str, Place] = {}
+    def layout(self, content: ExportContent, metadata: Mapping[str, str]) -> FileLayout:
+        """Return the layout of all files."""
         files = file_names(tensor.name for tensor in content.tensors)
-        for tensor in content.tensors:
-            head = npy_header(tensor)
-            path = os.path.join(target.path, f"{files[tensor.name]}.npy")
-            file = target.new_file(path, len(head) + tensor.size_bytes)
-            file.write(0, head)
-            places[tensor.name] = Place(file, len(head))
-        content.fill(places)
-        write_json(os.path.join(target.path, INDEX), index_document(content, files, content.finish()))
-        finish_outputs([place.file for place in places.values()])
-
-    def planned(self, content: ExportContent, path: str, beside: str) -> Mapping[str, int | None]:
-        """Return all files with their sizes."""
-        del beside
-        files = file_names(tensor.name for tensor in content.tensors)
-        sizes = {f"{files[t.name]}.npy": len(npy_header(t)) + t.size_bytes for t in content.tensors}
-        sizes[INDEX] = len(document_bytes(index_document(content, files, content.metadata)))
-        return {os.path.join(path, name): size for name, size in sorted(sizes.items())}
+        heads = {f"{files[tensor.name]}.npy": npy_header(tensor) for tensor in content.tensors}
+        places = {t.name: (file, len(head)) for t, (file, head) in zip(content.tensors, heads.items(), strict=True)}
+        sizes = {places[t.name][0]: places[t.name][1] + t.size_bytes for t in content.tensors}
+        heads[INDEX] = document_bytes(index_document(content, files, metadata))
+        return SetLayout({**sizes, INDEX: len(heads[INDEX])}, places, heads)
 
 
 class Npz(ContentFormat):
@@ -315,3 +266,52 @@ def write_json(path: str, document: dict[str, Any]) -> None:
         file.seek(0)
         if file.read() != text:
             raise reads_back_differently(os.path.basename(path), path)
+
+
+def metadata_document(content: ExportContent, metadata: Mapping[str, str]) -> dict[str, Any]:
+    """Return what an importer must know beside the values."""
+    return {**metadata, "tables": {name: asdict(note) for name, note in content.notes.items()}}
+
+
+def _notes_file(content: ExportContent, metadata: Mapping[str, str]) -> bytes:
+    """Return the notes for importers: as many bytes for the metadata before `finish` as after it."""
+    return document_bytes(metadata_document(content, metadata))
+
+
+def _arrays(content: ExportContent) -> list[Array]:
+    """Return the tensors, each in one piece."""
+    slabs = [(tensor, Slab(0, (0,) * len(tensor.shape), tensor.shape)) for tensor in content.tensors]
+    return [Array(tensor.name, tensor.dtype, tensor.shape, (slab,)) for tensor, slab in slabs]
+
+
+class Torch(LaidOut):
+    """A state_dict that `torch.load(weights_only=True)` opens: tables as NAME.ids and NAME.vectors.
+
+    The notes for importers are one more member of the archive, which PyTorch passes over: a module's `load_state_dict`
+    gets no key that it does not have. A table that becomes a matrix is NAME.weight, as the parameter of a
+    `torch.nn.Embedding` NAME is.
+    """
+
+    traits: ClassVar = FormatTraits("torch", endings=(".pt", ".pth"), spools=False, matrix_ending=WEIGHT)
+
+    def layout(self, content: ExportContent, metadata: Mapping[str, str]) -> FileLayout:
+        """Return the layout of one file."""
+        return lay_out_state(_arrays(content), {METADATA_FILE: _notes_file(content, metadata)})
+
+
+CHECKPOINT_PREFIX: Final = "model"
+
+
+class TensorFlow(LaidOut):
+    """A checkpoint that `tf.train.load_checkpoint` lists and reads: `model.index` and its data, in a directory.
+
+    A file `checkpoint` there leads `tf.train.latest_checkpoint` to it, wherever the directory is moved.
+    """
+
+    traits: ClassVar = FormatTraits("tensorflow", is_directory=True, spools=False)
+
+    def layout(self, content: ExportContent, metadata: Mapping[str, str]) -> FileLayout:
+        """Return the layout of a bundle; UnsupportedError for a name that it cannot have."""
+        return lay_out(
+            CHECKPOINT_PREFIX, _arrays(content), with_state=True, others={METADATA_FILE: _notes_file(content, metadata)}
+        )

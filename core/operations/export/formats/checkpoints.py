@@ -199,19 +199,8 @@ class SystemFormat(ExportFormat):
                 plan.source.check_unchanged()
                 proved = prove(writing, alone_at(target.path))
                 source = confirm_source(writing, trust)
-            return ExportResult(
-                *self._named,
-                target.publish(),
-                *self._counts(plan),
-                source or proved.fingerprint.text,
-                0.0,
-                writing.rows.overflowed,
-                bool(source) and not self.lost,
-                trust.forced,
-                (),
-                bool(self.lost),
-                self.lost,
-            )
+            facts = source or proved.fingerprint.text, writing.rows.overflowed
+            return self.result(target.publish(), self._counts(plan), trust, *facts, proved=bool(source))
 
     def _warn(self, plan: Conversion) -> None:
         for one in plan.out.left_out:

@@ -6,11 +6,13 @@ import json
 import math
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.words import abridged
 from edl_ckpt.core.converting.changes import renamed_by
+from edl_ckpt.core.kernel.checksums import Crc32
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export.content.reader import ContentReader
 from edl_ckpt.core.operations.export.content.tables import look_here
@@ -23,12 +25,15 @@ from edl_ckpt.core.operations.export.interface import (
     ExportResult,
     PlannedFile,
     TableErrors,
+    Tensor,
     WrittenContent,
 )
-from edl_ckpt.core.operations.export.output.target import ExportTarget, check_output, open_target
+from edl_ckpt.core.operations.export.output.places import Place, finish_outputs
+from edl_ckpt.core.operations.export.output.target import ExportTarget, NewFile, check_output, open_target
 from edl_ckpt.core.proof.fingerprint import PREFIX
 from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.sources.steps.file_layout import FileLayout
 from edl_ckpt.core.state.document import json_number
 from edl_ckpt.core.storage.files import check_space
 from edl_ckpt.core.storage.location import Location
@@ -37,15 +42,10 @@ from edl_ckpt.core.storage.location import Location
 class ContentFormat(ExportFormat):
     """A format that writes an `ExportContent`; a subclass declares its traits and how the content is written."""
 
-    def is_directory(self, checkpoint: Checkpoint) -> bool:
-        """Return True when this export of a checkpoint makes a directory."""
+    def directories(self, checkpoint: Checkpoint) -> tuple[bool, Location | None]:
+        """Return whether this export of a checkpoint makes a directory, and the one that it makes beside its output."""
         del checkpoint
-        return self.traits.is_directory
-
-    def beside(self, checkpoint: Checkpoint) -> Location | None:
-        """Return the directory that this export makes beside its output; None when it makes none."""
-        del self, checkpoint
-        return None
+        return self.traits.is_directory or self.request.cluster is not None, None
 
     @abstractmethod
     def write(self, content: ExportContent, target: ExportTarget) -> None:
@@ -61,7 +61,7 @@ class ContentFormat(ExportFormat):
         request = self.request
         with self.opened() as (checkpoint, _):
             self.check_dtypes(checkpoint)
-            is_directory, beside = self._makes_directory(checkpoint), self.beside(checkpoint)
+            is_directory, beside = self.directories(checkpoint)
             check_output(request.goal, self.traits, is_directory=is_directory, force=request.force)
             aside = "" if beside is None else _shown(beside)
             sizes, content, read = self.plan_files(checkpoint, _shown(request.goal), aside)
@@ -82,27 +82,15 @@ class ContentFormat(ExportFormat):
         request = self.request
         with self.opened() as (checkpoint, trust):
             self.check_dtypes(checkpoint)
-            is_directory, beside = self._makes_directory(checkpoint), self.beside(checkpoint)
+            is_directory, beside = self.directories(checkpoint)
             with open_target(
                 request.goal, self.traits, is_directory=is_directory, force=request.force, beside=beside
             ) as target:
                 done = self.write_all(checkpoint, target, trust)
                 checkpoint.check_unchanged()
                 kept = request.limit is None and not request.rename and self.traits.is_lossless
-                proved = kept and request.selection.is_lossless and not self.lost
-                return ExportResult(
-                    *self._named,
-                    target.publish(),
-                    *self.counts(done.content),
-                    done.fingerprint,
-                    0.0,
-                    done.overflowed,
-                    proved,
-                    trust.forced,
-                    done.errors,
-                    bool(self.lost),
-                    self.lost,
-                )
+                proved = kept and request.selection.is_lossless
+                return self.result(target.publish(), self.counts(done.content), trust, *done[1:], proved=proved)
 
     def write_all(self, checkpoint: Checkpoint, target: ExportTarget, trust: Trust) -> WrittenContent:
         """Write the output."""
@@ -119,33 +107,19 @@ class ContentFormat(ExportFormat):
         errors = tuple(TableErrors(name, one.greatest, one.mean) for name, one in sorted(reader.errors.items()))
         return WrittenContent(content, content.finish()["fingerprint"], reader.overflowed, errors)
 
-    def _makes_directory(self, checkpoint: Checkpoint) -> bool:
-        return self.request.cluster is not None or self.is_directory(checkpoint)
-
-    def lacked_dtypes(self, *, in_table: bool) -> frozenset[str]:
-        """Return the names of the dtypes that tables, or dense variables, cannot have in this format."""
-        return self.traits.lacked_dtypes if in_table else frozenset()
-
     def check_dtypes(self, checkpoint: Checkpoint) -> None:
-        """Raise UnsupportedError for selected content of a dtype that the format lacks; headers tell."""
-        selection = self.request.selection
-        if selection.quantize and self.traits.spools:
-            raise UnsupportedError(f"{self.traits.name} has no arrays of bytes for quantized rows")
-        entries = {v.name: v.dtype for shard in checkpoint.shards for v in shard.variables}
-        dense = {name: entries[name] for name in selection.choose_variables(checkpoint.variable_names)}
-        tables = {
-            name: checkpoint.written_dtype(name)
-            for name in selection.choose_tables(checkpoint.table_names, checkpoint.slots)
-        }
-        for found, in_table in ((dense, False), (tables, True)):
-            lacked = self.lacked_dtypes(in_table=in_table)
-            written = {name: selection.target_dtype(dtype).name for name, dtype in found.items()}
-            wrong = sorted(name for name, dtype in written.items() if dtype in lacked)
-            if wrong:
-                raise UnsupportedError(
-                    f"{abridged(map(repr, wrong), 4)}: the format {self.traits.name} has no {written[wrong[0]]}",
-                    hint="nothing was written; choose other names, another format, or for floats --dtype float32",
-                )
+        """Raise UnsupportedError for selected tables of a dtype that the format lacks; headers tell."""
+        selection, traits = self.request.selection, self.traits
+        if selection.quantize and traits.spools:
+            raise UnsupportedError(f"{traits.name} has no arrays of bytes for quantized rows")
+        tables = selection.choose_tables(checkpoint.table_names, checkpoint.slots)
+        written = {name: selection.target_dtype(checkpoint.written_dtype(name)).name for name in tables}
+        wrong = sorted(name for name, dtype in written.items() if dtype in traits.lacked_dtypes)
+        if wrong:
+            raise UnsupportedError(
+                f"{abridged(map(repr, wrong), 4)}: the format {traits.name} has no {written[wrong[0]]}",
+                hint="nothing was written; choose other names, another format, or for floats --dtype float32",
+            )
 
     def reader(
         self, checkpoint: Checkpoint, folder: str, confirm: Callable[[str], None] | None = None
@@ -164,6 +138,53 @@ class ContentFormat(ExportFormat):
         counts, limit = content.counts, self.request.limit
         rows = counts.rows if limit is None else min(counts.rows, limit)
         return ContentCounts(counts.variables, counts.tables, rows)
+
+
+class LaidOut(ContentFormat):
+    """Files in which each tensor has its place; what stands around the values follows from names and shapes."""
+
+    @abstractmethod
+    def layout(self, content: ExportContent, metadata: Mapping[str, str]) -> FileLayout:
+        """Return where everything goes, '' for the output itself; other metadata of the same size change no place."""
+
+    def write(self, content: ExportContent, target: ExportTarget) -> None:
+        """Write the values, then what stands around them."""
+        write_laid_out(content, content.tensors, partial(self.layout, content), target.path, target.new_file)
+
+    def planned(self, content: ExportContent, path: str, beside: str) -> Mapping[str, int | None]:
+        """Return all files with their sizes."""
+        del beside
+        files = self.layout(content, content.metadata).files
+        return {_inside(path, name): size for name, size in sorted(files.items())}
+
+
+def write_laid_out(
+    content: ExportContent,
+    tensors: Sequence[Tensor],
+    layout_for: Callable[[Mapping[str, str]], FileLayout],
+    path: str,
+    new_file: NewFile,
+) -> None:
+    """Write tensors where the layout for some metadata has them, then what stands around them."""
+    layout = layout_for(content.metadata)
+    outputs = {name: new_file(_inside(path, name), size) for name, size in layout.files.items()}
+    places: dict[str, Place] = {}
+    sums: dict[tuple[str, int], Crc32] = {}
+    for tensor in tensors:
+        name, start = layout.at(tensor.name, 0)
+        if layout.checksum:
+            sums[tensor.name, 0] = Crc32(layout.checksum)
+        places[tensor.name] = Place(outputs[name], start, sums.get((tensor.name, 0)))
+    with next(iter(outputs.values())):
+        content.fill(places)
+    literals = layout_for(content.finish()).literals({part: crc.value() for part, crc in sums.items()})
+    for name, offset, data in literals:
+        outputs[name].write(offset, data)
+    finish_outputs(list(outputs.values()))
+
+
+def _inside(path: str, name: str) -> str:
+    return os.path.join(path, name) if name else path
 
 
 def metadata_of(version: Version) -> dict[str, str]:

@@ -11,7 +11,7 @@ import pytest
 from edl_ckpt.core.base.errors import NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.base.words import Mode
 from edl_ckpt.core.model.versions import ShardFile, State, Version
-from edl_ckpt.core.operations.prune.execute import plan_from_json, plan_to_json
+from edl_ckpt.core.operations.prune.execute import read_plan, write_plan
 from edl_ckpt.core.operations.prune.plan import PrunePlan, judge_versions
 from edl_ckpt.core.operations.prune.retention import (
     Best,
@@ -41,7 +41,7 @@ def plan_lines(plan: PrunePlan) -> list[str]:
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-def test_policy_case(path: Path) -> None:
+def test_policy_case(path: Path, tmp_path: Path) -> None:
     """Each case file lists the versions that a policy keeps and deletes, the reasons, and the warnings."""
     case = json.loads(path.read_text(encoding="utf-8"))
     versions, unreadable = versions_of(case["versions"])
@@ -50,7 +50,8 @@ def test_policy_case(path: Path) -> None:
     plan = judge_versions(versions, policy, now=NOW, guards=guards_of(case["guards"]), unreadable=unreadable)
     assert plan_lines(plan) == case["expect"]
     assert list(plan.warnings) == case["warnings"]
-    again = plan_from_json(json.loads(json.dumps(plan_to_json(plan))), plan.guards)
+    write_plan(tmp_path / "plan.json", plan)
+    again = read_plan(tmp_path / "plan.json", plan.guards)
     assert (again.guards, len(again.emptied)) == (plan.guards, len(plan.emptied))
 
 
