@@ -148,25 +148,20 @@ def resumable(out: Output, words: str | Callable[[], str]) -> Iterator[None]:
 @contextmanager
 def stoppable(out: Output, words: str | Callable[[], str]) -> Iterator[None]:
     """Say after a signal how to go on with what was done before it."""
-
-    def found(end: BaseException) -> str:
-        from edl_ckpt.core.base.parallel import impatient
-
-        with impatient(end):
-            return words if isinstance(words, str) else words()
-
     try:
         try:
             yield
         except EdlCkptError as error:
             COMMIT.deliver(error)  # a signal that was kept wins
             raise
-    except KeyboardInterrupt as end:
-        out.say(f"interrupted; {found(end)}")
-        raise
-    except SystemExit as end:
-        if end.code == 143:
-            out.say(f"terminated; {found(end)}")
+    except (KeyboardInterrupt, SystemExit) as end:
+        from edl_ckpt.core.base.parallel import impatient
+
+        verb = "interrupted" if isinstance(end, KeyboardInterrupt) else "terminated" if end.code == 143 else ""
+        if verb:
+            with impatient(end):
+                way_on = words if isinstance(words, str) else words()
+            out.say(f"{verb}; {way_on}")
         raise
 
 
