@@ -41,8 +41,8 @@ COMMAND_LINE_ONLY: Final = frozenset({
     "allow-empty-rule", "apply", "delete", "drop-copies", "drop-tag", "even-newest", "exec", "experiment", "force",
     "ignore-seal", "incomplete", "purge", "shell", "yes",
     # These choose or change what comes out.
-    "also", "best", "cast", "dense-rows", "drop", "drop-companions", "drop-rows", "dtype", "fill", "format", "id",
-    "id-column", "ids-file", "key", "limit", "loader", "map", "map-template",
+    "also", "best", "cast", "dense-rows", "drop", "drop-companions", "drop-rows", "dtype", "fill", "format", "from",
+    "id", "id-column", "ids-file", "key", "limit", "loader", "map", "map-template",
     "max-shard-size", "mix", "order", "partial", "quantize", "remap", "rename", "resize",
     "sample", "seed", "shard", "since", "slice", "strip-after", "system", "table", "tag", "tolerance",
     "variable", "vector-column", "world-size",

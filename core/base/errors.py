@@ -14,16 +14,25 @@ class EdlCkptWarning(UserWarning):
 class EdlCkptError(Exception):
     """A failure with a plain sentence, and a hint when there is a next step.
 
-    `path` is the file or location concerned, `offset` a byte position in it.
+    `path` is the file or location concerned, `offset` a byte position in it, `code` the finding of `verify` that names
+    the same fault of a file.
     """
 
     exit_code = 1
     id = "failed"
+    code = ""
 
     def __init__(
-        self, message: str, *, path: str | None = None, offset: int | None = None, hint: str | None = None
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        offset: int | None = None,
+        hint: str | None = None,
+        code: str = "",
     ) -> None:
         super().__init__(message)
+        self.code = code or self.code
         self.message = message
         self.path = path
         self.offset = offset
@@ -56,25 +65,11 @@ class IncompleteError(EdlCkptError):
 
 
 class CorruptError(EdlCkptError, ValueError):
-    """The bytes read cannot be what they claim, or shards contradict each other.
-
-    `code` is the finding of `verify` that names the same fault.
-    """
+    """The bytes read cannot be what they claim, or shards contradict each other."""
 
     exit_code = 5
     id = "corrupt"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        code: str = "malformed",
-        path: str | None = None,
-        offset: int | None = None,
-        hint: str | None = None,
-    ) -> None:
-        super().__init__(message, path=path, offset=offset, hint=hint)
-        self.code = code
+    code = "malformed"
 
 
 class NotFoundError(EdlCkptError, FileNotFoundError):

@@ -221,8 +221,12 @@ class Job:
     def run(
         self, work: Work[Opened, Task, Result], opened: Opened, tasks: Iterable[Task], *, in_turn: bool = False
     ) -> Iterator[Iterator[Result]]:
-        """Yield the results of all tasks, in their order, as `Executor.run`; at the end of the block the work ends."""
-        with closing(self.executor.run(work, opened, tasks, self.reporter.advance, in_turn=in_turn)) as results:
+        """Yield the results of all tasks, in their order, as `Executor.run`; at the end of the block the work ends.
+
+        With `in_turn` a task uses `task_threads` threads by itself, so this process does one after the other.
+        """
+        executor = self.executor.limited(1) if in_turn else self.executor
+        with closing(executor.run(work, opened, tasks, self.reporter.advance)) as results:
             yield results
 
 

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from itertools import chain, islice
 from queue import Empty, SimpleQueue
 from threading import Event, Lock
-from typing import ClassVar, Final, Protocol, TypeAlias, TypeVar
+from typing import ClassVar, Final, Protocol, TypeVar
 
 from edl_ckpt.core.base.errors import LockedError
 from edl_ckpt.core.base.interruption import COMMIT, WHOLE
@@ -28,7 +28,6 @@ Result = TypeVar("Result")
 Opened = TypeVar("Opened", bound="Resource")
 _Task_contra = TypeVar("_Task_contra", contravariant=True)
 _Result_co = TypeVar("_Result_co", covariant=True)
-_Begun: TypeAlias = tuple[Future[Result], SimpleQueue[None]]
 Advance = Callable[[int], None]
 """Takes how many more bytes are done; called from several threads."""
 
@@ -188,11 +187,10 @@ def pause(seconds: float) -> None:
         stop.wait(seconds)
 
 
-def _begin(pool: ThreadPoolExecutor, function: Callable[[Task], Result], task: Task) -> _Begun[Result]:
-    """Begin a task; the queue gets an item when it is done."""
+def _begin(pool: ThreadPoolExecutor, function: Callable[[Task], Result], task: Task) -> Future[Result]:
+    """Begin a task."""
     with WHOLE:
-        future = pool.submit(function, task)
-        return future, _end_of(future)
+        return pool.submit(function, task)
 
 
 def _end_of(future: Future[Result]) -> SimpleQueue[None]:
@@ -203,10 +201,9 @@ def _end_of(future: Future[Result]) -> SimpleQueue[None]:
     return done
 
 
-def _finish(begun: _Begun[Result]) -> Result:
+def _finish(future: Future[Result]) -> Result:
     """Wait for a task, and return its result or raise its error."""
-    future, done = begun
-    done.get()  # in C
+    _end_of(future).get()  # in C
     with WHOLE:
         return future.result()
 
@@ -355,7 +352,7 @@ class Executor(Protocol):
     openings: int | None
     """How many files are opened at a time; None where that depends on their storage alone."""
     task_threads: int
-    """How many threads a task may use that is done `in_turn`."""
+    """How many threads a task may use that this process does alone, as `Job.run` does them `in_turn`."""
 
     @property
     def threads(self) -> int:
@@ -368,17 +365,10 @@ class Executor(Protocol):
         """Return how many of `total_bytes` of data one task should have; 0 where the smallest piece is best."""
 
     def run(
-        self,
-        work: Work[Opened, Task, Result],
-        opened: Opened,
-        tasks: Iterable[Task],
-        advance: Advance,
-        *,
-        in_turn: bool = False,
+        self, work: Work[Opened, Task, Result], opened: Opened, tasks: Iterable[Task], advance: Advance
     ) -> Generator[Result, None, None]:
         """Yield the results of all tasks, in their order; `opened` is what the operation itself has opened.
 
-        With `in_turn` a task uses `task_threads` threads by itself, so this process does one after the other.
         The first error ends the work, and no further task begins. Raises the errors of the tasks. A caller that may
         raise between two results closes the generator, which ends the work.
         """
@@ -415,16 +405,10 @@ class Threads:
         return 0
 
     def run(
-        self,
-        work: Work[Opened, Task, Result],
-        opened: Opened,
-        tasks: Iterable[Task],
-        advance: Advance,
-        *,
-        in_turn: bool = False,
+        self, work: Work[Opened, Task, Result], opened: Opened, tasks: Iterable[Task], advance: Advance
     ) -> Generator[Result, None, None]:
         """Yield the results of all tasks, done in threads with what the operation has opened."""
-        return run_parallel(lambda task: work.do(opened, task, advance), tasks, 1 if in_turn else self.threads)
+        return run_parallel(lambda task: work.do(opened, task, advance), tasks, self.threads)
 
     def share(self, place: Meeting, size_bytes: int = 0) -> None:
         """Do nothing: this process has made it."""

@@ -38,7 +38,7 @@ from edl_ckpt.core.catalog.files import has_journal, is_of_interest, look_at, re
 from edl_ckpt.core.model.versions import Listing, State, Version, differing_sizes
 from edl_ckpt.core.sources.registry import version_named
 from edl_ckpt.core.sources.systems import kinds_of
-from edl_ckpt.core.state.document import MAX_VALUE_DEPTH, is_deep, parse_document, read_seal
+from edl_ckpt.core.state.document import MAX_VALUE_DEPTH, is_deep, parse_document
 from edl_ckpt.core.state.index import Known, SealFacts, take_index
 from edl_ckpt.core.state.metadata import MAX_USER_BYTES, LocationMetadata, is_unread, read_metadata, unread_fault
 from edl_ckpt.core.state.paths import (
@@ -50,6 +50,7 @@ from edl_ckpt.core.state.paths import (
     noted_version,
     seal_file,
 )
+from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.storage import Location
 from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.interface import Entry, MarkedStore, Store

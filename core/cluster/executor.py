@@ -1,7 +1,7 @@
 """The executor over a Dask scheduler: tasks of a work in order, a few of them for each thread under way at a time.
 
 Dask gives the tasks of a lost worker to others. What it cannot know is decided here: how long to wait for a cluster
-without workers, and what its errors mean.
+without workers, and what its own errors mean.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -22,7 +22,6 @@ from edl_ckpt.core.base.job import WARNINGS, FunctionWork, Reporter
 from edl_ckpt.core.base.parallel import RESULT_BYTES, SMALL_READS, Advance, Meeting, Opened, Result, Task, Work
 from edl_ckpt.core.base.words import abridged, counted, size
 from edl_ckpt.core.cluster import worker
-from edl_ckpt.core.cluster.connection import LOOK_AT_SCHEDULER, START_WORKERS, lost, meanings
 from edl_ckpt.core.cluster.worker import Done, Published, Seen, SharedFile
 from edl_ckpt.core.commit.writers import TOKEN
 
@@ -57,6 +56,25 @@ _LIVES: Final = 3
 _SLOWEST: Final = 3
 _NAMED: Final = 3
 LOG: Final = logging.getLogger("edl_ckpt")
+START_WORKERS: Final = "start workers: dask worker SCHEDULER_ADDRESS"
+LOOK_AT_SCHEDULER: Final = "check the log of the scheduler, and try again"
+
+
+@contextmanager
+def meanings() -> Iterator[None]:
+    """Turn the errors of Dask itself into ours: UnavailableError when the scheduler is gone."""
+    from distributed.client import FutureCancelledError
+    from distributed.comm.core import CommClosedError
+
+    try:
+        yield
+    except (FutureCancelledError, CommClosedError) as error:
+        raise lost() from error
+
+
+def lost() -> UnavailableError:
+    """Return the error for a scheduler that does not answer any more."""
+    return UnavailableError("the connection to the scheduler is lost", hint=LOOK_AT_SCHEDULER)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -256,15 +274,10 @@ class ClusterExecutor:
         return sum(self._read.values())
 
     def run(
-        self,
-        work: Work[Opened, Task, Result],
-        opened: Opened,  # noqa: ARG002 - workers open what they need themselves
-        tasks: Iterable[Task],
-        advance: Advance,
-        *,
-        in_turn: bool = False,  # noqa: ARG002 - each task has one thread of a worker
+        self, work: Work[Opened, Task, Result], opened: Opened, tasks: Iterable[Task], advance: Advance
     ) -> Generator[Result, None, None]:
-        """Yield the results of all tasks, in their order."""
+        """Yield the results of all tasks, in their order; workers open what they need themselves, and not `opened`."""
+        del opened
         waiting, published = iter(tasks), Published.of(work, list(self.shown.values()))
         name = str(work) if isinstance(work, FunctionWork) else type(work).__name__.strip("_")
         running = _Running(self, published, name)

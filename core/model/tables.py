@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from edl_ckpt.core.base.errors import CorruptError, EdlCkptError
+from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.words import counted, describe, escaped
 from edl_ckpt.core.model.dtypes import DTYPES, TF_DTYPES, DType
 from edl_ckpt.core.model.layouts import Placement
@@ -218,8 +218,7 @@ class LostShard:
     @staticmethod
     def of(shard: int, path: str, error: EdlCkptError) -> LostShard:
         """Return the shard for which a file met an error."""
-        code = error.code if isinstance(error, CorruptError) else "missing-shard"
-        return LostShard(shard, error.path or path, error.message, code, error.offset)
+        return LostShard(shard, error.path or path, error.message, error.code or "missing-shard", error.offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,12 +299,6 @@ class ShardIndex:
         return (*self.file.files, *self.borrowed)
 
     def __repr__(self) -> str:
-        return describe(
-            "ShardIndex",
-            escaped(self.file.path),
-            f"version {self.version}",
-            self.generation,
-            counted(len(self.variables), "variable"),
-            counted(len(self.tables), "table"),
-            counted(len(self.problems), "problem") if self.problems else "",
-        )
+        version, problems = f"version {self.version}", counted(len(self.problems), "problem") if self.problems else ""
+        content = counted(len(self.variables), "variable"), counted(len(self.tables), "table")
+        return describe("ShardIndex", escaped(self.file.path), version, self.generation, *content, problems)

@@ -379,15 +379,9 @@ class Version(Shown):
         return tuple(range(before + 1, after) for before, after in gaps if after - before > 1)
 
     def __repr__(self) -> str:
-        return describe(
-            "Version",
-            escaped(self.ref),
-            self.state.value,
-            counted(len(self.shards), "shard"),
-            size(self.size_bytes),
-            self.layout.name,
-            f"tags {escaped(', '.join(self.tags))}" if self.tags else "",
-        )
+        tags = f"tags {escaped(', '.join(self.tags))}" if self.tags else ""
+        content = counted(len(self.shards), "shard"), size(self.size_bytes)
+        return describe("Version", escaped(self.ref), self.state.value, *content, self.layout.name, tags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,11 +439,7 @@ class Listing(Shown):
         return names.pop() if len(names) == 1 else "mixed" if names else None
 
     def __repr__(self) -> str:
-        return describe(
-            "Listing",
-            escaped(self.location.url),
-            counted(len(self.versions), "version"),
-            f"the last is {self.versions[-1].version}" if self.versions else "",
-            counted(len(self.foreign), "foreign entry") if self.foreign else "",
-            counted(len(self.problems), "problem") if self.problems else "",
-        )
+        last = f"the last is {self.versions[-1].version}" if self.versions else ""
+        others = ((self.foreign, "foreign entry"), (self.problems, "problem"))
+        facts = (counted(len(listed), noun) if listed else "" for listed, noun in others)
+        return describe("Listing", escaped(self.location.url), counted(len(self.versions), "version"), last, *facts)

@@ -33,10 +33,10 @@ from edl_ckpt.core.proof.sealing import batches, make_seal, sums_of
 from edl_ckpt.core.proof.trust import Trust, check_trust
 from edl_ckpt.core.reading.reader import open_checkpoint, raise_problems
 from edl_ckpt.core.sources.registry import source_of
-from edl_ckpt.core.state.document import read_seal, seal_bytes
 from edl_ckpt.core.state.lock import Locking
 from edl_ckpt.core.state.owner import write_proved
 from edl_ckpt.core.state.paths import TRASH_DIR, is_inside, seal_file
+from edl_ckpt.core.state.seal import read_seal, seal_bytes
 from edl_ckpt.core.state.shard_note import forget_notes
 from edl_ckpt.core.storage import LocalStore, ObjectStore, Store
 from edl_ckpt.core.storage.interface import RangeReader

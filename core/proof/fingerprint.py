@@ -221,12 +221,8 @@ class ContentSketch:
 
     def add_parts(self, tables: Sequence[str], sums: bulk.U32, parts: bulk.I64) -> None:
         """Add the sketches that `routing` made of parts of these tables."""
-        with self._lock:
-            for name, sketch in zip(tables, routing.sketches(sums, parts), strict=True):
-                if name in self.tables:
-                    self.tables[name] += sketch
-                else:
-                    self.tables[name] = sketch.copy()
+        for name, sketch in zip(tables, routing.sketches(sums, parts), strict=True):
+            self._add(self.tables, name, sketch if name in self.tables else sketch.copy())
 
     def add(self, other: ContentSketch) -> None:
         """Add the sums of other parts."""

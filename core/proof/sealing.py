@@ -31,7 +31,7 @@ from edl_ckpt.core.model.versions import Chunk, PackedChunks, Seal, SealedShard,
 from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue, HeldValue
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sources.elasticdl.target import Literals
-from edl_ckpt.core.state.document import number_chunks
+from edl_ckpt.core.state.seal import number_chunks
 from edl_ckpt.core.storage.interface import RangeReader
 
 CHUNK_BYTES: Final = 4 << 20
@@ -453,12 +453,7 @@ class ChunkSums:
         state.early.clear()
 
     def add_rest(
-        self,
-        shards: Sequence[ShardIndex],
-        readers: Mapping[str, RangeReader],
-        *,
-        workers: int,
-        others: Mapping[int, Sequence[tuple[int, int]]] | None = None,
+        self, checkpoint: Checkpoint, others: Mapping[int, Sequence[tuple[int, int]]], *, workers: int
     ) -> None:
         """Read and add what lies between values and ids; call it first, so that nothing has to wait for it.
 
@@ -467,8 +462,8 @@ class ChunkSums:
 
         def add(place: tuple[ShardIndex, int]) -> None:
             shard, number = place
-            reader = readers[shard.file.files[number].path]
-            read_too = () if number else (others or {}).get(shard.file.ps_id, ())
+            reader = checkpoint.files[shard.file.files[number].path]
+            read_too = () if number else others.get(shard.file.ps_id, ())
             for start, end in _between(shard, number, reader.size_bytes, read_too):
                 if end - start <= _GAP_BYTES or reader.path in self._literals:
                     for at in range(start, end, _GAP_BYTES):
@@ -477,7 +472,7 @@ class ChunkSums:
                 for number, _, _ in self._among(reader.path, start, end):
                     self._state(reader.path, number).is_lost = True
 
-        places = ((shard, number) for shard in shards for number in range(len(shard.file.files)))
+        places = ((shard, number) for shard in checkpoint.shards for number in range(len(shard.file.files)))
         run_all(add, places, workers)
 
     def finish(self, path: str, *, workers: int = 1) -> list[Chunk]:

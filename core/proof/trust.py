@@ -19,7 +19,7 @@ time, so that memory does not depend on how many there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Final
@@ -44,12 +44,18 @@ from edl_ckpt.core.model.versions import (
 )
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, Forms, fingerprint_of
 from edl_ckpt.core.proof.sealing import cut
-from edl_ckpt.core.proof.values import ValueOptions, read_back
-from edl_ckpt.core.reading.pieces import RowMarks
-from edl_ckpt.core.reading.reader import Checkpoint, check_not_replaced, open_checkpoint, openings, raise_problems
+from edl_ckpt.core.proof.values import Marks, ValueOptions, read_back
+from edl_ckpt.core.reading.reader import (
+    Checkpoint,
+    check_not_replaced,
+    open_checkpoint,
+    openings,
+    problem_error,
+    raise_problems,
+)
 from edl_ckpt.core.sources.elasticdl.target import VersionLayout, planned_shards
 from edl_ckpt.core.sources.registry import source_of
-from edl_ckpt.core.state.document import read_seal
+from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.state.shard_note import (
     NoteName,
     ShardNote,
@@ -233,12 +239,7 @@ def _check_agreement(checkpoint: Checkpoint) -> None:
     """Raise CorruptError when the shards contradict each other, so that ElasticDL would not restore them."""
     for shard, problem in source_of(checkpoint.version).check(checkpoint.version, checkpoint.shards):
         if problem.code in _CONTRADICTIONS:
-            raise CorruptError(
-                f"{problem.subject!r}: {problem.message}",
-                code=problem.code,
-                path=shard.file.path if shard else checkpoint.version.path,
-                hint=f"try: {command('verify', checkpoint.version.ref)}",
-            )
+            raise problem_error(checkpoint.version, shard, problem)
 
 
 MOST_ENTRIES: Final = 8192
@@ -255,7 +256,7 @@ def prove_version(
     job: Job,
     *,
     options: ValueOptions,
-    marks: Callable[[], Mapping[str, RowMarks]] | None = None,
+    marks: Marks | None = None,
 ) -> Seal:
     """Read back a written version and return its seal; EdlCkptError when it is not what was meant.
 

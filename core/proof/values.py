@@ -63,6 +63,8 @@ from edl_ckpt.core.storage.interface import is_on_disk
 
 Bounds = Mapping[int, npt.NDArray[np.int64]]
 """Where the chunks of shards begin and end, int64 [chunks, 2], by the number of the shard."""
+Marks = Callable[[], Mapping[str, RowMarks]]
+"""Returns rows whose places are planned, by the names of their tables."""
 HUGE_EXPONENT: Final = 100
 """A float of 2**100 or more in magnitude is 'huge': no trained weight is, a flipped exponent bit is."""
 _FLOATS: Final = {  # name: (unsigned view, mask of the magnitude, least huge, infinity)
@@ -308,14 +310,7 @@ def _of_kind(magnitude: npt.NDArray[Any], dtype: DType, kind: int) -> npt.NDArra
 
 
 def read_values(
-    checkpoint: Checkpoint,
-    places: Iterable[PieceAt],
-    job: Job,
-    *,
-    task_bytes: int,
-    options: ValueOptions,
-    sums: ChunkSums | None = None,
-    small: Bundles | None = None,
+    checkpoint: Checkpoint, places: Iterable[PieceAt], job: Job, small: Bundles, sums: ChunkSums | None = None
 ) -> Values:
     """Read the values at some places, numbered where they are rows, and small parts; return all that was found.
 
@@ -323,12 +318,12 @@ def read_values(
     """
     numbers = {checkpoint.reader(shard).path: number for number, shard in enumerate(checkpoint.shards)}
     bounds = {} if sums is None else sums.bounds(numbers)
-    tasks = in_sketched_tasks(checkpoint, places, task_bytes)
+    tasks = in_sketched_tasks(checkpoint, places, small.task_bytes)
     total = Values()
     opened = OpenedValues(checkpoint, total.sketch, sums)
     source = HeldValue(CheckpointValue.of(checkpoint), OpenedValues)
-    work = FunctionWork(source, partial(_read_task, options=options, bounds=bounds))
-    with job.run(work, opened, chain(small.tasks(checkpoint, job.workers) if small else (), tasks)) as results:
+    work = FunctionWork(source, partial(_read_task, options=small.options, bounds=bounds))
+    with job.run(work, opened, chain(small.tasks(checkpoint, job.workers), tasks)) as results:
         for found in results:
             total.add(found)
             for shard, done in found.sums.items():
@@ -345,7 +340,7 @@ def read_back(
     options: ValueOptions = _ALL,
     literals: Mapping[str, Literals] | None = None,
     total_bytes: int | None = None,
-    marks: Callable[[], Mapping[str, RowMarks]] | None = None,
+    marks: Marks | None = None,
 ) -> tuple[ContentSketch, list[list[Chunk]]]:
     """Read every byte of an opened version once; return the sketch of its values, and the chunks of its files.
 
@@ -358,8 +353,8 @@ def read_back(
     sums = ChunkSums(zip(readers, chunks, strict=True), literals)
     small = Bundles.of(checkpoint, job, options, total_bytes)
     openers = job.executor.openings or openings(checkpoint.store)
-    sums.add_rest(checkpoint.shards, checkpoint.files, workers=openers, others=small.extents())
-    sketch = _sketch(checkpoint, job, small, options=options, sums=sums, marks=marks)
+    sums.add_rest(checkpoint, small.extents(), workers=openers)
+    sketch = _sketch(checkpoint, job, small, sums=sums, marks=marks)
     return sketch, [sums.finish(reader.path, workers=job.workers) for reader in readers]
 
 
@@ -368,8 +363,7 @@ def fingerprint(checkpoint: Checkpoint, job: Job, *, options: ValueOptions = _AL
 
     Raises CorruptError where a table has more or fewer ids than rows.
     """
-    sketch = _sketch(checkpoint, job, Bundles.of(checkpoint, job, options), options=options)
-    return fingerprint_of(checkpoint, sketch)
+    return fingerprint_of(checkpoint, _sketch(checkpoint, job, Bundles.of(checkpoint, job, options)))
 
 
 def fingerprint_checkpoint(
@@ -390,21 +384,22 @@ def fingerprint_checkpoint(
 
 
 class Bundles(NamedTuple):
-    """The parts of tables that are read whole and many at a time, and how many bytes of values a task has."""
+    """How a pass reads: what it finds, the bytes of values in a task, and parts of tables read many at a time."""
 
-    task_bytes: int
-    times: int
-    """So many times as large as small parts are those; 0 for none."""
-    bundles: list[Bundle]
+    options: ValueOptions
+    task_bytes: int = 0
+    times: int = 0
+    """So many times as large as small parts are those that are read whole; 0 for none."""
+    bundles: Sequence[Bundle] = ()
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, job: Job, options: ValueOptions, total_bytes: int | None = None) -> Bundles:
         """Return those of a checkpoint; where tasks are large, pieces make them."""
         task_bytes = job.executor.task_bytes(value_bytes(checkpoint) if total_bytes is None else total_bytes)
         if task_bytes:
-            return cls(task_bytes, 0, [])
+            return cls(options, task_bytes)
         times = _SMALL_TIMES if not checkpoint.reads_blocks and options.batch_bytes >= VALUE_BATCH_BYTES else 1
-        return cls(0, times, list(bundles(checkpoint, min(PIECE_BYTES, options.batch_bytes), times=times)))
+        return cls(options, 0, times, list(bundles(checkpoint, min(PIECE_BYTES, options.batch_bytes), times=times)))
 
     def extents(self) -> Mapping[int, Sequence[tuple[int, int]]]:
         """Return the extents of shards that are read so, by the numbers of the shards."""
@@ -424,28 +419,18 @@ class Bundles(NamedTuple):
         yield from together(zip(self.bundles, sizes, strict=True), min(near, sum(sizes) // (4 * workers)))
 
 
-NO_BUNDLES: Final = Bundles(0, 0, [])
-
-
 def _sketch(
-    checkpoint: Checkpoint,
-    job: Job,
-    small: Bundles,
-    *,
-    options: ValueOptions,
-    sums: ChunkSums | None = None,
-    marks: Callable[[], Mapping[str, RowMarks]] | None = None,
+    checkpoint: Checkpoint, job: Job, small: Bundles, *, sums: ChunkSums | None = None, marks: Marks | None = None
 ) -> ContentSketch:
     """Return the sketch of all values; `marks` are as in `read_back`."""
     checkpoint.keep_ids(job)
-    size, pieces = small.task_bytes, options.piece_bytes
+    size, pieces = small.task_bytes, small.options.piece_bytes
     if marks is not None and size:
         rows = list(marked_at(checkpoint, marks(), size))
     else:
         wanted = ids_at(checkpoint, size, values=True, piece_bytes=pieces, above=small.times)
         rows = count_rows(checkpoint, wanted, job, piece_bytes=pieces, above=small.times)
-    places: Iterable[PieceAt] = chain(options.dense_at(checkpoint, size), rows)
-    return read_values(checkpoint, places, job, task_bytes=size, options=options, sums=sums, small=small).sketch
+    return read_values(checkpoint, chain(small.options.dense_at(checkpoint, size), rows), job, small, sums).sketch
 
 
 def _miscounted(place: IdPiece) -> CorruptError:

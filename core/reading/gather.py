@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.base.arrays import ThreadMemory
 from edl_ckpt.core.base.errors import UsageError
-from edl_ckpt.core.base.job import Reporter, near, together
+from edl_ckpt.core.base.job import WARNINGS, Reporter, near, together
 from edl_ckpt.core.base.memory import check_memory
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.parallel import REMOTE_WORKERS, default_workers, run_parallel
@@ -133,12 +133,20 @@ _Read = tuple[int, Callable[[], None]]
 """How many bytes one call reads, and the call."""
 
 
+class Restoring(TypedDict, total=False):
+    """Arrays to fill in place, how many threads read, and what gets warnings: by default Python's."""
+
+    out: PartLike | None
+    workers: int | None
+    reporter: Reporter
+
+
 class Gathering:
     """The work on one part: `ids`, then `values`."""
 
-    def __init__(
-        self, source: Checkpoint, server: Server, shards: Sequence[ShardIndex], workers: int | None, reporter: Reporter
-    ) -> None:
+    def __init__(self, source: Checkpoint, server: Server, shards: Sequence[ShardIndex], how: Restoring) -> None:
+        workers = how.get("workers")
+        self._out, self._reporter = how.get("out"), how.get("reporter", WARNINGS)
         self._remote = source.is_far
         if workers is not None and workers < 1:
             raise UsageError(f"workers must be at least 1, got {workers}")
@@ -148,18 +156,17 @@ class Gathering:
         self._server = server
         self._shards = {shard.file.ps_id: shard for shard in shards}
         self._skipping = len(shards) < (source.version.ps_num or 1)
-        self._reporter = reporter
         self._memory = ThreadMemory()
 
-    def part(self, out: PartLike | None) -> Part:
-        """Return the part, in the arrays of `out` where it has some. Raises MisplacedError before any value is read."""
+    def part(self) -> Part:
+        """Return the part, in the arrays of the caller where it has some; MisplacedError before any value is read."""
         variables = self._variables()
         tables = self._ids()
         for table in tables.values():
             self._drop_repeated(table)
         shapes = {name: (entry.shape, numpy_dtype(entry.dtype)) for name, (_, entry) in variables.items()}
         vectors = {name: ((len(t.ids), t.dim), numpy_dtype(t.dtype)) for name, t in tables.items()}
-        given_variables, given_vectors, given_ids = check_fits(out, shapes, vectors)
+        given_variables, given_vectors, given_ids = check_fits(self._out, shapes, vectors)
         needed = sum(math.prod(shape) * dtype.itemsize for shape, dtype in (*shapes.values(), *vectors.values()))
         check_memory(needed, "the part", self._source.version.ref)
         part = Part(
@@ -179,10 +186,10 @@ class Gathering:
                 self._source.files[file.path].check_unchanged()
         return part
 
-    def part_unless_misplaced(self, out: PartLike | None) -> Part | None:
+    def part_unless_misplaced(self) -> Part | None:
         """Return the part; warn, and return None, when a value of the shards belongs to another one."""
         try:
-            return self.part(out)
+            return self.part()
         except MisplacedError as fault:
             self._reporter.warn(f"{fault}: all shards are read")
             return None

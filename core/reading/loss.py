@@ -33,8 +33,8 @@ from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import LostShard
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint, raise_problems
-from edl_ckpt.core.state.document import read_seal
 from edl_ckpt.core.state.metadata import is_unread
+from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.state.shard_note import mixed_runs
 from edl_ckpt.core.storage import LocationLike
 

@@ -115,7 +115,7 @@ class _LaterReader(RangeReader):
 
     def __init__(self, store: Store, file: _File, directory: str) -> None:
         self._store, self._directory = store, directory
-        self.path, self.size_bytes, self.block_bytes, self.generation = file
+        self.path, self.size_bytes, self.block_bytes, self.generation = self._file = file
         self._lock = threading.Lock()
         self._inner: RangeReader | None = None
         self.bytes_read = 0
@@ -140,15 +140,7 @@ class _LaterReader(RangeReader):
 
     def __reduce__(self) -> tuple[Callable[[FileValue], RangeReader], tuple[FileValue]]:
         """Travel as a value, from which another process makes the same reader."""
-        file = _File(self.path, self.size_bytes, self.block_bytes, self.generation)
-        return FileValue.open, (FileValue(self._store.location, file, self._directory),)
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Return exactly `size` bytes at `offset`."""
-        inner = self._open()
-        data = inner.read(offset, size)
-        self.bytes_read = inner.bytes_read
-        return data
+        return FileValue.open, (FileValue(self._store.location, self._file, self._directory),)
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill the whole buffer from `offset` on."""

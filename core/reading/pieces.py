@@ -192,11 +192,6 @@ def ids_at(
                 yield IdsAt(shard_at, table, number, start, min(start + step, run.end))
 
 
-def id_pieces(checkpoint: Checkpoint) -> Iterator[IdPiece]:
-    """Yield the ids of all tables in pieces of a thread, by table, shard and row."""
-    return (place.piece(checkpoint) for place in ids_at(checkpoint, 0, values=False))
-
-
 def marked_at(checkpoint: Checkpoint, marks: Mapping[str, RowMarks], task_bytes: int) -> Iterator[IdsAt]:
     """Yield what `ids_at` yields with values, cut at marks, so that the rows are numbered without reading an id.
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from typing import Final, Self
+from typing import Final, Self, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ from edl_ckpt.core.base.errors import (
     ReplacedError,
     UsageError,
 )
-from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
+from edl_ckpt.core.base.job import WARNINGS, Job
 from edl_ckpt.core.base.memory import check_memory
 from edl_ckpt.core.base.notebook import Bytes, card, shape_words, table
 from edl_ckpt.core.base.parallel import run_all
@@ -33,13 +33,13 @@ from edl_ckpt.core.base.words import abridged, command, counted, describe, escap
 from edl_ckpt.core.catalog import listing as catalog
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.layouts import Placement
-from edl_ckpt.core.model.tables import DenseEntry, Extent, LostShard, ShardIndex, TableEntry, table_dtype
+from edl_ckpt.core.model.tables import DenseEntry, Extent, LostShard, Problem, ShardIndex, TableEntry, table_dtype
 from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.reading.blocks import read_elements
-from edl_ckpt.core.reading.gather import Gathering, Server
+from edl_ckpt.core.reading.gather import Gathering, Restoring, Server
 from edl_ckpt.core.reading.names import slots_of, whole_name
 from edl_ckpt.core.reading.readers import GatheredReader, KeptReader, keep, take_over
-from edl_ckpt.core.reading.table import Part, PartLike, TableView
+from edl_ckpt.core.reading.table import Part, TableView
 from edl_ckpt.core.sources.registry import source_of
 from edl_ckpt.core.state.shard_note import mixed_runs
 from edl_ckpt.core.storage import open_store
@@ -76,7 +76,10 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         """The store that the version is in."""
         self.shards = tuple(shards)
         self._readers: dict[str, RangeReader] = dict(readers)
-        self._closed = False
+        self.closed = False
+        """True after `close`: values can no longer be read."""
+        self.is_far = version.location.is_far
+        """True where each read takes a request."""
         self.infos = {info.name: info for shard in reversed(self.shards) for info in shard.infos}
         """Every table's info by name: the first shard's, where they differ."""
         self._placements: dict[str, Placement] = {}
@@ -102,11 +105,6 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
     def __getitem__(self, name: str) -> npt.NDArray[np.generic]:
         return self.variable(name)
 
-    @property
-    def is_far(self) -> bool:
-        """Return True where each read takes a request."""
-        return self.version.location.is_far
-
     __eq__ = object.__eq__  # a mapping's would read all values
     __hash__ = object.__hash__
 
@@ -116,7 +114,7 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         return describe("Checkpoint", escaped(self.version.ref), shards, *content, *facts)
 
     def _facts(self) -> tuple[str, ...]:
-        state = "closed" if self._closed else ""
+        state = "closed" if self.closed else ""
         return counted(len(self.shards), "shard"), size(self.version.size_bytes), self.generation, state
 
     def _repr_html_(self) -> str:
@@ -130,11 +128,6 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         shown = [table(columns, tables, len(self._entries), "table")]
         shown.append(table(("variable", "dtype", "shape", "size"), variables, len(self), "variable"))
         return card("Checkpoint", self.version.ref, self._facts(), shown)
-
-    @property
-    def closed(self) -> bool:
-        """Return True after `close`: values can no longer be read."""
-        return self._closed
 
     @property
     def tables(self) -> Mapping[str, TableView]:
@@ -283,16 +276,7 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         """
         return TableView(self, name, batch_rows=batch_rows)
 
-    def restore(
-        self,
-        ps_id: int,
-        ps_num: int,
-        *,
-        out: PartLike | None = None,
-        workers: int | None = None,
-        all_shards: bool = False,
-        reporter: Reporter = WARNINGS,
-    ) -> Part:
+    def restore(self, ps_id: int, ps_num: int, *, all_shards: bool = False, **how: Unpack[Restoring]) -> Part:
         """Return the content of parameter server `ps_id` of `ps_num` after it has restored this version.
 
         As the function `restore`, which opens only the shards that it reads; here all of them are open already.
@@ -304,8 +288,8 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
             gaps = [range(i, i + 1) for i in missing]
             raise IncompleteError(missing_shards(gaps, self.version.ps_num), path=self.version.path)
         chosen = [shard for shard in self.shards if all_shards or server.may_own(shard.file.ps_id, shard.file.ps_num)]
-        part = Gathering(self, server, chosen, workers, reporter).part_unless_misplaced(out)
-        return part or Gathering(self, server, self.shards, workers, reporter).part(out)
+        part = Gathering(self, server, chosen, how).part_unless_misplaced()
+        return part or Gathering(self, server, self.shards, how).part()
 
     def check_unchanged(self) -> None:
         """Raise LockedError when a shard's file has changed since it was opened."""
@@ -318,12 +302,12 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         run_all(lambda reader: reader.check_unchanged(), rest, openings(store))
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self.closed:
             raise UsageError("the checkpoint is closed", path=self.version.ref)
 
     def close(self) -> None:
         """Close every shard file; more than once is no error."""
-        self._closed = True
+        self.closed = True
         for reader in self._readers.values():
             reader.close()
 
@@ -443,26 +427,21 @@ def raise_problems(version: Version, shards: Iterable[ShardIndex]) -> None:
     """Raise CorruptError for the first problem that makes the values unreliable, with the number of others."""
     blocking = source_of(version).blocking(version, list(shards))
     if blocking:
-        shard, problem = blocking[0]
-        more = f" (and {len(blocking) - 1} more)" if len(blocking) > 1 else ""
-        raise CorruptError(
-            f"{problem.subject!r}: {problem.message}{more}",
-            code="missing-table-info" if problem.code == "lost-info" else problem.code,
-            path=shard.file.path,
-            offset=problem.offset,
-            hint=f"try: {command('verify', version.ref)}",
-        )
+        error = problem_error(version, *blocking[0], others=len(blocking) - 1)
+        error.offset = blocking[0][1].offset
+        raise error
+
+
+def problem_error(version: Version, shard: ShardIndex | None, problem: Problem, *, others: int = 0) -> CorruptError:
+    """Return the error for a problem of a version, or of one of its shards; `others` are more of them."""
+    path = shard.file.path if shard else version.path
+    code = "missing-table-info" if problem.code == "lost-info" else problem.code
+    message = f"{problem.subject!r}: {problem.message}" + (f" (and {others} more)" if others else "")
+    return CorruptError(message, code=code, path=path, hint=f"try: {command('verify', version.ref)}")
 
 
 def restore(
-    version: catalog.VersionLike,
-    ps_id: int,
-    ps_num: int,
-    *,
-    out: PartLike | None = None,
-    workers: int | None = None,
-    all_shards: bool = False,
-    reporter: Reporter = WARNINGS,
+    version: catalog.VersionLike, ps_id: int, ps_num: int, *, all_shards: bool = False, **how: Unpack[Restoring]
 ) -> Part:
     """Return what parameter server `ps_id` of `ps_num` has after it has restored a version, saved by any number.
 
@@ -488,18 +467,16 @@ def restore(
         hint = f"latest() passes over it; if one run saved all its shards: {copy}, and restore the copy"
         raise RefusedError(mixture, path=version.ref, hint=hint)
     if version.seal_fault:
-        reporter.warn(f"{version.ref}: it does not match its seal: {version.seal_fault}")
+        how.get("reporter", WARNINGS).warn(f"{version.ref}: it does not match its seal: {version.seal_fault}")
     if not all_shards and version.layout.placement is Placement.MOD:
-        part = _from_own_shards(version, server, out, workers, reporter)
+        part = _from_own_shards(version, server, how)
         if part is not None:
             return part
     with open_checkpoint(version) as checkpoint:
-        return checkpoint.restore(ps_id, ps_num, out=out, workers=workers, all_shards=True, reporter=reporter)
+        return checkpoint.restore(ps_id, ps_num, all_shards=True, **how)
 
 
-def _from_own_shards(
-    version: Version, server: Server, out: PartLike | None, workers: int | None, reporter: Reporter
-) -> Part | None:
+def _from_own_shards(version: Version, server: Server, how: Restoring) -> Part | None:
     """Return the part from the shards that can have it; None when that is all of them, or when they do not suffice."""
     own = tuple(file for file in version.shards if server.may_own(file.ps_id, file.ps_num))
     if version.state is not State.COMPLETE or len(own) == len(version.shards):
@@ -513,4 +490,4 @@ def _from_own_shards(
         others = any(s.version != version.version or s.generation not in _PLACED for s in checkpoint.shards)
         if others or checkpoint.lost or source_of(version).blocking(checkpoint.version, checkpoint.shards):
             return None
-        return Gathering(checkpoint, server, checkpoint.shards, workers, reporter).part_unless_misplaced(out)
+        return Gathering(checkpoint, server, checkpoint.shards, how).part_unless_misplaced()

@@ -50,15 +50,6 @@ class KeptReader(RemoteReader):
         start, end, place = self.ranges[number]
         return place + offset - start if offset + size <= end else None
 
-    def read(self, offset: int, size: int) -> bytes:
-        """Return exactly `size` bytes at `offset`."""
-        place = self._find(offset, size)
-        if place is not None:
-            return self.disk.read(place, size)
-        data = self.inner.read(offset, size)
-        self.bytes_read = self.inner.bytes_read
-        return data
-
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill the whole buffer from `offset` on."""
         place = self._find(offset, buffer.nbytes)
@@ -150,12 +141,6 @@ class GatheredReader(RangeReader):
         self.block_bytes = first.block_bytes
         self.bytes_read = 0
         """What the files themselves count."""
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Return exactly `size` bytes at `offset`, of whole rows or of parts of them."""
-        data = bytearray(size)
-        self.read_into(offset, memoryview(data))
-        return bytes(data)
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill the whole buffer from `offset` on."""

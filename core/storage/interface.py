@@ -84,7 +84,10 @@ class Entry:
 
 
 class RangeReader:
-    """An open file; several threads read ranges of it. By itself it holds nothing open, and copies what it reads."""
+    """An open file; several threads read ranges of it. By itself it holds nothing open, and copies what it reads.
+
+    A subclass has `read` or `read_into`, and the other one follows from it.
+    """
 
     path: str
     size_bytes: int
@@ -98,7 +101,9 @@ class RangeReader:
 
     def read(self, offset: int, size: int) -> bytes:
         """Return exactly `size` bytes at `offset`; raises LockedError when the file has become shorter."""
-        raise NotImplementedError
+        data = bytearray(size)
+        self.read_into(offset, memoryview(data))
+        return bytes(data)
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill the whole buffer from `offset` on; errors as `read`."""

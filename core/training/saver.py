@@ -43,11 +43,11 @@ from edl_ckpt.core.sources.elasticdl.target import (
     writable_layout,
 )
 from edl_ckpt.core.sources.registry import shard_named
-from edl_ckpt.core.state.document import seal_bytes
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.metadata import sealed_versions
 from edl_ckpt.core.state.owner import write_proved
 from edl_ckpt.core.state.paths import META_DIR, seal_file
+from edl_ckpt.core.state.seal import seal_bytes
 from edl_ckpt.core.state.shard_note import (
     NoteName,
     ShardNote,
@@ -84,9 +84,8 @@ class ShardServer:
 
     def lock(self, purpose: str, *, create: bool = False) -> AbstractContextManager[object]:
         """Return the lock of the location, for which the server waits."""
-        return location_lock(
-            self.location, purpose, create=create, wait_seconds=self.wait_seconds, reporter=self.reporter
-        )
+        wait, reporter = self.wait_seconds, self.reporter
+        return location_lock(self.location, purpose, create=create, wait_seconds=wait, reporter=reporter)
 
     def place(self, number: int) -> ShardPlace:
         """Return the place of the shard of a version.

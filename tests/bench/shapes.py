@@ -18,7 +18,7 @@ from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.sources.elasticdl.names import ELASTICDL
 from edl_ckpt.core.sources.elasticdl.placement import variable_owner
 from edl_ckpt.core.sources.elasticdl.shard_layout import CountedTable, PlacedVariable, VersionLayout, lay_out_shards
-from edl_ckpt.core.state.document import read_seal, seal_bytes
+from edl_ckpt.core.state.seal import read_seal, seal_bytes
 from edl_ckpt.core.storage import Location, open_store
 from edl_ckpt.core.storage.files import PreallocatedFile
 

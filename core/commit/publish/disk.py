@@ -39,9 +39,10 @@ from edl_ckpt.core.commit.publish.staging import Staging
 from edl_ckpt.core.commit.writers import WRITERS, StagedTargets, Writers
 from edl_ckpt.core.model.versions import Seal, Version
 from edl_ckpt.core.state.annotate import Describe
-from edl_ckpt.core.state.document import MAX_SUMS_BYTES, seal_bytes
+from edl_ckpt.core.state.document import MAX_SUMS_BYTES
 from edl_ckpt.core.state.metadata import Drafts
 from edl_ckpt.core.state.paths import JOURNAL, META_DIR, TRASH_DIR, is_document, resumable_stage, seal_file
+from edl_ckpt.core.state.seal import seal_bytes
 from edl_ckpt.core.state.shard_note import forget_notes
 from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.faults import Access, storage_errors

@@ -32,7 +32,6 @@ from edl_ckpt.core.commit.publish.staging import remove_empty_state, remove_stag
 from edl_ckpt.core.commit.writers import TOKEN
 from edl_ckpt.core.model.versions import ShardFile, Version
 from edl_ckpt.core.sources.registry import directory_named, shard_named
-from edl_ckpt.core.state.document import read_seal
 from edl_ckpt.core.state.owner import (
     OWNER_FILE,
     has_our_owner,
@@ -58,6 +57,7 @@ from edl_ckpt.core.state.paths import (
     is_damaged,
     is_resumable,
 )
+from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.storage import LocalStore
 from edl_ckpt.core.storage.beneath import Directory, kind_of
 from edl_ckpt.core.storage.faults import storage_errors

@@ -40,10 +40,10 @@ from edl_ckpt.core.reading.picklable import CheckpointValue, HeldValue
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.sources.elasticdl.target import check_texts, check_version, restore_warnings
 from edl_ckpt.core.state.annotate import Describe, MetadataCopies
-from edl_ckpt.core.state.document import read_seal, seal_bytes
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.owner import LostLockError, write_proved
 from edl_ckpt.core.state.paths import seal_file
+from edl_ckpt.core.state.seal import read_seal, seal_bytes
 from edl_ckpt.core.storage import Store
 from edl_ckpt.core.storage.interface import RangeReader, Sinks
 from edl_ckpt.core.storage.parts import PART_MEMORY_BYTES

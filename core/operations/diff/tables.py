@@ -31,7 +31,7 @@ from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.operations.diff.results import HISTOGRAM_EDGES, DenseDiff, RowChange, TableDiff
 from edl_ckpt.core.reading.blocks import IdPiece, read_elements, read_piece
 from edl_ckpt.core.reading.picklable import CheckpointValue
-from edl_ckpt.core.reading.pieces import count_rows, id_pieces, ids_at
+from edl_ckpt.core.reading.pieces import count_rows, ids_at
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sorting.partition import PartitionedTable, TablePart, by_hash, parts_needed, read_tables
 
@@ -327,8 +327,9 @@ def _is_placed(checkpoint: Checkpoint) -> bool:
     """Say whether every row is in its shard, by the rule that gives shards of one remainder the same ids."""
     if any(checkpoint.placement(name) is not Placement.MOD for name in checkpoint.table_names):
         return False
-    pieces = ((piece.shard.file, read_piece(checkpoint, piece).ids) for piece in id_pieces(checkpoint))
-    return not any(len(misplaced(Placement.MOD, ids, file.ps_num, file.ps_id)) for file, ids in pieces)
+    pieces = (place.piece(checkpoint) for place in ids_at(checkpoint, 0, values=False))
+    read = ((piece.shard.file, read_piece(checkpoint, piece).ids) for piece in pieces)
+    return not any(len(misplaced(Placement.MOD, ids, file.ps_num, file.ps_id)) for file, ids in read)
 
 
 def diff_tables(both: BothOpened, same: Collection[str], options: RowOptions, job: Job) -> tuple[TableDiff, ...]:

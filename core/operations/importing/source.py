@@ -106,12 +106,6 @@ class Joined(RangeReader):
         self.path, self.size_bytes = pieces[0].path, self._starts[-1]
         self.block_bytes, self.bytes_read = pieces[0].base.block_bytes, 0
 
-    def read(self, offset: int, size: int) -> bytes:
-        """Return exactly `size` bytes at `offset`."""
-        data = bytearray(size)
-        self.read_into(offset, memoryview(data))
-        return bytes(data)
-
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill the whole buffer from `offset` on."""
         number, done = bisect_right(self._starts, offset) - 1, 0

@@ -49,10 +49,10 @@ from edl_ckpt.core.proof.sealing import ChunkSums, Mismatch, comparable, make_se
 from edl_ckpt.core.proof.trust import check_trust
 from edl_ckpt.core.reading.reader import Checkpoint, check_not_replaced, open_checkpoint, openings
 from edl_ckpt.core.sources.registry import source_of, version_named
-from edl_ckpt.core.state.document import read_seal, seal_bytes
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.owner import write_proved
 from edl_ckpt.core.state.paths import seal_file
+from edl_ckpt.core.state.seal import read_seal, seal_bytes
 from edl_ckpt.core.storage import Location, Store, open_store
 from edl_ckpt.core.storage.interface import RangeReader
 
@@ -371,7 +371,7 @@ def _check_all(
     if seal is not None:  # its chunks, to which the bytes are added while the values are checked
         sums = ChunkSums((readers[shard.name], shard.chunks) for shard in comparable(seal, readers))
         workers = openings(checkpoint.store)
-        sums.add_rest(checkpoint.shards, checkpoint.files, workers=workers, others=small.extents())
+        sums.add_rest(checkpoint, small.extents(), workers=workers)
     with report.checking("values"):
         fingerprint = content.check_values(certain=certain, sums=sums, small=small)
     if seal is not None and sums is not None:

@@ -40,9 +40,9 @@ from edl_ckpt.core.proof.duplicates import (
 )
 from edl_ckpt.core.proof.fingerprint import fingerprint_of, value_bytes
 from edl_ckpt.core.proof.sealing import ChunkSums
-from edl_ckpt.core.proof.values import HUGE_EXPONENT, NO_BUNDLES, Bundles, ValueOptions, odd_rows, read_values
+from edl_ckpt.core.proof.values import HUGE_EXPONENT, Bundles, ValueOptions, odd_rows, read_values
 from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES, IdPiece, check_row_count, id_blocks
-from edl_ckpt.core.reading.pieces import IdsAt, ids_at, in_tasks, row_batches, total_id_bytes
+from edl_ckpt.core.reading.pieces import IdsAt, PieceAt, ids_at, in_tasks, row_batches, total_id_bytes
 from edl_ckpt.core.reading.reader import Checkpoint
 
 _WORDS: Final = {"nan": "NaN", "inf": "infinite", "huge-value": f"2**{HUGE_EXPONENT} or more"}
@@ -94,6 +94,7 @@ def report_odd(
 
 
 _OPTIONS: Final = ValueOptions(odd=True)
+_ALONE: Final = Bundles(_OPTIONS)
 _BESIDE_WORKERS: Final = 2
 """Threads that search for ids that occur twice while values are read."""
 
@@ -307,10 +308,10 @@ class ContentCheck:
     def small_parts(self, *, certain: bool) -> Bundles:
         """Return the parts of tables that are read many at a time: only of content that is certain, and not far."""
         if not certain or self._of_ids is not self.report or not self.sound:
-            return NO_BUNDLES
+            return _ALONE
         return Bundles.of(self.checkpoint, self.job, _OPTIONS)
 
-    def check_values(self, *, certain: bool, sums: ChunkSums | None = None, small: Bundles = NO_BUNDLES) -> str | None:
+    def check_values(self, *, certain: bool, sums: ChunkSums | None = None, small: Bundles = _ALONE) -> str | None:
         """Read every value: find NaN, infinite and huge ones, and return the fingerprint when the content is `certain`.
 
         All bytes that are read are added to `sums`; `small` is what `small_parts` returned. A second call stands for
@@ -321,16 +322,11 @@ class ContentCheck:
         if not is_first:
             self.job.reporter.start("checking values", value_bytes(checkpoint))
         places = self._places_passed() if is_first else small.others(checkpoint, self._places)
+        whole: Iterable[PieceAt] = chain(_OPTIONS.dense_at(checkpoint, self._task_bytes), places)
+        options = replace(_OPTIONS, sketched=certain and self._sound)
+        small = small._replace(options=options, task_bytes=self._task_bytes)
         try:
-            found = read_values(
-                checkpoint,
-                chain(_OPTIONS.dense_at(checkpoint, self._task_bytes), places),
-                self.job,
-                task_bytes=self._task_bytes,
-                options=replace(_OPTIONS, sketched=certain and self._sound),
-                sums=sums,
-                small=small,
-            )
+            found = read_values(checkpoint, whole, self.job, small, sums)
         except CorruptError as error:  # rows that their file does not have, in the order of a remap
             self.report.add(error.code, error.message, path=error.path or self.version.path, offset=error.offset)
             return None

@@ -29,7 +29,7 @@ import time
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Any, Final, Self
 
 import numpy as np
@@ -52,7 +52,8 @@ class Leader:
 
     number: int
     port: int
-    secret: bytes
+    secret: str
+    """In hex."""
 
 
 class Registry:
@@ -112,17 +113,15 @@ class Registry:
         """Return what the last leader wrote, None when there was none."""
         try:
             with open(os.path.join(self.directory, _LEADER), encoding="ascii") as file:
-                document = json.load(file)
+                return Leader(**json.load(file))
         except FileNotFoundError:
             return None
-        return Leader(document["number"], document["port"], bytes.fromhex(document["secret"]))
 
     def announce(self, leader: Leader) -> None:
         """Write where this member listens."""
         new = os.path.join(self.directory, f"new-{secrets.token_hex(8)}")
-        document = {"number": leader.number, "port": leader.port, "secret": leader.secret.hex()}
         with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
-            json.dump(document, file)
+            json.dump(asdict(leader), file)
         os.rename(new, os.path.join(self.directory, _LEADER))
 
     def finish(self) -> None:
@@ -386,7 +385,7 @@ class LocalCoordinator(Coordinator):
             peer.settimeout(_HELLO_SECONDS)
             peer.connect((_HOST, leader.port))
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            peer.sendall(_HELLO.pack(leader.secret, self._registry.number))
+            peer.sendall(_HELLO.pack(bytes.fromhex(leader.secret), self._registry.number))
             peer.settimeout(max(deadline - time.monotonic(), _LOOK_SECONDS))
             self.rank, self.world_size = _WELCOME.unpack(_received(peer, _WELCOME.size))
         except OSError:
@@ -400,7 +399,7 @@ class LocalCoordinator(Coordinator):
         if self._listener is None:
             self._listener = socket.create_server((_HOST, 0), backlog=_BACKLOG)
             self._secret = secrets.token_bytes(_SECRET_BYTES)
-            self._registry.announce(Leader(self._registry.number, self._listener.getsockname()[1], self._secret))
+            self._registry.announce(Leader(self._registry.number, self._listener.getsockname()[1], self._secret.hex()))
         enough_since = None
         while not self.should_stop_training():
             self._knocks(_LOOK_SECONDS)

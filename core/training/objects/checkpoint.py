@@ -11,14 +11,13 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.adapters.nest import array_of
 from edl_ckpt.core.base.errors import NotFoundError, UsageError
-from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.words import LayoutName, escaped
 from edl_ckpt.core.catalog.listing import VersionLike
@@ -26,7 +25,7 @@ from edl_ckpt.core.model.versions import CheckpointRef
 from edl_ckpt.core.operations.save import Table, save_checkpoint
 from edl_ckpt.core.reading.aliases import ALIASES, own_name, path_name
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
-from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
+from edl_ckpt.core.state.lock import Locking
 from edl_ckpt.core.storage import LocationLike
 from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.training.objects.restoration import SAVE_COUNTER, LoadStatus, NothingRestored, Restoration
@@ -148,8 +147,7 @@ class ObjectCheckpoint(Trackable):
         *,
         ps_num: int = 1,
         layout: LayoutName | None = None,
-        wait_seconds: float = LOCK_WAIT_SECONDS,
-        reporter: Reporter = WARNINGS,
+        **lock: Unpack[Locking],
     ) -> VersionRef:
         """Save all values as a version, and return its reference; its number is the save counter unless it is given.
 
@@ -166,16 +164,7 @@ class ObjectCheckpoint(Trackable):
             variables, tables = _sorted_out(leaves)
             if aliases:
                 variables[ALIASES] = alias_variable(aliases)
-            saved = save_checkpoint(
-                location,
-                number,
-                ps_num,
-                variables=variables,
-                tables=tables,
-                layout=layout,
-                wait_seconds=wait_seconds,
-                reporter=reporter,
-            )
+            saved = save_checkpoint(location, number, ps_num, variables=variables, tables=tables, layout=layout, **lock)
         except BaseException:
             self.save_counter.assign_sub(1)
             raise

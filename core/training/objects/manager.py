@@ -34,7 +34,7 @@ from edl_ckpt.core.operations.prune.retention import (
 from edl_ckpt.core.reading.loss import PASSED_OVER, newest_readable, none_readable
 from edl_ckpt.core.sources.elasticdl.target import check_version
 from edl_ckpt.core.state.annotate import Managed, read_managed, write_managed
-from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS, Locking
 from edl_ckpt.core.storage import Location, LocationLike, open_store
 from edl_ckpt.core.training.objects.checkpoint import ObjectCheckpoint, VersionRef
 
@@ -98,7 +98,7 @@ class CheckpointManager:
             raise UsageError("checkpoint_interval needs a step_counter")
         self._location = Location.of(self.directory).pinned()
         self.directory = self._location.url
-        self._waiting: dict[str, Any] = {"wait_seconds": self.wait_seconds, "reporter": self.reporter}
+        self._waiting = Locking(wait_seconds=self.wait_seconds, reporter=self.reporter)
         self._born = time.time() - 1.0  # as in TensorFlow: before the first save of a manager made right after
 
     def __repr__(self) -> str:

@@ -203,7 +203,7 @@ def test_verify(run: Path) -> None:
             assert "1 error" in await screen.press(level)
             assert "truncated" in screen.text
         assert "error truncated" in await screen.press("enter")
-        assert "hint: the save was interrupted" in screen.text
+        assert "hint: the save, or a copy of the file, was interrupted" in screen.text
         await screen.press("escape", "escape", "up", "v")
         assert "no finding: every id and every value was read; not sealed" in " ".join(
             (await screen.press("3")).split()

@@ -232,14 +232,14 @@ def test_places_that_an_export_does_not_take(run: Path, tmp_path: Path, out: Pat
     assert edl(*export, out).returncode == 0
     refused(run, *export, out, code=16, words="exists already; nothing was changed")
     refused(run, *export, out, "--dry-run", code=16, words="exists already; nothing was changed")
-    refused(run, *export, run / "version-10/sub", code=16, words="lies among checkpoints")
+    refused(run, *export, run / "version-10/sub", code=16, words="is among checkpoints")
     for place in (run, run / "version-10", run.parent):
         refused(run, *export, place, "--force", code=16, words="the version to read is there")
     refused(run, *export, "s3://bucket/x", code=15, words="files of other systems are written to a disk")
     refused(run, *export, "-", code=2, words="a stream takes one")
     torch = step_run(tmp_path / "torch", (2,))
     for name in ("step_2/sub", "step_2"):
-        refused(run, "export", torch, torch / name, "--format", "dcp", "--force", code=16, words="lies there")
+        refused(run, "export", torch, torch / name, "--format", "dcp", "--force", code=16, words="is there")
     inside = torch / "step_2/sub"
     refused(run, "reshard", torch, "--ranks", "3", "--output", inside, code=16, words="lies there")
     refused(run, "import", f"{torch}@2", f"{inside}@3", "--ps", "3", code=16, words="lies there")

@@ -33,7 +33,7 @@ COMMANDS = {
     "verify run@50 --deep": {3},
     "diff run@10 run@20": {4},
     "get run@20 --table t --id 3": {4},
-    "get run@20 --table t --id 3 --everywhere": {4},
+    "get run@20 --table t --id 3 --everywhere": {0},
     "get run@20 --variable v": {0},
     "get run@20 --variable none": {10},
     "reshard run@20 --ps 2": {4},

@@ -32,7 +32,7 @@ from edl_ckpt.core.operations.verify.check import find_seal
 from edl_ckpt.core.operations.verify.findings import Report
 from edl_ckpt.core.proof.trust import check_trust
 from edl_ckpt.core.reading.reader import check_not_replaced
-from edl_ckpt.core.state.document import read_seal
+from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.storage import LocationLike
 from edl_ckpt.core.storage.interface import Store
 from following import START, script

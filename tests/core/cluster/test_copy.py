@@ -30,8 +30,8 @@ from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.commit.publish.disk import LocalOutput
 from edl_ckpt.core.commit.writers import StagedTargets
 from edl_ckpt.core.operations.copy.execute import CopyResult
-from edl_ckpt.core.state.document import read_seal
 from edl_ckpt.core.state.paths import seal_file
+from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.storage import open_store
 from system_runs import bundle_run, step_run, tree
 

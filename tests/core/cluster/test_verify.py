@@ -14,7 +14,7 @@ from checkpoints import only, save_large, save_mixed
 from edl_ckpt.core import Table, verify_and_seal, verify_version
 from edl_ckpt.core.base.words import Level
 from edl_ckpt.core.cluster.executor import ClusterExecutor
-from edl_ckpt.core.state.document import read_seal
+from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.storage import open_store
 
 

@@ -28,7 +28,7 @@ from edl_ckpt.core.base.words import LayoutName
 from edl_ckpt.core.commit.shard import DiskShard, ShardOutput
 from edl_ckpt.core.operations import repair
 from edl_ckpt.core.operations.save import Table
-from edl_ckpt.core.state.document import read_seal
+from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.storage import open_store
 from elasticdl_restore import restore_params
 from places import DATA, GOLDEN

@@ -41,13 +41,7 @@ class Elsewhere(Threads):
     is_cluster = True
 
     def run(
-        self,
-        work: Work[Opened, Task, Result],
-        opened: Opened,
-        tasks: Iterable[Task],
-        advance: Advance,
-        *,
-        in_turn: bool = False,
+        self, work: Work[Opened, Task, Result], opened: Opened, tasks: Iterable[Task], advance: Advance
     ) -> Generator[Result, None, None]:
         """Yield the results of all tasks."""
         for task in tasks:

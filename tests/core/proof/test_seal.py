@@ -37,8 +37,8 @@ from edl_ckpt.core.proof import sealing as module
 from edl_ckpt.core.proof import sealing as summing
 from edl_ckpt.core.sources.elasticdl.indexing import PlannedReader, planned_shards
 from edl_ckpt.core.sources.elasticdl.shard_layout import CountedTable, PlacedVariable, lay_out_shards
-from edl_ckpt.core.state.document import parse_seal, parse_seal_bytes, read_seal, seal_bytes
 from edl_ckpt.core.state.paths import seal_file
+from edl_ckpt.core.state.seal import parse_seal, parse_seal_bytes, read_seal, seal_bytes
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import SMALL_BYTES
 from edl_ckpt.core.storage.local import LocalReader

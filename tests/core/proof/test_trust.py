@@ -20,8 +20,8 @@ from edl_ckpt.core.operations.copy.execute import execute_copy
 from edl_ckpt.core.operations.copy.plan import plan_copy
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.proof.trust import check_trust
-from edl_ckpt.core.state.document import read_seal
 from edl_ckpt.core.state.paths import seal_file
+from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.storage import open_store
 from program import edl, inside
 

@@ -16,8 +16,8 @@ from edl_ckpt.core.operations.annotate import set_metrics
 from edl_ckpt.core.operations.prune.execute import prune
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.state import index
-from edl_ckpt.core.state.document import seal_bytes
 from edl_ckpt.core.state.index import Known, content_digest, index_bytes, parse_index
+from edl_ckpt.core.state.seal import seal_bytes
 from edl_ckpt.core.storage.s3.store import S3Store
 from s3_fixtures import Bucket
 

@@ -17,8 +17,9 @@ from edl_ckpt.core import verify_version
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.model.versions import Override, Seal
 from edl_ckpt.core.operations.verify.check import verify_and_seal
-from edl_ckpt.core.state.document import is_newer, read_seal, schema_at_head, seal_bytes
+from edl_ckpt.core.state.document import is_newer, schema_at_head
 from edl_ckpt.core.state.paths import seal_file
+from edl_ckpt.core.state.seal import read_seal, seal_bytes
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import Store
 from program import document, edl

@@ -29,8 +29,8 @@ from edl_ckpt.core import (
 from edl_ckpt.core.base.errors import CorruptError, IncompleteError, LockedError, RefusedError
 from edl_ckpt.core.commit import shard as commit_shard
 from edl_ckpt.core.model.versions import State
-from edl_ckpt.core.state.document import read_seal
 from edl_ckpt.core.state.paths import notes_dir, seal_file
+from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.training import saver as saver_module
 from edl_ckpt.core.training.saver import Sealing, seal_if_whole

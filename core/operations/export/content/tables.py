@@ -28,7 +28,7 @@ from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.tables import DenseEntry, ShardIndex
 from edl_ckpt.core.operations.export.output.places import Place, reads_back_differently
 from edl_ckpt.core.proof.fingerprint import ContentSketch
-from edl_ckpt.core.proof.values import ValueOptions, read_values
+from edl_ckpt.core.proof.values import Bundles, ValueOptions, read_values
 from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES, IdPiece, read_piece
 from edl_ckpt.core.reading.picklable import CheckpointValue
 from edl_ckpt.core.reading.pieces import DenseAt, IdsAt, PieceAt, dense_at, ids_at, in_tasks, number_rows, row_batches
@@ -185,7 +185,7 @@ def read_rest(
         return ContentSketch()
     sizes = (at.size if isinstance(at, DenseAt) else at.rows * at.entry(checkpoint).row_bytes for at in rest)
     job.reporter.start("fingerprint", sum(sizes))
-    return read_values(checkpoint, rest, job, task_bytes=task_bytes, options=ValueOptions()).sketch
+    return read_values(checkpoint, rest, job, Bundles(ValueOptions(), task_bytes)).sketch
 
 
 @dataclass(frozen=True, slots=True)

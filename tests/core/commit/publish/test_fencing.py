@@ -34,8 +34,8 @@ from edl_ckpt.core.operations.prune.plan import store_policy
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.operations.verify.check import seal_version
 from edl_ckpt.core.state import owner as owners
-from edl_ckpt.core.state.document import read_seal
 from edl_ckpt.core.state.metadata import read_metadata
+from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.storage import open_store
 from s3_fixtures import Bucket
 from s3_proxy import Fault, Request, hook, ignore_conditions, status
