@@ -23,8 +23,14 @@ from edl_ckpt.core.base.json_objects import parse_object
 from edl_ckpt.core.converting.changes import NameMap
 from edl_ckpt.core.model.dtypes import DTYPES, DType, dtype_named
 from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.operations.export.formats.arrays import CHECKPOINT_PREFIX, INDEX, METADATA_FILE, SHARDED
-from edl_ckpt.core.operations.export.formats.names import NOTES, original_name
+from edl_ckpt.core.operations.export.formats.arrays import (
+    CHECKPOINT_PREFIX,
+    INDEX,
+    METADATA_FILE,
+    NOTES,
+    SHARDED,
+    original_name,
+)
 from edl_ckpt.core.operations.export.formats.parquet import PARQUET, dense_directory
 from edl_ckpt.core.operations.export.output.target import DENSE_FILE
 from edl_ckpt.core.operations.importing.archives import (
@@ -39,8 +45,7 @@ from edl_ckpt.core.operations.importing.archives import (
     npy_header,
     unpacked,
 )
-from edl_ckpt.core.operations.importing.frameworks import read_parquet, read_torch
-from edl_ckpt.core.operations.importing.rows import TEXTS, Found, read_rows
+from edl_ckpt.core.operations.importing.rows import TEXTS, Found, read_parquet, read_rows, read_torch
 from edl_ckpt.core.operations.importing.source import ArrayData, FileExtent, joined, naming
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Forms
 from edl_ckpt.core.reading.reader import open_checkpoint

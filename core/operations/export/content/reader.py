@@ -103,13 +103,13 @@ class ContentReader:
         matrices = {} if self.selection.dense_rows is None else {name: self._matrix(name) for name in tables}
         tensors = [*map(self._dense, variables), *matrices.values()]
         for name in in_pairs:
-            tensors += self._ids_and_vectors(name)
+            rows, (ids, vectors), (dtype, dim) = self.ids[name].rows, self._keys(name), self._form(name)
+            tensors += [Tensor(ids, _INT64, (rows,)), Tensor(vectors, dtype, (rows, dim))]
         notes = {self._title(name): self._note(name) for name in in_pairs}
         _check_unique([t.name for t in tensors])
         counts = ContentCounts(len(variables), len(tables), sum(self.ids[name].rows for name in tables))
-        rows = [self._rows(name) for name in tables]
         fill = partial(self._fill, variables, in_pairs, matrices)
-        return ExportContent(tensors, rows, counts, notes, self.metadata, fill, self.finish)
+        return ExportContent(tensors, list(map(self._rows, tables)), counts, notes, self.metadata, fill, self.finish)
 
     def finish(self) -> Mapping[str, str]:
         """Read what no tensor has, and return the metadata with the fingerprint of the checkpoint."""
@@ -249,10 +249,6 @@ class ContentReader:
         with self._lock:
             errors = self.errors.setdefault(self._title(name), QuantizationErrors())
         return quantized(name, ids, rows, dtype, bits, errors)
-
-    def _ids_and_vectors(self, name: str) -> list[Tensor]:
-        rows, (ids, vectors), (dtype, dim) = self.ids[name].rows, self._keys(name), self._form(name)
-        return [Tensor(ids, _INT64, (rows,)), Tensor(vectors, dtype, (rows, dim))]
 
     def _parts(self, name: str, *, cast: bool = True) -> Iterator[TablePart]:
         """Yield a table in parts; at the end, the sums of what was yielded are those of what was read."""

@@ -27,11 +27,11 @@ from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.operations.export.cluster.run import PartFile, PartsFormat, Span, numbered, sizes_of
 from edl_ckpt.core.operations.export.formats.arrays import (
     METADATA_FILE,
+    file_names,
     metadata_document,
     write_json,
     write_safetensors,
 )
-from edl_ckpt.core.operations.export.formats.names import file_names
 from edl_ckpt.core.operations.export.interface import ExportContent, FormatTraits, TableRows, Tensor
 from edl_ckpt.core.operations.export.output.places import FLUSHERS, flush_file, reads_back_differently
 from edl_ckpt.core.operations.export.output.target import DENSE_FILE, ExportTarget, NewFile

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from edl_ckpt.core import save_checkpoint
 from edl_ckpt.core.operations.export import export_version
-from edl_ckpt.core.operations.export.formats.names import escaped_file_name, file_names, member_names, original_name
+from edl_ckpt.core.operations.export.formats.arrays import escaped_file_name, file_names, member_names, original_name
 from edl_ckpt.core.operations.importing import import_arrays
 
 
