@@ -278,7 +278,8 @@ class Snapshots:
             self._location_metadata = metadata
         self._remember(files, stale, now)
         fresh = {v.path: v for v in with_metadata(self.store, wanted, metadata, unknown)}
-        versions = tuple(fresh.get(v.path) or _as_before(v, self._annotated[v.path]) for v in listing.versions)
+        before = {path: {name: getattr(v, name) for name in _DESCRIBED} for path, v in self._annotated.items()}
+        versions = tuple(fresh.get(v.path) or replace(v, **before[v.path]) for v in listing.versions)
         self._annotated = {v.path: v for v in versions}
         fault = unknown.error() if unknown else self._location_metadata.fault
         return replace(listing, versions=versions, modes=self._location_metadata.modes, modes_fault=fault)
@@ -305,8 +306,3 @@ class Snapshots:
             before = self._known.get(name)
             first = before.first if before and before.facts == files[name] else now
             self._known[name] = _ReadFile(files[name], first, now)
-
-
-def _as_before(version: Version, before: Version) -> Version:
-    """Return a version with the metadata of the last look."""
-    return replace(version, **{name: getattr(before, name) for name in _DESCRIBED})

@@ -100,7 +100,8 @@ class Trash:
             # Another version may have the same number, spelled otherwise; they share their metadata.
             problems += _forget(root, META_DIR, _absent(root, [v.version for v in deleted]))
             problems += [] if keep and moved else _drop(root, entry)
-            left = _left_of(root, entry)
+            with root.find(f"{TRASH_DIR}/{entry}") as kept, root.find(f"{TRASH_DIR}/{_doomed(entry)}") as doomed:
+                left = {*kept.names(), *doomed.names()}
             remove_empty_state(root)
         freed = 0 if keep else sum(v.own_bytes for v in moved if kept_name(v) not in left)
         return Removal(deleted, tuple(failed), tuple(problems), freed + removal.freed_bytes)
@@ -382,9 +383,3 @@ def _drop_each(top: Directory, name: str) -> None:
                     COMMIT.more()
                     with COMMIT:
                         inside.remove(each)
-
-
-def _left_of(root: Directory, name: str) -> set[str]:
-    """Return what is left in a directory of the trash that was removed."""
-    with root.find(f"{TRASH_DIR}/{name}") as kept, root.find(f"{TRASH_DIR}/{_doomed(name)}") as doomed:
-        return {*kept.names(), *doomed.names()}

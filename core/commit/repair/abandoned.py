@@ -247,10 +247,9 @@ class ObjectRepair:
                 store.remove(relative)
                 settled.left[-1] += f"; it was set aside as {new}"
             return
-        if not settled.exclusive and not all(_is_dead(store, relative, journal) for journal in journals[:1]):
-            return
-        if any(map(settled.keeps, journals[:1])):
-            return
+        for journal in journals[:1]:
+            if not (settled.exclusive or _is_dead(store, relative, journal)) or settled.keeps(journal):
+                return
         try:
             if all(journal.deletes for journal in journals):
                 settled.done += settle_deletions(store, stage, journals)

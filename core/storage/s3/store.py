@@ -179,11 +179,8 @@ class S3Store(ObjectStore):
         self._connection = connect(location.options)
         self._top = S3Target(self._connection, self._bucket, self._prefix, self._url)
 
-    def _key(self, relative: str) -> str:
-        return self._prefix + relative
-
     def _target(self, relative: str) -> S3Target:
-        return S3Target(self._connection, self._bucket, self._key(relative), self.path(relative))
+        return S3Target(self._connection, self._bucket, self._prefix + relative, self.path(relative))
 
     def _objects(self, prefix: str) -> Iterator[dict[str, Any]]:
         """Yield every object below a prefix; each request returns a thousand."""
@@ -204,7 +201,7 @@ class S3Store(ObjectStore):
 
     def below(self, relative: str, inside: Inside) -> list[Entry]:
         """Return the entries below one directory, as `entries` has them; nothing when there is no such directory."""
-        return self._entries(self._objects(self._key(relative) + "/"), inside)
+        return self._entries(self._objects(f"{self._prefix}{relative}/"), inside)
 
     def _location_entries(self, objects: Iterable[dict[str, Any]], inside: Inside) -> list[Entry]:
         entries = self._entries(objects, inside)
@@ -224,7 +221,7 @@ class S3Store(ObjectStore):
     def names(self, relative: str) -> dict[str, str]:
         """Return the paths of a directory's entries by name; '' is the location itself."""
         inside = f"{relative}/" if relative else ""
-        prefix = self._key(inside)
+        prefix = self._prefix + inside
         pages = self._pages(Prefix=prefix, Delimiter="/")
         listed = (item for page in pages for item in (*page.get("Contents", ()), *page.get("CommonPrefixes", ())))
         # The first part of each: there are services that ignore the delimiter, and list everything below.
@@ -233,12 +230,12 @@ class S3Store(ObjectStore):
 
     def tree(self, relative: str) -> list[str]:
         """Return the paths, below the location, of all objects in a directory and its subdirectories."""
-        return [item["Key"].removeprefix(self._prefix) for item in self._objects(self._key(relative) + "/")]
+        return [item["Key"].removeprefix(self._prefix) for item in self._objects(f"{self._prefix}{relative}/")]
 
     def ages(self, relative: str) -> dict[str, float]:
         """Return the seconds since each object of a directory was written, by its name and by the clock of S3."""
         found: dict[str, float] = {}
-        prefix = self._key(relative)
+        prefix = self._prefix + relative
         for answer in self._pages(Prefix=prefix):
             now = served_at(answer)
             for item in answer.get("Contents", ()):
@@ -312,7 +309,7 @@ class S3Store(ObjectStore):
 
     def _delete(self, relatives: Sequence[str]) -> dict[str, EdlCkptError]:
         """Remove up to a thousand objects; return the errors of those that S3 did not remove."""
-        body = {"Objects": [{"Key": self._key(relative)} for relative in relatives], "Quiet": True}
+        body = {"Objects": [{"Key": self._prefix + relative} for relative in relatives], "Quiet": True}
         try:
             answer = self._top.request_many("delete_objects", Delete=body)
         except EdlCkptError as error:
