@@ -33,13 +33,14 @@ COMMANDS: Final = tuple(
 )
 """All commands.
 
-`list` is `list_command` in `commands/list_.py`; `tag add` is `tag_add_command` in `commands/tag_.py`.
+`list` is `list_command` in `commands/list_.py`; `tag add` is `tag_add_command` in `commands/record_.py`.
 """
 _HOMES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("head", "sample", "ids"), "get"),
-    **dict.fromkeys(("undo", "unlock"), "recover"),
+    **dict.fromkeys(("recover", "undo", "unlock"), "repair"),
+    **dict.fromkeys(("metrics", "tag", "note", "metadata"), "record"),
+    **dict.fromkeys(("wait", "watch"), "follow"),
     **dict.fromkeys(("version", "help", "schema", "config", "systems", "doctor"), "program"),
-    "note": "metadata",
     "policy": "prune",
 }
 """Where the commands are that share a module with another one."""

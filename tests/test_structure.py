@@ -26,8 +26,8 @@ COUNTS = {
     "functions with a twin": 0,
     "guards for other kernels": 0,
     "private names of clients": 0,
-    "stores opened": 25,
-    "worn names": 840,
+    "stores opened": 24,
+    "worn names": 824,
 }
 """Signs of one idea written twice (`counters`). They only fall, and a lower number is written here."""
 MAX_C_LINES = 800

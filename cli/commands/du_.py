@@ -29,11 +29,7 @@ def du_command(
     if usage is None or (not usage.versions and directory_alone(parsed.location)):
         with open_checkpoint(resolve_ref(ref, out)) as checkpoint:
             summary = summarize(checkpoint.version, checkpoint.shards)
-        out.show(
-            lambda: render.version_document(summary),
-            render.version_human(summary),
-            lambda: render.version_rows(summary),
-        )
+        out.show(lambda: render.document(summary), render.human(summary), lambda: render.rows(summary))
         return
     out.show(lambda: render.document(usage), render.human(usage), lambda: render.rows(usage))
     out.warn(*usage.problems)

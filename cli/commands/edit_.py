@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options import common as o
-from edl_ckpt.cli.options.hints import check_place, half_done, resumable
+from edl_ckpt.cli.options.hints import half_done, result_location, resumable
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.errors import UsageError
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.model.versions import Version
+    from edl_ckpt.core.storage.location import Location
 
 
 @declared(
@@ -50,13 +54,11 @@ def edit_command(
     The result has the system, the number and as many shards as the version. The report gives the reason for each part
     that was left out; a fingerprint proves the rest.
     """
-    from edl_ckpt.cli.render import written
     from edl_ckpt.core.converting.changes import Changes
-    from edl_ckpt.core.operations.convert import convert_version
 
     if not output:
         raise UsageError("--output is missing", hint="an edit never changes a version; name a LOCATION for the result")
-    check_place(output, "--output", "the result has the number of the version")
+    target = result_location(output, out)
     changes = Changes(
         drop=tuple(drop or ()),
         drop_companions=drop_companions,
@@ -67,19 +69,20 @@ def edit_command(
     )
     if changes == Changes():
         raise UsageError("nothing is to be changed", hint="see `edl-ckpt edit --help`; `edl-ckpt copy` makes a copy")
-    version, target = o.resolve_ref(ref, out), out.location(output)
-    with resumable(out, partial(half_done, target)):
-        result = convert_version(
-            version,
-            output=target,
-            changes=changes,
-            dry_run=dry_run,
-            force=force,
-            workers=workers,
-            purpose="edit",
-            **o.locking(out, lock_wait),
-        )
-    out.show(lambda: written.converted_document(result, schema="edl-ckpt/edit/1"), written.converted_human(result))
+    how: dict[str, Any] = {"dry_run": dry_run, "force": force, "workers": workers, **o.locking(out, lock_wait)}
+    show_converted(out, "edit", o.resolve_ref(ref, out), output=target, changes=changes, **how)
+
+
+def show_converted(
+    out: Output, name: str, version: Version, ranks: int | None = None, *, output: Location | None, **how: Any
+) -> None:
+    """Convert a version as the command of this name does, and show the result; `how` is for the engine."""
+    from edl_ckpt.cli.render import written
+    from edl_ckpt.core.operations.convert import convert_version
+
+    with resumable(out, partial(half_done, output or version.location)):
+        result = convert_version(version, ranks, output=output, purpose=name, **how)
+    out.show(lambda: written.converted_document(result, name), written.converted_human(result))
 
 
 def _size(word: str) -> tuple[str, int]:

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from typing import IO, TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.manual.marks import READS, WRITES, declared
@@ -61,9 +61,9 @@ def get_command(
     by_id = bool(ids or ids_file or nearest or everywhere)
     if (table is None) == (variable is None) or (by_id and (variable or index)):
         raise UsageError("expected --table NAME with --id, --ids-file or --slice, or --variable NAME")
-    version, files = looked_at(ref, out), ValueFiles(npy, raw)
+    version, write = looked_at(ref, out), partial(write_values, npy=npy, raw=raw)
     if variable is not None:
-        _show_variable(out, version, variable, index, files)
+        _show_variable(out, version, variable, index, write)
         return
     if index is not None:
         found = slice_table(version, str(table), index)
@@ -73,7 +73,7 @@ def get_command(
         hint = f"try: {command('ids', version.ref, '--table', str(table), '-n', '5')}"
         raise UsageError("no ids were given (expected --id, --ids-file or --slice)", hint=hint)
     close = find_nearest(version, found, nearest) if nearest else ()
-    if files.write(found.vectors):
+    if write(found.vectors):
         show_rows(out, found, close)
     out.detail(f"read {found.bytes_read} bytes of {version.size_bytes}")
     out.warn(*render.warnings(found))
@@ -81,12 +81,12 @@ def get_command(
     out.conclude(ok=not found.missing)
 
 
-def _show_variable(out: Output, version: Version, name: str, index: str | None, files: ValueFiles) -> None:
+def _show_variable(out: Output, version: Version, name: str, index: str | None, write: Callable[..., bool]) -> None:
     from edl_ckpt.cli.render import get as render
     from edl_ckpt.core.operations.lookup import slice_variable
 
     values, dtype = slice_variable(version, name, "..." if index is None else index)
-    if files.write(values):
+    if write(values):
         out.show(
             lambda: render.variable_document(version.ref, name, values, dtype.name, index),
             render.variable_human(version.ref, name, values, dtype.name, index),
@@ -129,31 +129,23 @@ def read_ids(path: str) -> list[int]:
     return ids
 
 
-@dataclass(frozen=True, slots=True)
-class ValueFiles:
-    """Where the values go beside the output: an .npy file, and their bytes alone."""
+def write_values(values: npt.NDArray[np.generic], *, npy: str | None, raw: str | None) -> bool:
+    """Write values to an .npy file, and their bytes alone to another; return False when stdout has them."""
+    import numpy as np
 
-    npy: str | None
-    raw: str | None
-
-    def write(self, values: npt.NDArray[np.generic]) -> bool:
-        """Write the values; return False when stdout has them, and nothing else may go there."""
-        import numpy as np
-
-        if self.npy == self.raw == "-":
-            raise UsageError("--npy and --raw cannot both be stdout")
-        if self.npy is None and self.raw is None:
-            return True
-        whole = values.copy(order="C")  # which keeps the shape of a scalar
-        data = whole.reshape(-1).view(np.uint8).data
-        if self.npy is not None:
-            with _opened(self.npy) as file:
-                np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(whole))
+    if npy == raw == "-":
+        raise UsageError("--npy and --raw cannot both be stdout")
+    if npy is None and raw is None:
+        return True
+    whole = values.copy(order="C")  # which keeps the shape of a scalar
+    data = whole.reshape(-1).view(np.uint8).data
+    for path, is_npy in ((npy, True), (raw, False)):
+        if path is not None:
+            with _opened(path) as file:
+                if is_npy:
+                    np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(whole))
                 file.write(data)
-        if self.raw is not None:
-            with _opened(self.raw) as file:
-                file.write(data)
-        return "-" not in {self.npy, self.raw}
+    return "-" not in {npy, raw}
 
 
 @contextmanager

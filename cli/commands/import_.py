@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+from edl_ckpt.cli.commands.edit_ import show_converted
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options.cluster import Cluster, working
 from edl_ckpt.cli.options.common import DryRun, ForceSeal, Layout, LockWait, argument, asked_layout, option, parsed_ref
@@ -12,12 +13,6 @@ from edl_ckpt.cli.options.hints import half_done, resumable
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import parse_duration
 from edl_ckpt.core.base.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from edl_ckpt.core.converting.changes import NameMap
-    from edl_ckpt.core.model.versions import CheckpointRef, Version
 
 
 @declared(
@@ -58,6 +53,7 @@ def import_command(
     from edl_ckpt.cli.render import written
     from edl_ckpt.core.base.memory import keep_freed_memory
     from edl_ckpt.core.operations import importing
+    from edl_ckpt.core.sources.systems import ELASTICDL
 
     keep_freed_memory()
     ref, place = parsed_ref(target, out), out.location(source)
@@ -72,7 +68,8 @@ def import_command(
     if checkpoint is not None and mapped != importing.NameMap():
         if cluster or key or id_column or vector_column:
             raise UsageError("a checkpoint goes with --map and --table, and then without --cluster")
-        _by_map(out, checkpoint, ref, ps, mapped, {**acting, "dry_run": dry_run, "force": force, "wait_seconds": wait})
+        acting |= {"dry_run": dry_run, "force": force, "wait_seconds": wait, "names": mapped, "system": ELASTICDL}
+        show_converted(out, "import", checkpoint, ps, output=ref.location, number=ref.version, **acting)
         return
     kind = "checkpoint" if checkpoint else "arrays"
     acting |= {"force": force} if checkpoint else {"names": mapped}
@@ -87,17 +84,3 @@ def import_command(
             return
         result = getattr(importing, f"import_{kind}")(*where, wait_seconds=wait, **acting)
     out.show(lambda: written.written_document("import", result), written.import_human(result))
-
-
-def _by_map(
-    out: Output, checkpoint: Version, ref: CheckpointRef, ps: int, names: NameMap, options: Mapping[str, Any]
-) -> None:
-    """Import a checkpoint with other names."""
-    from edl_ckpt.cli.render import written
-    from edl_ckpt.core.operations.convert import convert_version
-    from edl_ckpt.core.sources.systems import ELASTICDL
-
-    more: dict[str, Any] = {"number": ref.version, "system": ELASTICDL, "names": names, **options}
-    with resumable(out, partial(half_done, ref.location)):
-        result = convert_version(checkpoint, ps, output=ref.location, purpose="import", **more)
-    out.show(lambda: written.converted_document(result, schema="edl-ckpt/import/1"), written.converted_human(result))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.manual.marks import LISTS, declared
@@ -80,8 +80,7 @@ def list_command(
         lambda: render_list.rows(listings),
         lambda: render_list.records(listings),
     )
-    for listing in whole:
-        _warn(out, listing, tag or ())
+    _warn(out, whole, tag or ())
     _end(out, whole, failed)
 
 
@@ -111,20 +110,20 @@ def _show_experiment(out: Output, place: str, metric: str | None, mode: o.Mode, 
     out.conclude(ok=not found.unread)
 
 
-def _warn(out: Output, listing: Listing, tags: Iterable[str]) -> None:
-    """Print the warnings about a listing; of one without a version, where the versions are."""
+def _warn(out: Output, listings: Sequence[Listing], tags: Sequence[str]) -> None:
+    """Print the warnings about listings; of one without a version, where the versions are."""
     from edl_ckpt.cli.render import listing as render_list
 
-    known = {tag for version in listing.versions for tag in version.tags}
-    for tag in tags:
-        if tag not in known and (meaning := meant(tag, known, "tags")):
-            out.warn(f"{listing.location.url}: no version has the tag {tag!r}; {meaning}")
-
-    hint = None if listing.versions else trials_hint(listing.location)
-    if hint is not None:
-        out.say(f"{escaped(listing.location.url)}: {hint}")
-        return
-    out.warn(*render_list.warnings(listing))
+    for listing in listings:
+        known = {tag for version in listing.versions for tag in version.tags}
+        for tag in tags:
+            if tag not in known and (meaning := meant(tag, known, "tags")):
+                out.warn(f"{listing.location.url}: no version has the tag {tag!r}; {meaning}")
+        hint = None if listing.versions else trials_hint(listing.location)
+        if hint is None:
+            out.warn(*render_list.warnings(listing))
+        else:
+            out.say(f"{escaped(listing.location.url)}: {hint}")
 
 
 def _listings(

@@ -41,7 +41,7 @@ def report_command(
     and how much values moved between versions. It reads little, and lists its limits. It needs the extra `report`,
     unless --json prints the data alone.
     """
-    from edl_ckpt.cli.render import report as render
+    from edl_ckpt.cli.render import listing as render
     from edl_ckpt.core.catalog.listing import split_version_dir
     from edl_ckpt.core.operations.report.survey import ReportLimits, report_location
 
@@ -65,7 +65,7 @@ def report_command(
         )
         write(report)
     if output != "-":
-        out.show(lambda: render.document(report), render.human(report, output or ""))
+        out.show(lambda: render.report_document(report), render.report_human(report, output or ""))
     out.conclude(ok=not report.unread)
 
 

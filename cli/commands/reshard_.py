@@ -5,18 +5,17 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
+from edl_ckpt.cli.commands.edit_ import show_converted
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options import common as o
-from edl_ckpt.cli.options.cluster import Cluster, Working, working
-from edl_ckpt.cli.options.hints import check_place, half_done, resumable
+from edl_ckpt.cli.options.cluster import Cluster, working
+from edl_ckpt.cli.options.hints import half_done, result_location, resumable
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import parse_size
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.words import LayoutName
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edl_ckpt.core.model.versions import Version
     from edl_ckpt.core.storage.location import Location
 
@@ -54,31 +53,40 @@ def reshard_command(
     The new shards become visible only after their fingerprint has proved that no value was lost. A version of another
     system than ElasticDL stays one of that system.
     """
+    from edl_ckpt.cli.render import written
     from edl_ckpt.core.base.memory import keep_freed_memory
+    from edl_ckpt.core.operations.reshard.execute import execute_reshard, prepare_reshard
 
     if ps is None and not max_shard_size:
         raise UsageError("--ps N is missing", hint="usage: edl-ckpt reshard [REF] --ps N [OPTIONS]")
     keep_freed_memory()
-    where = _where(output, out)
+    where = result_location(output, out) if output else None
     version = o.resolve_ref(ref, out, to_change=output is None, aloud=True)
-    how = {"keep_old": keep_old, "force": force, **o.locking(out, lock_wait)}
+    how: dict[str, Any] = {"keep_old": keep_old, "force": force, **o.locking(out, lock_wait)}
     if if_needed and ps is not None and _is_there(out, version, ps, where, layout, dry_run=dry_run, force=force):
         return
     if not version.is_elasticdl:
         if cluster or max_memory or layout:
             raise UsageError("--cluster, --max-memory and --layout are for versions of ElasticDL")
-        _of_system(out, version, ps, where, max_shard_size, {"dry_run": dry_run, "workers": workers, **how})
+        most = _most_file_bytes(version, ps, max_shard_size)
+        how |= {"dry_run": dry_run, "workers": workers, "most_file_bytes": most}
+        show_converted(out, "reshard", version, ps, output=where, **how)
         return
     if ps is None or max_shard_size:
         raise UsageError("--max-shard-size is for safetensors", hint="--ps N is the number of parameter servers")
     target, size_bytes = where or version.location, None if dry_run else version.size_bytes
     writing = working(out, cluster, workers, target=target, size_bytes=size_bytes)
     with writing as work, resumable(out, partial(half_done, target)):
-        bounds = {
-            "layout": o.asked_layout(out, layout, where),
-            "max_memory_bytes": parse_size(max_memory) if max_memory else None,
-        }
-        _of_elasticdl(out, version, ps, where, work, bounds, how, dry_run=dry_run)
+        most, chosen = parse_size(max_memory) if max_memory else None, o.asked_layout(out, layout, where)
+        bounds: dict[str, Any] = {"layout": chosen, "max_memory_bytes": most, "force": force, "reporter": out}
+        plan, settings = prepare_reshard(version, ps, output=where, **work, **bounds)
+        out.warn(*plan.warnings, *settings.warnings)
+        if dry_run:
+            planned = written.planned_document("reshard", plan, settings, work)
+            out.show(lambda: planned, written.plan_reshard_human(plan, settings, work))
+            return
+        result = execute_reshard(plan, settings, executor=work["executor"], **how)
+        out.show(lambda: written.written_document("reshard", result), written.reshard_human(result))
 
 
 def _is_there(
@@ -94,56 +102,10 @@ def _is_there(
     return made is not None
 
 
-def _of_elasticdl(
-    out: Output,
-    version: Version,
-    ps: int,
-    where: Location | None,
-    work: Working,
-    bounds: Mapping[str, Any],
-    how: Mapping[str, Any],
-    *,
-    dry_run: bool,
-) -> None:
-    """Reshard a version of ElasticDL, by threads or on a cluster."""
-    from edl_ckpt.cli.render import written
-    from edl_ckpt.core.operations.reshard.execute import execute_reshard, prepare_reshard
-
-    plan, settings = prepare_reshard(version, ps, output=where, force=how["force"], reporter=out, **work, **bounds)
-    out.warn(*plan.warnings, *settings.warnings)
-    if dry_run:
-        planned = written.planned_document("reshard", plan, settings, work)
-        out.show(lambda: planned, written.plan_reshard_human(plan, settings, work))
-        return
-    result = execute_reshard(plan, settings, executor=work["executor"], **how)
-    out.show(lambda: written.written_document("reshard", result), written.reshard_human(result))
-
-
-def _of_system(
-    out: Output,
-    version: Version,
-    ranks: int | None,
-    where: Location | None,
-    max_shard_size: str | None,
-    options: Mapping[str, Any],
-) -> None:
-    """Reshard a version of another system; UsageError unless what says the number of files suits it."""
-    from edl_ckpt.cli.render import written
-    from edl_ckpt.core.operations.convert import convert_version
-
+def _most_file_bytes(version: Version, ranks: int | None, max_shard_size: str | None) -> int | None:
+    """Return the most bytes of a file of another system; UsageError unless what says the number of files suits it."""
     is_set = version.layout.system == "safetensors"
     if is_set != bool(max_shard_size) or is_set != (ranks is None):
         fault = "files of safetensors have no ranks" if is_set else "--max-shard-size is for safetensors"
         raise UsageError(fault, hint="expected --max-shard-size SIZE" if is_set else "expected --ranks N")
-    most = parse_size(max_shard_size) if max_shard_size else None
-    with resumable(out, partial(half_done, where or version.location)):
-        result = convert_version(version, ranks, output=where, most_file_bytes=most, **options)
-    out.show(lambda: written.converted_document(result, schema="edl-ckpt/reshard/1"), written.converted_human(result))
-
-
-def _where(output: str | None, out: Output) -> Location | None:
-    """Return the location to write to, None for in place."""
-    if not output:
-        return None
-    check_place(output, "--output", "the result has the number of the version")
-    return out.location(output)
+    return parse_size(max_shard_size) if max_shard_size else None

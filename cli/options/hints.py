@@ -148,25 +148,20 @@ def resumable(out: Output, words: str | Callable[[], str]) -> Iterator[None]:
 @contextmanager
 def stoppable(out: Output, words: str | Callable[[], str]) -> Iterator[None]:
     """Say after a signal how to go on with what was done before it."""
-
-    def found(end: BaseException) -> str:
-        from edl_ckpt.core.base.parallel import impatient
-
-        with impatient(end):
-            return words if isinstance(words, str) else words()
-
     try:
         try:
             yield
         except EdlCkptError as error:
             COMMIT.deliver(error)  # a signal that was kept wins
             raise
-    except KeyboardInterrupt as end:
-        out.say(f"interrupted; {found(end)}")
-        raise
-    except SystemExit as end:
-        if end.code == 143:
-            out.say(f"terminated; {found(end)}")
+    except (KeyboardInterrupt, SystemExit) as end:
+        from edl_ckpt.core.base.parallel import impatient
+
+        verb = "interrupted" if isinstance(end, KeyboardInterrupt) else "terminated" if end.code == 143 else ""
+        if verb:
+            with impatient(end):
+                way_on = words if isinstance(words, str) else words()
+            out.say(f"{verb}; {way_on}")
         raise
 
 
@@ -192,13 +187,13 @@ def half_done(place: Location) -> str:
     return "nothing half-done is left: the same command begins anew"
 
 
-def check_place(words: str, option: str, why: str) -> None:
-    """Raise UsageError when the place for a result names a version, and nothing of this name is there."""
+def result_location(words: str, out: Output) -> Location:
+    """Return the location that --output names; UsageError for a version, unless something of this name is there."""
     head, at, version = words.rpartition("@")
     if at and "/" not in version and not os.path.lexists(words):
-        raise UsageError(
-            f"{option}: expected a location, got {words!r}", hint=f"{why}; try: {option} {escaped(head or '.')}"
-        )
+        hint = f"the result has the number of the version; try: --output {escaped(head or '.')}"
+        raise UsageError(f"--output: expected a location, got {words!r}", hint=hint)
+    return out.location(words)
 
 
 def is_named(ref: str | None, parsed: CheckpointRef, version: Version | None = None) -> bool:

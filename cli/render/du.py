@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import document_of, picked
 from edl_ckpt.cli.terminal.tables import Bar, Column, Lines, Table, head, styled
 from edl_ckpt.core.base import words
+from edl_ckpt.core.operations.examine import LocationUsage
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.operations.examine import LocationUsage
     from edl_ckpt.core.operations.summary import CheckpointSummary
 
 _BAR_WIDTH = 20
 
 
-def document(usage: LocationUsage) -> dict[str, Any]:
-    """Return `edl-ckpt/du/1` of a location."""
+def document(usage: LocationUsage | CheckpointSummary) -> dict[str, Any]:
+    """Return `edl-ckpt/du/1` of a location, or of the tables and variables of a version."""
+    if not isinstance(usage, LocationUsage):
+        tables = [picked(table, "name rows size_bytes") for table in usage.tables]
+        variables = [picked(variable, "name size_bytes") for variable in usage.variables]
+        return document_of("du", usage, "ref size_bytes tables variables", tables=tables, variables=variables)
     versions = [
         picked(v, "version ref state size_bytes", version=v.number, size_bytes=used) for v, used in usage.versions
     ]
@@ -27,25 +31,17 @@ def document(usage: LocationUsage) -> dict[str, Any]:
     return document_of("du", usage, keys, location=where, versions=versions, trash=trash, staging=staging)
 
 
-def version_document(summary: CheckpointSummary) -> dict[str, Any]:
-    """Return `edl-ckpt/du/1` of a version: its tables and variables."""
-    tables = [picked(table, "name rows size_bytes") for table in summary.tables]
-    variables = [picked(variable, "name size_bytes") for variable in summary.variables]
-    return document_of("du", summary, "ref size_bytes tables variables", tables=tables, variables=variables)
+def rows(usage: LocationUsage | CheckpointSummary) -> list[list[Any]]:
+    """Return a header and a row for each part of a location, or for each table and variable."""
+    return [["what", "name", "size_bytes"], *([what, name, size] for what, name, _, size in _parts(usage))]
 
 
-def rows(usage: LocationUsage) -> list[list[Any]]:
-    """Return a header and a row for each part of a location."""
-    return _rows(_parts(usage))
-
-
-def version_rows(summary: CheckpointSummary) -> list[list[Any]]:
-    """Return a header and a row for each table and variable."""
-    return _rows(_tensors(summary))
-
-
-def human(usage: LocationUsage) -> Lines:
-    """Yield the parts of a location, with what frees those that nobody needs."""
+def human(usage: LocationUsage | CheckpointSummary) -> Lines:
+    """Yield the parts of a location, with what frees those that nobody needs; or those of a version, largest first."""
+    if not isinstance(usage, LocationUsage):
+        yield head(usage.ref, words.size(usage.size_bytes))
+        yield _table(sorted(_parts(usage), key=lambda part: -part[3]))
+        return
     yield head(usage.location.url, words.size(usage.size_bytes))
     yield _table(list(_parts(usage)))
     if usage.trash:
@@ -54,32 +50,20 @@ def human(usage: LocationUsage) -> Lines:
         yield styled("to remove what killed commands left: edl-ckpt recover", "dim")
 
 
-def version_human(summary: CheckpointSummary) -> Lines:
-    """Yield the tables and variables of a version, the largest first, and what is neither."""
-    yield head(summary.ref, words.size(summary.size_bytes))
-    yield _table(sorted(_tensors(summary), key=lambda part: -part[3]))
-
-
-def _parts(usage: LocationUsage) -> Iterator[tuple[str, str, str, int]]:
-    """Yield what each part of a location is, its name, a note, and its bytes."""
-    for version, size in usage.versions:
+def _parts(whole: LocationUsage | CheckpointSummary) -> Iterator[tuple[str, str, str, int]]:
+    """Yield what each part of a location is, its name, a note and its bytes, or the same of each tensor."""
+    if not isinstance(whole, LocationUsage):
+        yield from (("table", t.name, text.count(t.rows, "row"), t.size_bytes) for t in whole.tables)
+        yield from (("variable", v.name, "", v.size_bytes) for v in whole.variables)
+        return
+    for version, size in whole.versions:
         yield "version", str(version.key), "" if version.state.value == "complete" else version.state.value, size
-    for what, found in (("trash", usage.trash), ("staging", usage.staging)):
-        for directory in found:
+    for what, directories in (("trash", whole.trash), ("staging", whole.staging)):
+        for directory in directories:
             yield what, directory.name, "", directory.size_bytes
-    yield "state", "", "metadata and seals", usage.state_bytes
-    if usage.other_bytes:
-        yield "other", "", "not of edl-ckpt", usage.other_bytes
-
-
-def _tensors(summary: CheckpointSummary) -> Iterator[tuple[str, str, str, int]]:
-    """Yield the same of each table and variable."""
-    yield from (("table", t.name, text.count(t.rows, "row"), t.size_bytes) for t in summary.tables)
-    yield from (("variable", v.name, "", v.size_bytes) for v in summary.variables)
-
-
-def _rows(parts: Iterable[tuple[str, str, str, int]]) -> list[list[Any]]:
-    return [["what", "name", "size_bytes"], *([what, name, size] for what, name, _, size in parts)]
+    yield "state", "", "metadata and seals", whole.state_bytes
+    if whole.other_bytes:
+        yield "other", "", "not of edl-ckpt", whole.other_bytes
 
 
 def _table(parts: Sequence[tuple[str, str, str, int]]) -> Table:

@@ -1,4 +1,4 @@
-"""The versions of a location, and the trials of an experiment, as a table, as JSON and as rows."""
+"""The versions of a location, the trials of an experiment, and the data of a report, as tables, as JSON and as rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from edl_ckpt.cli.render.recorded import BEST, best_paths, metric_cell, metric_cells, names_of
 from edl_ckpt.cli.render.shared_tables import first_rows
 from edl_ckpt.cli.terminal import text
-from edl_ckpt.cli.terminal.documents import Several, picked, rows_of
+from edl_ckpt.cli.terminal.documents import Several, as_dict, document_of, picked, rows_of
 from edl_ckpt.cli.terminal.tables import PIPE, Bar, Cell, Column, Lines, Table, head, styled
 from edl_ckpt.core.base import words
 from edl_ckpt.core.model.versions import Listing, State, Version
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from edl_ckpt.core.catalog.experiment import Experiment, Trial
+    from edl_ckpt.core.operations.report.survey import LocationReport
 
 
 STATE_STYLES = {
@@ -312,3 +313,31 @@ def _remark(trial: Trial) -> Cell:
         return Cell(f"cannot be read now: {trial.fault.message}", "red")
     others = len(trial.listing.versions) - _complete(trial)
     return Cell(f"{others} not complete" if others else "", "dim")
+
+
+def report_document(report: LocationReport) -> dict[str, Any]:
+    """Return `edl-ckpt/report/1`."""
+    opened = "ref ok fault? parameters tables findings"
+    entries = report.retention.entries if report.retention else {}
+    kept = {path: {"action": e.action.value, "reasons": list(e.reasons)} for path, e in entries.items()}
+    return document_of(
+        "report",
+        report,
+        "location made seed layout total_versions complete_versions size_bytes versions best retention opened newest"
+        " tensors drift problems left_out bytes_read unread",
+        location=report.location.url,
+        made=timestamp(report.made),
+        versions=[keys_of(v) | {"action": None, "reasons": []} | kept.get(v.path, {}) for v in report.versions],
+        best={name: version.ref for name, version in report.best.items()},
+        retention=picked(report.retention, "rules stored deletions deleted_bytes") if report.retention else None,
+        opened=[
+            picked(each, opened, ref=each.version.ref, tables=[picked(t, "name rows size_bytes") for t in each.tables])
+            for each in report.opened
+        ],
+        tensors=[as_dict(each.stats) | {"of_elements": each.of_elements} for each in report.tensors],
+    )
+
+
+def report_human(report: LocationReport, place: str) -> Lines:
+    """Yield where the page is, and what it is about."""
+    yield head(place, f"{text.count(report.total_versions, 'version')} of {text.escaped(report.location.url)}")

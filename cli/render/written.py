@@ -52,11 +52,11 @@ def reshard_human(result: ReshardResult) -> Lines:
     yield from _proved("new version", result.fingerprint)
 
 
-def converted_document(result: ConvertResult, *, schema: str) -> dict[str, Any]:
-    """Return the document of a conversion, by the name of its schema; of what was left out every name."""
-    parts = [{"name": name, "fingerprint": part} for name, part in result.untouched.items()]
+def converted_document(result: ConvertResult, name: str) -> dict[str, Any]:
+    """Return `edl-ckpt/NAME/1` of a conversion; of what was left out every name."""
+    parts = [{"name": key, "fingerprint": part} for key, part in result.untouched.items()]
     unknown = dict.fromkeys(("seconds", "peak_memory_bytes", "fingerprint")) if not result.fingerprint else {}
-    return {"schema": schema, **as_dict(result), "untouched": parts, "needed": True, **unknown}
+    return {"schema": f"edl-ckpt/{name}/1", **as_dict(result), "untouched": parts, "needed": True, **unknown}
 
 
 def converted_human(result: ConvertResult) -> Lines:

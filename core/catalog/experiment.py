@@ -123,7 +123,6 @@ def list_experiment(
     metric: str | None = None,
     mode: Mode | None = None,
     grace_seconds: float = GRACE_SECONDS,
-    now: float | None = None,
 ) -> Experiment:
     """Return the trials in a directory, ranked by a metric: the one named, or the only one that there is.
 
@@ -133,7 +132,7 @@ def list_experiment(
     """
     store = open_location(location)
     where = store.location
-    look = partial(_trial, where, grace_seconds=grace_seconds, now=now)
+    look = partial(_trial, where, grace_seconds=grace_seconds)
     listed = run_parallel(look, _trial_names(store), store.properties.at_a_time(_REMOTE_TRIALS))
     found = [trial for trial in listed if trial is not None]
     known = {name for trial in found for version in trial.listing.versions for name in version.metrics}
@@ -163,18 +162,17 @@ def _trial_names(store: Store) -> list[str]:
     if not names:
         list_versions(store.location)  # raises when there is no such directory
     versions = versions_among(store.location, names)
-    below = [name for name in names if name not in versions and name[:1] != "."]
-    return [".", *sorted(below)]
+    return [".", *sorted(name for name in names if name not in versions and name[:1] != ".")]
 
 
-def _trial(where: Location, name: str, grace_seconds: float, now: float | None) -> Trial | None:
+def _trial(where: Location, name: str, grace_seconds: float) -> Trial | None:
     """Return a trial, None for what has no versions; one that cannot be listed has its fault."""
     place = where if name == "." else where.with_url(f"{where.url.rstrip('/')}/{name}")
     path = place.local_path
     if path is not None and not os.path.isdir(path) and not (os.path.islink(path) and not os.path.exists(path)):
         return None
     try:
-        listing = list_versions(place, grace_seconds=grace_seconds, now=now)
+        listing = list_versions(place, grace_seconds=grace_seconds)
     except UnavailableError:
         raise  # a fault of the storage, not of the trial
     except NotFoundError as error:

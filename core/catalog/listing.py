@@ -216,7 +216,6 @@ def resolve(
     ref: CheckpointRef | str | os.PathLike[str],
     *,
     grace_seconds: float = GRACE_SECONDS,
-    now: float | None = None,
     reporter: Reporter = WARNINGS,
     seals: bool = True,
 ) -> Version:
@@ -237,12 +236,12 @@ def resolve(
     store = open_location(ref.location)
     entries: list[Entry] | None = None
     if lists_marks(store) and (entries := store.few(is_of_interest)) is None:
-        fresh_after = (time.time() if now is None else now) - grace_seconds
+        fresh_after = time.time() - grace_seconds
         choose = partial(pick, wanted=ref.version)
         by_metadata = isinstance(ref.version, str) and ref.version != "latest"
         if (found := one_of_many(store, choose, fresh_after, by_metadata=by_metadata)) is not None:
             return found
-    listing = _list(store, grace_seconds, now, entries=entries, seals=seals)
+    listing = _list(store, grace_seconds, None, entries=entries, seals=seals)
     if not listing.versions and ref.version == "latest" and (alone := directory_alone(ref.location)):
         return alone
     return _picked(listing, ref.version, reporter)

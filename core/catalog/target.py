@@ -33,9 +33,8 @@ from edl_ckpt.core.sources.elasticdl.target import (
     writable_layout,
 )
 from edl_ckpt.core.sources.registry import is_uuid, is_version_dir, layouts_among, version_named
-from edl_ckpt.core.storage import LocalStore, ObjectStore, Store, open_store
+from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, Store, open_store
 from edl_ckpt.core.storage.local import is_directory, is_there
-from edl_ckpt.core.storage.location import Location, LocationLike
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,9 +29,9 @@ from edl_ckpt.core.model.versions import Seal, ShardFile, State, Version
 from edl_ckpt.core.sources.registry import directory_named, number_named
 from edl_ckpt.core.state.annotate import Describe
 from edl_ckpt.core.state.document import MAX_SUMS_BYTES, parse_document
-from edl_ckpt.core.state.paths import JOURNAL, is_inside, resumable_stage
+from edl_ckpt.core.state.paths import JOURNAL, is_inside
 from edl_ckpt.core.storage import LocalStore, Location, ObjectStore
-from edl_ckpt.core.storage.interface import Sink, Store
+from edl_ckpt.core.storage.interface import Sink
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,11 +311,6 @@ def parse_journals(data: bytes, path: str = JOURNAL) -> list[Journal]:
         raise ValueError("damaged journal: no list of deletions")
     owner = document.get("owner", {})
     return [_journal({**row, "owner": owner}) for row in rows]
-
-
-def has_interrupted_copy(store: Store, version: int) -> bool:
-    """Say whether an interrupted copy of a version can be resumed in a location."""
-    return store.read_small(f"{resumable_stage(version)}/{JOURNAL}") is not None
 
 
 LOOK: Final = "its content is unknown: check the versions with `edl-ckpt verify --all`"

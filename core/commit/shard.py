@@ -300,7 +300,7 @@ class DiskShard(ShardOutput):
         with storage_errors(path):
             old, new = (each.open_file(self._place.name, os.O_RDONLY) for each in (version, inside))
             try:
-                lost = Access.of(old).give(new)
+                lost = Access.of(path, old).give(new)
             finally:
                 os.close(old)
                 os.close(new)

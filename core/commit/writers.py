@@ -36,7 +36,7 @@ from edl_ckpt.core.storage import Location, ObjectStore, open_objects
 from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import PreallocatedFile
-from edl_ckpt.core.storage.interface import PartsStore, PartsWriter, SentPart, Sink, Sinks, has_parts
+from edl_ckpt.core.storage.interface import PartsWriter, SentPart, Sink, Sinks, has_parts
 from edl_ckpt.core.storage.parts import PartMemory, least_part
 
 TOKEN: Final = "token-"  # noqa: S105 - no secret
@@ -205,9 +205,6 @@ class _Files(Sinks):
         self._targets, self._numbers, self._record = targets, frozenset(numbers), record
         self._opened: dict[int, PreallocatedFile] = {}
 
-    def __len__(self) -> int:
-        return len(self._targets.names)
-
     def __getitem__(self, index: int) -> Sink:
         assert index in self._numbers  # noqa: S101 - the record names it
         if index not in self._opened:
@@ -330,14 +327,13 @@ class SharedUploads:
         store = open_objects(self.location)
         if not has_parts(store):
             raise UnsupportedError("this storage takes no parts of objects", path=self.location.url)
-        writers = {extent.target: self._writer(store, extent, memory) for extent in extents}
+        writers: dict[int, PartsWriter] = {}
+        for target, edges, first in extents:
+            upload = self.uploads[target]
+            writers[target] = store.parts_of(upload.relative, upload.upload_id, edges=edges, first=first, memory=memory)
         files = SentFiles(writers)
         yield files
         files.sent = [TargetPart(target, part) for target, writer in writers.items() for part in writer.sent()]
-
-    def _writer(self, store: PartsStore, extent: Extent, memory: PartMemory) -> PartsWriter:
-        relative, _, upload_id = self.uploads[extent.target]
-        return store.parts_of(relative, upload_id, edges=extent.edges, first=extent.first, memory=memory)
 
 
 class SentFiles(Sinks):
@@ -347,9 +343,6 @@ class SentFiles(Sinks):
         self._writers = writers
         self.sent: list[TargetPart] = []
         """The parts, once they are sent."""
-
-    def __len__(self) -> int:
-        return max(self._writers, default=-1) + 1
 
     def __getitem__(self, index: int) -> Sink:
         return self._writers.get(index, _DROPPED)

@@ -30,9 +30,8 @@ from edl_ckpt.core.operations.importing.source import (
 )
 from edl_ckpt.core.sources.elasticdl.target import check_ps_num
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
-from edl_ckpt.core.storage import LocationLike
+from edl_ckpt.core.storage import Location, LocationLike
 from edl_ckpt.core.storage.interface import RangeReader
-from edl_ckpt.core.storage.location import Location
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)

@@ -72,27 +72,22 @@ from edl_ckpt.core.storage.interface import RangeReader, Store
 
 @dataclass(slots=True)
 class Trust:
-    """What is known of a version's seal; `why` says what `force` had to overrule, '' for nothing so far."""
+    """What is known of a version's seal; `forced` says what `force` had to overrule, None for nothing so far."""
 
     version: Version
     seal: Seal | None
     """The seal that matches the names and sizes of the files; None without one, and when it was overruled."""
     force: bool
-    why: str = ""
+    forced: str | None = None
     history: tuple[Override, ...] = ()
     reporter: Reporter = WARNINGS
-
-    @property
-    def forced(self) -> str | None:
-        """Return why `force` was needed, None when it was not."""
-        return self.why or None
 
     def overrule(self, error: EdlCkptError) -> None:
         """Note why the version does not match its seal, or raise the error without `force`."""
         if not self.force:
             raise error
-        if not self.why:
-            self.why = error.message
+        if not self.forced:
+            self.forced = error.message
             self.reporter.warn(f"{self.version.ref}: going on because of the option: {error.message}")
 
     def doubt(self, fault: str, code: str, *, path: str = "", offset: int | None = None) -> None:
@@ -107,9 +102,9 @@ class Trust:
 
     def sign(self, seal: Seal, command: str) -> Seal:
         """Return a new seal of the version's content, with the decisions that led to it."""
-        if not self.why:
+        if not self.forced:
             return replace(seal, history=self.history)
-        return replace(seal, history=(*self.history, Override(now_text(), user_name(), command, self.why)))
+        return replace(seal, history=(*self.history, Override(now_text(), user_name(), command, self.forced)))
 
 
 def check_trust(version: Version, *, force: bool = False, reporter: Reporter = WARNINGS) -> Trust:

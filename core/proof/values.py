@@ -358,29 +358,21 @@ def read_back(
     return sketch, [sums.finish(reader.path, workers=job.workers) for reader in readers]
 
 
-def fingerprint(checkpoint: Checkpoint, job: Job, *, options: ValueOptions = _ALL) -> Fingerprint:
+def fingerprint(checkpoint: Checkpoint, job: Job) -> Fingerprint:
     """Read every value of a checkpoint once and return its fingerprint.
 
     Raises CorruptError where a table has more or fewer ids than rows.
     """
-    return fingerprint_of(checkpoint, _sketch(checkpoint, job, Bundles.of(checkpoint, job, options)))
+    return fingerprint_of(checkpoint, _sketch(checkpoint, job, Bundles.of(checkpoint, job, _ALL)))
 
 
-def fingerprint_checkpoint(
-    checkpoint: Checkpoint,
-    *,
-    workers: int = 1,
-    batch_bytes: int = VALUE_BATCH_BYTES,
-    piece_bytes: int = PIECE_BYTES,
-    reporter: Reporter = WARNINGS,
-) -> Fingerprint:
+def fingerprint_checkpoint(checkpoint: Checkpoint, *, workers: int = 1, reporter: Reporter = WARNINGS) -> Fingerprint:
     """Read every value of a checkpoint once and return its fingerprint.
 
-    Each worker needs memory for a few batches of `batch_bytes` of values and for the ids in `piece_bytes`. Raises
-    CorruptError where a table has more or fewer ids than rows.
+    Each worker needs memory for a few batches of values and of ids, 1 MiB each. Raises CorruptError where a table has
+    more or fewer ids than rows.
     """
-    options = ValueOptions(batch_bytes=batch_bytes, piece_bytes=piece_bytes)
-    return fingerprint(checkpoint, Job.here(workers, reporter=reporter), options=options)
+    return fingerprint(checkpoint, Job.here(workers, reporter=reporter))
 
 
 class Bundles(NamedTuple):

@@ -67,8 +67,7 @@ def write_metrics(
 
     with _editing_version(store, version.key) as document:
         document["metrics"] = document.get("metrics", {}) | {n: json_number(v) for n, v in values.items()}
-        kept = {n: s for n, s in document.get("steps", {}).items() if n not in metrics}
-        document["steps"] = kept | measured
+        document["steps"] = {n: s for n, s in document.get("steps", {}).items() if n not in metrics} | measured
 
 
 def erase_metrics(store: Store, version: Version, names: Sequence[str]) -> None:

@@ -24,7 +24,7 @@ from edl_ckpt.core.model.versions import Seal, Version
 from edl_ckpt.core.state.document import MAX_DEPTH, is_deep, parse_document
 from edl_ckpt.core.state.owner import prove_lock
 from edl_ckpt.core.state.paths import INDEX_FILE, META_DIR, STATE_DIR, is_document, metadata_owner, sealed_version
-from edl_ckpt.core.state.seal import parse_seal_bytes
+from edl_ckpt.core.state.seal import parse_seal
 from edl_ckpt.core.storage.interface import Entry, MarkedStore, Store, lists_marks
 
 INDEX_SCHEMA: Final = "edl-ckpt/index/1"
@@ -227,18 +227,13 @@ def marked_files(store: MarkedStore) -> dict[str, Entry]:
 def _indexable(files: Iterable[Entry]) -> Iterator[Entry]:
     """Yield the files that an index is made of, those of the newest versions first, until it would be too large."""
     room = _TYPICAL_BYTES
-    for entry in sorted(files, key=_newest_first):
+    for entry in sorted(files, key=lambda entry: (-(metadata_owner(entry.name) or 0), entry.name)):
         is_seal = sealed_version(entry.name) is not None
         if entry.mark and (is_seal or (is_document(entry.name) and entry.size_bytes <= _MAX_DOCUMENT_BYTES)):
             room -= _ENTRY_BYTES + (0 if is_seal else entry.size_bytes)
             if room < 0:
                 return
             yield entry
-
-
-def _newest_first(entry: Entry) -> tuple[int, str]:
-    number = metadata_owner(entry.name)
-    return 0 if number is None else -number, entry.name
 
 
 def _learn(store: MarkedStore, name: str, known: Known) -> bool:
@@ -252,7 +247,7 @@ def _learn(store: MarkedStore, name: str, known: Known) -> bool:
         if number is None:
             known.keep(name, mark, parse_document(data, name))
             return True
-        seal = parse_seal_bytes(data, with_chunks=False)
+        seal = parse_seal(data, with_chunks=False)
     except EdlCkptError:  # each listing says so
         return False
     if seal.version == number:

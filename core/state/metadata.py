@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -253,13 +254,11 @@ def check_metric_name(name: object) -> str:
 
 def check_metric_value(name: str, value: object) -> float:
     """Return the value of a metric as a number of Python; UsageError when it is none, a text or a truth value."""
-    try:
-        number = None if isinstance(value, bool | str | bytes) else float(value)  # type: ignore[arg-type]  # numpy's too
-    except (TypeError, ValueError, OverflowError):
-        number = None
-    if number is None:
-        raise UsageError(f"metric {name!r}: expected a number, got {value!r:.80}")
-    return value if isinstance(value, int) else number
+    with suppress(TypeError, ValueError, OverflowError):
+        if not isinstance(value, bool | str | bytes):
+            number = float(value)  # type: ignore[arg-type]  # numpy's too
+            return value if isinstance(value, int) else number
+    raise UsageError(f"metric {name!r}: expected a number, got {value!r:.80}")
 
 
 def check_key(key: object) -> str:

@@ -44,7 +44,7 @@ from edl_ckpt.core.base.interruption import COMMIT, WHOLE
 from edl_ckpt.core.base.words import base_name
 from edl_ckpt.core.state.document import parse_document
 from edl_ckpt.core.state.paths import KEPT_DIR, STAGE_DIR, damaged_name, is_resumable
-from edl_ckpt.core.storage.beneath import Directory, kind_of
+from edl_ckpt.core.storage.beneath import Directory, close_read, kind_of
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import Store, lists_marks
 from edl_ckpt.core.storage.location import Location
@@ -213,8 +213,7 @@ def if_abandoned(directory: Directory) -> Iterator[bool]:
             dead = False
         yield dead
     finally:
-        if fd >= 0:
-            os.close(fd)
+        close_read(fd)
 
 
 def lock_file(fd: int) -> bool | None:

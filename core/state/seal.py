@@ -42,7 +42,7 @@ def read_seal(store: Store, version: int, *, with_chunks: bool = True) -> Seal |
         data = store.read_small(seal_file(version))
         if data is None and store.properties.rename and os.path.lexists(store.path(seal_file(version))):
             _damaged("not a regular file")
-        seal = None if data is None else parse_seal_bytes(data, with_chunks=with_chunks)
+        seal = None if data is None else parse_seal(data, with_chunks=with_chunks)
         if seal is not None and seal.version != version:
             _damaged(f"it is the seal of version {seal.version}")
     except (CorruptError, UnsupportedError) as error:
@@ -51,11 +51,6 @@ def read_seal(store: Store, version: int, *, with_chunks: bool = True) -> Seal |
     except (UsageError, RefusedError) as error:  # a pipe, say
         raise CorruptError(f"damaged seal: {error.message}", code="checksum-mismatch", path=path) from None
     return seal
-
-
-def parse_seal_bytes(data: bytes, *, with_chunks: bool = True) -> Seal:
-    """Return a seal from its file; as `parse_seal`, and CorruptError for what is no JSON object."""
-    return parse_seal(_document(data), with_chunks=with_chunks)
 
 
 def seal_bytes(seal: Seal) -> bytes:
@@ -135,11 +130,12 @@ def _damaged(why: str) -> NoReturn:
     raise CorruptError(f"damaged seal: {why}", code="checksum-mismatch")
 
 
-def parse_seal(document: Mapping[str, Any], *, with_chunks: bool = True) -> Seal:
-    """Return a seal from its document. Without chunks it takes a third of the time, and the digest covers them too.
+def parse_seal(data: bytes, *, with_chunks: bool = True) -> Seal:
+    """Return a seal from its file. Without chunks it takes a third of the time, and the digest covers them too.
 
     Raises CorruptError when it is damaged, UnsupportedError when its schema is newer than this program.
     """
+    document = _document(data)
     has_digest = _check_whole(document)
     with_chunks |= not has_digest
     if document.get("checksum") != _SUM:

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError, UnsupportedError
 from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
-from edl_ckpt.core.base.words import base_name
+from edl_ckpt.core.base.words import abridged, base_name
 from edl_ckpt.core.model.versions import Chunk, Seal, ShardFile, State, Version
 from edl_ckpt.core.sources.registry import number_named
 from edl_ckpt.core.state.document import MAX_SUMS_BYTES, is_newer, parse_document, schema_at_head
@@ -36,9 +36,8 @@ from edl_ckpt.core.state.metadata import sealed_versions
 from edl_ckpt.core.state.owner import prove_lock
 from edl_ckpt.core.state.paths import META_DIR, NOTES_DIR, noted_version, notes_dir, seal_file
 from edl_ckpt.core.state.seal import number_chunks, parse_seal
-from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage import Store, open_store
 from edl_ckpt.core.storage.beneath import ForeignError
-from edl_ckpt.core.storage.interface import Store
 
 NOTE_SCHEMA: Final = "edl-ckpt/shard/2"
 _WITHOUT_DIGEST: Final = "edl-ckpt/shard/1"
@@ -188,8 +187,7 @@ def named_shards(shards: Sequence[int], ps_num: int) -> str:
     >>> named_shards([0], 4), named_shards([1, 2, 3], 4)
     ('shard 0 of 4', 'shards 1, 2, 3 of 4')
     """
-    some = ", ".join(map(str, shards[:8])) + (f" and {len(shards) - 8} more" if len(shards) > 8 else "")
-    return f"shard{'' if len(shards) == 1 else 's'} {some} of {ps_num}"
+    return f"shard{'' if len(shards) == 1 else 's'} {abridged(shards, 8)} of {ps_num}"
 
 
 _YOUNG_SECONDS: Final = 600.0
@@ -369,5 +367,5 @@ def _earlier_seal(store: Store, version: int) -> Seal | None:
     """Return the seal that a version had before a shard of it was replaced; None without one, or when it is damaged."""
     with suppress(EdlCkptError):
         data = store.read_small(f"{notes_dir(version)}/{EARLIER}")
-        return None if data is None else parse_seal(parse_document(data, EARLIER, limit=MAX_SUMS_BYTES))
+        return None if data is None else parse_seal(data)
     return None

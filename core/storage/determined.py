@@ -105,8 +105,7 @@ class Storages:
         own = {key: value for key, value in section.items() if not isinstance(value, dict)}
         tables = {name: value for name, value in section.items() if isinstance(value, dict)}
         _check(own, _ALL, SECTION)
-        has_default = bool(set(own) - set(_SAVES))
-        default = CheckpointStorage.from_config(own) if has_default else None
+        default = CheckpointStorage.from_config(own) if set(own) - set(_SAVES) else None
         named: dict[str, CheckpointStorage] = {}
         settings: list[CheckpointStorage] = []
         for name, table in tables.items():
@@ -130,7 +129,7 @@ class Storages:
         name, rest = self.split(text)
         if name:
             base = self.named[name].location
-            return base.with_url(_joined(base.url, rest))
+            return base.with_url((base.url.rstrip("/") if rest.startswith("/") else base.url) + rest)
         head, at, version = text.rpartition("@")
         found = self.of(Location(head if at and "/" not in version else text))
         return Location(text) if found is None else found.location.with_url(text)
@@ -249,11 +248,6 @@ def _options(config: _Section, what: str) -> dict[str, str]:
             what, "is missing: both are needed, or none (then AWS's own variables and profiles count)", lacking[0]
         )
     return {_OPTIONS[key]: value for key, value in config.items() if key in _OPTIONS}
-
-
-def _joined(base: str, rest: str) -> str:
-    """Return a path or URL with what follows it, a path below it or a version."""
-    return (base.rstrip("/") if rest.startswith("/") else base) + rest
 
 
 def _standard(place: Location) -> str:

@@ -96,11 +96,6 @@ def lacking(numbers: Collection[int]) -> Iterator[None]:
             raise
 
 
-def error_of_call(number: int, path: str) -> EdlCkptError:
-    """Return the meaning of the number of a system's error, for a call that Python did not make."""
-    return _of_system(OSError(number, os.strerror(number)), path)
-
-
 def error_of_system(error: OSError | MemoryError | RecursionError) -> EdlCkptError:
     """Return the meaning of an error of the system that no code near its call has translated.
 
@@ -221,11 +216,13 @@ class Access:
     """What new files in a directory inherit."""
 
     @staticmethod
-    def of(place: int | str) -> Access:
-        """Return the access of an open file, or of a path; raises OSError."""
-        found = os.stat(place)
-        inherited = _read_acl(place, _DEFAULT_ACL) if stat.S_ISDIR(found.st_mode) else None
-        return Access(found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode), _read_acl(place, _ACL), inherited)
+    def of(path: str, fd: int | None = None) -> Access:
+        """Return the access of a path, or of an open file, of which the path is for messages."""
+        with storage_errors(path):
+            file = path if fd is None else fd
+            state, acl = os.stat(file), _read_acl(file, _ACL)
+            inherited = _read_acl(file, _DEFAULT_ACL) if stat.S_ISDIR(state.st_mode) else None
+        return Access(state.st_uid, state.st_gid, stat.S_IMODE(state.st_mode), acl, inherited)
 
     def give(self, fd: int) -> tuple[str, ...]:
         """Give an open file or directory this access; return what could not be kept: 'owner', 'group', 'ACL'."""

@@ -261,16 +261,11 @@ def _rename(old: str, new: str, flags: int, old_in: int, new_in: int) -> None:
             raise OSError(code, os.strerror(code), old, None, new)
     elif flags == RENAME_EXCHANGE:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), old)
-    places = {"src_dir_fd": _known(old_in), "dst_dir_fd": _known(new_in)}
+    source, target = (None if folder == _AT_FDCWD else folder for folder in (old_in, new_in))
     with suppress(FileNotFoundError):
-        os.stat(new, dir_fd=places["dst_dir_fd"], follow_symlinks=False)
+        os.stat(new, dir_fd=target, follow_symlinks=False)
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new)
-    os.rename(old, new, **places)
-
-
-def _known(directory: int) -> int | None:
-    """Return the descriptor of a directory as `os` wants it: None for the working directory."""
-    return None if directory == _AT_FDCWD else directory
+    os.rename(old, new, src_dir_fd=source, dst_dir_fd=target)
 
 
 def flush_all(files: Sequence[PreallocatedFile]) -> None:

@@ -7,14 +7,14 @@ a kind of store.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, TypeGuard
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self, TypeGuard
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, UnsupportedError
-from edl_ckpt.core.storage.faults import Fault, error_of_call, storage_errors
+from edl_ckpt.core.storage.faults import Fault, storage_errors
 from edl_ckpt.core.storage.location import Fact, Location
 
 if TYPE_CHECKING:
@@ -279,11 +279,8 @@ class ObjectStore(Store, Protocol):
         """Return the unfinished objects below the location."""
         return ()
 
-    def resume_object(self, relative: str, size_bytes: int, record: Mapping[str, Any]) -> ObjectWriter | None:  # noqa: ARG002
-        """Return an unfinished object that has all its bytes; None when it is gone.
-
-        `record` has its upload_id and its write_id.
-        """
+    def resume_object(self, relative: str, size_bytes: int, upload_id: str, write_id: str) -> ObjectWriter | None:  # noqa: ARG002
+        """Return an unfinished object that has all its bytes; None when it is gone."""
         return None
 
     def remove_directory(self, relative: str) -> None:  # noqa: ARG002 - as `tried`
@@ -440,7 +437,7 @@ class OnDisk:
         """Return what the number of a system's error means here; -1 for a file that has become shorter."""
         if error < 0:
             return EdlCkptError("the file became shorter while it was being written", path=self.path)
-        return error_of_call(error, self.path)
+        return Fault.of(OSError(error, os.strerror(error)), self.path).error()
 
 
 def is_on_disk(file: object) -> TypeGuard[OnDisk]:
@@ -450,7 +447,5 @@ def is_on_disk(file: object) -> TypeGuard[OnDisk]:
 
 class Sinks(Protocol):
     """Files by their numbers, each opened when it is written first, or all of them."""
-
-    def __len__(self) -> int: ...
 
     def __getitem__(self, number: int, /) -> Sink: ...

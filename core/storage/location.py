@@ -294,11 +294,9 @@ def disk_facts(path: str) -> Iterator[Fact]:
 
 def _access(path: str, *, read_only: bool) -> Fact:
     """Return whether this user can write there."""
-    if read_only:
-        return Fact("access", "read only", Verdict.WEAKER, "mounted read-only: what writes there is refused")
-    if not os.access(path, os.W_OK | os.X_OK):
-        return Fact("access", "read only", Verdict.WEAKER, "this user cannot write there: what writes is refused (12)")
-    return Fact("access", "read and write")
+    why = "" if os.access(path, os.W_OK | os.X_OK) else "this user cannot write there: what writes is refused (12)"
+    why = "mounted read-only: what writes there is refused" if read_only else why
+    return judged("access", "read only" if why else "read and write", why, weak=bool(why))
 
 
 def _room(status: os.statvfs_result) -> Fact:

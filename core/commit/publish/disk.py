@@ -65,12 +65,8 @@ class OldAccess:
         self._old = old
         self._reporter = reporter
         self._warned = False
-        self._shards: list[Access] = []
-        for shard in old.shards:
-            with storage_errors(shard.path):
-                self._shards.append(Access.of(shard.path))
-        with storage_errors(old.path):
-            self._directory = Access.of(old.path)
+        self._shards = [Access.of(shard.path) for shard in old.shards]
+        self._directory = Access.of(old.path)
 
     def give_file(self, shard: int, file: PreallocatedFile) -> None:
         """Give a new shard the access of the old one with its number; more shards than before get the first one's."""
@@ -188,8 +184,7 @@ class LocalOutput(VersionOutput):
         """Flush a shard to the disk, then note in the journal that it is there."""
         assert self._new.resumes is not None  # noqa: S101 - only a resumable output has a journal of this kind
         self._end_sharing(shard)
-        file = self._files[shard]
-        file.flush()
+        self._files[shard].flush()
         with self._lock:
             self._finished[self._names[shard]] = note
             journal = replace(self._journal, source=self._new.resumes.source, finished=self._finished)
@@ -367,9 +362,12 @@ def _take_seal(place: Directory, folder: str, version: int, stage: Directory, na
 
 
 def read_journal(stage: Directory) -> Journal | None:
-    """Return the journal of a local staging directory, None when it has none; ValueError when it is damaged."""
+    """Return the journal of a local staging directory, None when it has none; ValueError when it is damaged.
+
+    After a power cut one may be empty; nothing had been done when it was written.
+    """
     data = stage.read(JOURNAL, MAX_SUMS_BYTES)
-    return None if data is None else parse_journal(data, stage.join(JOURNAL))
+    return parse_journal(data, stage.join(JOURNAL)) if data else None
 
 
 def settle_stage(root: Directory, stage: Directory) -> str | None:

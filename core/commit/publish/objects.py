@@ -147,8 +147,7 @@ class RemoteOutput(VersionOutput):
                 item = None
                 visible = is_visible(self._store, self._relative(i), write_id)
                 if not visible and upload_id:
-                    record = {"upload_id": upload_id, "write_id": write_id}
-                    item = self._store.resume_object(self._relative(i), earlier.sizes[name], record)
+                    item = self._store.resume_object(self._relative(i), earlier.sizes[name], upload_id, write_id)
                 if item is not None:
                     self._objects[i] = item
                 if visible or item is not None:

@@ -48,6 +48,7 @@ class StagedOutput:
         self.path = os.path.join(folder, f".{name[:_NAME_PART]}.{new_id()}.edl-ckpt")
         self._folder = folder or "."
         self._others: list[str] = []
+        """What goes too when the context ends."""
 
     def check(self) -> None:
         """Raise what entering raises before it makes anything."""
@@ -78,12 +79,8 @@ class StagedOutput:
         path = os.path.abspath(f"{self.path}{_WORK}")
         with storage_errors(path):
             os.mkdir(path)
-        self.also(path)
-        return path
-
-    def also(self, path: str) -> None:
-        """Remove this path too when the context ends."""
         self._others.append(path)
+        return path
 
     def publish(self) -> None:
         """Move the output into its place; with `force`, an old one stays visible until the new one replaces it."""
@@ -129,7 +126,7 @@ class StagedOutput:
             except BaseException:
                 os.rename(old, self.target)
                 raise
-            self.also(old)
+            self._others.append(old)
 
 
 def _sweep_outputs(folder: str) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -157,7 +156,7 @@ class DiskRepair:
         """Settle one abandoned staging directory of ours."""
         settled = self._settled
         try:
-            journal = _journal_of(stage)
+            journal = read_journal(stage)
         except (RefusedError, ValueError) as error:
             aside = set_aside(self._state, stages, name, f"has a {JOURNAL} that cannot be used ({error})")
             settled.left.append(f"{aside}; {LOOK}")
@@ -181,14 +180,6 @@ def _has_journal(root: str, stage: str) -> bool:
     with suppress(EdlCkptError), Directory.beneath(root, stage) as directory:
         return directory.is_file(JOURNAL)
     return False
-
-
-def _journal_of(stage: Directory) -> Journal | None:
-    """Return the journal of a staging directory, None without one; ValueError or RefusedError when it is damaged."""
-    found = stage.stat(JOURNAL)
-    if found is not None and stat.S_ISREG(found.st_mode) and not found.st_size:
-        return None  # a power cut; nothing had been done when it was written
-    return read_journal(stage)
 
 
 def _strange(directory: Directory, name: str) -> str:

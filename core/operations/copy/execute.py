@@ -204,7 +204,7 @@ def _seal_twin(entry: CopyEntry, there: Version, store: Store, job: Job, *, forc
         old.confirm(text)
         source.check_unchanged()
         target.check_unchanged()
-    trust.why = trust.why or old.why
+    trust.forced = trust.forced or old.forced
     seal = trust.sign(replace(two, fingerprint=text, origin=entry.version.files_digest), "copy")
     write_proved(store, seal_file(there.version), seal_bytes(seal))
     return CopiedVersion(entry.version.ref, entry.to, there.size_bytes, text, skipped=True, forced=trust.forced)
@@ -260,7 +260,7 @@ class _Copy:
                 for shard in missing:
                     if not shard.chunks:
                         output.finish(shard.index, shard.sums)
-                if self.seal is None or self.trust.why:  # else the sums show that the shards are of one moment
+                if self.seal is None or self.trust.forced:  # else the sums show that the shards are of one moment
                     source.check_unchanged()
                 seal = output.publish(partial(self._prove, source), describe)
         resumed = sum(self.shards[index].reader.size_bytes for index in output.resumed)
@@ -337,7 +337,7 @@ class _Copy:
         sealed = tuple(shard.sealed() for shard in self.shards)
         if not written.verified:
             text = self._read_back(sealed, written)
-        elif self.seal is not None and not self.trust.why:
+        elif self.seal is not None and not self.trust.forced:
             text = self.seal.fingerprint
         elif source.is_far:
             with _reading_back(written) as target:

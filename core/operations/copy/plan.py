@@ -16,12 +16,11 @@ from edl_ckpt.core.base.words import base_name, command, counted, describe, esca
 from edl_ckpt.core.catalog.annotated import has_no_number
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, list_versions
 from edl_ckpt.core.catalog.target import apart
-from edl_ckpt.core.commit.interface import has_interrupted_copy
 from edl_ckpt.core.model.layouts import Layout
 from edl_ckpt.core.model.versions import Listing, State, Version
 from edl_ckpt.core.sources.elasticdl.target import copied_layouts
 from edl_ckpt.core.sources.registry import layouts_among
-from edl_ckpt.core.state.paths import is_inside
+from edl_ckpt.core.state.paths import JOURNAL, is_inside, resumable_stage
 from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.storage import Location, LocationLike, Store, open_store
 from edl_ckpt.core.storage.local import is_there
@@ -174,7 +173,7 @@ def _instead(version: Version, target: Location | str) -> str:
 
 def _unsealed_entry(version: Version, to: str, there: Version, store: Store) -> CopyEntry:
     """Return the entry of a version that is at the target, unsealed or only in part."""
-    if has_interrupted_copy(store, version.version):
+    if store.read_small(f"{resumable_stage(version.version)}/{JOURNAL}") is not None:
         return CopyEntry(version, to)
     if there.state is not State.COMPLETE:
         return CopyEntry(version, to, refused=True, why=f"exists there already, and is {there.state} there")

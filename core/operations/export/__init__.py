@@ -44,9 +44,8 @@ from edl_ckpt.core.operations.export.interface import (
 )
 from edl_ckpt.core.operations.export.output.target import open_target
 from edl_ckpt.core.reading.reader import open_checkpoint
-from edl_ckpt.core.storage import LocationLike
+from edl_ckpt.core.storage import Location, LocationLike
 from edl_ckpt.core.storage.local import is_stream
-from edl_ckpt.core.storage.location import Location
 
 __all__ = [
     "FORMATS",

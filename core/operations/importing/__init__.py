@@ -53,9 +53,8 @@ from edl_ckpt.core.operations.reshard.execute import ReshardPlan, prepare_reshar
 from edl_ckpt.core.sources.elasticdl.target import DESIGN, check_ps_num
 from edl_ckpt.core.sources.registry import directory_named, is_uuid
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
-from edl_ckpt.core.storage import LocationLike, open_objects
+from edl_ckpt.core.storage import Location, LocationLike, open_objects
 from edl_ckpt.core.storage.local import is_directory, is_file
-from edl_ckpt.core.storage.location import Location
 
 __all__ = [
     "ArraysPlan",

@@ -37,7 +37,7 @@ from edl_ckpt.core.storage.interface import (
     RemoteReader,
     flat_listing,
 )
-from edl_ckpt.core.storage.location import Fact, Location, Verdict, judged
+from edl_ckpt.core.storage.location import Fact, Location, Verdict, judged, yes
 from edl_ckpt.core.storage.parts import PartMemory, Windows
 from edl_ckpt.core.storage.s3.client import NoBucketError, S3Target, connect, served_at, told_time
 from edl_ckpt.core.storage.s3.upload import MIN_PART_BYTES, WRITE_ID, Parts, Upload
@@ -95,12 +95,8 @@ class S3Reader(RemoteReader):
         """Return exactly `size` bytes at `offset`."""
         if size == 0:
             return b""
-        if offset + size > self.size_bytes:
-            raise self.shorter(self.size_bytes)
-        self.bytes_read += size
-        found = self._windows.find(offset, size)
-        if found is not None:
-            return found
+        if (kept := self._kept(offset, size)) is not None:
+            return kept
         if size > _INDEX_READ_BYTES:
             return bytes(self._pinned(offset, size, size))
         # Tags and lengths are read in small steps. One request also fetches the bytes of the next steps, and four times
@@ -114,20 +110,22 @@ class S3Reader(RemoteReader):
         self._windows.keep(start, data)
         return data[offset - start : offset - start + size]
 
-    def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill the whole buffer from `offset` on, without a copy where it is large."""
-        size = buffer.nbytes
-        if size < _SMALL_READ_BYTES:
-            buffer.cast("B")[:] = self.read(offset, size)
-            return
+    def _kept(self, offset: int, size: int) -> bytes | None:
+        """Count bytes as read, and return them if they were read ahead."""
         if offset + size > self.size_bytes:
             raise self.shorter(self.size_bytes)
         self.bytes_read += size
-        found = self._windows.find(offset, size)
-        if found is not None:
-            buffer.cast("B")[:] = found
-            return
-        self._pinned(offset, size, buffer.cast("B"))
+        return self._windows.find(offset, size)
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill the whole buffer from `offset` on, without a copy where it is large."""
+        into, size = buffer.cast("B"), buffer.nbytes
+        if size < _SMALL_READ_BYTES:
+            into[:] = self.read(offset, size)
+        elif (kept := self._kept(offset, size)) is not None:
+            into[:] = kept
+        else:
+            self._pinned(offset, size, into)
 
     def _pinned(self, offset: int, size: int, wanted: memoryview | int) -> Any:
         """Read a range of the generation that was opened, and return the body; LockedError for any other."""
@@ -358,13 +356,10 @@ class S3Store(ObjectStore):
             yield Fact("multipart uploads", f"no: {error.message}", Verdict.BROKEN, "every shard is one")
         else:
             yield Fact("multipart uploads", "yes")
-        try:
-            target.request_many("list_multipart_uploads", Prefix=target.key)
-        except EdlCkptError:
-            why = "only its journal tells what a killed command was uploading: let a lifecycle rule abort old uploads"
-            yield Fact("list of uploads", "no", Verdict.WEAKER, why)
-        else:
-            yield Fact("list of uploads", "yes")
+        able, why = False, "only its journal tells what a killed command was uploading: let a lifecycle rule abort it"
+        with suppress(EdlCkptError):
+            able = bool(target.request_many("list_multipart_uploads", Prefix=target.key))
+        yield yes("list of uploads", why, able=able)
 
     def stat(self, relative: str) -> ObjectStat | None:
         """Return an object's size, ETag and age; None when there is no such object."""
@@ -393,13 +388,10 @@ class S3Store(ObjectStore):
         """Abort an upload and discard its parts; a missing one is no error. False where the service cannot."""
         return self._target(relative).abort_upload(upload_id)
 
-    def resume_object(self, relative: str, size_bytes: int, record: Mapping[str, Any]) -> Upload | None:
-        """Return an earlier upload that has all its parts; None when it is gone or lacks some.
-
-        `record` has its upload_id and its write_id.
-        """
+    def resume_object(self, relative: str, size_bytes: int, upload_id: str, write_id: str) -> Upload | None:
+        """Return an earlier upload that has all its parts; None when it is gone or lacks some."""
         upload = self.new_object(relative, size_bytes)
-        return upload if upload.adopt(str(record["upload_id"]), str(record["write_id"])) else None
+        return upload if upload.adopt(upload_id, write_id) else None
 
 
 _SKEW_SECONDS: Final = 60.0

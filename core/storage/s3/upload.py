@@ -80,9 +80,8 @@ class Upload(ObjectWriter):
         """Open the upload on the service and return its id, '' for an object without bytes."""
         if self.size_bytes and not self.upload_id:
             since, lost = time.monotonic(), threading.Event()
-            ours = {WRITE_ID: self.write_id}
             try:
-                self.upload_id = self._target.begin_upload(lost.set, Metadata=ours)
+                self.upload_id = self._target.begin_upload(lost.set, Metadata={WRITE_ID: self.write_id})
             finally:
                 if lost.is_set():
                     self._abort_lost(since)
@@ -254,8 +253,7 @@ class Upload(ObjectWriter):
 
     def _complete(self, **condition: str) -> None:
         if not self.size_bytes:
-            ours = {WRITE_ID: self.write_id}
-            answer = self._target.upload("put_object", b"", **condition, Metadata=ours)
+            answer = self._target.upload("put_object", b"", **condition, Metadata={WRITE_ID: self.write_id})
             self.verified = answer["verified"]
             return
         parts = [_named(part) for _, part in sorted(self._sent_parts.items())]

@@ -26,8 +26,7 @@ from edl_ckpt.core.operations.save import Table, save_checkpoint
 from edl_ckpt.core.reading.aliases import ALIASES, own_name, path_name
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.state.lock import Locking
-from edl_ckpt.core.storage import LocationLike
-from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.storage import Location, LocationLike
 from edl_ckpt.core.training.objects.restoration import SAVE_COUNTER, LoadStatus, NothingRestored, Restoration
 from edl_ckpt.core.training.objects.tracking import (
     Child,

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from checkpoints import save_small
+from edl_ckpt.cli import app
 from edl_ckpt.core.commit.repair.recovery import location_lock
-from edl_ckpt.core.state.owner import describe
+from edl_ckpt.core.operations import undo
+from edl_ckpt.core.state.owner import Holder, describe
 from program import PROGRAM, document, edl, inside
 from s3_fixtures import Bucket
 
@@ -44,6 +46,26 @@ def test_nothing_to_unlock(run: Path) -> None:
     }  # fmt: skip
     assert edl("unlock", run).stdout == f"{run}: not locked\n"
     assert edl("unlock", f"{run}-not").returncode == 10
+
+
+def test_hostile_holder(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A holder's words cannot control a terminal, and a lock without any is shown too."""
+    hostile = {"pid": 7, "host": "a\x1b[31m", "since": "2026-11-21", "purpose": "copy"}
+    holders = [
+        Holder(hostile, is_alive=False, silent_seconds=720.0),
+        Holder({}, is_alive=False, silent_seconds=None),
+    ]
+    monkeypatch.setattr(undo, "unlock", lambda *_, **__: holders)
+    with pytest.raises(SystemExit):
+        app.run(["unlock", str(run)])
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert [line.partition(" of ")[0] for line in shown.splitlines()[:2]] == [f"{run}: removed the lock"] * 2
+    assert shown.splitlines()[2] == f"to finish or roll back its work: edl-ckpt recover {run}"
+    found = inside(capsys, "unlock", run, "--json")
+    assert [(h["pid"], h["host"], h["silent_seconds"]) for h in found["holders"]] == [
+        (7, "a\x1b[31m", 720.0), (None, None, None),
+    ]  # fmt: skip
 
 
 def test_dead_holder(run: Path) -> None:

@@ -35,8 +35,6 @@ from edl_ckpt.cli.render import get as render_get
 from edl_ckpt.cli.render import inspect as render_inspect
 from edl_ckpt.cli.render import listing as render_list
 from edl_ckpt.cli.render import prune as render_prune
-from edl_ckpt.cli.render import report as render_report
-from edl_ckpt.cli.render import unlock as render_unlock
 from edl_ckpt.cli.render import verify as render_verify
 from edl_ckpt.cli.terminal import tables
 from edl_ckpt.cli.terminal.output import Output
@@ -93,7 +91,6 @@ from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.operations.repair import RepairResult, Replacement
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.sources.systems import systems
-from edl_ckpt.core.state.owner import Holder
 from edl_ckpt.core.storage.location import Fact, Verdict
 from places import GOLDEN
 
@@ -382,13 +379,6 @@ _HOSTILE: dict[str, Any] = {
 
 _VECTOR = np.array([[1.5, np.nan, np.inf]], np.float32)
 
-_HOLDERS = [
-    Holder(
-        {"pid": 7, "host": "a\x1b[31m", "since": "2026-11-21", "purpose": "copy"}, is_alive=False, silent_seconds=720.0
-    ),
-    Holder({}, is_alive=False, silent_seconds=None),
-]
-
 
 def usage(results: Results) -> LocationUsage:
     """Return what takes the space of a location with hostile names."""
@@ -478,13 +468,12 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "prune.rows": lambda r: [render_prune.rows(r.pruned.plan)],
     "prune.human": lambda r: [render_prune.human(r.pruned.plan, r.pruned)],
     "prune.plan_human": lambda r: [render_prune.plan_human(r.pruned.plan)],
-    "report.document": lambda r: [
-        render_report.document(report_location(r.listing.location, policy)) for policy in (None, Policy((Latest(1),)))
+    "listing.report_document": lambda r: [
+        render_list.report_document(report_location(r.listing.location, policy))
+        for policy in (None, Policy((Latest(1),)))
     ],
-    "report.human": lambda r: [render_report.human(report_location(r.listing.location), "a\x1b.html")],
-    "written.converted_document": lambda r: [
-        written.converted_document(one, schema="edl-ckpt/edit/1") for one in r.converted
-    ],
+    "listing.report_human": lambda r: [render_list.report_human(report_location(r.listing.location), "a\x1b.html")],
+    "written.converted_document": lambda r: [written.converted_document(one, "edit") for one in r.converted],
     "written.repair_document": lambda _: map(written.repair_document, REPAIRS),
     "written.repair_human": lambda _: map(written.repair_human, REPAIRS),
     "written.converted_human": lambda r: map(written.converted_human, r.converted),
@@ -495,14 +484,9 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "written.reshard_human": lambda r: [written.reshard_human(r.resharded)],
     "written.planned_document": lambda r: [written.planned_document(name, *r.plan) for name in ("import", "reshard")],
     "written.plan_reshard_human": lambda r: [written.plan_reshard_human(*r.plan)],
-    "unlock.document": lambda r: [render_unlock.document(r.listing.location, _HOLDERS)],
-    "unlock.human": lambda r: [render_unlock.human(r.listing.location, _HOLDERS)],
-    "du.document": lambda r: [render_usage.document(usage(r))],
-    "du.human": lambda r: [render_usage.human(usage(r))],
-    "du.rows": lambda r: [render_usage.rows(usage(r))],
-    "du.version_document": lambda r: [render_usage.version_document(r.summary)],
-    "du.version_human": lambda r: [render_usage.version_human(r.summary)],
-    "du.version_rows": lambda r: [render_usage.version_rows(r.summary)],
+    "du.document": lambda r: [render_usage.document(usage(r)), render_usage.document(r.summary)],
+    "du.human": lambda r: [render_usage.human(usage(r)), render_usage.human(r.summary)],
+    "du.rows": lambda r: [render_usage.rows(usage(r)), render_usage.rows(r.summary)],
     "verify.document": lambda r: map(render_verify.document, r.verified),
     "verify.document_all": lambda r: [render_verify.document_all("run", r.verified, [])],
     "verify.rows": lambda r: [render_verify.rows(r.verified)],

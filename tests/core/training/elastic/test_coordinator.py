@@ -265,5 +265,5 @@ def test_a_removed_directory_is_an_error(job: Callable[..., LocalCoordinator], t
     leader = job()
     meet(leader)
     (tmp_path / "job" / "member-1").unlink()
-    with pytest.raises(NotFoundError, match="removed files"):
+    with pytest.raises(NotFoundError, match="files of the members were removed"):
         leader.rendezvous_barrier()

@@ -1,6 +1,6 @@
-"""`edl-ckpt watch`: shows what happens at a location, and runs a command for each event.
+"""`edl-ckpt wait` blocks until a location has a version; `edl-ckpt watch` shows what happens there.
 
-The command needs no shell unless asked, and never runs longer than this process.
+`watch` can run a command for each event, without a shell unless asked, and never longer than this process.
 """
 
 from __future__ import annotations
@@ -10,19 +10,78 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Final
 
 from edl_ckpt.cli.manual.marks import LISTS, declared
-from edl_ckpt.cli.options.common import Interval, Place, StallAfter, flag, followed_location, option
+from edl_ckpt.cli.options.common import Interval, Mode, Place, StallAfter, flag, followed_location, option
 from edl_ckpt.cli.terminal.output import Output
-from edl_ckpt.cli.terminal.text import parse_limit
+from edl_ckpt.cli.terminal.text import escaped, parse_limit
 from edl_ckpt.core.base.errors import EdlCkptError, UsageError
 from edl_ckpt.core.base.interruption import WHOLE
 from edl_ckpt.core.base.words import counted, meant
 
 if TYPE_CHECKING:
     from edl_ckpt.core.operations.follow.observe import EventKind, WatchEvent
+
+
+@declared(
+    "wait run --version-ge 300 --timeout 2h",
+    "wait s3://models/run --best auc --stall-after 45m",
+    exits=LISTS,
+    c0="the version is there",
+    c3="time-out, or the location no longer changes",
+)
+def wait_command(
+    out: Output,
+    location: Place = None,
+    version_ge: Annotated[int | None, option("V", "Wait for version V or a higher one.", least=0)] = None,
+    complete: Annotated[bool, flag("Wait for a complete version that can be read; this is the default.")] = False,
+    best: Annotated[
+        str | None, option("METRIC", "Wait until a version has this metric, and print the best one.")
+    ] = None,
+    mode: Mode = None,
+    timeout: Annotated[
+        str, option("DURATION|none", "Give up after this time; 0 checks once, `none` waits forever.")
+    ] = "30m",
+    stall_after: StallAfter = "none",
+    interval: Interval = None,
+) -> None:
+    """Wait for a version, and print its reference.
+
+    It prints the newest complete version that can be read, as soon as there is one. Exit code 3 means a time-out, or a
+    location that no longer changes.
+    """
+    from edl_ckpt.cli.render import follow as render
+    from edl_ckpt.core.operations.follow.watch import wait_for_version
+
+    if mode is not None and best is None and "mode" not in out.defaulted:
+        raise UsageError("--mode can only be used with --best")
+    if complete and best is not None:
+        raise UsageError("--complete cannot be used with --best: that version is complete in any case")
+    result = wait_for_version(
+        followed_location(out, location),
+        version_ge=version_ge,
+        best=best,
+        mode=mode,
+        timeout_seconds=parse_limit(timeout),
+        stall_seconds=parse_limit(stall_after) or None,
+        interval_seconds=None if interval is None else parse_limit(interval),
+        reporter=out,
+    )
+    if out.json:
+        out.print_json(render.wait_document(result))
+    elif result.version is not None:
+        ref = result.version.ref
+        out.write((escaped(ref) if sys.stdout.isatty() else ref) + "\n")
+    if result.version is None:
+        known, absent = {name for late in result.unfinished for name in late.version.metrics}, ""
+        if best is not None and result.unfinished and best not in known:
+            hint = meant(best, known, "metrics")
+            absent = f"; no version has a value of {best!r}" + (f"; {hint}" if hint else "")
+        out.say(f"{escaped(result.location.url)}: {escaped(result.why)}{absent}")
+        raise SystemExit(3)
 
 
 @declared(
