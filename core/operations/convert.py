@@ -281,9 +281,7 @@ def strip_versions(
         for version in sorted(whole, key=lambda v: v.version)[:-after]:
             if version.tags or version.metadata_fault or version.path in spared:
                 continue
-            with open_checkpoint(
-                version
-            ) as checkpoint:  # headers tell: no id is read of a version that is bare already
+            with open_checkpoint(version) as checkpoint:  # headers tell: a bare version has none of its ids read
                 if not any(info.companion_of for info in checkpoint.infos.values()):
                     continue
             try:

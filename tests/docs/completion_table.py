@@ -10,7 +10,7 @@ from typing import Any, Final
 from edl_ckpt.cli.catalogue import COMMANDS, GROUPS, command_at, function_of
 from edl_ckpt.cli.manual.pages import topics
 from edl_ckpt.core.operations import annotate
-from edl_ckpt.core.operations.export.formats import FORMATS
+from edl_ckpt.core.operations.export import FORMATS
 from edl_ckpt.core.operations.export.interface import CASTS
 from edl_ckpt.core.operations.follow.observe import EventKind
 from edl_ckpt.core.operations.verify.loaders import LOADERS

@@ -10,7 +10,7 @@ import pytest
 import console
 import edl_ckpt.core
 import picture
-from edl_ckpt.core.operations.export.formats import FORMATS
+from edl_ckpt.core.operations.export import FORMATS
 from edl_ckpt.core.operations.verify.findings import HINTS, WARNINGS
 from edl_ckpt.core.sources.elasticdl.consistency import BLOCKING
 from edl_ckpt.core.sources.systems import systems

@@ -412,9 +412,8 @@ def remove_own_shard(
             if path is not None:
                 locked.store.remove(seal_file(version.version))
                 remove_notes(locked.store, version.version)
-            removed += kind_of(locked.store).trash.remove_shard(
-                version, path
-            )  # neither it nor its directory need exist
+            # Neither it nor its directory need exist.
+            removed += kind_of(locked.store).trash.remove_shard(version, path)
         if removed:
             present = {version.version for version in prunable(list_versions(where).versions)}
             for error in forget_gone(locked.store, present):

@@ -85,11 +85,6 @@ class Parquet(PartsFormat):
     index: ClassVar = PARTS_FILE
     write_part = staticmethod(_write_part)
 
-    def part_bytes(self, content: ExportContent) -> int | None:
-        """Return None: what is encoded has another size."""
-        del self, content
-        return None
-
     def part_files(
         self, content: ExportContent, spans: Mapping[str, Sequence[Span]], path: str, beside: str, size_bytes: int
     ) -> list[PartFile]:
