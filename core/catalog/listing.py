@@ -54,6 +54,7 @@ def list_versions(
     now: float | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     known: Known | None = None,
+    seals: bool = True,
 ) -> Listing:
     """Return the versions of a location, by number; an existing directory without any gives an empty listing.
 
@@ -65,12 +66,13 @@ def list_versions(
     While another command of ours replaces a version, this waits for it up to `wait_seconds`; then `replacing` names it.
 
     On an object store the index of metadata saves the reads. A caller that deletes by metadata gives `known`, empty at
-    first: then it is read from its files, and not again in the next listing while they stay the same.
+    first: then it is read from its files, and not again in the next listing while they stay the same. Without `seals`
+    versions may have no fingerprint.
 
     >>> [(version.ref, str(version.state), version.ps_num) for version in list_versions("run").versions]
     [('run@100', 'complete', 2), ('run@200', 'complete', 2)]
     """
-    return _list(open_location(location), grace_seconds, now, wait_seconds, known)
+    return _list(open_location(location), grace_seconds, now, wait_seconds, known, seals=seals)
 
 
 def list_everything(location: LocationLike) -> tuple[Listing, list[Entry]]:

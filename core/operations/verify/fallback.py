@@ -40,13 +40,13 @@ def others_of(run: VerifyRun, versions: Sequence[Version], *, latest: bool) -> O
     sound = {result.ref: result.ok for result in run.results} | {ref: False for ref, _ in run.failed}
     if not versions or versions[0].is_alone or not (latest or False in sound.values()):
         return Others()
-    present = list(versions)
+    present, is_damaged = list(versions), False in sound.values()
     if len(versions) == 1:
         with suppress(EdlCkptError):
-            present = [*list_versions(versions[0].location).versions]
+            present = [*list_versions(versions[0].location, seals=is_damaged).versions]
     newer = tuple(v for v in present if latest and v.version > versions[0].version and not _is_whole(v))
     tags = sorted({tag for version in present if sound.get(version.ref) is False for tag in version.tags})
-    others = [v for v in present if _is_whole(v) and sound.get(v.ref, True)] if False in sound.values() else []
+    others = [v for v in present if _is_whole(v) and sound.get(v.ref, True)] if is_damaged else []
     for version in sorted(others, key=lambda v: v.version, reverse=True)[:_MOST_TRIED]:
         if why := "verifies" if version.ref in sound else _known_of(version):
             words = ("tag", "add", version.ref, tags[0]) if tags else ("copy", version.ref, "NEW_LOCATION")

@@ -194,7 +194,7 @@ HOSTILE: dict[str, tuple[bytes | Callable[[Path], None], type[EdlCkptError], str
     "zeros": (bytes(100), CorruptError, "not a checkpoint"),
     "one byte": (b"\x08", CorruptError, "not a checkpoint"),
     "unknown fields": (b"\xc2\x3e\x02ab", CorruptError, "not a checkpoint"),
-    "cut": (BARE[:-5], CorruptError, "needs"),
+    "cut": (BARE[:-5], CorruptError, "ends after"),
     "pipe": (fifo, UsageError, "is a pipe"),
     "dangling": (link_to_nothing, NotFoundError, "no such file"),
 }

@@ -26,6 +26,7 @@ SMALL = {
     "Selection": "what a person asked for",
     "Guards": "what a person asked for",
     "Tagged": "what a person asked for",
+    "Finding": "three ids at most",
     "PruneEntry": "plain texts and numbers of one version",
     "SavedShard": "plain texts and numbers of one shard",
     "Target": "plain texts, and a version",

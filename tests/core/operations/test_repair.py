@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from edl_ckpt.core.base.words import LayoutName
 from edl_ckpt.core.commit.shard import DiskShard, ShardOutput
 from edl_ckpt.core.operations import repair
 from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.proof.trust import Trust, check_trust
 from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.storage import open_store
 from elasticdl_restore import restore_params
@@ -239,13 +241,13 @@ def test_killed_between_two_files(run: Path, tmp_path: Path, monkeypatch: pytest
 
 def test_changed_meanwhile(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A version that a job changes while the copies are compared stays as the job leaves it."""
-    proof = repair._proof
+    compare = check_trust
 
-    def slow(*words: object) -> tuple[str, str]:
+    def slow(*words: Any, **options: Any) -> Trust:
         (run / GONE).write_bytes(b"")
-        return proof(*words)  # type: ignore[arg-type]
+        return compare(*words, **options)
 
-    monkeypatch.setattr(repair, "_proof", slow)
+    monkeypatch.setattr(repair, "check_trust", slow)
     with pytest.raises(LockedError, match="changed before its repair"):
         repair_version(only(run), only(tmp_path / "whole"))
     assert (run / GONE).read_bytes() == b""
