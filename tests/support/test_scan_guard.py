@@ -62,6 +62,7 @@ def test_no_command_escapes() -> None:
         "cli/commands/test_edit.py",  # interrupts it
         "cli/commands/test_doctor.py",  # with a disk that fails, in this process
         "cli/terminal/test_edges.py",  # a shell runs it, or a terminal
+        "cli/terminal/test_pager.py",  # on a terminal
         "cli/options/test_guesses.py",  # a shell runs it
         "cli/commands/test_prune_permissions.py",  # on a terminal
         "core/cluster/test_fault_sweep.py",  # beside a cluster that fails

@@ -46,7 +46,7 @@ CALLS = frozenset({
     "open", "create", "mkdir", "write", "pwrite", "fallocate", "ftruncate", "fsync", "rename", "link", "unlink",
     "rmdir", "close",
 })  # fmt: skip
-SURELY = r"is in place|is complete|has the tag"
+SURELY = r"(is|are) in place|is complete|has the tag"
 SOME = "earlier changes of this command are in place"
 """What is said of a result of two files of which one cannot be removed again; the next command refuses it by name."""
 PLACED = re.compile(rf"{SURELY}|its commit had begun")

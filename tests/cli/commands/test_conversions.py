@@ -241,8 +241,8 @@ def test_places_that_an_export_does_not_take(run: Path, tmp_path: Path, out: Pat
     for name in ("step_2/sub", "step_2"):
         refused(run, "export", torch, torch / name, "--format", "dcp", "--force", code=16, words="is there")
     inside = torch / "step_2/sub"
-    refused(run, "reshard", torch, "--ranks", "3", "--output", inside, code=16, words="lies there")
-    refused(run, "import", f"{torch}@2", f"{inside}@3", "--ps", "3", code=16, words="lies there")
+    refused(run, "reshard", torch, "--ranks", "3", "--output", inside, code=16, words="is there")
+    refused(run, "import", f"{torch}@2", f"{inside}@3", "--ps", "3", code=16, words="is there")
     assert verify_version(at(torch, 2), level="deep").ok
 
 

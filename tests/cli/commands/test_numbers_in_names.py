@@ -35,7 +35,7 @@ COMMANDS = {
     "get run@20 --table t --id 3": {4},
     "get run@20 --table t --id 3 --everywhere": {0},
     "get run@20 --variable v": {0},
-    "get run@20 --variable none": {10},
+    "get run@20 --variable none": {4},
     "reshard run@20 --ps 2": {4},
     "reshard run@50 --ps 2 --output other": {4},
     "export run@20 out.npz": {4},
