@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import traceback
@@ -25,6 +26,7 @@ def fork(action: Callable[[], object]) -> int:
         return pid
     code = 1
     try:
+        gc.freeze()  # or each collection in the child would look through, and so copy, all that the tests have made
         action()
         code = 0
     except BaseException:  # noqa: BLE001 - the child ends here, whatever it was
