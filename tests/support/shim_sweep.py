@@ -169,6 +169,7 @@ def forked(work: Path, argv: Sequence[str], point: ShimPoint) -> Ended:
     pid = os.fork()
     if pid == 0:
         try:
+            gc.freeze()  # as in `fork`
             _child(work, argv, point, aside)
         finally:
             os._exit(99)
