@@ -39,7 +39,7 @@ COPY: Final = ScreenKey(
 REFRESH: Final = ScreenKey("r", "r", "refresh", "refresh", "list again")
 SEARCH: Final = ScreenKey("slash", "/", "search", "search", "show only rows that contain a text; esc shows all again")
 OPEN: Final = ScreenKey("", "enter", "open", "open_row", "open the row under the cursor; a second click does it too")
-CANCEL: Final = ScreenKey("x", "x", "cancel", "cancel", "stop reading")
+CANCEL: Final = ScreenKey("x", "x", "cancel", "cancel", "stop what the screen reads or does")
 ACTION: Final = "action"
 """The kind of the jobs that change something: their errors leave the screen as it is."""
 QUIET: Final = "quiet"
@@ -339,7 +339,7 @@ class BrowserPage(Screen[None]):
 
     def action_back(self) -> None:
         """Close the line to type in, or go back; from the first screen there is nowhere to go."""
-        if self.close_prompt() or self.went_back():
+        if self.close_prompt() or self.went_back() or self.waits_for(self):
             return
         if len(self.app.screen_stack) > 2:
             self.app.pop_screen()
@@ -353,8 +353,21 @@ class BrowserPage(Screen[None]):
         return False
 
     def action_quit(self) -> None:
-        """Leave the browser."""
-        self.app.exit(return_code=0)
+        """Leave the browser, unless it is changing something."""
+        if not self.waits_for(*self.app.screen_stack):
+            self.app.exit(return_code=0)
+
+    def waits_for(self, *screens: object) -> bool:
+        """Say whether one of these screens is changing something, which must not end without a word."""
+        acting = [page.acting for page in screens if isinstance(page, BrowserPage) and page.acting]
+        for job in acting:
+            self.notice(f"{job.words} has not ended; x on its screen cancels it, Ctrl-C leaves")
+        return bool(acting)
+
+    @property
+    def acting(self) -> BackgroundJob | None:
+        """Return the job of the screen that changes something."""
+        return self._jobs[ACTION][0] if ACTION in self._jobs else None
 
     def action_copy(self) -> None:
         """Copy the reference."""

@@ -14,7 +14,19 @@ from rich.text import Text
 
 from edl_ckpt.cli.browse import source
 from edl_ckpt.cli.browse.grid import DIFF, VERIFY, ActionLine, Grid, GridRows, ItemRows, ScreenKey
-from edl_ckpt.cli.browse.page import ACTION, BACK, COPY, HELP, OPEN, QUIT, REFRESH, SEARCH, NotesPage, SearchPage
+from edl_ckpt.cli.browse.page import (
+    ACTION,
+    BACK,
+    CANCEL,
+    COPY,
+    HELP,
+    OPEN,
+    QUIT,
+    REFRESH,
+    SEARCH,
+    NotesPage,
+    SearchPage,
+)
 from edl_ckpt.cli.browse.source import again
 from edl_ckpt.cli.render import listing as render_list
 from edl_ckpt.cli.render.inspect import TABLE_COLUMNS, VARIABLE_COLUMNS, about, table_cells, variable_cells
@@ -41,6 +53,7 @@ ACTIONS: Final = (
     ScreenKey("c", "c", "copy to", "act('copy')", "copy the version to another location, after a question"),
     ScreenKey("t", "t", "tag", "act('tag')", "give the version a tag, after a question"),
     ScreenKey("e", "e", "export", "act('export')", "export the version to a file or directory, after a question"),
+    CANCEL,
 )
 
 
@@ -83,7 +96,7 @@ class ActionPage(SearchPage):
     def action_act(self, name: str) -> None:
         """Ask for the target of an action."""
         version = self.subject
-        if version is not None:
+        if version is not None and not self.waits_for(self):
             self.ask(f"{_ACTIONS[name][0]}:", entered=lambda target: self._confirm(name, version, target.strip()))
 
     def _confirm(self, name: str, version: Version, target: str) -> None:

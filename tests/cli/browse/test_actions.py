@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 import browsing
 from browsing import Screen
 from checkpoints import files_of, save_small
-from edl_ckpt.cli.browse.versions import Preview
+from edl_ckpt.cli.browse.version import VersionPage
+from edl_ckpt.cli.browse.versions import Preview, VersionsPage
 from edl_ckpt.core import list_versions, set_metrics, verify_version
+from edl_ckpt.core.base.errors import EdlCkptError
+from edl_ckpt.core.operations import annotate
 from program import edl
 
 WIDE = (140, 30)
@@ -132,3 +137,34 @@ def test_actions(run: Path) -> None:
     assert verify_version(copied, level="deep").ok
     assert {tag for version in list_versions(run).versions for tag in version.tags} == {"serving", "good"}
     assert edl("import", "model.npz", "again@1", "--ps", "1").returncode == 0
+
+
+def test_an_action_that_runs(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While an action runs, neither q nor esc nor another action ends it without a word; x cancels it."""
+    begun, release = threading.Event(), threading.Event()
+
+    def slow(*_: object, **__: object) -> NoReturn:
+        begun.set()
+        release.wait(60)
+        raise EdlCkptError("released")
+
+    monkeypatch.setattr(annotate, "add_tag", slow)
+
+    async def use(screen: Screen) -> None:
+        await screen.press("home", "enter")
+        await screen.type("t", "good")
+        await screen.send("y", "enter")
+        await screen.until("tag: good")
+        assert begun.wait(60)
+        for key in ("q", "escape", "t"):
+            await screen.send(key)
+            await screen.until("has not ended")
+        assert isinstance(screen.app.screen, VersionPage)
+        await screen.send("x")
+        await screen.until("cancelled")
+        release.set()
+        await screen.press("escape")
+        assert isinstance(screen.app.screen, VersionsPage)
+        await screen.press("q")
+
+    assert browsing.browsing(run, use, size=WIDE).return_code == 0
