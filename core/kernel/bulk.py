@@ -453,8 +453,6 @@ def _check_sketch(sketch: U32, ids: I64, values: U8, size: int) -> None:
 
 
 CHUNK_STEP: Final = 0x9E3779B97F4A7C15
-
-
 KEY_CONSTANTS: Final = (
     0x9FB21C651E98DF25,
     0xBF58476D1CE4E5B9,

@@ -162,28 +162,14 @@ def set_note(version: VersionLike, text: str, **locking: Unpack[Locking]) -> Non
 
 
 FORMATS: Final = ("log", "tensorboard", "csv", "jsonl")
-
-
 _LOG_LINE = re.compile(r"Evaluation metrics\[(?:v|step)=([0-9]{1,18})\]: ?(.*)")
 """`[v=N]` until 2020-11-20, `[step=N]` since (ElasticDL's evaluation_service.py)."""
-
-
 _STEP_NAMES: Final = ("version", "step")
-
-
 _BARE_NAMES: Final = {"nan": math.nan, "inf": math.inf, "infinity": math.inf}
-
-
 _MAX_DEPTH: Final = 8
-
-
 _MAX_LINE: Final = 1 << 18
 """Characters of a line. A longer one has no metrics: it is skipped in pieces, whatever its length."""
-
-
 _TOO_LONG: Final = f"it has more than {_MAX_LINE} characters"
-
-
 _MAX_SKIPPED: Final = 1000
 """So many places that could not be read are named; of more, only their number is."""
 

@@ -342,8 +342,6 @@ def _unit(rows: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
 
 
 _BINS: Final = 4096
-
-
 _SHOWN_BINS: Final = 24
 
 

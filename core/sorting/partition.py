@@ -42,38 +42,20 @@ from edl_ckpt.core.storage.files import PreallocatedFile, ScratchFile
 
 PART_BYTES: Final = 16 << 20
 """Ids and rows of a part. A table that needs more than MAX_PARTS of them has larger ones."""
-
-
 MAX_PARTS: Final = 1 << 14
-
-
 _AT_ONCE_BYTES: Final = 160 << 20
 """Memory for the parts that are read and sorted at a time, all together."""
-
-
 _MOST_WORKERS: Final = 4
-
-
 _FILL_BYTES: Final = 16 << 20
 """Rows that are grouped by part at a time: what goes to one part is written in one piece."""
-
-
 _REMOTE_FILL_BYTES: Final = 4 << 20
 """The same for remote storage, where many are read at a time."""
-
-
 _SAMPLES: Final = 256
 """Ids of a sample for each part: parts then differ by a few percent."""
-
-
 _TOO_LARGE: Final = 2
 """A part of so many times its planned rows is cut again."""
-
-
 _LEAST_ROWS: Final = 1024
 """Smaller parts are as they are: samples of a few ids say little."""
-
-
 _ATTEMPTS: Final = 4
 
 

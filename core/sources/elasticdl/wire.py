@@ -21,26 +21,12 @@ from edl_ckpt.core.model.tables import Encoding, IdRun
 from edl_ckpt.core.storage.interface import RangeReader
 
 VARINT: Final = 0
-
-
 FIXED64: Final = 1
-
-
 BYTES: Final = 2
-
-
 FIXED32: Final = 5
-
-
 _FIRST_WINDOW: Final = 4 << 10
-
-
 _LAST_WINDOW: Final = 256 << 10
-
-
 _FIRST_RUN: Final = 16 << 10
-
-
 SMALL_BYTES: Final = 1 << 20
 """The size limit of a name, a shape or a table info: a claimed length alone never allocates memory."""
 
