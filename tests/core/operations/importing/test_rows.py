@@ -234,6 +234,12 @@ def pandas_frame(wide: bool = False) -> Any:
     return frame[sorted(frame.columns)]
 
 
+def as_parquet(frame: Any, path: Path) -> None:
+    """Let pandas write Parquet, for which it needs another library."""
+    need("pyarrow")
+    frame.to_parquet(path)
+
+
 def write_with_duckdb(query: str) -> Callable[[Path], Any]:
     """Return what lets DuckDB write a table."""
 
@@ -259,9 +265,9 @@ def polars_frame() -> Any:
 
 
 JUDGES: dict[str, tuple[str, Callable[[Path], Any]]] = {
-    "pandas lists": ("a.parquet", lambda path: pandas_frame().to_parquet(path)),
-    "pandas wide": ("a.parquet", lambda path: pandas_frame(wide=True).to_parquet(path)),
-    "pandas index": ("a.parquet", lambda path: pandas_frame().set_index("id").to_parquet(path)),
+    "pandas lists": ("a.parquet", lambda path: as_parquet(pandas_frame(), path)),
+    "pandas wide": ("a.parquet", lambda path: as_parquet(pandas_frame(wide=True), path)),
+    "pandas index": ("a.parquet", lambda path: as_parquet(pandas_frame().set_index("id"), path)),
     "pandas CSV": ("a.csv", lambda path: pandas_frame(wide=True).to_csv(path, index=False)),
     "pandas CSV with its index": ("a.csv", lambda path: pandas_frame(wide=True).to_csv(path)),
     "pandas CSV in quotes": ("a.csv", lambda path: pandas_frame(wide=True).to_csv(path, quoting=1)),
