@@ -54,4 +54,5 @@ def inspect_command(
         out.warn(f"shard {shard_index.file.ps_id}, {problem.subject}: {problem.message} ({problem.code})")
     if version.fault is not None:
         raise version.fault.error()
-    show_loss(out, loss, fails=shard is None and (variable is None or table is not None))
+    asked = shard in {None, *(lost.shard for lost in loss.shards)}
+    show_loss(out, loss, fails=asked and (variable is None or table is not None))

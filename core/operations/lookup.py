@@ -122,7 +122,8 @@ def look_up(
         there = hits > 0
         found = _looked_up(checkpoint, table, wanted[there], vectors[there])
         checkpoint.check_unchanged()
-        read = [shard.file.ps_id for shard in checkpoint.shards]
+        unsure = checkpoint.cut.keys() - checkpoint.kept(table)
+        read = [shard.file.ps_id for shard in checkpoint.shards if shard.file.path not in unsure]
     known = there | (not loss if everywhere or owner is None else np.isin(owner, read))
     missing, unread, twice = (tuple(wanted[some].tolist()) for some in (known & ~there, ~known, hits > 1))
     return replace(found, missing=missing, duplicates=twice, loss=loss, unread=unread)
@@ -247,7 +248,7 @@ def open_table(
             raise UsageError("which table?", path=checkpoint.version.ref, hint=hint)
         with loss.explains():
             name = names[0] if table is None else checkpoint.table_name(table)
-        yield checkpoint, name, loss.of_table(name)
+        yield checkpoint, name, loss.of_table(name, checkpoint.kept(name))
         checkpoint.check_unchanged()
 
 

@@ -12,7 +12,7 @@ it is read, or ends before it describes its tables. `latest` is the newest versi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -76,11 +76,10 @@ class Loss:
         known = f"shard{'' if len(numbers) == 1 else 's'} {abridged(sorted(numbers), _LISTED)}"
         return known if numbers else "missing files"
 
-    def of_table(self, name: str) -> Loss:
-        """Return what is lost of one table."""
-        return replace(
-            self, tables=tuple(table for table in self.tables if table.name == name), variables=(), is_named=True
-        )
+    def of_table(self, name: str, kept: Collection[str]) -> Loss:
+        """Return what is lost of one table; `kept` has the paths of cut shards that have all of it."""
+        shards = tuple(lost for lost in self.shards if lost.path not in kept)
+        return Loss(shards, tuple(table for table in self.tables if table.name == name))
 
     def lines(self) -> Iterator[str]:
         """Yield which shards are lost and why, then what is lost with them."""
@@ -172,14 +171,17 @@ def loss_of(checkpoint: Checkpoint, version: Version | None = None, owners: set[
 
 
 def _sealed_bytes(checkpoint: Checkpoint, version: Version) -> Counter[tuple[str, str, bool]]:
-    """Return the bytes of each variable and table in a seal, by kind, name, and whether its shard was opened."""
+    """Return the bytes of each variable and table in a seal, by kind, name, and whether they can be read."""
     sealed: Counter[tuple[str, str, bool]] = Counter()
-    left = {version.name_of(file.path): file.size_bytes for s in checkpoint.shards for file in s.file.files}
+    cut = {version.name_of(path): end for path, end in checkpoint.cut.items()}
+    files = (file for shard in checkpoint.shards for file in shard.file.files if file.path not in checkpoint.cut)
+    left = {version.name_of(file.path): file.size_bytes for file in files}
     with suppress(EdlCkptError):
         seal = None if version.is_alone or version.uuid else read_seal(checkpoint.store, version.version)
         for shard in seal.shards if seal and left.items() <= seal.sizes.items() else ():
             for chunk in shard.chunks:
-                sealed[chunk.kind, chunk.name, shard.name in left] += chunk.end - chunk.start
+                is_left = shard.name in left or chunk.end <= cut.get(shard.name, 0)
+                sealed[chunk.kind, chunk.name, is_left] += chunk.end - chunk.start
     return sealed
 
 
@@ -190,7 +192,8 @@ def _lost_table(
     left, gone = sealed["table", name, True], sealed["table", name, False]
     share: float | None = gone / (left + gone) if left + gone else None
     if not sealed and checkpoint.placement(name) is not Placement.NONE:
-        share = count / max(len(checkpoint.shards) + count, 1)
+        servers = len(checkpoint.shards) - len(checkpoint.cut) + count
+        share = (count - len(checkpoint.kept(name))) / max(servers, 1)
     if share == 0 or (sealed and share is None):
         return None
     rows = sum(entry.rows for _, entry in checkpoint.entries(name)) if checkpoint.has_table(name) else 0

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from typing import Final, Self, Unpack
+from typing import Final, Literal, Self, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -72,6 +72,9 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         self.version = version
         self.lost = tuple(lost)
         """The shards that are listed and cannot be read, where that was allowed."""
+        read = {shard.file.path for shard in shards}
+        self.cut = {one.path: one.offset or 0 for one in lost if one.path in read}
+        """Of these, by path, those that end too early, and the byte up to which all that they have was read."""
         self.store = store
         """The store that the version is in."""
         self.shards = tuple(shards)
@@ -177,6 +180,10 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
     def reads_blocks(self) -> bool:
         """Say whether a read should ask for many bytes, as far storage wants it."""
         return any(reader.block_bytes for reader in self._readers.values())
+
+    def kept(self, table: str) -> set[str]:
+        """Return the paths of the shards in `cut` that have all their rows of a table."""
+        return self.cut.keys() & {shard.file.path for shard, _ in self._entries.get(table, ())}
 
     def keep_ids(self, job: Job) -> Mapping[str, RangeReader]:
         """Fetch the ids of all tables from far storage, once, to the local disk; return readers that have them.
@@ -322,7 +329,7 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
 def open_checkpoint(
     version: catalog.VersionLike,
     *,
-    partial: bool = False,
+    partial: bool | Literal["whole"] = False,
     staged: bool = False,
     workers: int | None = None,
 ) -> Checkpoint:
@@ -330,24 +337,25 @@ def open_checkpoint(
 
     Raises IncompleteError when shards are missing, CorruptError when one is damaged or shards contradict each other.
     With `partial`, the shards that can be read are opened, the damaged ones are in `lost`, and contradictions are left
-    to `verify`; `loss_of` says what is lost with them. `staged` is for files that only this process writes, so that no
-    other command can have replaced them. `workers` shards are opened at a time, by default one on a file system and 48
-    on storage where each takes requests.
+    to `verify`; `loss_of` says what is lost with them. A shard that ends too early is opened up to that byte, but not
+    with "whole". `staged` is for files that only this process writes, so that no other command can have replaced them.
+    `workers` shards are opened at a time, by default one on a file system and 48 on storage where each takes requests.
 
     >>> with open_checkpoint("run@latest") as checkpoint:
     ...     checkpoint["bias"].shape, checkpoint.table("user").to_numpy([3, 1]).ids.tolist()
     ((8,), [3, 1])
     """
     version = catalog.as_version(version)
-    _check_state(version, partial=partial)
+    _check_state(version, partial=bool(partial))
     store = open_store(version.location)
     readers: dict[str, RangeReader] = {}
-    lost: list[LostShard] = []
+    lost: dict[str, LostShard] = {}
     workers = workers or openings(store)
     with ExitStack() as opened:
 
-        def lose(file: ShardFile, error: EdlCkptError) -> None:
-            lost.append(LostShard.of(file.ps_id, file.path, error))
+        def lose(file: ShardFile, error: EdlCkptError) -> bool:
+            lost.setdefault(file.path, LostShard.of(file.ps_id, file.path, error))
+            return partial is True
 
         def begin(file: ShardFile) -> None:
             try:
@@ -360,7 +368,7 @@ def open_checkpoint(
         try:
             run_all(begin, version.files, workers)
             shards = source_of(version).index(version, readers, workers=workers, on_fault=lose if partial else None)
-            if not staged and any(one.code == "missing-shard" for one in lost):
+            if not staged and any(one.code == "missing-shard" for one in lost.values()):
                 check_not_replaced(version)
         except NotFoundError:
             if not staged:
@@ -371,7 +379,7 @@ def open_checkpoint(
         if not partial:
             raise_problems(version, shards)
         opened.pop_all()
-    return Checkpoint(version, shards, readers, store, sorted(lost, key=lambda one: one.shard or 0))
+    return Checkpoint(version, shards, readers, store, sorted(lost.values(), key=lambda one: one.shard or 0))
 
 
 def openings(store: Store) -> int:

@@ -35,8 +35,9 @@ class ReadSmall(Protocol):
         """
 
 
-OnFault: TypeAlias = Callable[[ShardFile, EdlCkptError], None]
-"""Takes a shard that cannot be indexed, and why; the others are indexed without it."""
+OnFault: TypeAlias = Callable[[ShardFile, EdlCkptError], bool]
+"""Takes a shard that cannot be indexed, and why; the others are indexed without it, or with what is whole in it if the
+result is true."""
 
 
 @dataclass(frozen=True, slots=True)

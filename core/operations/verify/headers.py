@@ -97,7 +97,7 @@ def open_readable_shards(
             sets.setdefault((shard.ps_num, shard.path.rpartition(".")[2]), []).append(shard)
         files = max(sets.values(), key=lambda s: (len(s) == s[0].ps_num, s[0].ps_num))
     present = replace(version, shards=tuple(files), state=State.INCOMPLETE)
-    checkpoint = stack.enter_context(open_checkpoint(present, partial=True, staged=True))
+    checkpoint = stack.enter_context(open_checkpoint(present, partial="whole", staged=True))
     checkpoint.version = version
     of_number = {file.ps_id: file for file in files}
     for lost in checkpoint.lost:

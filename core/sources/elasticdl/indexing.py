@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError
+from edl_ckpt.core.base.errors import CorruptError, NotFoundError
 from edl_ckpt.core.base.parallel import run_all, run_parallel
 from edl_ckpt.core.model.dtypes import DTYPES, TF_DTYPES, DType
 from edl_ckpt.core.model.tables import DenseEntry, Problem, ShardIndex, TableEntry
@@ -45,22 +46,23 @@ def index_version(
 ) -> list[ShardIndex]:
     """Index the shards of a version that have a reader, as `Source.index` says."""
 
-    def draft(file: ShardFile) -> Draft | EdlCkptError:
+    def draft(file: ShardFile) -> Draft | None:
+        cursor = Cursor(readers[file.path])
         try:
-            return draft_shard(file, Cursor(readers[file.path]))
+            return draft_shard(file, cursor)
         except (CorruptError, NotFoundError) as error:
             if on_fault is None:
                 raise
-            return error
+            if on_fault(file, error) and error.code == "truncated":
+                cursor.size_bytes = error.offset or 0  # where the field begins that is cut
+                with suppress(CorruptError):
+                    return draft_shard(file, cursor)
+            return None
 
     files = [file for file in version.shards if file.path in readers]
-    results = list(run_parallel(draft, files, workers))
-    drafts = [result for result in results if isinstance(result, Draft)]
+    drafts = [draft for draft in run_parallel(draft, files, workers) if draft is not None]
     if on_fault is None:
         return index_shards(drafts, version.version, workers=workers)
-    for file, result in zip(files, results, strict=True):
-        if isinstance(result, EdlCkptError):
-            on_fault(file, result)
     return _index_most(drafts, version.version, workers, on_fault)
 
 

@@ -14,6 +14,7 @@ from edl_ckpt.core import list_versions, open_checkpoint, verify_version
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError
 from edl_ckpt.core.base.numbers import varint
 from edl_ckpt.core.proof.values import fingerprint_checkpoint
+from edl_ckpt.core.reading.loss import Loss, open_rest
 from edl_ckpt.core.sources.elasticdl.wire import head
 from examples import examples
 from places import GOLDEN
@@ -44,14 +45,32 @@ def try_all(location: str) -> list[str]:
     return [f.code for f in result.findings if f.severity == "error"]
 
 
+def content_of(location: str) -> tuple[Loss | None, dict[tuple[str, str], str]]:
+    """Return what its version has lost, and all that can be read of it, by kind and name; nothing where that fails."""
+    try:
+        with open_rest(list_versions(location).versions[0]) as (checkpoint, loss):
+            content = {("variable", name): repr(values.tolist()) for name, values in checkpoint.items()}
+            found = {name: view.to_numpy() for name, view in checkpoint.tables.items() if view.rows}
+            tables = {("table", name): repr((rows.ids.tolist(), rows.vectors.tolist())) for name, rows in found.items()}
+            return loss, content | tables
+    except EdlCkptError:
+        return None, {}
+
+
 @pytest.mark.parametrize("whole", [SHARD, OLD_SHARD], ids=["v4", "v2"])
 def test_truncated_anywhere(tmp_path: Path, whole: bytes) -> None:
-    """A shard cut at any byte is found, and nearly always as truncated, or lacks what stood behind the cut."""
-    seen = set()
+    """A shard cut at any byte is found, and nearly always as truncated; what is read of it is as it was."""
+    _, before = content_of(place(tmp_path, whole))
+    seen, most = set(), 0
     for size in range(len(whole)):
         codes = try_all(place(tmp_path, whole[:size]))
         seen.update(codes)
+        loss, after = content_of(str(tmp_path))
+        assert after.items() <= before.items(), size
+        assert loss is None or bool(loss) == ("truncated" in codes), size
+        most = max(most, len(after) if loss else 0)
     assert {"empty-file", "truncated"} <= seen
+    assert most >= len(before) - 3  # behind the tables of v2 are their infos, and a table with rows needs one
 
 
 @examples(100)
