@@ -98,7 +98,7 @@ class Loss:
             yield f"dense variables may be lost with {self.which}; without a seal nothing names them"
         rest = len(self.shards[_LISTED:]) + len(self.tables[_LISTED:])
         if rest:
-            yield f"{rest} more shards and tables are lost; --json lists all"
+            yield f"more shards or tables are lost, at least {rest}"
 
     @contextmanager
     def explains(self, shard: int | None = None) -> Iterator[None]:
@@ -152,19 +152,20 @@ def loss_of(checkpoint: Checkpoint, version: Version | None = None, owners: set[
         among = gap if owners is None else sorted(owners.intersection(gap))
         parts = ((range(i, i + 1), i) for i in islice(among, _LISTED * _LISTED))
         lost += [LostShard(i, version.path, missing_shards([one], version.ps_num)) for one, i in parts]
-    lost += checkpoint.lost
+    bad = list(checkpoint.lost)
     named: set[str] = set()
     for shard in () if version.is_elasticdl else checkpoint.shards:  # there tensors are left out one by one
         path, number = shard.file.path, shard.file.ps_id
         for p in shard.problems:
             named |= {p.subject} if p.code == "missing-file" or not p.warning else set()
-            lost += () if p.warning else [LostShard(number, path, f"{p.subject!r}: {p.message}", p.code, p.offset)]
+            bad += () if p.warning else [LostShard(number, path, f"{p.subject!r}: {p.message}", p.code, p.offset)]
+    absent, lost = version.missing_count or (0 if bad else len(lost)), lost + bad
     if not lost or owners is not None:
         return Loss(tuple(lost))
     sealed = _sealed_bytes(checkpoint, version)
     names = sorted({*checkpoint.table_names, *(name for kind, name, _ in sealed if kind == "table")})
-    count = len({one.shard for one in lost} - {None}) or len(lost)
-    of_tables = (_lost_table(checkpoint, name, sealed, count) for name in names)
+    numbers = {one.shard for one in bad if one.shard is not None}
+    of_tables = (_lost_table(checkpoint, name, sealed, numbers, absent) for name in names)
     named |= {name for kind, name, is_left in sealed if kind == "variable" and not is_left}
     gone = tuple(sorted(named - {*checkpoint.variable_names, *checkpoint.table_names}))
     return Loss(tuple(lost), tuple(filter(None, of_tables)), gone, bool(sealed or named))
@@ -186,14 +187,15 @@ def _sealed_bytes(checkpoint: Checkpoint, version: Version) -> Counter[tuple[str
 
 
 def _lost_table(
-    checkpoint: Checkpoint, name: str, sealed: Counter[tuple[str, str, bool]], count: int
+    checkpoint: Checkpoint, name: str, sealed: Counter[tuple[str, str, bool]], bad: set[int], absent: int
 ) -> LostTable | None:
-    """Return what is lost of a table; None for nothing."""
+    """Return what is lost of a table with the bad shards, and with so many that are absent; None for nothing."""
     left, gone = sealed["table", name, True], sealed["table", name, False]
     share: float | None = gone / (left + gone) if left + gone else None
     if not sealed and checkpoint.placement(name) is not Placement.NONE:
-        servers = len(checkpoint.shards) - len(checkpoint.cut) + count
-        share = (count - len(checkpoint.kept(name))) / max(servers, 1)
+        has = {shard.file.ps_id for shard, _ in checkpoint.entries(name)} if checkpoint.has_table(name) else ()
+        servers = absent + len(bad.union(shard.file.ps_id for shard in checkpoint.shards))
+        share = (absent + len(bad.difference(has))) / max(servers, 1)
     if share == 0 or (sealed and share is None):
         return None
     rows = sum(entry.rows for _, entry in checkpoint.entries(name)) if checkpoint.has_table(name) else 0

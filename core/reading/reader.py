@@ -40,7 +40,9 @@ from edl_ckpt.core.reading.gather import Gathering, Restoring, Server
 from edl_ckpt.core.reading.names import slots_of, whole_name
 from edl_ckpt.core.reading.readers import GatheredReader, KeptReader, keep, take_over
 from edl_ckpt.core.reading.table import Part, TableView
+from edl_ckpt.core.sources.interface import OnFault
 from edl_ckpt.core.sources.registry import source_of
+from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.state.shard_note import mixed_runs
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader, Store, lists_marks
@@ -368,6 +370,7 @@ def open_checkpoint(
         try:
             run_all(begin, version.files, workers)
             shards = source_of(version).index(version, readers, workers=workers, on_fault=lose if partial else None)
+            _compare_sizes(version, store, lose if partial is True else None)
             if not staged and any(one.code == "missing-shard" for one in lost.values()):
                 check_not_replaced(version)
         except NotFoundError:
@@ -380,6 +383,20 @@ def open_checkpoint(
             raise_problems(version, shards)
         opened.pop_all()
     return Checkpoint(version, shards, readers, store, sorted(lost.values(), key=lambda one: one.shard or 0))
+
+
+def _compare_sizes(version: Version, store: Store, on_fault: OnFault | None) -> None:
+    """Give the files to `on_fault` that have fewer bytes than a seal says: no header shows a cut at a field's end."""
+    if not version.seal_fault or on_fault is None:
+        return
+    sizes: Mapping[str, int] = {}
+    with suppress(EdlCkptError):
+        sizes = getattr(read_seal(store, version.version), "sizes", sizes)
+    for file in version.files:
+        size_bytes, sealed = file.size_bytes, sizes.get(version.name_of(file.path), 0)
+        if size_bytes < sealed:
+            fault = f"ends after {size_bytes:,} of {sealed:,} bytes"
+            on_fault(file, CorruptError(fault, code="truncated", path=file.path, offset=size_bytes))
 
 
 def openings(store: Store) -> int:

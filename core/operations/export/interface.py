@@ -382,9 +382,10 @@ class ExportFormat(ABC):
         *,
         proved: bool,
     ) -> ExportResult:
-        """Return the result; where something is lost, nothing is proved."""
+        """Return the result; where something is lost, or may be, nothing is proved."""
+        proved = proved and not (self.request.partial and (self.lost or trust.forced))
         done = ExportResult(*self._named, files, *counts, fingerprint, 0.0, overflowed, proved, trust.forced, errors)
-        return replace(done, proved=False, partial=True, lost=self.lost) if self.lost else done
+        return replace(done, partial=True, lost=self.lost) if self.lost else done
 
     @property
     def _named(self) -> tuple[str, str, str]:

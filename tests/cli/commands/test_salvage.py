@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from checkpoints import drop_seal, only
-from edl_ckpt.core import look_up, save_checkpoint
+from edl_ckpt.core import look_up, open_checkpoint, save_checkpoint
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.sources.elasticdl.placement import variable_owner
 from places import DATA
@@ -132,6 +132,30 @@ def test_a_table_before_the_cut(run: Path, capsys: pytest.CaptureFixture[str], *
     exported = inside(capsys, "export", at, run.parent / "m.npz", "--partial")
     assert exported["rows"] == 3700
     assert "truncated" in inside(capsys, "verify", at, "--quick", code=3)["findings"][0]["code"]
+
+
+def test_a_cut_between_two_fields(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No header shows it; the size in the seal does. Without a seal a bigger file is not known to have been there."""
+    with open_checkpoint(f"{run}@7") as checkpoint:
+        (end,) = (entry.offset for part in checkpoint.shards[1:2] for entry in part.tables if entry.name == "user")
+    os.truncate(shard(run, 1), end)
+    at = f"{run}@7"
+    document, words = told(capsys, "inspect", at, code=5)
+    assert [(t["name"], round(t["share"], 2)) for t in document["lost"]["tables"]] == [("user", 0.25)]
+    assert f"ends after {end:,} of " in words
+    assert told(capsys, "get", at, "--table", "user", "--id", "5", code=5)[0]["unread"] == [5]
+    exported = inside(capsys, "export", at, run.parent / "m.npz", "--partial")
+    assert (exported["partial"], exported["proved"], exported["rows"]) == (True, False, 3700)
+
+
+def test_many_missing_shards(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All of them count, also those that no list names."""
+    drop_seal(run, 7)
+    for number in range(4):
+        shard(run, number).rename(run / f"version-7/variables-{number}-of-1000.ckpt")
+    document, words = told(capsys, "inspect", f"{run}@7", code=4)
+    assert {t["name"]: t["share"] for t in document["lost"]["tables"]} == {"item": 0.996, "user": 0.996}
+    assert "at least 380" in words
 
 
 def test_head_and_ids(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
