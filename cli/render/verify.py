@@ -138,7 +138,7 @@ def _compared(results: Sequence[VerifyResult]) -> str:
         return " and compared with the seal"
     if results[0].level != "deep":
         return "" if unsealed else "; --deep compares every byte with the seal"
-    if any(f.code == "checksum-mismatch" for r in results if not r.sealed for f in r.findings):
+    if any((f.code, f.check) == ("checksum-mismatch", "seal") for r in results if not r.sealed for f in r.findings):
         return "; a seal cannot be read, so its version was not compared with it"
     if all(r.checksums for r in results):
         return " and compared with the checksums in the files"

@@ -117,7 +117,7 @@ def repair_version(
     begin, version, source = time.perf_counter(), as_version(version), as_version(source)
     job = Job.here(workers, reporter=locking.get("reporter", WARNINGS))
     wanted = _wanted(version, source)
-    other_trust, flagged = check_trust(source, reporter=job.reporter), _flagged(version, wanted, job)
+    other_trust, (flagged, content) = _trust_of(source, job), _flagged(version, wanted, job)
     with ExitStack() as stack:
         here = stack.enter_context(open_checkpoint(version, partial=True))
         other = stack.enter_context(open_checkpoint(source))
@@ -129,6 +129,10 @@ def repair_version(
         bad = {n: why for n, why in flagged.items() if n not in ours or not both.has(ours[n], sums[n])}
         if flagged and not bad:
             raise RefusedError(f"{source.ref} has the same damaged files", path=version.ref, hint="nothing was changed")
+        if not (bad or trust.seal) and source.fingerprint not in {"", content}:
+            hint = f"nothing was changed; try: {command('diff', version.ref, source.ref)}"
+            fault = f"no file is damaged, but the content is not that of {source.ref}"
+            raise RefusedError(fault, path=version.ref, hint=hint)
         proof, doubt = _proof(trust, source, bad, both) if bad else ("", "")
         if doubt:
             way = command("repair", version.ref, "--from", source.ref, "--mix")
@@ -138,7 +142,7 @@ def repair_version(
             Replacement(wanted[n].ps_id, version.path_of(n), wanted[n].path, sums[n].size_bytes, why)
             for n, why in bad.items()
         )
-        text = "" if doubt else trust.seal.fingerprint if trust.seal else source.fingerprint
+        text = "" if doubt else trust.seal.fingerprint if trust.seal else source.fingerprint if bad else content
         if replaced and not dry_run:
             lock = stack.enter_context(location_lock(version.location, "repair", **locking))
             check_listed(version, "the version changed before its repair; nothing was changed")
@@ -164,6 +168,15 @@ def _wanted(version: Version, source: Version) -> dict[str, ShardFile]:
     return {name: file for file in source.files if is_inside(name := source.name_of(file.path))}
 
 
+def _trust_of(source: Version, job: Job) -> Trust:
+    """Return the seal of the other copy, which has to match it."""
+    try:
+        return check_trust(source, reporter=job.reporter)
+    except CorruptError as error:
+        error.hint = "nothing was changed; a copy that does not match its seal repairs no other"
+        raise
+
+
 def _own_trust(version: Version, store: Store, job: Job, *, mix: bool) -> Trust:
     """Return the version's own seal, which need not match what is left; a damaged one is overruled by `mix` alone."""
     trust = Trust(version, None, mix, reporter=job.reporter)
@@ -184,11 +197,11 @@ def _verified(version: Version, job: Job, *, use_seal: bool) -> tuple[dict[str |
     return reasons, result.fingerprint or ""
 
 
-def _flagged(version: Version, wanted: Mapping[str, ShardFile], job: Job) -> dict[str, str]:
-    """Return the files that are missing, and those of shards with an error, each with the reason."""
-    reasons, present = _verified(version, job, use_seal=True)[0], version.sizes
+def _flagged(version: Version, wanted: Mapping[str, ShardFile], job: Job) -> tuple[dict[str, str], str]:
+    """Return the files that are missing, and those of shards with an error, with reasons; and the fingerprint or ''."""
+    (reasons, content), present = _verified(version, job, use_seal=True), version.sizes
     why = {n: reasons.get(n) or reasons.get(file.ps_id) if n in present else "missing" for n, file in wanted.items()}
-    return {name: reason for name, reason in why.items() if reason}
+    return {name: reason for name, reason in why.items() if reason}, content
 
 
 def _proof(trust: Trust, source: Version, bad: Mapping[str, str], both: _Both) -> tuple[str, str]:

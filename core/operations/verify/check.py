@@ -461,7 +461,10 @@ def verify_and_seal(
         return result
     codes = {finding.code for finding in result.findings}
     if _NOT_MATCHING & codes:
-        job.reporter.warn(f"{result.ref}: not sealed, because its seal is damaged or does not match; see --force")
+        why = "a checksum in its files does not match"
+        if result.sealed or any(finding.check == "seal" for finding in result.findings):
+            why = "its seal is damaged or does not match; see --force"
+        job.reporter.warn(f"{result.ref}: not sealed, because {why}")
         return result
     if not result.sealed or "old-seal" in codes:
         write_seal(version, result.fingerprint, job, force=not use_seal, wait_seconds=wait_seconds)

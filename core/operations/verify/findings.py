@@ -223,11 +223,12 @@ class Report:
         warning: bool = False,
         ids: Sequence[int] = (),
         count: int | None = None,
+        hint: str = "",
     ) -> None:
-        """Add a finding, with at most NAMED of its ids. Its code gives hint and severity, unless `warning` is set."""
+        """Add a finding, with at most NAMED of its ids. Its code gives severity and hint, unless they are set."""
         severity = "warning" if warning or code in WARNINGS else "error"
         ps_id, place = (shard.ps_id, shard.path) if shard else (None, path)
-        hint = HINTS.get(code, "")
+        hint = hint or HINTS.get(code, "")
         few = tuple(ids[:NAMED])
         self.findings.append(
             Finding(severity, code, ps_id, place, subject, offset, message, hint, self.check, few, count)

@@ -85,6 +85,7 @@ def _compare(checkpoint: Checkpoint, shard: ShardIndex, stored: StoredSum, repor
             path=shard.path(first),
             subject=stored.subject,
             offset=first.start,
+            hint="the bytes changed after the file was written; take it from another copy",
         )
 
 

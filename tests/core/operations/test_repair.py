@@ -122,6 +122,19 @@ def test_a_difference_is_refused(run: Path, tmp_path: Path) -> None:
     assert [(one.command, one.why) for one in seal.history] == [("repair --mix", result.forced)]
 
 
+def test_a_difference_that_nothing_shows(run: Path, tmp_path: Path) -> None:
+    """A version without a seal, whose files show no damage, is not said to be what the other copy is."""
+    shutil.copyfile(tmp_path / "whole" / GONE, run / GONE)
+    shutil.copyfile(tmp_path / "whole" / CUT, run / CUT)
+    drop_seal(run, 7)
+    with pytest.raises(RefusedError, match="the content is not that of"):
+        repair_version(only(run), only(tmp_path / "whole"))
+    drop_seal(tmp_path / "whole", 7)
+    result = mended(run, tmp_path / "whole")
+    assert result.replaced == ()
+    assert result.fingerprint != verify_version(only(tmp_path / "whole"), level="deep").fingerprint
+
+
 def test_no_file_is_left_to_compare(run: Path, tmp_path: Path) -> None:
     """A directory without any whole shard and without a seal proves nothing."""
     drop_seal(run, 7)
@@ -216,8 +229,11 @@ def test_a_damaged_copy(run: Path, tmp_path: Path) -> None:
     with pytest.raises(CorruptError, match=r"the file changed while it was read.* \(at byte \d+\)$"):
         repair_version(only(run), only(tmp_path / "whole"), mix=True)
     (tmp_path / "whole" / CUT).unlink()
-    with pytest.raises(EdlCkptError):
-        repair_version(only(run), only(tmp_path / "whole"))
+    save_varied(tmp_path / "other", 4)
+    (tmp_path / "other" / CUT).write_bytes(b"")
+    with pytest.raises(CorruptError) as caught:
+        repair_version(only(run), only(tmp_path / "other"))
+    assert "repairs no other" in str(caught.value.hint)
     assert shards_of(run) == before
 
 

@@ -12,6 +12,7 @@ import torch_items
 from edl_ckpt.core import ValueSample, verify_and_seal, verify_version
 from edl_ckpt.core.catalog.listing import list_versions
 from program import edl
+from reporters import Recorder
 
 USER = "model.ebc.embedding_bags.user.weight"
 
@@ -45,6 +46,11 @@ def test_deep_compares_the_checksums_of_the_files(run: Path) -> None:
     assert (finding.code, finding.shard, finding.subject) == ("checksum-mismatch", 1, USER)
     assert finding.path == str(run / "step_5/__1_0.distcp")
     assert "crc32" in finding.message
+    assert "seal" not in finding.hint
+    reporter = Recorder()
+    for use_seal in (True, False):
+        assert not verify_and_seal(f"{run}@5", use_seal=use_seal, reporter=reporter).sealed
+    assert all("a checksum in its files" in line for line in reporter.warnings)
 
 
 @pytest.mark.parametrize("sealed", [False, True])
