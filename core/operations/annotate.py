@@ -4,8 +4,7 @@ Reading gives a series: metrics by step. Matching a series with the versions of 
 the steps and versions without a match. ElasticDL evaluates live parameters, so a metric of step N belongs to
 parameters close to version N, not exactly to that version.
 
-Metadata for library users and commands: each function takes the location's lock itself and writes one change.
-
+The other functions set metrics, tags and notes: each takes the location's lock itself and writes one change.
 `state/annotate.py` has the same changes for callers that hold the lock.
 """
 

@@ -5,7 +5,7 @@ The first rows of a table, its ids, and a sample of them show what is there with
 A row with id i lies in shard `i % ps_num`, so a lookup reads only the headers of that shard, its ids and the row.
 Rows that lie less than a page apart are read at once.
 
-Statistics of the values of each tensor, in one pass and bounded memory: the result behind `inspect --stats`.
+At the end: statistics of the values of each tensor, in one pass and bounded memory, which `inspect --stats` shows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.base.arrays import Ids, as_ids
-from edl_ckpt.core.base.errors import CorruptError, UnsupportedError, UsageError
+from edl_ckpt.core.base.errors import CorruptError, IncompleteError, UnsupportedError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.memory import check_memory
 from edl_ckpt.core.base.numbers import whole_number
@@ -148,7 +148,13 @@ def _open_with(version: Version, name: str) -> Iterator[tuple[Checkpoint, str]]:
     present = {shard.ps_id for shard in version.shards}
     owner = {variable_owner(name, ps_num)} & present if is_known else None
     for chosen in (owner, None) if owner else (None,):
-        with open_rest(version, owners=chosen) as (checkpoint, loss):
+        with ExitStack() as stack:
+            try:
+                checkpoint, loss = stack.enter_context(open_rest(version, owners=chosen))
+            except (CorruptError, IncompleteError):
+                if chosen is None:
+                    raise
+                continue  # the name may be a short one, which another shard knows
             own = own_name(checkpoint, name)
             if chosen is None:
                 with loss.explains():

@@ -1,7 +1,4 @@
-"""Putting back what the last prune moved to the trash, or what a reshard replaced and kept.
-
-Removing the lock of a dead command by hand, after a look at its holder.
-"""
+"""What a person takes back: the last prune or reshard, from the trash; and the lock of a dead command, by hand."""
 
 from __future__ import annotations
 

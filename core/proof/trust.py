@@ -151,7 +151,7 @@ def hint(version: Version) -> str:
     """Return what a person can do about a version that does not match its seal."""
     return (
         f"see {command('verify', version.ref, '--deep')}; if a job has rewritten the version,"
-        " or you know that its files are right: --force (export: --ignore-seal)"
+        " or you know that its files are right: --force (export: --ignore-seal, or --partial for what is left)"
     )
 
 

@@ -445,7 +445,8 @@ def _check_state(version: Version, *, partial: bool) -> None:
     if version.state in {State.INCOMPLETE, State.WRITING} and not partial:
         problem = version.absent or "the version has no shard"
         writing = "; a job may still be writing it" if version.state is State.WRITING else ""
-        raise IncompleteError(f"{problem}{writing}", path=version.path)
+        hint = "`inspect` shows what is left, and `export --partial` takes it out" if version.shards else None
+        raise IncompleteError(f"{problem}{writing}", path=version.path, hint=hint)
 
 
 def raise_problems(version: Version, shards: Iterable[ShardIndex]) -> None:

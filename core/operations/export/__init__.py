@@ -108,6 +108,8 @@ def requested(request: ExportRequest, format_name: str | None, executor: Executo
     if request.limit is not None and not FORMATS[name].traits.takes_limit:
         limited = sorted(each.traits.name for each in _FORMATS if each.traits.takes_limit)
         raise UsageError(f"--limit is for {', '.join(limited)}")
+    if request.max_shard_bytes and name != "safetensors" and cluster is None:
+        raise UsageError("--max-shard-size is for safetensors")
     if cluster is not None:
         if request.partial:
             raise UsageError("--partial cannot be used with --cluster")

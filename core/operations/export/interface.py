@@ -21,7 +21,7 @@ from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.parallel import default_workers, run_parallel
 from edl_ckpt.core.base.words import counted, describe, escaped, meant
 from edl_ckpt.core.cluster.executor import ClusterExecutor
-from edl_ckpt.core.converting.changes import NameMap
+from edl_ckpt.core.converting.changes import FLOATS, NameMap
 from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export.content.quantizing import QUANTIZED, Quantized
@@ -40,7 +40,6 @@ COMPACT: Final = "the compact form is NAME.ids and NAME.vectors; for one row for
 WEIGHT: Final = ".weight"
 """Ends the name of the parameter that a `torch.nn.Embedding` or `EmbeddingBag` has."""
 ORDERS: Final = ("id", STORED)
-_FLOATS: Final = {"float16", "bfloat16", "float32", "float64"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +90,11 @@ class Selection:
 
     def target_dtype(self, dtype: DType) -> DType:
         """Return the dtype that is written for a dtype that was read: only floats are cast."""
-        return DTYPES[self.dtype] if self.dtype and dtype.name in _FLOATS else dtype
+        return DTYPES[self.dtype] if self.dtype and dtype.name in FLOATS else dtype
 
     def quantizes(self, dtype: DType) -> Quantized | None:
         """Return how rows of a dtype are stored in bits; None for rows as they are."""
-        return QUANTIZED[self.quantize] if self.quantize and dtype.name in _FLOATS else None
+        return QUANTIZED[self.quantize] if self.quantize and dtype.name in FLOATS else None
 
     def choose_variables(self, names: Sequence[str]) -> list[str]:
         """Return the variables to export, of all names; NotFoundError when a glob matches nothing."""

@@ -2,8 +2,6 @@
 
 The next look comes as soon as the kernel reports a change where it reports all of them, else at an interval.
 
-What happened at a location between two looks at it, as a value: no file is opened here.
-
 A look makes a `Moment`: the versions as they were listed, and what their headers say. `changes` compares two moments
 and returns the events between them. A version is complete when its listing says so and its headers can be read, because
 savers write in place.

@@ -266,7 +266,8 @@ def _table_sections(source: ArraySource) -> Mapping[str, Mapping[str, Any]]:
     left = [f"{stem}={ids},{vectors}" for stem, ids, vectors in pairs if vectors not in in_tables]
     if not tables and not left:
         arrays = source.arrays.values()
-        left = [f"NAME={ids.name},{v.name}" for v in arrays for ids in arrays if _is_table(ids, v)]
+        flat = [ids for ids in arrays if len(ids.shape) == 1]
+        left = [f"NAME={ids.name},{v.name}" for v in arrays if len(v.shape) == 2 for ids in flat if _is_table(ids, v)]
         left = left or [f"NAME={v.name}" for v in arrays if len(v.shape) == 2 and "emb" in v.name.lower()]
     if left:
         more = f", or {counted(len(left) - 1, 'other choice')}" if left[1:] else ""

@@ -39,6 +39,7 @@ from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES
 from edl_ckpt.core.reading.picklable import FileValue
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sources.elasticdl.target import why_impossible
+from edl_ckpt.core.sources.safetensors.indexing import are_naturals
 from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.storage.location import Location
 
@@ -172,7 +173,7 @@ def npy_header(reader: RangeReader, name: str) -> tuple[np.dtype[Any], tuple[int
         raise CorruptError(f"{name!r}: not an .npy file ({error})", path=reader.path, offset=0) from None
     if dtype.hasobject:
         raise UnsupportedError(f"{name!r}: an array of Python objects; nothing is unpickled", path=reader.path)
-    if not naturals(list(shape)):
+    if not are_naturals(list(shape)):
         raise CorruptError(f"{name!r}: not an .npy file (shape {shape!r:.80})", path=reader.path, offset=0)
     check_shape(name, shape, reader.path)
     return dtype, shape, head.tell(), fortran
@@ -205,11 +206,6 @@ def in_order(
             for block in iterate(values, flags, ["readonly", "contig"], [form], **options):
                 yield block.view(np.uint8)
                 mapped.madvise(mmap.MADV_DONTNEED)  # else the file would count as memory of this process
-
-
-def naturals(value: Any) -> bool:
-    """Say whether a value is a list of whole numbers that sizes of arrays may have."""
-    return isinstance(value, list) and all(type(n) is int and 0 <= n < 1 << 62 for n in value)
 
 
 SYSTEM: Final = "tensorflow"

@@ -1,7 +1,7 @@
 """Arrays in files of other tools, opened for ranged reads: safetensors, .npz, directories of .npy.
 
 No header is trusted: every offset, size and shape is checked against the file before anything is read or allocated.
-Nothing is ever unpickled. Files that only a framework's own library can read come through `frameworks.py`.
+Nothing is ever unpickled. Files that only a framework's own library can read come through `rows.py`.
 """
 
 from __future__ import annotations
@@ -107,6 +107,7 @@ class ArraySource:
         if local is None and self.path.lower().endswith(".safetensors"):
             with suppress(NotFoundError):  # a directory may have that name, or nothing
                 self._open_safetensors(self.path)
+                self._check_some()
                 return
         if local is None and self.shared:
             self._open_far()
@@ -120,7 +121,11 @@ class ArraySource:
             self._open_bundle(bundle)
         else:
             self.path = local or self._fetch()
-            self._open_files()
+            try:
+                self._open_files()
+            except EdlCkptError as error:
+                error.path = error.path and error.path.replace(self.path, self.location.url, 1)
+                raise
         self._check_some()
 
     def _open_files(self) -> None:

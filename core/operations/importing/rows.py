@@ -67,9 +67,10 @@ def chosen_columns(columns: Sequence[str], names: NameMap, path: str) -> tuple[s
     if not (vectors or names.vector_column):
         vectors = list(filter(VECTORS_NAME.fullmatch, others))
         vectors = vectors or ([*numbers] if {int(match[2]) for match in numbers.values()} & {0, 1} else [])
+    used = {*ids, *vectors}
     is_numbered = set(vectors) <= set(numbers) and len({numbers[column][1] for column in vectors}) == 1
     is_told = len(vectors) == 1 or is_numbered or (vectors and names.vector_column)
-    if len(ids) != 1 or not is_told or sum(c in {*ids, *vectors} for c in columns) != 1 + len(vectors):
+    if len(ids) != 1 or not is_told or sum(c in used for c in columns) != 1 + len(vectors):
         raise UnsupportedError(
             f"its columns do not tell ids from vectors; got {', '.join(columns):.200}",
             path=path,
@@ -89,13 +90,14 @@ def read_rows(path: str, names: NameMap, warn: Callable[[str], None]) -> Iterato
         with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:
             try:
                 parse, dim, before, promised = TEXTS[ending.lower()](file, names, path)
-            except (ValueError, RecursionError) as error:
-                raise CorruptError(f"line 1: {error}", path=path) from None
+            except (ValueError, RecursionError, csv.Error) as error:
+                raise CorruptError(f"line 1: {getattr(error, 'msg', error)}", path=path) from None
             while lines := file.readlines(_BLOCK_BYTES):
                 new_ids, block = _parsed(parse, lines, path, before + count)
                 is_single = is_single and _is_float32(block)
-                ids.write(new_ids.astype("<i8").tobytes())
-                values.write(block.astype("<f8").tobytes())
+                with storage_errors(tempfile.gettempdir()):
+                    ids.write(new_ids.astype("<i8").tobytes())
+                    values.write(block.astype("<f8").tobytes())
                 count += len(lines)
         if promised not in (None, count):
             raise CorruptError(f"has {counted(count, 'row')}, and its first line says {promised}", path=path)
@@ -160,7 +162,7 @@ def _one_a_line(parse: _Parse, lines: Sequence[str]) -> _Rows:
 
 
 def _open_csv(file: IO[str], names: NameMap, path: str) -> _Opened:
-    columns = next(csv.reader([file.readline()]), [])
+    columns = next(csv.reader([file.readline(_BLOCK_BYTES)]), [])
     ids, vectors = chosen_columns(columns, names, path)
     wanted = [columns.index(name) for name in (ids, *vectors)]
     form = {"delimiter": ",", "quotechar": '"', "usecols": None if wanted == [*range(len(columns))] else wanted}
@@ -182,7 +184,7 @@ def _open_word2vec(file: IO[str], _: NameMap, path: str) -> _Opened:
 
 
 def _open_json_lines(file: IO[str], names: NameMap, path: str) -> _Opened:
-    row = json.loads(file.readline())
+    row = json.loads(file.readline(_BLOCK_BYTES))
     ids, vectors = chosen_columns([*row] if isinstance(row, dict) else [], names, path)
     file.seek(0)
     element = row[vectors[0]]

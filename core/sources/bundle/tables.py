@@ -4,11 +4,8 @@ DeepRec's `NAME/part_3-keys` and TFRA's `NAME_mht_4of8-keys` are parts of the ta
 objects, `.../tables_of_VARIABLE/3/.ATTRIBUTES/table-keys`. Frequencies, versions and an optimizer's slots
 are companions. Whatever does not fit is left to be a variable.
 
-Open data files of a bundle, and the tensors that lie in them in one extent.
-
-Partitioned variables: saved in slices, read as the one variable that they are.
-
-The tensors of a bundle as variables, tables and blobs of the shards that have their bytes.
+Below them: open data files; partitioned variables, which are saved in slices and read as one; and what makes all
+tensors of a bundle variables, tables and blobs of the shards that have their bytes.
 """
 
 from __future__ import annotations
@@ -31,6 +28,7 @@ from edl_ckpt.core.model.tables import (
     Encoding,
     Extent,
     GatheredRows,
+    Problem,
     StoredSum,
     TableEntry,
     TableInfo,
@@ -386,6 +384,9 @@ def add_tensors(content: Content, index: Index, opened: Mapping[int, Found], pat
                 add_slices(index, name, tensor, files)
             elif file is not None and name not in used:
                 add_tensor(name, tensor, file)
+            elif name not in used and files:
+                fault = Problem("missing-file", name, None, "the file with its values cannot be read", warning=True)
+                next(iter(files.values())).shard.problems.append(fault)
         except EdlCkptError as error:
             error.path = error.path or path
             for shard in {id(one.shard): one.shard for one in ([file] if file else files.values())}.values():

@@ -114,7 +114,7 @@ def _tensor(name: str, entry: Any, begin: int, path: str) -> FileTensor:
     fields = entry if isinstance(entry, dict) else {}
     tag, shape, span = (fields.get(key) for key in ("dtype", "shape", "data_offsets"))
     bits = _BITS.get(tag) if isinstance(tag, str) else None
-    if bits is None or not _are_naturals(shape) or not _are_naturals(span) or len(span) != 2 or span[0] > span[1]:
+    if bits is None or not are_naturals(shape) or not are_naturals(span) or len(span) != 2 or span[0] > span[1]:
         raise CorruptError(f"the entry of {name!r} in the header is damaged", path=path, offset=8)
     start, end = span
     if _bits_of(shape, bits, most=8 * (end - start)) != 8 * (end - start):
@@ -123,7 +123,7 @@ def _tensor(name: str, entry: Any, begin: int, path: str) -> FileTensor:
     return FileTensor(name, str(tag), tuple(shape), begin + start, begin + end)
 
 
-def _are_naturals(value: Any) -> TypeGuard[list[int]]:
+def are_naturals(value: Any) -> TypeGuard[list[int]]:
     """Say whether a value is a list of whole numbers that sizes of arrays may have."""
     return isinstance(value, list) and all(type(number) is int and 0 <= number < _MOST for number in value)
 

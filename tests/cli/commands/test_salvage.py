@@ -175,6 +175,16 @@ def test_head_and_ids(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "nothing was read" in told(capsys, "ids", f"{run}@7", "--table", "user", code=5)[1]
 
 
+def test_a_short_name_in_another_shard(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The shard that a short name would belong to may be damaged: the variable is in another one."""
+    variables = {f"layer/bias_{k}": np.full(2, k) for k in range(99)}
+    save_checkpoint(str(tmp_path / "run"), 7, 4, variables=variables, tables={}, layout="elasticdl")
+    name = next(n for n in variables if variable_owner(n, 4) != 1 and variable_owner(n[6:], 4) == 1)
+    shard(tmp_path / "run", 1).write_bytes(b"damage")
+    found, _ = told(capsys, "get", f"{tmp_path}/run@7", "--variable", name[6:])
+    assert found["values"] == variables[name].tolist()
+
+
 def test_a_contradiction_stays_an_error(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Shards of two versions are no damage of one of them: nothing is made from them."""
     save_checkpoint(str(run.parent / "other"), 8, 4, variables={OF_1: np.ones(3)}, tables={}, layout="elasticdl")

@@ -139,7 +139,7 @@ class SystemFormat(ExportFormat):
     def __init__(self, request: ExportRequest) -> None:
         chosen = request.selection
         if chosen != Selection(chosen.tables, chosen.variables, chosen.dtype):
-            raise UsageError(f"--dense-rows, --remap, --order and --fill are not for {self.traits.name}")
+            raise UsageError(f"--dense-rows, --remap, --order, --fill and --quantize are not for {self.traits.name}")
         if request.goal.local_path is None:
             hint = f"write to a directory, and then: {command('copy', 'DIRECTORY', request.goal.url)}"
             raise UnsupportedError("files of other systems are written to a disk", path=request.goal.url, hint=hint)

@@ -137,7 +137,7 @@ class ContentFormat(ExportFormat):
         """Return the counts of the output: fewer rows than the content when rows are limited."""
         counts, limit = content.counts, self.request.limit
         rows = counts.rows if limit is None else min(counts.rows, limit)
-        return ContentCounts(counts.variables, counts.tables, rows)
+        return ContentCounts(0 if self.traits.takes_limit else counts.variables, counts.tables, rows)
 
 
 class LaidOut(ContentFormat):

@@ -327,6 +327,20 @@ def test_selection(run: Version, tmp_path: Path) -> None:
         export_version(run, str(tmp_path / "3.npz"), selection=Selection(tables=("x*",)))
 
 
+def test_options_of_other_formats(run: Version, tmp_path: Path) -> None:
+    """What a format has no use for is refused, and a text does not count the variables that it cannot have."""
+    matrix = Selection(tables=("big",), dense_rows="auto")
+    for name, options, words in (
+        ("1.npz", {"max_shard_bytes": 1000}, "--max-shard-size is for safetensors"),
+        ("1.csv", {"selection": matrix}, "--dense-rows is for other formats"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            export_version(run, str(tmp_path / name), **options)
+        assert not (tmp_path / name).exists()
+    result = export_version(run, str(tmp_path / "1.csv"), selection=Selection(tables=("big",)))
+    assert (result.variables, result.tables, result.rows) == (0, 1, 1000)
+
+
 def test_casts(run: Version, tmp_path: Path) -> None:
     """Floats are cast, whole numbers are not; finite values that become infinite are counted."""
     result, arrays = exported(run, tmp_path, "1.safetensors", selection=Selection(dtype="float16"))

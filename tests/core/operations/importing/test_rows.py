@@ -353,3 +353,18 @@ def test_options_of_other_files(tmp_path: Path, name: str, option: str) -> None:
     (tmp_path / "t.vec").write_text("1 1\n1 1\n")
     (tmp_path / "t.csv").write_text("id,v0\n1,1\n")
     refused(tmp_path / name, UsageError, "--key is for .pt", **{option: "a"})
+
+
+def test_far_files(tmp_path: Path) -> None:
+    """Errors name the URL, not the temporary copy; options that do not fit are refused there too."""
+    import fsspec
+
+    version = save_checkpoint(str(tmp_path / "a"), 1, 1, variables={"b": np.ones(2)}, layout="elasticdl")
+    export_version(version, str(tmp_path / "a.safetensors"))
+    good = (tmp_path / "a.safetensors").read_bytes()
+    for name, data in (("bad.npz", b"no archive"), ("bad.csv", b"id,x0\n1,word\n"), ("a.safetensors", good)):
+        fsspec.filesystem("memory").pipe(f"/far-rows/{name}", data)
+        error, words = (UsageError, "--key") if name == "a.safetensors" else (CorruptError, f"memory://far-rows/{name}")
+        with pytest.raises(error, match=words):
+            import_arrays(f"memory://far-rows/{name}", str(tmp_path / "run"), 1, 2, names=NameMap(key="model"))
+    assert not (tmp_path / "run").exists()
