@@ -1,4 +1,4 @@
-"""The engine: reads, checks and reshards ElasticDL's parameter-server checkpoints; a library of its own.
+"""The engine: reads, checks, reshards and exports checkpoints with sharded tables; a library of its own.
 
 Glossary. A *location* (checkpoint_dir) holds *versions*. A version has one *shard* for each parameter server
 (`ps_id` of `ps_num`). A shard has *dense variables*, whole, and *rows* of *embedding tables*, each with its int64

@@ -32,6 +32,13 @@ def test_the_names_that_matter() -> None:
     assert_type(edl_ckpt.list_versions("."), edl_ckpt.core.Listing)
 
 
+def test_the_engine_is_below() -> None:
+    """`edl_ckpt.core` is there, also when nothing else was used; a name that is nowhere has an error of its own."""
+    code = "import edl_ckpt; print(edl_ckpt.core.list_versions is edl_ckpt.list_versions, hasattr(edl_ckpt, 'nothing'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "True False\n"
+
+
 def test_help_is_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`help(edl_ckpt)` names everything, is short, and its example runs."""
     page = pydoc.plain(pydoc.render_doc(edl_ckpt))

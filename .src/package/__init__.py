@@ -37,11 +37,12 @@ _NAMES = (
 
 
 def __getattr__(name: str) -> object:
-    if name not in _NAMES.split():
+    if name not in {"core", *_NAMES.split()}:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; edl_ckpt.core may have it")
-    from edl_ckpt import core
+    from importlib import import_module
 
-    return getattr(core, name)
+    core = import_module(f"{__name__}.core")
+    return core if name == "core" else getattr(core, name)
 
 
 def __dir__() -> list[str]:  # without `__all__`, help() shows this page and not every class

@@ -3,9 +3,8 @@
 A leaf that is an array becomes a variable named by its path, such as 'state/0/exp_avg'. The rest, which no checkpoint
 of arrays can contain (which keys are numbers, what is a tuple, plain values such as a learning rate), goes to one more
 variable: `STRUCTURE`, JSON as int8, the one integer of a byte that ElasticDL reads. Of a flat dict of arrays there is
-no rest, so it has no such variable. Nothing is ever unpickled.
-
-Variables of a checkpoint for an adapter: read as they are, or only described.
+no rest, so it has no such variable. Nothing is ever unpickled. Adapters read the variables of a checkpoint as they are,
+or describe them.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def as_ids(value: Ids, what: str = "ids") -> npt.NDArray[np.int64]:
 def _check_width(listed: Sequence[object] | None, what: str) -> None:
     """Raise UsageError that names the first number of a refused list that no int64 can hold."""
     for each in listed or ():
-        if isinstance(each, int) and each.bit_length() > _ID_BITS:
+        if isinstance(each, int) and not -1 << _ID_BITS <= each < 1 << _ID_BITS:
             raise UsageError(f"{what}: {each} is no int64, as ids are")
 
 

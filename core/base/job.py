@@ -1,10 +1,8 @@
 """A job: what does the work of an operation. It is made once, where the operation begins, and travels as one value.
 
-How an operation reports: warnings, and how far it is. A protocol, and reporters.
-
-Without one from the caller, warnings are Python's and progress is silent (`WARNINGS`). One is silent, one calls back.
-
-Small pieces of work together: each task costs something, whatever it does.
+Its reporter takes warnings, and how far the operation is. Without one from the caller, warnings are Python's and
+progress is silent (`WARNINGS`); `SILENT` drops both. Small pieces of work go together: each task costs something,
+whatever it does.
 """
 
 from __future__ import annotations

@@ -78,15 +78,6 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], total: int, no
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 
-def shape_words(shape: Sequence[int]) -> str:
-    """Return a shape as people read it.
-
-    >>> shape_words((64, 32)), shape_words(())
-    ('64 x 32', 'scalar')
-    """
-    return " x ".join(map(str, shape)) or "scalar"
-
-
 def _row(row: Sequence[Cell], styles: Sequence[str]) -> str:
     limits = [_NAME, *[_WORDS] * len(row)]
     first, *others = (

@@ -21,6 +21,7 @@ from typing import ClassVar, Final, Protocol, TypeVar
 
 from edl_ckpt.core.base.errors import LockedError
 from edl_ckpt.core.base.interruption import COMMIT, WHOLE
+from edl_ckpt.core.base.numbers import whole_number
 
 Task = TypeVar("Task")
 Value = TypeVar("Value")
@@ -30,8 +31,6 @@ _Task_contra = TypeVar("_Task_contra", contravariant=True)
 _Result_co = TypeVar("_Result_co", covariant=True)
 Advance = Callable[[int], None]
 """Takes how many more bytes are done; called from several threads."""
-
-
 LOOK_SECONDS: Final = 0.25
 """How often whoever waits looks whether its command was interrupted."""
 SILENCE_SECONDS: Final = 1.5
@@ -47,8 +46,6 @@ With what pickle adds, that stays below 64 KiB.
 """
 _stop: ContextVar[Event | None] = ContextVar("edl_ckpt_stop", default=None)
 """In a worker thread: set when a signal, or the owner of the thread, ends its work."""
-
-
 _is_alone: ContextVar[bool] = ContextVar("edl_ckpt_is_alone", default=False)
 
 
@@ -148,17 +145,17 @@ class _Stop(Event):
 
 
 @contextmanager
-def impatient(error: BaseException | None, seconds: float = SILENCE_SECONDS) -> Iterator[None]:
+def impatient(error: BaseException | None) -> Iterator[None]:
     """After an interruption, let this thread and its workers wait for a network that answers, and for no other.
 
     Nothing changes unless `error` is a KeyboardInterrupt or a SystemExit. Whoever cleans up behind one enters this:
-    once a storage has been silent for so many seconds, waiting for it raises LockedError. All that clean up behind
+    once a storage has been silent for SILENCE_SECONDS, waiting for it raises LockedError. All that clean up behind
     one interruption have those seconds together.
     """
     if not isinstance(error, KeyboardInterrupt | SystemExit):
         yield
         return
-    bound = getattr(error, "edl_ckpt_patience", None) or _Patience(seconds)
+    bound = getattr(error, "edl_ckpt_patience", None) or _Patience(SILENCE_SECONDS)
     error.__dict__["edl_ckpt_patience"] = bound
     bound.begin()
     with _bound(_stop, bound):
@@ -391,7 +388,7 @@ class Threads:
     openings: int | None = None
 
     def __init__(self, workers: int) -> None:
-        self.threads = self.task_threads = workers
+        self.threads = self.task_threads = whole_number("workers", workers, least=1)
 
     def __repr__(self) -> str:
         return f"Threads({self.threads})"

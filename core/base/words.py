@@ -1,8 +1,7 @@
 """Numbers and names as people read them: sizes, lengths of time, counts, lists cut short, and names that were meant.
 
-Words that a parameter is chosen from are types here: a type checker finds a wrong one, too.
-
-Messages of the engine and tables of the command line take them from here, so that one thing has one spelling.
+Messages of the engine and tables of the command line take them from here, so that one thing has one spelling. Words
+that a parameter is chosen from are types here: a type checker finds a wrong one, too.
 """
 
 from __future__ import annotations
@@ -122,7 +121,7 @@ def escaped(text: str, limit: int = 80) -> str:
     return repr(text[:limit])[1:-1] + ("..." if len(text) > limit else "")
 
 
-def closest(name: str, known: Iterable[str], limit: int = 2) -> list[str]:
+def closest(name: str, known: Iterable[str]) -> list[str]:
     """Return the known names that somebody who wrote `name` may have meant, the likeliest first.
 
     Those are names that differ in few characters, in case, or in what precedes or follows.
@@ -134,12 +133,12 @@ def closest(name: str, known: Iterable[str], limit: int = 2) -> list[str]:
 
     by_folded = {each.casefold(): each for each in known}
     folded = name.casefold()
-    alike = difflib.get_close_matches(folded, by_folded, limit)
+    alike = difflib.get_close_matches(folded, by_folded, 2)
     if alike:
         best, *others = (difflib.SequenceMatcher(None, each, folded).ratio() for each in alike)
         alike = alike[: 1 + sum(other > best - _AS_LIKELY for other in others)]
     around = sorted(each for each in by_folded if len(folded) > 1 and folded in each)
-    return [by_folded[each] for each in dict.fromkeys(alike or around)][:limit]
+    return [by_folded[each] for each in dict.fromkeys(alike or around)][:2]
 
 
 def meant(name: str, known: Iterable[str], nouns: str = "") -> str | None:

@@ -7,13 +7,11 @@ There a listing of everything takes a request for each thousand files, and a tho
 for one version the directories are listed without what is in them, all of them are taken for complete, and of the one
 that is chosen everything is listed. Only if it is complete, and nothing is unusual, is it the answer.
 
-Versions in directories named by a UUID, as Determined names its checkpoints.
+Determined names the directories of its checkpoints by UUIDs. The number of such a version is in `metadata.json` beside
+the shards (`steps_completed`), or is unknown. Several may have one number: the checkpoints of all trials of an
+experiment lie in one storage. So what tells them apart is the UUID, and any start of it that is unique.
 
-The number of such a version is in Determined's `metadata.json` beside the shards (`steps_completed`), or is unknown.
-Several may have one number: the checkpoints of all trials of an experiment lie in one storage. So what tells them apart
-is the UUID, and any start of it that is unique.
-
-Versions and listings as notebooks show them.
+At the end stand the cards by which notebooks show versions and listings.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """An experiment: the trials in a directory, each a location, compared by one metric.
 
-A trial is a directory right below that of the experiment that has versions, and so is the experiment's own directory
-if it has some. Other directories are left out. A trial that cannot be looked at is named, with the reason.
-
-Checkpoint directories below a directory: of an experiment, of a user, or of a bucket.
+A trial is a directory right below that of the experiment that has versions, and so is the experiment's own directory if
+it has some. Other directories are left out. A trial that cannot be looked at is named, with the reason.
+`locations_below` finds those at any depth below a directory: of an experiment, of a user, or of a bucket.
 """
 
 from __future__ import annotations

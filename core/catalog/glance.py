@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
-from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.sources.elasticdl import peek
 from edl_ckpt.core.sources.elasticdl.peek import Budget, entries, open_at_once
 from edl_ckpt.core.sources.steps import names as steps
@@ -102,7 +102,7 @@ def in_trash(location: str, budget: Budget) -> Iterator[list[int]]:
 
 def _document(path: str) -> dict[str, Any]:
     """Return a small JSON object of ours; an empty one for what is none, or cannot be read without waiting."""
-    with suppress(OSError, ValueError, UsageError), open(path, "rb", opener=open_at_once) as file:
+    with suppress(OSError, ValueError, EdlCkptError), open(path, "rb", opener=open_at_once) as file:
         status = os.fstat(file.fileno())
         if stat.S_ISREG(status.st_mode) and status.st_size <= _MOST_DOCUMENT_BYTES:
             return parse_document(file.read(_MOST_DOCUMENT_BYTES), path)

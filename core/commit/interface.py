@@ -58,8 +58,6 @@ class Written:
 
 Prove = Callable[[Written], Seal]
 """Reads a written version back, raises an error unless it equals its source, and returns its seal."""
-
-
 Note = list[str]
 """What a writer wants to know of a finished shard when it resumes: the checksums of its chunks."""
 

@@ -289,18 +289,18 @@ class DiskShard(ShardOutput):
                 self._keep_access(version, inside)
                 if kept:
                     with root.above(kept, make=True) as (trash, last):
-                        version.rename(name, trash, last)
+                        if not version.link(name, trash, last):
+                            version.rename(name, trash, last)
                         trash.flush()
             inside.rename(name, version, name)
             version.flush()
         root.flush()
 
     def _keep_access(self, version: Directory, inside: Directory) -> None:
-        path = inside.join(self._place.name)
-        with storage_errors(path):
+        with storage_errors(self._place.path):
             old, new = (each.open_file(self._place.name, os.O_RDONLY) for each in (version, inside))
             try:
-                lost = Access.of(path, old).give(new)
+                lost = Access.of(self._place.path, old).give(new)
             finally:
                 os.close(old)
                 os.close(new)
@@ -321,14 +321,14 @@ class ObjectShard(ShardOutput):
     def create(self, size_bytes: int) -> Sink:
         """Begin the upload."""
         self._object = self._store.new_object(self._place.relative, size_bytes)
-        self.callback(self._abort)
+        self.callback(self._abort, self._object)
         self._object.begin()
         return self._object
 
-    def _abort(self) -> None:
+    def _abort(self, upload: ObjectWriter) -> None:
         with suppress(EdlCkptError):
-            if not self._object.completed:
-                self._object.abort()
+            if not upload.completed:
+                upload.abort()
 
     def _finish(self) -> str:
         self._object.finish()
@@ -350,6 +350,7 @@ class ObjectShard(ShardOutput):
         if kept and self._visible_mark():
             with self._store.open(self._place.path) as old:
                 copy = self._store.new_object(kept, old.size_bytes)
+                self.callback(self._abort, copy)
                 copy.begin()
                 for start in range(0, old.size_bytes, _STEP_BYTES):
                     copy.write(start, old.read(start, min(_STEP_BYTES, old.size_bytes - start)))

@@ -207,7 +207,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class LostShard:
-    """A shard that cannot be read, and why; `code` is that of the finding of `verify`. None: which one is not known."""
+    """A shard that cannot be read, and why; `code` is that of the finding of `verify`. `shard` may be unknown."""
 
     shard: int | None
     path: str

@@ -1,8 +1,6 @@
-"""Versions as a listing shows them: where each one is, its shards, and its state; nothing was opened for them.
+"""Versions as a listing of a location shows them: where each one is, its shards, and its state; nothing is opened.
 
-All versions of one location.
-
-Seals: the checksums of the bytes of a version, cut into chunks.
+A seal has the checksums of the bytes of a version, cut into chunks.
 """
 
 from __future__ import annotations

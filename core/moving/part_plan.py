@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.base.errors import UnsupportedError, UsageError
+from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.parallel import RESULT_BYTES, Executor, default_workers
 from edl_ckpt.core.base.words import counted, size
 from edl_ckpt.core.commit.writers import Extent, even_edges
@@ -476,8 +477,7 @@ def choose_settings(
     """
     if workers is None:
         workers = default_workers(remote=round_trips or target.round_trips)
-    if workers < 1:
-        raise UsageError(f"workers must be at least 1, got {workers}")
+    workers = whole_number("workers", workers, least=1)
     limit = max_memory_bytes
     if limit is not None and not target.positional_write:
         limit //= 2

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from edl_ckpt.core.base.errors import NotFoundError
-from edl_ckpt.core.base.notebook import Bytes, card, shape_words, table
-from edl_ckpt.core.base.words import abridged, counted, describe, escaped, size
+from edl_ckpt.core.base.notebook import Bytes, card, table
+from edl_ckpt.core.base.words import abridged, counted, describe, escaped, shape, size
 from edl_ckpt.core.model.tables import ShardIndex, ShardSummary, TableEntry, TableInfo
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.reading.names import slots_of, whole_name
@@ -98,7 +98,7 @@ class CheckpointSummary:
             ),
             table(
                 ("variable", "dtype", "shape", "size"),
-                ((v.name, v.dtype, shape_words(v.shape), Bytes(v.size_bytes)) for v in self.variables),
+                ((v.name, v.dtype, shape(v.shape), Bytes(v.size_bytes)) for v in self.variables),
                 len(self.variables),
                 "variable",
             ),

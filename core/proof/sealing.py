@@ -1,9 +1,8 @@
 """The chunks of a seal and their checksums, and comparing the bytes of a version with them.
 
-Checksums of chunks from bytes that other work reads: each byte is read once, for its values and for its checksum.
-
-The pieces of workers arrive in any order, while a checksum needs the bytes of its chunk in their order. What comes too
-early is copied and waits. Bytes that did not come are read at the end.
+Where other work reads the bytes, each is read once, for its values and for its checksum. The pieces of workers arrive
+in any order, while a checksum needs the bytes of its chunk in their order. What comes too early is copied and waits.
+Bytes that did not come are read at the end.
 """
 
 from __future__ import annotations
@@ -72,9 +71,9 @@ def cut(shard: ShardIndex, reader: RangeReader, file: int = 0) -> list[Chunk]:
     """Return the chunks of a file of a shard, without checksums: each field of the Model message begins one.
 
     Where a file has no such fields, each extent begins one. One shard alone shows how many there are, and all are taken
-    for equal. Where chunks are large, ids begin one too:
-    rows and ids of a table are read one after the other, and neither waits for the other. Where a seal of all shards
-    would be too large to be read again, small fields that follow each other are one chunk.
+    for equal. Where chunks are large, ids begin one too: rows and ids of a table are read one after the other, and
+    neither waits for the other. Where a seal of all shards would be too large to be read again, small fields that
+    follow each other are one chunk.
     """
     step = chunk_bytes(reader.size_bytes * max(shard.file.ps_num, 1))
     ids = sorted(run.start for entry in shard.tables for run in entry.ids[:1]) if step > CHUNK_BYTES else []

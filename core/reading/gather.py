@@ -148,8 +148,8 @@ class Gathering:
         workers = how.get("workers")
         self._out, self._reporter = how.get("out"), how.get("reporter", WARNINGS)
         self._remote = source.is_far
-        if workers is not None and workers < 1:
-            raise UsageError(f"workers must be at least 1, got {workers}")
+        if workers is not None:
+            whole_number("workers", workers, least=1)
         most = REMOTE_WORKERS if self._remote else _THREADS
         self._workers = workers or min(default_workers(remote=self._remote), most)
         self._source = source

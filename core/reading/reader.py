@@ -27,9 +27,9 @@ from edl_ckpt.core.base.errors import (
 )
 from edl_ckpt.core.base.job import WARNINGS, Job
 from edl_ckpt.core.base.memory import check_memory
-from edl_ckpt.core.base.notebook import Bytes, card, shape_words, table
+from edl_ckpt.core.base.notebook import Bytes, card, table
 from edl_ckpt.core.base.parallel import run_all
-from edl_ckpt.core.base.words import abridged, command, counted, describe, escaped, meant, missing_shards, size
+from edl_ckpt.core.base.words import abridged, command, counted, describe, escaped, meant, missing_shards, shape, size
 from edl_ckpt.core.catalog import listing as catalog
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.layouts import Placement
@@ -128,7 +128,7 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
             for name, view in self.tables.items()
         )
         found = (self._variables[name][1] for name in self)
-        variables = ((v.name, v.dtype.name, shape_words(v.shape), Bytes(v.size_bytes)) for v in found)
+        variables = ((v.name, v.dtype.name, shape(v.shape), Bytes(v.size_bytes)) for v in found)
         columns = ("table", "rows", "dim", "dtype", "initializer", "size")
         shown = [table(columns, tables, len(self._entries), "table")]
         shown.append(table(("variable", "dtype", "shape", "size"), variables, len(self), "variable"))

@@ -82,7 +82,7 @@ def parse_document(data: bytes, path: str, *, limit: int = MAX_BYTES, foreign: b
 def check_value(value: Any, what: str) -> Any:
     """Return a value as JSON has it: tuples as lists; `what` is for the message.
 
-    Raises UsageError for a value that JSON lacks (NaN, bytes, a key that is not text), and for one that is nested
+    Raises UsageError for a value that JSON lacks (NaN, bytes), and for one that is nested
     deeper than a document of ours may be.
 
     >>> check_value({"lr": (0.1, 0.2)}, "metadata")

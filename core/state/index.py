@@ -39,8 +39,6 @@ FEW: Final = 16
 """So many files are read at a time, in no more time than an index."""
 _NESTING: Final = 3
 """An index nests documents so deep."""
-
-
 _MOST_FILES: Final = 256
 _MOST_FILE_BYTES: Final = 16 << 20
 """What one command reads for the index: half a second on a network, beyond the work of the command itself."""

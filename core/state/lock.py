@@ -15,10 +15,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, Final, TypeAlias, TypedDict, Unpack
+from typing import Any, Final, TypeAlias, TypedDict
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError
-from edl_ckpt.core.base.job import Reporter
+from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.parallel import impatient
 from edl_ckpt.core.base.words import command
 from edl_ckpt.core.state.owner import (
@@ -64,12 +64,18 @@ def open_lock(store: LocalStore | ObjectStore, purpose: str, reporter: Reporter)
 
 
 @contextmanager
-def holding(lock: Lock, location: Location, **locking: Unpack[Locking]) -> Iterator[None]:
+def holding(
+    lock: Lock,
+    location: Location,
+    *,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = WARNINGS,  # noqa: ARG001 - with it the signature refuses what is not in Locking
+) -> Iterator[None]:
     """Hold a lock while the block runs.
 
     Waits up to `wait_seconds`, then raises LockedError, which names the holder.
     """
-    deadline = time.monotonic() + locking.get("wait_seconds", LOCK_WAIT_SECONDS)
+    deadline = time.monotonic() + wait_seconds
     try:
         while not lock.take():
             if time.monotonic() >= deadline:

@@ -67,7 +67,7 @@ class LocationMetadata:
     policy: Mapping[str, Any] | None = None
     problems: tuple[str, ...] = ()
     sealed: frozenset[int] = frozenset()
-    """The versions that have a seal (`document.py`)."""
+    """The versions that have a seal (`seal.py`)."""
     fault: EdlCkptError | None = None
     """Why the modes and the policy cannot be read, None when they can."""
     known: Known = field(default_factory=Known, compare=False, repr=False)
@@ -255,7 +255,7 @@ def check_metric_name(name: object) -> str:
 def check_metric_value(name: str, value: object) -> float:
     """Return the value of a metric as a number of Python; UsageError when it is none, a text or a truth value."""
     with suppress(TypeError, ValueError, OverflowError):
-        if not isinstance(value, bool | str | bytes):
+        if not isinstance(value, bool | str | bytes) and getattr(getattr(value, "dtype", None), "kind", "") != "b":
             number = float(value)  # type: ignore[arg-type]  # numpy's too
             return value if isinstance(value, int) else number
     raise UsageError(f"metric {name!r}: expected a number, got {value!r:.80}")

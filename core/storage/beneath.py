@@ -284,6 +284,13 @@ class Directory:
         with storage_errors(to.join(new)):
             os.rename(_single(name), _single(new), src_dir_fd=self.fd, dst_dir_fd=to.fd)
 
+    def link(self, name: str, to: Directory, new: str) -> bool:
+        """Give a file a second name; False, and nothing is done, where that is not possible."""
+        with suppress(OSError):
+            os.link(_single(name), _single(new), src_dir_fd=self.fd, dst_dir_fd=to.fd, follow_symlinks=False)
+            return True
+        return False
+
     def rename_new(self, name: str, to: Directory, new: str) -> None:
         """Rename to a name that must be free; RefusedError when it is taken."""
         rename_new(_single(name), _single(new), self.fd, to.fd, shown=to.join(new))

@@ -1,12 +1,9 @@
 """The local disk, through `os` alone: a listing imports nothing, and a read is one `pread`.
 
-Files that users name. Only regular ones are opened or replaced: a pipe blocks, and replacing it destroys it.
-
-Devices and sockets are refused for the same reasons. A link counts as what it leads to. Streams are outputs that are no
-files: open descriptors, pipes and character devices; written into, and never replaced. A pipe that nobody reads is
-refused, because to open it would take until somebody does.
-
-Making and removing whole directories.
+Of files that users name, only regular ones are opened or replaced: a pipe blocks, and replacing it destroys it. Devices
+and sockets are refused for the same reasons. A link counts as what it leads to. Streams are outputs that are no files:
+open descriptors, pipes and character devices; written into, and never replaced. A pipe that nobody reads is refused,
+because to open it would take until somebody does.
 """
 
 from __future__ import annotations

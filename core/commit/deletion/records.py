@@ -1,12 +1,10 @@
 """What is in the trash: each deletion, with the versions that its record names and their metadata.
 
-Records aside, nothing here changes anything. What is no directory in the trash is none of ours.
-
-Versions whose files lie side by side in a location: they are moved one by one, the index first out and last in.
-
-So a reader never takes a part of the files for the whole. On the way out the record of the deletion has the mark of
-each file, which a rename keeps. When the index is in the trash, the next command moves the rest there too; a file that
-a job has written again stays. While the index is not there, nothing has begun, or everything is back.
+What is no directory in the trash is none of ours. Versions whose files lie side by side in a location are moved file by
+file, the index first out and last in. So a reader never takes a part of the files for the whole. On the way out the
+record of the deletion has the mark of each file, which a rename keeps. When the index is in the trash, the next command
+moves the rest there too; a file that a job has written again stays. While the index is not there, nothing has begun, or
+everything is back.
 """
 
 from __future__ import annotations

@@ -3,9 +3,8 @@
 Whatever takes several steps has a journal, and whatever is being written has an owner. A command that takes the lock of
 a location settles first, so the next command puts an end to every crash; `edl-ckpt recover` does only that. Every
 writer holds the lock while it writes. So a process with an exclusive lock knows that each journal belongs to a dead
-command. On storage without locks it settles the journals of its own process, and of processes presumed dead.
-
-What differs between a disk and object storage, chosen once for each opened store.
+command. On storage without locks it settles the journals of its own process, and of processes presumed dead. `Kind` is
+what differs between a disk and object storage, chosen once for each opened store.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SavedValues in a version and values of a program: their shapes and dtypes, and writing the first into the second.
+"""Values in a version and values of a program: their shapes and dtypes, and writing the first into the second.
 
 The graph of objects below a root: which values it has, under which names, and which other names lead to them.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from edl_ckpt.core import (
     location_lock,
     read_policy,
     read_series,
+    recover,
     remove_metadata,
     remove_metrics,
     remove_tag,
@@ -73,11 +75,21 @@ def test_each_writer_takes_the_lock(run: Path, name: str) -> None:
         pass
 
 
+def test_a_wrong_keyword(run: Path) -> None:
+    """A misspelt option is an error of Python before anything is written, not a command with another option."""
+    version = list_versions(run).versions[0]
+    calls: list[Callable[..., Any]] = [partial(add_tag, version, "x"), partial(recover, str(run))]
+    for call in calls:
+        with pytest.raises(TypeError, match="unexpected keyword"):
+            call(forc=True)
+    assert list_versions(run).versions[0].tags == version.tags
+
+
 def test_metrics_are_numbers(run: Path) -> None:
     """Numbers of numpy are metrics. What is no number, and a note that is no text, changes nothing."""
     good: dict[str, Any] = {"a": np.float32(0.5), "b": np.int64(3), "c": np.array(2.0)}
     set_metrics(at(run, 20), good)
-    wrong: list[Any] = [True, "0.5", None, [1, 2], np.zeros(2), 10**400]
+    wrong: list[Any] = [True, np.True_, "0.5", None, [1, 2], np.zeros(2), 10**400]
     for value in wrong:
         with pytest.raises(UsageError, match="metric 'a': expected a number"):
             set_metrics(at(run, 20), {"a": value})

@@ -32,6 +32,8 @@ from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.proof.trust import Trust, check_trust
 from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage.beneath import Directory
+from edl_ckpt.core.storage.s3.upload import Upload
 from elasticdl_restore import restore_params
 from places import DATA, GOLDEN
 from s3_fixtures import Bucket
@@ -253,6 +255,46 @@ def test_killed_between_two_files(run: Path, tmp_path: Path, monkeypatch: pytest
             repair_version(only(run), only(tmp_path / "whole"))
     assert (run / GONE).read_bytes() == (tmp_path / "whole" / GONE).read_bytes()
     assert [one.shard for one in mended(run, tmp_path / "whole").replaced] == [2, 3]
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_killed_while_a_file_takes_its_place(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    """With a second name for the damaged file, no moment has a version without it; where there is none, one has."""
+    rename = Directory.rename
+
+    def failing(self: Directory, name: str, to: Directory, new: str) -> None:
+        if (name, to.path) == ((run / CUT).name, str((run / CUT).parent)):
+            raise OSError("pulled the plug")
+        rename(self, name, to, new)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Directory, "rename", failing)
+        if not links:
+            patch.setattr(Directory, "link", lambda *_: False)
+        with pytest.raises(OSError, match="plug"):
+            repair_version(only(run), only(tmp_path / "whole"))
+    assert (run / CUT).exists() == links
+    assert [one.shard for one in mended(run, tmp_path / "whole").replaced] == [2, 3]
+
+
+def test_a_damaged_file_that_cannot_be_kept(
+    s3: Bucket, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the copy for the trash fails, no upload is left open."""
+    s3.upload(run)
+    finish = Upload.finish
+
+    def failing(self: Upload) -> None:
+        if "/trash-0/" in self.path:
+            raise CorruptError("unreadable", path=self.path)
+        finish(self)
+
+    monkeypatch.setattr(Upload, "finish", failing)
+    with pytest.raises(CorruptError, match="unreadable"):
+        repair_version(only(s3.url), only(tmp_path / "whole"))
+    assert s3.open_uploads() == []
 
 
 def test_changed_meanwhile(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
