@@ -19,11 +19,13 @@ from edl_ckpt.cli.browse.page import BrowserPage, JobEnded
 from edl_ckpt.cli.browse.source import BackgroundCheck, BackgroundJob
 from edl_ckpt.cli.browse.verify import VerifyPage
 from edl_ckpt.cli.browse.versions import BeginningPage, ChoicePage
+from edl_ckpt.cli.options.common import parsed_ref
 from edl_ckpt.cli.render import verify as render_verify
 from edl_ckpt.cli.terminal.signals import ASKING, ENDING
 from edl_ckpt.core.storage.location import Location
 
 if TYPE_CHECKING:
+    from edl_ckpt.cli.terminal.output import Output
     from edl_ckpt.core.base.words import Level
     from edl_ckpt.core.model.versions import CheckpointRef, Version
 
@@ -146,26 +148,20 @@ class BrowseApp(App[None]):
         for check in self.checks.values():
             check.give_up()
         if self.last_action is not None:
-            self.last_action.end(_END_SECONDS)
+            self.last_action.give_up()
+            self.last_action.thread.join(_END_SECONDS)
 
 
-def browse(
-    ref: CheckpointRef,
-    parse: Callable[[str], CheckpointRef],
-    locate: Callable[[str], Location],
-    *,
-    no_color: bool,
-    mouse: bool,
-) -> int:
+def browse(ref: CheckpointRef, out: Output, *, mouse: bool) -> int:
     """Run the browser on the terminal; return the exit code. Raises the error of the reference."""
     from edl_ckpt.cli.browse.terminal import plain
 
-    if no_color:
+    if out.no_color:
         os.environ["NO_COLOR"] = "1"
     handlers: dict[int, Any] = {number: signal.getsignal(number) for number in (*ENDING, *ASKING)}
     for number in ASKING:
         signal.signal(number, signal.SIG_IGN)  # an answer would stand across the screen
-    app = BrowseApp(ref, parse=parse, locate=locate, shown=plain(sys.stdout))
+    app = BrowseApp(ref, parse=lambda text: parsed_ref(text, out), locate=out.location, shown=plain(sys.stdout))
     try:
         app.run(mouse=mouse)
     finally:

@@ -150,22 +150,17 @@ class BackgroundJob(Progress):
         self._work, self._ended = work, ended
         self._stop = threading.Event()
         self.is_running = False
-        self._thread = threading.Thread(target=self._run, name="edl-ckpt-browse", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="edl-ckpt-browse", daemon=True)
 
     def begin(self) -> None:
         """Start the thread; a daemon, since the end of the program waits for nobody."""
         self.is_running = True
-        self._thread.start()
+        self.thread.start()
 
     def give_up(self) -> None:
         """Stop the work as soon as it reports or waits; `ended` is not called."""
         self._stop.set()
         self.is_running = False
-
-    def end(self, seconds: float) -> None:
-        """Stop the work, and wait so long for what it cleans up, such as its lock."""
-        self.give_up()
-        self._thread.join(seconds)
 
     @property
     def progress(self) -> str:

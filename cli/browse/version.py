@@ -109,10 +109,8 @@ class ActionPage(SearchPage):
             if answer.strip().lower() not in {"y", "yes"}:
                 self.notice("nothing was changed")
                 return
-            locate = self.browser.locate
-            self.work(
-                f"{name}: {target}", lambda job: act(source.again(version), target, locate, job), done, kind=ACTION
-            )
+            find = self.browser.locate
+            self.work(f"{name}: {target}", lambda job: act(source.again(version), target, find, job), done, kind=ACTION)
 
         def done(said: str) -> None:
             self.begin()

@@ -44,11 +44,7 @@ class Preview(Static):
         super().__init__("", markup=False)
         self.is_wanted = True
         self._version: Version | None = None
-        self._seen: dict[str, source.OpenVersion | EdlCkptError] = {}
-
-    def forget(self) -> None:
-        """Forget what was read: it may have changed."""
-        self._seen.clear()
+        self.seen: dict[str, source.OpenVersion | EdlCkptError] = {}
 
     def show(self, version: Version | None) -> None:
         """Show a version where there is room; what is not known of it yet is read."""
@@ -56,14 +52,14 @@ class Preview(Static):
         self.display = bool(version and self.is_wanted and self.app.size.width >= _FROM)
         if version is None or not self.display:
             return
-        if version.path not in self._seen:
+        if version.path not in self.seen:
             self.set_timer(_REST_SECONDS, lambda: self._read(version))
         page = cast("BrowserPage", self.screen)
         lines = (Text.assemble((page.shown(a), "bold"), f"  {page.shown(b)}") for a, b in self._lines(version))
         self.update(Text("\n").join(lines))
 
     def _lines(self, version: Version) -> list[tuple[str, str]]:
-        seen = self._seen.get(version.path)
+        seen = self.seen.get(version.path)
         if not isinstance(seen, source.OpenVersion):
             return [*([] if seen else [("reading headers ...", "")]), *recorded(version, None, seen)]
         tables = [(t.name, f"{text.count(t.rows, 'row')}, dim {t.dim}") for t in seen.summary.tables]
@@ -77,7 +73,7 @@ class Preview(Static):
 
     def _keep(self, read: tuple[Version, source.OpenVersion | EdlCkptError]) -> None:
         version, seen = read
-        self._seen[version.path] = seen
+        self.seen[version.path] = seen
         self.show(self._version)
 
 
@@ -152,7 +148,7 @@ class VersionsPage(ActionPage):
         """Show a listing, with the cursor where it was, at first on the newest complete version."""
         chosen = self.subject
         self._listing = listing
-        self.query_one(Preview).forget()
+        self.query_one(Preview).seen.clear()
         self.fill(chosen or listing.newest)
         self.show_title()
         if not listing.versions:

@@ -81,19 +81,24 @@ def test_sorted_by_a_click(run: Path) -> None:
 def test_preview(run: Path) -> None:
     """A wide window shows the tables of a version, and what is lost of it; p hides them, and a narrow window too."""
     first = next(version for version in list_versions(run).versions if version.number == 1)
-    whole = Path(first.shards[0].path).read_bytes()
-    Path(first.shards[0].path).write_bytes(b"no")
+    shard = Path(first.shards[0].path)
+    whole = shard.read_bytes()
+
+    def write(content: bytes) -> None:
+        shard.write_bytes(content)
+
+    write(b"no")
 
     async def use(screen: Screen) -> None:
         await screen.until("rows, dim")
         assert f"path  {run}/version-10" in screen.text
         await screen.press("home")
         await screen.until("rows (50 %) are lost")
-        Path(first.shards[0].path).write_bytes(whole)
+        write(whole)
         await screen.press("r")
         await screen.until("60 rows, dim 2")
         assert "are lost" not in screen.text
-        Path(first.shards[0].path).write_bytes(b"no")
+        write(b"no")
         await screen.press("r")
         await screen.until("rows (50 %) are lost")
         await screen.press("p")

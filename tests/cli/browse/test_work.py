@@ -104,7 +104,7 @@ def test_giving_up(how: str) -> None:
     job = BackgroundJob("working", work, lambda _: ended.set())
     job.begin()
     assert begun.wait(60)
-    job.end(60)
-    assert gone.is_set()
+    job.give_up()
+    assert gone.wait(60)
     assert not job.is_running
     assert not ended.is_set()
