@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,7 +14,7 @@ from browsing import Screen
 from checkpoints import files_of, save_small
 from edl_ckpt.cli.browse.version import VersionPage
 from edl_ckpt.cli.browse.versions import Preview, VersionsPage
-from edl_ckpt.core import list_versions, set_metrics, verify_version
+from edl_ckpt.core import Reporter, list_versions, set_metrics, verify_version
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.operations import annotate
 from program import edl
@@ -185,3 +186,28 @@ def test_an_action_that_runs(run: Path, monkeypatch: pytest.MonkeyPatch) -> None
         await screen.press("q")
 
     assert browsing.browsing(run, use, size=WIDE).return_code == 0
+
+
+def test_the_end_waits_for_an_action(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C stops an action, and the program ends when the action has cleaned up, as with its lock."""
+    cleaned: list[str] = []
+
+    def slow(*_: object, reporter: Reporter) -> None:
+        try:
+            while True:
+                reporter.advance(1)
+                time.sleep(0.01)
+        finally:
+            time.sleep(0.3)
+            cleaned.append("unlocked")
+
+    monkeypatch.setattr(annotate, "add_tag", slow)
+
+    async def use(screen: Screen) -> None:
+        await screen.type("t", "good")
+        await screen.send("y", "enter")
+        await screen.until("tag: good")
+        await screen.send("ctrl+c")
+
+    assert browsing.browsing(run, use, size=WIDE).return_code == 130
+    assert cleaned

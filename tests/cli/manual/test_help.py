@@ -116,10 +116,10 @@ def test_colours_change_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = edl("lst", FORCE_COLOR="1").stderr
     assert refused == f"{painted('error:', 'error')} no such command: lst\n  {painted('did you mean list?', 'hint')}\n"
     assert "\x1b" not in edl("lst", FORCE_COLOR="1", NO_COLOR="1").stderr
-    for value, coloured in (("0", True), ("1", False)):
+    for value, shines in (("0", True), ("1", False)):
         monkeypatch.setenv("FORCE_COLOR", "1")
         monkeypatch.setenv("EDL_CKPT_NO_COLOR", value)
-        assert ("\x1b" in parsing.drawn(topics()["env"])) == coloured
+        assert ("\x1b" in parsing.drawn(topics()["env"])) == shines
         monkeypatch.delenv("FORCE_COLOR")
         monkeypatch.delenv("EDL_CKPT_NO_COLOR")
     assert "\x1b" not in edl("lst", "--no-color", FORCE_COLOR="1").stderr
