@@ -1,5 +1,5 @@
-"""The browser of `edl-ckpt browse`: screens over the engine's results. It reads and never writes.
+"""The browser of `edl-ckpt browse`: screens over the engine's results. It changes something only after a question.
 
-`work` runs the engine in threads, `source` is what screens ask of it, `grid` draws rows that are read as they are seen,
+`source` runs the engine in threads for the screens, `grid` draws rows that are read as they are seen,
 `page` is what all screens share. Only `app` and what it imports need Textual.
 """

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from textual import events
 from textual.app import App
@@ -16,15 +16,20 @@ from textual.binding import Binding, BindingType
 
 from edl_ckpt.cli.browse.diff import DiffPage
 from edl_ckpt.cli.browse.page import BrowserPage, JobEnded
-from edl_ckpt.cli.browse.source import BackgroundCheck
+from edl_ckpt.cli.browse.source import BackgroundCheck, BackgroundJob
 from edl_ckpt.cli.browse.verify import VerifyPage
 from edl_ckpt.cli.browse.versions import BeginningPage, ChoicePage
+from edl_ckpt.cli.options.common import parsed_ref
 from edl_ckpt.cli.render import verify as render_verify
 from edl_ckpt.cli.terminal.signals import ASKING, ENDING
+from edl_ckpt.core.storage.location import Location
 
 if TYPE_CHECKING:
+    from edl_ckpt.cli.terminal.output import Output
     from edl_ckpt.core.base.words import Level
     from edl_ckpt.core.model.versions import CheckpointRef, Version
+
+_END_SECONDS: Final = 5.0
 
 
 class BrowseApp(App[None]):
@@ -42,16 +47,19 @@ class BrowseApp(App[None]):
         ref: CheckpointRef,
         *,
         parse: Callable[[str], CheckpointRef],
+        locate: Callable[[str], Location] = Location,
         shown: Callable[[str], str] = str,
         now: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(ansi_color=True)
         self.theme = "ansi-dark"
         self.animation_level = "none"
-        self.parse, self.shown, self.now = parse, shown, now
-        """How a reference is read, how a terminal that lacks characters shows a text, and what time it is."""
+        self.parse, self.locate, self.shown, self.now = parse, locate, shown, now
+        """How references and locations are read, how a terminal shows a text that it lacks characters for; the time."""
         self.checks: dict[str, BackgroundCheck] = {}
         """The last check of each version, by its path."""
+        self.last_action: BackgroundJob | None = None
+        """What the browser changed last, or still changes."""
         self.ended_with: BaseException | None = None
         """The error of the reference, or a bug: the command reports it when the terminal is as it was."""
         self._ref = ref
@@ -136,21 +144,24 @@ class BrowseApp(App[None]):
                 yield f"{'' if here else f'verifying {check.version.ref}, '}{check.progress} ..."
 
     def stop(self) -> None:
-        """Give up all that still runs."""
+        """Give up all that still runs; wait a little for what was to change something, so that no lock stays."""
         for check in self.checks.values():
             check.give_up()
+        if self.last_action is not None:
+            self.last_action.give_up()
+            self.last_action.thread.join(_END_SECONDS)
 
 
-def browse(ref: CheckpointRef, parse: Callable[[str], CheckpointRef], *, no_color: bool, mouse: bool) -> int:
+def browse(ref: CheckpointRef, out: Output, *, mouse: bool) -> int:
     """Run the browser on the terminal; return the exit code. Raises the error of the reference."""
     from edl_ckpt.cli.browse.terminal import plain
 
-    if no_color:
+    if out.no_color:
         os.environ["NO_COLOR"] = "1"
     handlers: dict[int, Any] = {number: signal.getsignal(number) for number in (*ENDING, *ASKING)}
     for number in ASKING:
         signal.signal(number, signal.SIG_IGN)  # an answer would stand across the screen
-    app = BrowseApp(ref, parse=parse, shown=plain(sys.stdout))
+    app = BrowseApp(ref, parse=lambda text: parsed_ref(text, out), locate=out.location, shown=plain(sys.stdout))
     try:
         app.run(mouse=mouse)
     finally:

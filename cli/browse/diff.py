@@ -75,7 +75,7 @@ class DiffPage(SearchPage):
     def fill(self) -> None:
         """Show the tables, then the variables."""
         parts = self._parts
-        largest = max((part.relative or 0.0 for part in parts), default=0.0)
+        largest = render_diff.largest_of(part.relative for part in parts)
         shown = [p for p in parts if (self._all or p.status != "equal") and self._has(p.name)]
         empty = "not compared yet" if self._result is None else "nothing contains it" if self._wanted else "nothing"
         self.grid.show(ItemRows(_COLUMNS, shown, lambda part: _cells(part, largest)), empty=empty)
@@ -128,6 +128,6 @@ def _details(part: TableDiff) -> Iterator[list[Any]]:
     for low, high, count in zip(lows, highs, part.histogram, strict=False):
         if count:
             yield [f"L2 {low} {high}", text.count(count), Bar(count, largest, BAR, "yellow")]
-    most = max((row.l2 for row in part.top), default=0.0)
+    most = render_diff.largest_of(row.l2 for row in part.top)
     for row in part.top:
         yield [f"id {row.id}", f"{row.l2:.4g}", Bar(row.l2, most, BAR, "yellow")]

@@ -168,6 +168,8 @@ class BrowserPage(Screen[None]):
             self._error = None
         job = BackgroundJob(words, function, lambda ended: self.post_message(JobEnded(ended)))
         self._jobs[kind] = job, done
+        if kind == ACTION:
+            self.browser.last_action = job
         job.begin()
         return job
 
@@ -384,8 +386,9 @@ class BrowserPage(Screen[None]):
     def action_cancel(self) -> None:
         """Give up what the screen reads."""
         if self.jobs:
+            words = "cancelled" if self.acting else f"cancelled; r {self.does} again"
             self.give_up()
-            self.notice(f"cancelled; r {self.does} again")
+            self.notice(words)
 
     def action_open_row(self) -> None:
         """Open the row under the cursor."""

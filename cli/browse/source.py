@@ -29,7 +29,6 @@ from edl_ckpt.core.storage.faults import error_of_system
 
 if TYPE_CHECKING:
     from edl_ckpt.core.base.job import Reporter
-    from edl_ckpt.core.model.versions import Version
     from edl_ckpt.core.operations.summary import CheckpointSummary
     from edl_ckpt.core.storage.location import Location
 
@@ -151,11 +150,12 @@ class BackgroundJob(Progress):
         self._work, self._ended = work, ended
         self._stop = threading.Event()
         self.is_running = False
+        self.thread = threading.Thread(target=self._run, name="edl-ckpt-browse", daemon=True)
 
     def begin(self) -> None:
         """Start the thread; a daemon, since the end of the program waits for nobody."""
         self.is_running = True
-        threading.Thread(target=self._run, name="edl-ckpt-browse", daemon=True).start()
+        self.thread.start()
 
     def give_up(self) -> None:
         """Stop the work as soon as it reports or waits; `ended` is not called."""

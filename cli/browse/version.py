@@ -27,7 +27,6 @@ from edl_ckpt.cli.browse.page import (
     NotesPage,
     SearchPage,
 )
-from edl_ckpt.cli.browse.source import again
 from edl_ckpt.cli.render import listing as render_list
 from edl_ckpt.cli.render.inspect import TABLE_COLUMNS, VARIABLE_COLUMNS, about, table_cells, variable_cells
 from edl_ckpt.cli.render.shared_tables import SHARD_COLUMNS, shard_cells
@@ -35,6 +34,7 @@ from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.folding import shortened
 from edl_ckpt.cli.terminal.tables import Cell, Column
 from edl_ckpt.core.base import words
+from edl_ckpt.core.base.errors import EdlCkptError, UsageError
 from edl_ckpt.core.model.tables import DenseEntry, TableEntry
 from edl_ckpt.core.operations.summary import TableSummary, VariableSummary
 from edl_ckpt.core.sources.systems import title_of
@@ -43,8 +43,9 @@ if TYPE_CHECKING:
     from textual.widget import Widget
 
     from edl_ckpt.cli.browse.source import BackgroundJob, OpenVersion
-    from edl_ckpt.core.base.errors import EdlCkptError
-    from edl_ckpt.core.model.versions import CheckpointRef, Version
+    from edl_ckpt.core.model.tables import ShardIndex
+    from edl_ckpt.core.model.versions import Version
+    from edl_ckpt.core.storage.location import Location
 
 
 _ANSWER: Final = 16
@@ -57,28 +58,30 @@ ACTIONS: Final = (
 )
 
 
-def _copy(version: Version, target: CheckpointRef, job: BackgroundJob) -> str:
+def _copy(version: Version, target: str, locate: Callable[[str], Location], job: BackgroundJob) -> str:
     from edl_ckpt.core.operations.copy.execute import execute_copy
     from edl_ckpt.core.operations.copy.plan import plan_copy
 
-    (copied,) = execute_copy(plan_copy([version], target.location), reporter=job).copied
+    if "@" in target.rpartition("/")[2]:
+        raise UsageError(f"expected a location, got {target!r}; the copy has the same version number")
+    (copied,) = execute_copy(plan_copy([version], locate(target)), reporter=job).copied
     return f"{copied.to} is there already" if copied.skipped else f"copied to {copied.to}"
 
 
-def _tag(version: Version, target: CheckpointRef, job: BackgroundJob) -> str:
+def _tag(version: Version, tag: str, _locate: Callable[[str], Location], job: BackgroundJob) -> str:
     from edl_ckpt.core.operations.annotate import add_tag
 
-    lost = add_tag(version, target.location.url, reporter=job)
-    return f"tagged {target.location.url}" + (f"; {', '.join(map(str, lost))} lost it" if lost else "")
+    lost = add_tag(version, tag, reporter=job)
+    return f"tagged {tag}" + (f"; {', '.join(map(str, lost))} lost it" if lost else "")
 
 
-def _export(version: Version, target: CheckpointRef, job: BackgroundJob) -> str:
+def _export(version: Version, target: str, locate: Callable[[str], Location], job: BackgroundJob) -> str:
     from edl_ckpt.core.operations.export import export_version
 
-    return f"exported to {export_version(version, target.location, reporter=job).output}"
+    return f"exported to {export_version(version, locate(target), reporter=job).output}"
 
 
-_ACTIONS: Final[dict[str, tuple[str, Callable[[Version, CheckpointRef, BackgroundJob], str]]]] = {
+_ACTIONS: Final[dict[str, tuple[str, Callable[[Version, str, Callable[[str], Location], BackgroundJob], str]]]] = {
     "copy": ("copy to", _copy),
     "tag": ("tag", _tag),
     "export": ("export to", _export),
@@ -106,8 +109,8 @@ class ActionPage(SearchPage):
             if answer.strip().lower() not in {"y", "yes"}:
                 self.notice("nothing was changed")
                 return
-            ref = self.browser.parse(target)
-            self.work(f"{name}: {target}", lambda job: act(again(version), ref, job), done, kind=ACTION)
+            find = self.browser.locate
+            self.work(f"{name}: {target}", lambda job: act(source.again(version), target, find, job), done, kind=ACTION)
 
         def done(said: str) -> None:
             self.begin()
@@ -302,8 +305,10 @@ class VersionPage(ActionPage):
             self.app.push_screen(TablePage(self._source, row))
         elif isinstance(row, VariableSummary):
             self.app.push_screen(VariablePage(self._source, row))
+        elif shard := next((s for s in self._source.checkpoint.shards if s.file.ps_id == row.ps_id), None):
+            self.app.push_screen(ShardPage(self._source, shard))
         else:
-            self.app.push_screen(ShardPage(self._source, row.ps_id))
+            self.notice("its header could not be read")
 
     def action_stats(self) -> None:
         """Show the statistics of the table or variable under the cursor."""
@@ -357,15 +362,14 @@ class ShardPage(SearchPage):
     keys = (HELP, BACK, QUIT, SEARCH, COPY)
     about = "The contents of one shard, and where they begin in its file."
 
-    def __init__(self, opened: OpenVersion, ps_id: int) -> None:
+    def __init__(self, opened: OpenVersion, shard: ShardIndex) -> None:
         super().__init__()
-        self._source, self._ps_id = opened, ps_id
-        self._shard = next(s for s in opened.checkpoint.shards if s.file.ps_id == ps_id)
+        self._source, self._shard = opened, shard
 
     def title_parts(self) -> tuple[str, str]:
         """Return the shard and its size."""
         known = filter(None, (words.size(self._shard.file.all_bytes), self._shard.generation))
-        return f"{self._source.version.ref} > shard {self._ps_id}", ", ".join(known)
+        return f"{self._source.version.ref} > shard {self._shard.file.ps_id}", ", ".join(known)
 
     def reference(self) -> str:
         """Return the path of the file."""

@@ -12,7 +12,6 @@ from textual.widgets import Static
 from edl_ckpt.cli.browse import source
 from edl_ckpt.cli.browse.grid import DIFF, VERIFY, Grid, ItemRows, ScreenKey
 from edl_ckpt.cli.browse.page import BACK, COPY, HELP, OPEN, QUIET, QUIT, REFRESH, SEARCH, BrowserPage, NotesPage
-from edl_ckpt.cli.browse.source import OpenVersion, opened
 from edl_ckpt.cli.browse.version import ACTIONS, ActionPage, VersionPage, recorded
 from edl_ckpt.cli.render import listing as render_list
 from edl_ckpt.cli.render.recorded import names_of
@@ -27,8 +26,6 @@ from edl_ckpt.core.sources.systems import kinds_of
 if TYPE_CHECKING:
     from textual.widget import Widget
 
-    from edl_ckpt.core.base.errors import EdlCkptError
-    from edl_ckpt.core.model.versions import Version
     from edl_ckpt.core.storage.location import Location
 
 
@@ -47,7 +44,7 @@ class Preview(Static):
         super().__init__("", markup=False)
         self.is_wanted = True
         self._version: Version | None = None
-        self._seen: dict[str, OpenVersion | EdlCkptError] = {}
+        self.seen: dict[str, source.OpenVersion | EdlCkptError] = {}
 
     def show(self, version: Version | None) -> None:
         """Show a version where there is room; what is not known of it yet is read."""
@@ -55,15 +52,15 @@ class Preview(Static):
         self.display = bool(version and self.is_wanted and self.app.size.width >= _FROM)
         if version is None or not self.display:
             return
-        if version.path not in self._seen:
+        if version.path not in self.seen:
             self.set_timer(_REST_SECONDS, lambda: self._read(version))
         page = cast("BrowserPage", self.screen)
         lines = (Text.assemble((page.shown(a), "bold"), f"  {page.shown(b)}") for a, b in self._lines(version))
         self.update(Text("\n").join(lines))
 
     def _lines(self, version: Version) -> list[tuple[str, str]]:
-        seen = self._seen.get(version.path)
-        if not isinstance(seen, OpenVersion):
+        seen = self.seen.get(version.path)
+        if not isinstance(seen, source.OpenVersion):
             return [*([] if seen else [("reading headers ...", "")]), *recorded(version, None, seen)]
         tables = [(t.name, f"{text.count(t.rows, 'row')}, dim {t.dim}") for t in seen.summary.tables]
         variables = [(v.name, words.shape(v.shape)) for v in seen.summary.variables]
@@ -74,15 +71,15 @@ class Preview(Static):
         if self._version is version:
             cast("BrowserPage", self.screen).work("reading headers", lambda _: _opened(version), self._keep, kind=QUIET)
 
-    def _keep(self, read: tuple[Version, OpenVersion | EdlCkptError]) -> None:
+    def _keep(self, read: tuple[Version, source.OpenVersion | EdlCkptError]) -> None:
         version, seen = read
-        self._seen[version.path] = seen
+        self.seen[version.path] = seen
         self.show(self._version)
 
 
-def _opened(version: Version) -> tuple[Version, OpenVersion | EdlCkptError]:
+def _opened(version: Version) -> tuple[Version, source.OpenVersion | EdlCkptError]:
     try:
-        read = opened(version)
+        read = source.opened(version)
     except EdlCkptError as error:
         return version, error
     read.let_go()
@@ -151,6 +148,7 @@ class VersionsPage(ActionPage):
         """Show a listing, with the cursor where it was, at first on the newest complete version."""
         chosen = self.subject
         self._listing = listing
+        self.query_one(Preview).seen.clear()
         self.fill(chosen or listing.newest)
         self.show_title()
         if not listing.versions:

@@ -32,6 +32,6 @@ def browse_command(
         library("textual", "tui")
         from edl_ckpt.cli.browse.app import browse
 
-    code = browse(wanted, lambda text: parsed_ref(text, out), no_color=out.no_color, mouse=not no_mouse)
+    code = browse(wanted, out, mouse=not no_mouse)
     if code:
         raise SystemExit(code)

@@ -54,7 +54,10 @@ def completion_command(
         hint = "name one: --shell bash" if action == "install" else meant(name, [*SCRIPTS, "install"])
         raise UsageError(f"no completion for {name!r}; expected {', '.join(SCRIPTS)} or install", hint=hint)
     script, (variable, otherwise, file, step) = SCRIPTS[name].read_text(encoding="utf-8"), PLACES[name]
-    place = os.path.join(os.path.dirname(user_directory(variable, otherwise)), file)
+    folder = user_directory(variable, otherwise)
+    if not folder and action == "install":
+        raise UsageError("no home directory is known", hint="set HOME, or print the script and put it in place")
+    place = os.path.join(os.path.dirname(folder), file)
     document: dict[str, object] = {"schema": "edl-ckpt/completion/1", "shell": name, "place": place, "script": script}
     if action == "install":
         document |= {"changed": install(place, script), "next": f"open a new {name}; {step}"}

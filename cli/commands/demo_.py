@@ -28,8 +28,10 @@ def demo_command(
 
     It has several versions, one of them incomplete. The demo runs commands on them and shows their output.
     """
-    from edl_ckpt.core.base.errors import RefusedError
+    from edl_ckpt.core.base.errors import RefusedError, UsageError
 
+    if "://" in directory or directory.startswith("-"):
+        raise UsageError(f"expected a directory, got {directory!r}")
     if (os.path.isdir(directory) and os.listdir(directory)) or os.path.isfile(directory):
         raise RefusedError("exists and is not empty", path=directory, hint="try: edl-ckpt demo OTHER_DIR")
     make_checkpoints(directory, layout=layout or "design", reporter=out)

@@ -104,8 +104,12 @@ def export_command(
     from edl_ckpt.cli.render import written
     from edl_ckpt.core.converting.changes import read_map
     from edl_ckpt.core.operations.export import Selection, export_version, plan_export, write_map
+    from edl_ckpt.core.storage.local import is_stream
 
+    if map_template and (dry_run or table or variable):
+        raise UsageError("--map-template cannot be used with --dry-run, --table or --variable")
     version, goal = _ends(words, out)
+    out.streams = goal.local_path is not None and is_stream(goal.local_path)
     tables, variables, rows = tuple(table or ()), tuple(variable or ()), _rows(dense_rows)
     if map_template:
         _show(out, write_map(version, goal, force=force))

@@ -207,10 +207,9 @@ class Hook:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Terminate a command with everything in its process group, and kill it if it does not end."""
+    """Terminate a command with everything in its process group, and kill what does not end by it."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         with suppress(subprocess.TimeoutExpired):
             process.wait(_END_SECONDS)
-            return

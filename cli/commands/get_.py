@@ -103,6 +103,8 @@ def show_rows(out: Output, found: Lookup, close: Sequence[Neighbours] = (), *, n
 
 def read_ids(path: str) -> list[int]:
     """Return the ids in a file; UsageError names the line of a text that is not an id."""
+    from tokenize import TokenError
+
     import numpy as np
 
     from edl_ckpt.core.storage.faults import storage_errors
@@ -113,7 +115,7 @@ def read_ids(path: str) -> list[int]:
         if path.endswith(".npy"):
             try:
                 array = np.load(path, allow_pickle=False)
-            except ValueError as error:
+            except (ValueError, EOFError, SyntaxError, TokenError) as error:
                 raise UsageError(f"not an .npy file of ids: {error}", path=path) from None
             if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu" or array.ndim != 1:
                 raise UsageError("expected an .npy file with one dimension of integers", path=path)
@@ -225,6 +227,7 @@ def ids_command(
 
     version = looked_at(ref, out)
     with open_table(version, table, partial=True) as (checkpoint, name, loss):
+        out.streams = True
         ids = _at_most(ids_of(checkpoint, name), rows)
         if out.json:
             total, lost = checkpoint.table(name).rows, {"lost": as_dict(loss)} if loss else {}

@@ -51,8 +51,8 @@ def list_command(
 
     o.check_prometheus(out, prometheus=prometheus)
     out.template, out.paged = o.template_of(out, template, null=null), not null
-    if prometheus and (experiment or sort or best or tag):
-        raise UsageError("--prometheus cannot be used with --experiment, --sort, --best or --tag")
+    if prometheus and (experiment or sort or best or tag or template or null):
+        raise UsageError("--prometheus cannot be used with --experiment, --sort, --best, --tag, --format or -0")
     if experiment is not None:
         if locations or sort or best or tag or recursive:
             raise UsageError("--experiment cannot be used with LOCATION, --sort, --best, --tag or --recursive")

@@ -81,6 +81,8 @@ def help_command(
     from edl_ckpt.cli.manual.pages import page, topics
     from edl_ckpt.cli.options.program import parser
 
+    if out.json and "json" not in out.defaulted:
+        raise UsageError("help has no document to print", hint="edl-ckpt schema describes those of the commands")
     name = " ".join(words or ())
     known = (*COMMANDS, *GROUPS, *topics())
     if name and name not in known:
@@ -144,13 +146,12 @@ def systems_command(out: Output) -> None:
     out.show(lambda: render.systems_document(known), render.systems_human(known), lambda: render.systems_rows(known))
 
 
-_PLACE_HELP = "The location whose storage to check, on disk or at a URL. Default: none."
-
-
 @declared("doctor", "doctor run --no-write", exits=LISTS, c3="something is broken: some commands will fail")
 def doctor_command(
     out: Output,
-    location: Annotated[str | None, argument("[LOCATION]", _PLACE_HELP)] = None,
+    location: Annotated[
+        str | None, argument("[LOCATION]", "The location whose storage to check, on disk or at a URL. Default: none.")
+    ] = None,
     no_write: Annotated[bool, flag("Skip the write tests; the report then covers less.")] = False,
 ) -> None:
     """Check this machine and storage.

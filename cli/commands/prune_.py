@@ -102,7 +102,8 @@ def prune_command(
     policy = rules.policy(out, places)
     named, dropped = tuple(delete or ()), tuple(drop_tag or ())
     guards = Guards(incomplete, even_newest, named, dropped, parse_duration(grace), allow_empty_rule)
-    _check_file(apply, plan_out, strip_after, more=bool(locations or experiment or not policy.is_empty or incomplete))
+    more = bool(locations or experiment or not policy.is_empty or incomplete)
+    _check_file(apply, plan_out, strip_after, yes=yes, more=more)
     strips_only = strip_after and policy.is_empty and not (guards.ask_for_deletion or purge)
     age = parse_duration(older_than)
     planned = dry_run or bool(plan_out and not (apply or yes))
@@ -129,10 +130,12 @@ def prune_command(
         return finish(plan if planned else execute_prune(plan, **acting))
 
 
-def _check_file(apply: str | None, plan_out: str | None, strip_after: int | None, *, more: bool) -> None:
+def _check_file(apply: str | None, plan_out: str | None, strip_after: int | None, *, yes: bool, more: bool) -> None:
     """Raise UsageError for options that do not go with a plan in a file."""
     if apply and more:
         raise UsageError("--apply takes locations and rules from its plan; do not give others")
+    if apply and plan_out and not yes:
+        raise UsageError("--apply and --plan-out together need --yes")
     if strip_after and (apply or plan_out):
         raise UsageError("--strip-after is no part of a plan in a file; give it with the rules")
 

@@ -130,7 +130,8 @@ def metrics_mode_command(
     if words[-1] not in MODES and len(words) < 3:
         raise UsageError("max or min is missing", hint="expected [LOCATION] NAME max|min")
     if len(words) not in {2, 3}:
-        raise UsageError("NAME is missing, the metric", hint="expected [LOCATION] NAME max|min")
+        fault = "too many words" if len(words) > 3 else "NAME is missing, the metric"
+        raise UsageError(fault, hint="expected [LOCATION] NAME max|min")
     *place, name, mode = words
     where = out.location(place[0] if place else None)
     set_modes(where, {name: check_mode(mode)}, **o.locking(out, lock_wait))

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.manual.marks import NOTES, WRITES, declared
 from edl_ckpt.cli.options import common as o
-from edl_ckpt.cli.options.common import LockWait, Place, argument, flag, locking, parsed_ref
-from edl_ckpt.cli.options.hints import resumable
+from edl_ckpt.cli.options.hints import is_named, resumable
 from edl_ckpt.cli.terminal.output import Output, agreed
 from edl_ckpt.cli.terminal.text import escaped
 from edl_ckpt.core.base.errors import UsageError
@@ -43,20 +42,19 @@ def repair_command(
     if not source:
         raise UsageError("--from is missing, the copy to take files from", hint="expected [REF] --from REF")
     version = o.resolve_ref(ref, out, to_change=True, aloud=True)
-    named = "@" in source.rpartition("/")[2]
+    named = is_named(source, o.parsed_ref(source, out))
     other = o.resolve_ref(source if named or version.number is None else f"{source}@{version.number}", out)
     with resumable(out, "run the same repair again: it continues with the remaining damage"):
-        locking = o.locking(out, lock_wait)
-        result = repair_version(version, other, mix=mix, dry_run=dry_run, workers=workers, **locking)
+        result = repair_version(version, other, mix=mix, dry_run=dry_run, workers=workers, **o.locking(out, lock_wait))
     out.show(lambda: written.repair_document(result), written.repair_human(result))
 
 
 @declared("recover run", "recover s3://models/run --drop-copies", exits=NOTES, c3="something could not be settled")
 def recover_command(
     out: Output,
-    location: Place = None,
-    drop_copies: Annotated[bool, flag("Also discard interrupted copies.")] = False,
-    lock_wait: LockWait = "10s",
+    location: o.Place = None,
+    drop_copies: Annotated[bool, o.flag("Also discard interrupted copies.")] = False,
+    lock_wait: o.LockWait = "10s",
 ) -> None:
     """Finish or undo the work of killed commands.
 
@@ -66,7 +64,7 @@ def recover_command(
     from edl_ckpt.core.commit.repair.recovery import recover
 
     where = out.location(location)
-    done = recover(where, drop_copies=drop_copies, **locking(out, lock_wait))
+    done = recover(where, drop_copies=drop_copies, **o.locking(out, lock_wait))
     lists = {"done": list(done.done), "kept": list(done.kept), "left": list(done.left)}
     kept, left = (f"kept: {text}" for text in done.kept), (f"unresolved: {text}" for text in done.left)
     words = [f"{escaped(where.url)}: {escaped(text)}" for text in (*done.done, *kept, *left)]
@@ -79,7 +77,7 @@ def recover_command(
 
 _Deleted = Annotated[
     str | None,
-    argument(
+    o.argument(
         "[REF]",
         "LOCATION, @VERSION or both; a version is a number. Default: the whole last deletion in $EDL_CKPT_DIR, "
         "the default storage or the current directory.",
@@ -88,7 +86,7 @@ _Deleted = Annotated[
 
 
 @declared("undo run", "undo run@50", exits=NOTES)
-def undo_command(out: Output, ref: _Deleted = None, lock_wait: LockWait = "10s") -> None:
+def undo_command(out: Output, ref: _Deleted = None, lock_wait: o.LockWait = "10s") -> None:
     """Restore what the last `prune --trash` deleted.
 
     Versions return with their metrics and tags. With @VERSION, only that version returns, from the last deletion that
@@ -96,11 +94,11 @@ def undo_command(out: Output, ref: _Deleted = None, lock_wait: LockWait = "10s")
     """
     from edl_ckpt.core.operations.undo import undo
 
-    asked = parsed_ref(ref, out)
+    asked = o.parsed_ref(ref, out)
     where, number = asked.location, asked.version if isinstance(asked.version, int) else None
     if number is None and (asked.version != "latest" or (ref or "").endswith("@latest")):
         raise UsageError(f"@{asked.version}: a version in the trash has only its number", path=where.url)
-    names = undo(where, number, **locking(out, lock_wait))
+    names = undo(where, number, **o.locking(out, lock_wait))
     document = {"schema": "edl-ckpt/undo/1", "location": where.url, "restored": list(names)}
     out.show(lambda: document, [f"{escaped(where.url)}: restored {escaped(name)}" for name in names])
 

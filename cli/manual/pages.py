@@ -203,7 +203,7 @@ def topics() -> Mapping[str, ManualPage]:
 
 Parser = Callable[[str], Any]
 """Returns the program as its parser sees it, with the command of this name."""
-_SUMMARY: Final = "Look at, check, change and prune the checkpoints of ElasticDL's parameter servers."
+_SUMMARY: Final = "List, check, reshard, export and prune checkpoints of models with large embedding tables."
 _DESCRIPTION: Final = (
     "`edl-ckpt COMMAND --help` shows the options of a command, with examples. The same is in the man pages, as in "
     "`man edl-ckpt-prune`."

@@ -83,7 +83,7 @@ def drawn(page: Any, stream: TextIO | None = None) -> str:
     """Return a page for a stream, by default stdout: as wide as the window, and in colour if the stream has colours."""
     from edl_ckpt.cli.manual.terminal import draw
 
-    no_color = "--no-color" in sys.argv or bool(os.environ.get("EDL_CKPT_NO_COLOR"))
+    no_color = "--no-color" in sys.argv or is_set("EDL_CKPT_NO_COLOR")
     width = shutil.get_terminal_size((80, 24)).columns
     return draw(page, width=width, colour=uses_colour(stream or sys.stdout, no_color=no_color))
 
@@ -91,6 +91,11 @@ def drawn(page: Any, stream: TextIO | None = None) -> str:
 _TRUTHS: Final = dict.fromkeys(["1", "true", "t", "yes", "y", "on"], True) | dict.fromkeys(
     ["0", "false", "f", "no", "n", "off", ""], False
 )
+
+
+def is_set(variable: str) -> bool:
+    """Say whether a variable of the environment sets a flag."""
+    return _TRUTHS.get(os.environ.get(variable, "").strip().lower(), False)
 
 
 @dataclass(frozen=True, slots=True)

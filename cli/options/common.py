@@ -315,6 +315,12 @@ def with_output(function: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(function)
     def command(**values: Any) -> None:
         out = Output()
+
+        def look_again(error: ReplacedError) -> None:
+            if out.streams:
+                raise error
+            out.detail(f"{error}: looking again")
+
         with reported_errors(out):
             COMMIT.more()  # `demo` runs one command after another
             context, given = values.pop(_CONTEXT), dict(values)
@@ -326,7 +332,7 @@ def with_output(function: Callable[..., None]) -> Callable[..., None]:
             for name, bundle in bundles.items():
                 values[name] = bundle(**{field.name: values.pop(field.name) for field in fields(bundle)})
             try:
-                attempted(lambda: function(out, **values), lambda error: out.detail(f"{error}: looking again"))
+                attempted(lambda: function(out, **values), look_again)
             except EdlCkptError as error:
                 add_hint(error, context, given, out)
                 raise
@@ -477,8 +483,8 @@ def template_of(out: Output, template: str | None, *, null: bool) -> Template | 
     """
     if template is None and not null and (not out.quiet or "quiet" in out.defaulted):
         return None
-    if out.json or out.csv:
+    if out.is_for_programs:
         if template is not None or null:
-            raise UsageError("--format and -0 cannot be used with --json or --csv")
+            raise UsageError("--format and -0 cannot be used with --json, --jsonl or --csv")
         return None
     return Template(REFERENCES if template is None else template, end="\0" if null else "\n")

@@ -386,14 +386,12 @@ def _parse_toml(path: str) -> tuple[dict[str, Any], TomlKey]:
         raise UsageError(f"not a TOML file: {error}", path=path) from None
 
 
-def _is_set(variable: str) -> bool:
-    return os.environ.get(variable, "").lower() in {"1", "true", "t", "yes", "y", "on"}
-
-
 def error_exit(error: EdlCkptError, argv: list[str], *, json: bool = False) -> int:
     """Report an error before a command began as the command would, and return the exit code."""
-    no_color = "--no-color" in argv or _is_set("EDL_CKPT_NO_COLOR")
-    out = Output(json=json or "--json" in argv or _is_set("EDL_CKPT_JSON"), no_color=no_color)
+    from edl_ckpt.cli.manual.parsing import is_set
+
+    no_color = "--no-color" in argv or is_set("EDL_CKPT_NO_COLOR")
+    out = Output(json=json or "--json" in argv or is_set("EDL_CKPT_JSON"), no_color=no_color)
     try:
         out.fail(error)
     except SystemExit:

@@ -9,9 +9,10 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli.options.usage import origin
+from edl_ckpt.cli.terminal.text import escaped
 from edl_ckpt.core.base.errors import AuthError, EdlCkptError, NoSpaceError, NotFoundError, UnavailableError, UsageError
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.base.words import abridged, closest, command, escaped
+from edl_ckpt.core.base.words import abridged, closest, command
 
 if TYPE_CHECKING:
     from edl_ckpt.cli.terminal.output import Output

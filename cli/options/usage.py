@@ -10,8 +10,9 @@ import re
 from typing import Any, Final
 
 from edl_ckpt.cli.manual.parsing import command_of
+from edl_ckpt.cli.terminal.text import escaped
+from edl_ckpt.core.base import words
 from edl_ckpt.core.base.errors import UsageError
-from edl_ckpt.core.base.words import escaped, meant
 
 _NO_COMMAND: Final = re.compile(r"No such command (['\"])(.*?)\1\.(?: .*)?", re.DOTALL)
 _MEMBERS: Final = {
@@ -47,7 +48,7 @@ def explained(error: Any) -> UsageError:
     text = str(error.format_message())
     if found := _NO_COMMAND.fullmatch(text):
         name, known = found[2], error.ctx.command.commands
-        hint = _synonym(name, path) or meant(name, known) or f"{path} --help lists the commands"
+        hint = _synonym(name, path) or words.meant(name, known) or f"{path} --help lists the commands"
         return UsageError(f"no such command: {escaped(name)}", hint=hint)
     if found := _EXTRA.fullmatch(text):
         return UsageError(f"unexpected argument: {escaped(found[1])}", hint=_usage(context))
@@ -91,7 +92,7 @@ def _option_hint(error: Any, context: Any, path: str) -> str:
     parameters = context.command.get_params(context) if context else ()
     options = (p for p in parameters if p.param_type_name == "option" and not getattr(p, "hidden", False))
     flags = [flag for option in options for flag in option.opts if flag.startswith("--")]
-    if close := meant(error.option_name.lstrip("-"), [flag.lstrip("-") for flag in flags]):
+    if close := words.meant(error.option_name.lstrip("-"), [flag.lstrip("-") for flag in flags]):
         return close.replace("did you mean ", "did you mean --").replace(" or ", " or --")
     if hasattr(context.command, "commands"):
         return f"options come after the command: {path} COMMAND {escaped(error.option_name)}"
@@ -110,4 +111,4 @@ def _usage(context: Any) -> str | None:
 def _sentence(text: str) -> str:
     """Return a message of the parser in our style: without a capital letter and a full stop."""
     text = text.strip().removesuffix(".")
-    return escaped(f"{text[:1].lower()}{text[1:]}" if text[1:2].islower() else text, 400)
+    return words.escaped(f"{text[:1].lower()}{text[1:]}" if text[1:2].islower() else text, 400)

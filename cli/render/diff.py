@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from edl_ckpt.cli.render.shared_tables import first_rows, long_table
@@ -65,7 +65,7 @@ def human(result: DiffResult, *, every: bool = True) -> Lines:
     differ = sum(part.status != "equal" for part in parts)
     verb = "differs" if differ == 1 else "differ"
     yield head.append(f"  {differ} of {text.count(len(parts), 'tensor')} {verb}", "dim")
-    largest = max((p.relative for p in parts if p.relative and math.isfinite(p.relative)), default=0.0)
+    largest = largest_of(part.relative for part in parts)
     tables, variables = _by_interest(result.tables, every=every), _by_interest(result.variables, every=every)
     yield from _drawn("embedding table", tables, _OF_TABLES, largest, every=every)
     yield from _drawn("dense variable", variables, _OF_VARIABLES, largest, every=every)
@@ -76,6 +76,11 @@ def human(result: DiffResult, *, every: bool = True) -> Lines:
 def _by_interest(parts: Sequence[Part], *, every: bool) -> Sequence[Part]:
     """Return tensors in the order in which they are shown: those that differ come first where not all of them are."""
     return parts if every or len(parts) <= MOST_ROWS else sorted(parts, key=lambda part: part.status == "equal")
+
+
+def largest_of(values: Iterable[float | None]) -> float:
+    """Return the largest finite one of some changes, whose bar is full; 0 for none."""
+    return max((value for value in values if value and math.isfinite(value)), default=0.0)
 
 
 def measure(value: float | None) -> str:

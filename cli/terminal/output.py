@@ -59,6 +59,8 @@ class Output:
     """The configuration file that --config or its variable names."""
     paged: bool = False
     """Whether long output goes to a pager on a terminal."""
+    streams: bool = False
+    """Whether a result goes out while it is read, so that a second attempt would repeat it."""
     template: Template | None = None
     """The line that `list` prints for each row."""
     doing: Callable[[], str] = str
@@ -149,7 +151,7 @@ class Output:
         self.write(f"{end}]{after}\n")
 
     def _print_csv(self, rows: Sequence[Sequence[Any]]) -> None:
-        if sys.stdout.isatty():  # a pipe gets names unchanged
+        if sys.stdout.isatty():  # in a pipe only commands of CI runners are escaped
             rows = [[escaped(str(cell)) if isinstance(cell, str | Several) else cell for cell in row] for row in rows]
         self.write(as_csv(rows))
 
@@ -359,6 +361,9 @@ def _in_pager(text: str) -> bool:
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the pager
         try:
             pager.communicate(text.encode(sys.stdout.encoding or "utf-8", "backslashreplace"))
+        except BaseException:
+            pager.terminate()
+            raise
         finally:
             signal.signal(signal.SIGINT, before)
         return True
@@ -373,7 +378,10 @@ def _error_document(code: int, id_: str, message: str, hint: str | None = None, 
 def agreed(question: str) -> bool:
     """Ask on the terminal, and say whether the answer is yes; no without one."""
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+    answer = sys.stdin.readline()
+    if not answer:  # Ctrl-D leaves the cursor behind the question
+        print(file=sys.stderr)
+    return answer.strip().lower() in {"y", "yes"}
 
 
 def print_aside(text: str, *, safe: bool = False) -> None:

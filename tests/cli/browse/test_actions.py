@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,7 +14,7 @@ from browsing import Screen
 from checkpoints import files_of, save_small
 from edl_ckpt.cli.browse.version import VersionPage
 from edl_ckpt.cli.browse.versions import Preview, VersionsPage
-from edl_ckpt.core import list_versions, set_metrics, verify_version
+from edl_ckpt.core import Reporter, list_versions, set_metrics, verify_version
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.operations import annotate
 from program import edl
@@ -81,12 +82,25 @@ def test_sorted_by_a_click(run: Path) -> None:
 def test_preview(run: Path) -> None:
     """A wide window shows the tables of a version, and what is lost of it; p hides them, and a narrow window too."""
     first = next(version for version in list_versions(run).versions if version.number == 1)
-    Path(first.shards[0].path).write_bytes(b"no")
+    shard = Path(first.shards[0].path)
+    whole = shard.read_bytes()
+
+    def write(content: bytes) -> None:
+        shard.write_bytes(content)
+
+    write(b"no")
 
     async def use(screen: Screen) -> None:
         await screen.until("rows, dim")
         assert f"path  {run}/version-10" in screen.text
         await screen.press("home")
+        await screen.until("rows (50 %) are lost")
+        write(whole)
+        await screen.press("r")
+        await screen.until("60 rows, dim 2")
+        assert "are lost" not in screen.text
+        write(b"no")
+        await screen.press("r")
         await screen.until("rows (50 %) are lost")
         await screen.press("p")
         assert "are lost" not in screen.text
@@ -124,6 +138,10 @@ def test_actions(run: Path) -> None:
             ("e", "model.npz", "exported to"),
             ("e", "model.npz", "error: "),
             ("t", "a b/c", "error: "),
+            ("t", "v1@2", "error: "),
+            ("c", "dest@5", "the same version number"),
+            ("e", "m@2.npz", "exported to m@2.npz"),
+            ("c", "s3://u:pw@b/x", "error: "),
         ):
             await screen.type(key, target)
             assert said in " ".join((await screen.press("y", "enter")).split())
@@ -168,3 +186,28 @@ def test_an_action_that_runs(run: Path, monkeypatch: pytest.MonkeyPatch) -> None
         await screen.press("q")
 
     assert browsing.browsing(run, use, size=WIDE).return_code == 0
+
+
+def test_the_end_waits_for_an_action(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C stops an action, and the program ends when the action has cleaned up, as with its lock."""
+    cleaned: list[str] = []
+
+    def slow(*_: object, reporter: Reporter) -> None:
+        try:
+            while True:
+                reporter.advance(1)
+                time.sleep(0.01)
+        finally:
+            time.sleep(0.3)
+            cleaned.append("unlocked")
+
+    monkeypatch.setattr(annotate, "add_tag", slow)
+
+    async def use(screen: Screen) -> None:
+        await screen.type("t", "good")
+        await screen.send("y", "enter")
+        await screen.until("tag: good")
+        await screen.send("ctrl+c")
+
+    assert browsing.browsing(run, use, size=WIDE).return_code == 130
+    assert cleaned

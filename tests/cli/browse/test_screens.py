@@ -194,6 +194,18 @@ def test_equal_versions(tmp_path: Path) -> None:
     browsing.browsing(tmp_path, use, size=(200, 20))
 
 
+def test_a_change_that_is_no_number(tmp_path: Path) -> None:
+    """A change by NaN is shown next to others."""
+    for version, value in ((1, 1.0), (2, np.nan)):
+        variables = {"a": np.array([1, value]), "v": np.array([1.0, version])}
+        save_checkpoint(str(tmp_path), version, 1, variables=variables, tables={})
+
+    async def use(screen: Screen) -> None:
+        assert "nan" in await screen.press("d", "enter")
+
+    assert browsing.browsing(tmp_path, use, size=(160, 20)).ended_with is None
+
+
 def test_verify(run: Path) -> None:
     """Each level is a key; findings are listed, and shown whole; `verify` says the same of the version."""
 
@@ -265,6 +277,17 @@ def test_damage_is_shown_in_place(run: Path) -> None:
 
     app = browsing.browsing(f"{run}@300", use)
     assert app.ended_with is None
+
+
+def test_a_shard_without_a_header(tmp_path: Path) -> None:
+    """A shard that is no shard is listed, and Enter says why it does not open."""
+    save_small(tmp_path, 10)
+    (tmp_path / "version-10/variables-1-of-2.ckpt").write_bytes(b"\xff" * 500)
+
+    async def use(screen: Screen) -> None:
+        assert "its header could not be read" in await screen.press("3", "down", "enter")
+
+    assert browsing.browsing(f"{tmp_path}@10", use).ended_with is None
 
 
 @pytest.mark.parametrize("fault", ["float-val", "missing-shard", "mixed-n", "more-ids-than-rows", "zero-byte"])

@@ -194,7 +194,7 @@ def test_a_signal_ends_the_command_too(job: Job, tmp_path: Path, number: signal.
     """When the watch is ended, the command that is running is, with all that it has started."""
     note = tmp_path / "pid"
     there = shlex.quote(str(note))
-    command = f"echo $$ > {there}.new; mv {there}.new {there}; sleep 600 & wait"
+    command = f"(trap '' TERM; exec sleep 600) & echo $$ > {there}.new; mv {there}.new {there}; wait"
     with running("watch", job.run, "--after", "-1", "--exec", command, "--shell") as watch:
         wait_until(note.exists, seconds=SECONDS)
         group = int(note.read_text())

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from edl_ckpt.core import ObjectCheckpoint, Table, save_checkpoint
+from edl_ckpt.cli.app import run
+from edl_ckpt.cli.commands.get_ import read_ids
+from edl_ckpt.core import ObjectCheckpoint, Table, UsageError, save_checkpoint
+from edl_ckpt.core.base.errors import ReplacedError
+from edl_ckpt.core.operations import export, lookup
 from edl_ckpt.core.training.objects import Variable
 from places import GOLDEN
 from program import document, edl
@@ -58,6 +64,49 @@ def test_get_forms(tmp_path: Path) -> None:
     line = edl("get", PLACE, "--table", name, "--id", str(result["rows"][0]["id"])).stdout.splitlines()[0]
     assert line.endswith(f"{name}  1 row of {result['dim']} {result['dtype']}")
     assert "float32 2x3x4x5" in edl("get", PLACE, "--variable", "conv/kernel:0").stdout
+
+
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY\x01\x00\x06\x00{'a':("])
+def test_ids_in_a_torn_file(content: bytes, tmp_path: Path) -> None:
+    """An .npy file that is empty, or ends in its header, is a wrong value."""
+    (tmp_path / "ids.npy").write_bytes(content)
+    with pytest.raises(UsageError, match=r"not an \.npy file of ids"):
+        read_ids(str(tmp_path / "ids.npy"))
+
+
+@pytest.mark.parametrize("mode", [(), ("--json",)])
+def test_no_id_is_printed_twice(
+    mode: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """When a version is replaced while its ids are printed, the command ends: no second attempt follows the first."""
+
+    def torn(*_: object) -> Iterator[object]:
+        yield np.arange(3)
+        raise ReplacedError("replaced")
+
+    monkeypatch.setattr(lookup, "ids_of", torn)
+    with pytest.raises(SystemExit) as end:
+        run(["ids", str(PLACE), "--table", "emb_a/embeddings:0", *mode])
+    assert end.value.code == ReplacedError.exit_code
+    assert len(re.findall(r"\b2\b", capsys.readouterr().out.partition('"ids"')[2 * bool(mode)])) == 1
+
+
+@pytest.mark.parametrize(("target", "attempts"), [("-", 1), ("x.csv", 5)])
+def test_an_export_to_a_stream_is_tried_once(
+    target: str, attempts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A version that is replaced meanwhile is exported again into a file, which is whole or not there."""
+    monkeypatch.chdir(tmp_path)
+    tried: list[object] = []
+
+    def torn(*given: object, **_: object) -> None:
+        tried.append(given)
+        raise ReplacedError("replaced")
+
+    monkeypatch.setattr(export, "export_version", torn)
+    with pytest.raises(SystemExit):
+        run(["export", str(PLACE), target, "--format", "csv"])
+    assert len(tried) == attempts
 
 
 @pytest.mark.parametrize(

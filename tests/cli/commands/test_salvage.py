@@ -263,6 +263,8 @@ def test_repair(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     cut(run, 2)
     assert inside(capsys, "repair", f"{run}@7", code=2)["id"] == "usage"
     assert len(inside(capsys, "repair", f"{run}@7", "--from", tmp_path / "other", "--dry-run")["replaced"]) == 2
+    (folder,) = (path for path in (tmp_path / "other").iterdir() if path.name.startswith("version"))
+    assert len(inside(capsys, "repair", f"{run}@7", "--from", folder, "--dry-run")["replaced"]) == 2
     document = inside(capsys, "repair", f"{run}@7", "--from", tmp_path / "other")
     assert [(r["shard"], bool(r["kept"])) for r in document["replaced"]] == [(1, False), (2, True)]
     assert shard(run, 1).read_bytes() == whole

@@ -12,6 +12,7 @@ import pytest
 
 from edl_ckpt.cli.commands.completion_ import SCRIPTS
 from program import edl as run_program
+from program import inside
 
 WHERE = {
     "bash": "share/bash-completion/completions/edl-ckpt",
@@ -45,6 +46,15 @@ def test_install(shell: str, home: Path) -> None:
     found = json.loads(edl("completion", "install", "--shell", shell, "--json").stdout)
     assert (found["changed"], found["place"], found["shell"]) == (False, str(file), shell)
     assert file.stat() == before
+
+
+def test_no_home(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a home nothing is written into the current directory."""
+    monkeypatch.chdir(home)
+    monkeypatch.delenv("XDG_DATA_HOME")
+    monkeypatch.setattr(os.path, "expanduser", str)
+    assert inside(capsys, "completion", "install", "--shell", "bash", code=2)["message"] == "no home directory is known"
+    assert not list(home.iterdir())
 
 
 def test_an_older_script_is_replaced_and_another_file_is_not(home: Path) -> None:

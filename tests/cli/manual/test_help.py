@@ -24,7 +24,7 @@ import manual
 import roff
 from edl_ckpt.cli.catalogue import COMMANDS, GROUPS, SECTIONS, function_of
 from edl_ckpt.cli.commands.demo_ import make_checkpoints
-from edl_ckpt.cli.manual import marks, terminal
+from edl_ckpt.cli.manual import marks, parsing, terminal
 from edl_ckpt.cli.manual.pages import ORDER, OTHER, Block, ManualPage, every, topics
 from edl_ckpt.cli.options.program import parser, run
 from edl_ckpt.cli.terminal.window import painted, uses_colour
@@ -116,6 +116,12 @@ def test_colours_change_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = edl("lst", FORCE_COLOR="1").stderr
     assert refused == f"{painted('error:', 'error')} no such command: lst\n  {painted('did you mean list?', 'hint')}\n"
     assert "\x1b" not in edl("lst", FORCE_COLOR="1", NO_COLOR="1").stderr
+    for value, shines in (("0", True), ("1", False)):
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.setenv("EDL_CKPT_NO_COLOR", value)
+        assert ("\x1b" in parsing.drawn(topics()["env"])) == shines
+        monkeypatch.delenv("FORCE_COLOR")
+        monkeypatch.delenv("EDL_CKPT_NO_COLOR")
     assert "\x1b" not in edl("lst", "--no-color", FORCE_COLOR="1").stderr
     monkeypatch.setenv("TERM", "dumb")
     assert not uses_colour(sys.stdout)

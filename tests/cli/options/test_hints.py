@@ -329,6 +329,33 @@ def test_options_without_effect(line: str, message: str, place: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("prune --apply plan.json --plan-out other.json", "--apply and --plan-out together need --yes"),
+        ("export run x.toml --map-template --dry-run", "--map-template cannot be used with --dry-run,"),
+        ("export run x.toml --map-template --table t", "--map-template cannot be used with --dry-run,"),
+        ("list run --jsonl --format {ref}", "--format and -0 cannot be used with --json, --jsonl or --csv"),
+        ("list run --prometheus -0", "--prometheus cannot be used with"),
+        ("demo memory://x/y", "expected a directory, got 'memory://x/y'"),
+        ("demo -- -x", "expected a directory, got '-x'"),
+        ("help prune --json", "help has no document to print"),
+        ("metrics mode run auc max min", "too many words"),
+        (f"reshard run@1000 --ps 2 --output {'b' * 200}@3", f"try: --output {'b' * 200}\n"),
+    ],
+)
+def test_refused_before_anything_is_done(
+    line: str, message: str, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Options that contradict each other, and values that stand for something else, are refused with 2."""
+    monkeypatch.chdir(place)
+    with pytest.raises(SystemExit) as end:
+        run(line.split())
+    assert end.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not Path("x.toml").exists()
+
+
+@pytest.mark.parametrize(
     ("failure", "code", "words"),
     [
         (UnavailableError("the server answers 503"), 13, "  run the same copy again to resume\n"),

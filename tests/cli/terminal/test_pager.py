@@ -6,14 +6,17 @@ import fcntl
 import os
 import pty
 import struct
+import subprocess
 import sys
 import termios
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from edl_ckpt.cli import app
+from edl_ckpt.cli.terminal import output
 from program import edl
 
 
@@ -67,6 +70,28 @@ def test_long_output(page: Page, tmp_path: Path) -> None:
     assert page.path.read_text().rstrip().endswith("}")
     assert page.run("list", versions(tmp_path, 30)) == ""
     assert all(f" {number} " in page.path.read_text() for number in range(30))
+
+
+def test_a_signal_ends_the_pager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pager does not stay on the terminal when the program is terminated."""
+    ended: list[str] = []
+
+    class Pager:
+        def communicate(self, _: bytes) -> None:
+            raise SystemExit(143)
+
+        def terminate(self) -> None:
+            ended.append("terminated")
+
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: Pager())
+    monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((80, 24)))
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(isatty=lambda: True, fileno=lambda: 1, encoding="utf-8"))
+    for name, value in (("TERM", "xterm"), ("PAGER", "less")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("CI", raising=False)
+    with pytest.raises(SystemExit):
+        output._in_pager("line\n" * 30)
+    assert ended == ["terminated"]
 
 
 @pytest.mark.parametrize(
