@@ -1,7 +1,7 @@
 """Arrays in files of other tools, opened for ranged reads: safetensors, .npz, directories of .npy.
 
 No header is trusted: every offset, size and shape is checked against the file before anything is read or allocated.
-Nothing is ever unpickled. Files that only a framework's own library can read come through `frameworks.py`.
+Nothing is ever unpickled. Files that only a framework's own library can read come through `rows.py`.
 """
 
 from __future__ import annotations
