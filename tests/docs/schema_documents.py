@@ -65,10 +65,9 @@ _KINDS: Final = (
         (
             "added bytes_copied bytes_read bytes_written changed columns complete count complete_versions deleted"
             " deleted_bytes deletions dim elements exit_code freed_bytes from_ps groups histogram ids_read inf"
-            " left_out_bytes"
-            " interrupted_copies least_bytes memory_bytes missing missing_count nan of_elements offset open_bytes"
-            " other_bytes overflowed parameters parts peak_memory_bytes pid ps_id ps_num removed resumed_bytes rows"
-            " rows_per_shard sampled seed shape shard shards shards_read size_bytes"
+            " interrupted_copies least_bytes left_out_bytes memory_bytes missing missing_count nan of_elements"
+            " offset open_bytes other_bytes overflowed parameters parts peak_memory_bytes pid ps_id ps_num"
+            " removed resumed_bytes rows rows_per_shard sampled seed shape shard shards shards_read size_bytes"
             " spilled_bytes state_bytes step tables task_bytes tasks threads to_ps total_versions unchanged value_bytes"
             " values_read variables version versions zeros"
         ),

@@ -42,7 +42,6 @@ PICTURES: dict[str, tuple[str, tuple[int, int], tuple[str, ...]]] = {
 }
 """Pictures by their names: the reference, the size of the window, and the keys."""
 
-
 _SECONDS = 60.0
 """A screen that has not come after so long does not come, on the slowest machine."""
 

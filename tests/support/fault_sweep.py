@@ -41,7 +41,6 @@ from sweep_state import LOCATIONS, FoundVersion, State, described, is_for_prune,
 
 EINTR, EOPNOTSUPP, EINVAL = "error=EINTR", "error=EOPNOTSUPP", "error=EINVAL"
 
-
 FAULTS: Mapping[str, tuple[str, ...]] = {
     "write": (KILL, ENOSPC, EIO, EINTR),
     "pwrite64": (KILL, ENOSPC, EIO, EINTR),

@@ -7,9 +7,7 @@ from typing import Any
 
 CURRENT = ["ps1", "ps2", "ps3", "ps4"]
 
-
 LEGACY = {"v0d": "v0", "v1": "v1", "v1c": "v1", "v1c-slots": "v1", "v1s": "v1", "v2": "v2", "v3": "v3", "v4a": "v4"}
-
 
 BEYOND_ELASTICDL = {
     "legacy/v0d": {"unsupported-dtype"},
@@ -20,7 +18,6 @@ BEYOND_ELASTICDL = {
 }
 """What keeps today's ElasticDL from restoring the content of old files in any generation: float16, and slot tables
 of optimizers, whose initializer is a number."""
-
 
 ALL = [f"current/{name}" for name in CURRENT] + [f"legacy/{name}" for name in LEGACY]
 

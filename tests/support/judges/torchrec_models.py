@@ -3,8 +3,8 @@
     python torchrec_models.py truth CHECKPOINT OUT.npz           all tensors, as `dcp.load` reads them
     python torchrec_models.py models OUT WORLD COUNT SEED        OUT/step_N and OUT/step_N.npz: sharded tables, DTensors
     python torchrec_models.py collisions OUT WORLD COUNT SEED    the same with managed collision, and looked-up rows
-    python torchrec_models.py uneven OUT WORLD COUNT SEED    models of any numbers of rows: managed collision, and none
-    python torchrec_models.py loads OUT WORLD COUNT SEED     OUT/loads_WORLD.json: which of these this world can load
+    python torchrec_models.py uneven OUT WORLD COUNT SEED        any numbers of rows: managed collision, and none
+    python torchrec_models.py loads OUT WORLD COUNT SEED         OUT/loads_WORLD.json: which of them this world loads
     python torchrec_models.py same OUT WORLD COUNT 0             OUT/step_N and OUT/to_WORLD/step_N are loaded alike
 
 One set of processes writes all models of a world size. It imports nothing of the project.
@@ -76,7 +76,6 @@ def write_truth(tensors: dict[str, Any], path: str, **more: Any) -> None:
 
 
 def _tables(rng: random.Random, config: Any, prefix: str, dim: int | None = None) -> list[Any]:
-
     return [
         config(
             name=f"{prefix}{n}",
@@ -167,7 +166,6 @@ def _tensors(rng: random.Random, world: int) -> dict[str, Any]:
 
 
 def _save(rank: int, state: dict[str, Any], path: str, **more: Any) -> None:
-
     dcp.save(state, checkpoint_id=path)
     if rank == 0:
         write_truth(read(path), f"{path}.npz", **more)
@@ -348,7 +346,6 @@ def _loaded(path: str, mesh: Any) -> dict[str, Any]:
 
 
 def _start(rank: int, world: int, port: int, job: str, out: str, count: int, seed: int) -> None:
-
     logging.disable(logging.ERROR)
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(world)}
@@ -360,7 +357,6 @@ def _start(rank: int, world: int, port: int, job: str, out: str, count: int, see
 
 
 def _spawn(job: str, out: str, world: int, count: int, seed: int) -> None:
-
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

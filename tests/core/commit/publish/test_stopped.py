@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from bucket_parts import without_upload
 from checkpoints import at, only, save_small
 from edl_ckpt.core import recover, reshard_version, verify_version
 from edl_ckpt.core.operations.annotate import add_tag
@@ -38,6 +39,7 @@ def test_stopped_on_s3(
     s3.upload(tmp_path / "run")
     gate = threading.Event()
     held = Fault(hook(lambda _: gate.wait(600)), operation=operation, key=key)  # type: ignore[arg-type]
+    s3.proxy.fail(Fault(without_upload, operation="complete", times=None))  # moto's 500 would be tried again
     armed = s3.proxy.fail(held)
     words = [*PROGRAM, *(word.format(url=s3.url) for word in command), "--json"]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
