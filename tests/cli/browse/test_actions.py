@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
+from threading import Event
 from typing import NoReturn
 
 import pytest
@@ -196,9 +196,9 @@ def test_the_end_waits_for_an_action(run: Path, monkeypatch: pytest.MonkeyPatch)
         try:
             while True:
                 reporter.advance(1)
-                time.sleep(0.01)
+                Event().wait(0.01)
         finally:
-            time.sleep(0.3)
+            Event().wait(0.2)
             cleaned.append("unlocked")
 
     monkeypatch.setattr(annotate, "add_tag", slow)
