@@ -49,18 +49,21 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, number: int, action: Callable[[],
     return code == KILLED
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    ("name", "stride"),
+    [("tfra", 1), ("torch", 3), ("dynamicemb", 3), *(pytest.param(n, 1, marks=pytest.mark.slow) for n in RUNS)],
+)
 def test_killed_before_any_step_the_version_is_the_old_one_or_the_new_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, stride: int
 ) -> None:
-    """Killed before any step the version is the old one or the new one."""
+    """Killed before any step, or before each third one, the version is the old one or the new one."""
     system, version = RUNS[name]
     run = copied(system, version, tmp_path).parent
     with open_checkpoint(at(run, version)) as checkpoint:
         before = fingerprint_checkpoint(checkpoint).text
     (tmp_path / f"step_{version}" / "notes.txt").write_text("kept")
     number, changed = 1, 0
-    while killed_at(monkeypatch, number, partial(convert_version, at(run, version), 2 + number % 3)):
+    while killed_at(monkeypatch, number, partial(convert_version, at(run, version), 2 + number // stride % 3)):
         recover(str(run))
         there = at(run, version)
         result = verify_version(there, level="deep")
@@ -68,8 +71,8 @@ def test_killed_before_any_step_the_version_is_the_old_one_or_the_new_one(
         assert result.fingerprint == before, number
         assert (tmp_path / f"step_{version}" / "notes.txt").read_text() == "kept"
         assert not [path for path in files_of(tmp_path) if "/stage-0/" in path or "/trash-0/" in path], number
-        changed += there.ps_num == 2 + number % 3
-        number += 1
+        changed += there.ps_num == 2 + number // stride % 3
+        number += stride
     assert number > 10
     assert changed
 
