@@ -172,6 +172,9 @@ def test_a_plan_that_is_written_is_not_carried_out(run: Path) -> None:
     )
     assert "Nothing was deleted." in done.stdout
     assert document("prune", run, "--keep", "1", "--plan-out", str(plan))["applied"] is False
+    other = str(run.parent / "other.json")
+    assert document("prune", "--apply", str(plan), "--plan-out", other, "--dry-run")["applied"] is False
+    assert edl("prune", "--apply", str(plan), "--plan-out", other).returncode == 2
     assert numbers(run) == [9, 15, 20, 100]
     assert document("prune", run, "--keep", "1", "--plan-out", str(plan), "--yes")["deleted"] == 2
     assert numbers(run) == [20, 100]

@@ -238,6 +238,7 @@ def test_export_partial_to_a_system(run: Path, tmp_path: Path, capsys: pytest.Ca
     ("system", "number", "name", "lost"),
     [
         ("dcp/dtensor", 1, "step_1/__1_0.distcp", "model.weight"),
+        ("bundle/sharded", 40, "model.ckpt-40.data-00001-of-00002", "names"),
         ("safetensors", 200, "checkpoint-200/model-00002-of-00003.safetensors", "model.layers.0.weight"),
         ("tfra", 3, "step_3/TFRADynamicEmbedding/scope_user_3_mht_1of4_rank0_size1-values", ""),
     ],

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
+import os
 import re
 import resource
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +21,14 @@ from hypothesis import strategies as st
 
 from checkpoints import only
 from edl_ckpt.core import Table, fingerprint_checkpoint, open_checkpoint, save_checkpoint, verify_version
-from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, EdlCkptWarning, UnsupportedError, UsageError
+from edl_ckpt.core.base.errors import (
+    CorruptError,
+    EdlCkptError,
+    EdlCkptWarning,
+    NoSpaceError,
+    UnsupportedError,
+    UsageError,
+)
 from edl_ckpt.core.operations.export import Selection, export_version
 from edl_ckpt.core.operations.importing import NameMap, import_arrays
 from edl_ckpt.core.operations.importing.rows import _is_float32, chosen_columns
@@ -140,6 +151,7 @@ BAD: dict[str, tuple[str, str, str]] = {
     "a large id": ("t.csv", f"id,v0\n{1 << 63},0.5\n", "line 2: could not convert"),
     "few": ("t.csv", "id,v0,v1\n1,0.5,1\n2,0.5\n3,1,1\n", "line 3: the dtype passed requires 3 columns but 2"),
     "many": ("t.csv", "id,v0\n1,0.5,7\n", "line 2: the dtype passed requires 2 columns but 3"),
+    "a long field": ("t.csv", "x" * 200_000 + ",y\n1,2\n", "line 1: field larger than field limit"),
     "an empty line": ("t.csv", "id,v0\n1,0.5\n\n2,1\n", "line 3: it is empty"),
     "a missing value": ("t.csv", "id,v0,v1\n1,,0.5\n", "line 2: could not convert string ''"),
     "cut": ("t.vec", "3 2\n1 0.5 1\n2 0.5 1\n", "has 2 rows, and its first line says 3"),
@@ -368,3 +380,17 @@ def test_far_files(tmp_path: Path) -> None:
         with pytest.raises(error, match=words):
             import_arrays(f"memory://far-rows/{name}", str(tmp_path / "run"), 1, 2, names=NameMap(key="model"))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_full_temporary_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be put aside is no fault of the file that is read."""
+
+    class Full(io.BytesIO):
+        def write(self, *_: object) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", Full)
+    (tmp_path / "t.csv").write_text("id,v0\n1,0.5\n")
+    with pytest.raises(NoSpaceError) as caught:
+        import_arrays(str(tmp_path / "t.csv"), str(tmp_path / "run"), 1, 2)
+    assert caught.value.path == tempfile.gettempdir()
