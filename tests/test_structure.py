@@ -1,4 +1,4 @@
-"""The shape of the code: short commands, short files, imports at the top of modules unless they cost start-up time."""
+"""The structure that a machine can judge: imports inside functions, the public door, and the top level."""
 
 from __future__ import annotations
 
@@ -11,30 +11,22 @@ from pathlib import Path
 import pytest
 
 import edl_ckpt.core
-from counters import counted
-from counters import sources as texts_of
 from edl_ckpt.cli.catalogue import COMMANDS
 from places import TOP
 
-MAX_COMMAND_LINES = 30
-MAX_CODE_LINES = 46_000
-COUNTS = {
-    "class names in two modules": 7,
-    "classes of work": 3,
-    "forks by executor": 9,
-    "forks by store": 3,
-    "functions with a twin": 0,
-    "guards for other kernels": 0,
-    "private names of clients": 0,
-    "stores opened": 24,
-    "worn names": 824,
-}
-"""Signs of one idea written twice (`counters`). They only fall, and a lower number is written here."""
-MAX_C_LINES = 800
-MAX_FILE_LINES = 520
-LONG_FILES: dict[str, str] = {}
-"""Files that may have more lines, each with the reason."""
-
+PRIVATE = frozenset(
+    {
+        "_client_config",
+        "_convert_to_request_dict",
+        "_emit_api_params",
+        "_endpoint",
+        "_get_conn",
+        "_new_conn",
+        "_put_conn",
+        "_request_signer",
+    }
+)
+"""Private names of botocore and urllib3: a release of theirs may change them."""
 HEAVY = frozenset({"numpy", "xxhash", "google", "email", "botocore", "fsspec", "asyncio", "tempfile", "http"})
 """Libraries that cost more than 5 ms of start-up time: only a command that needs them may import them."""
 SLOW = frozenset({"edl_ckpt.core.model.tables"})
@@ -52,66 +44,26 @@ def name_of(path: Path) -> str:
     return ".".join(("edl_ckpt", *parts)).removesuffix(".__init__")
 
 
-def body_lines(function: ast.FunctionDef) -> int:
-    """Return the number of lines of a function's statements, without its docstring and its imports."""
-    first = function.body[0]
-    is_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
-    statements = function.body[1:] if is_docstring else function.body
-    return sum(
-        (s.end_lineno or s.lineno) - s.lineno + 1 for s in statements if not isinstance(s, ast.Import | ast.ImportFrom)
-    )
-
-
-def test_commands_are_short() -> None:
-    """A command parses its options, calls the engine and renders the result; more is work for the engine."""
+def test_commands_are_where_the_catalogue_says() -> None:
+    """Each command is one function whose name is that of the command."""
     functions = {
-        node.name: node
+        node.name
         for path in sources("cli/commands")
         for node in ast.parse(path.read_text(encoding="utf-8")).body
         if isinstance(node, ast.FunctionDef) and any("declared" in ast.unparse(d) for d in node.decorator_list)
     }
-    assert set(functions) == {f"{command.replace(' ', '_')}_command" for command in COMMANDS}
-    lines = {name: body_lines(function) for name, function in functions.items()}
-    assert {name: count for name, count in lines.items() if count > MAX_COMMAND_LINES} == {}
+    assert functions == {f"{command.replace(' ', '_')}_command" for command in COMMANDS}
 
 
-def test_files_are_short() -> None:
-    """No file is too long to read, except those with a reason; no reason outlives its file."""
-    lines = {
-        str(path.relative_to(TOP)): len(path.read_text(encoding="utf-8").splitlines())
+def test_no_private_name_of_a_client_is_used() -> None:
+    """The requests to S3 go through the public names of the libraries that make them."""
+    used = [
+        f"{path.relative_to(TOP)}:{node.lineno} {node.attr}"
         for path in sources("core", "cli")
-    }
-    assert len(lines) > 100
-    assert {name: count for name, count in lines.items() if count > MAX_FILE_LINES and name not in LONG_FILES} == {}
-    assert {name for name in LONG_FILES if lines.get(name, 0) <= MAX_FILE_LINES} == set()
-
-
-def test_nothing_is_written_twice() -> None:
-    """The code stays below its ceiling, and each sign of an idea that is written twice is counted, and never rises."""
-    counts = counted(texts_of(TOP))
-    assert 10_000 < counts.pop("code lines") <= MAX_CODE_LINES
-    assert +counts == {name: count for name, count in COUNTS.items() if count}  # without zeros
-
-
-def test_the_counters_count() -> None:
-    """Each sign is seen in a file that has it."""
-    twice = """
-class _Task:
-    def open(self): ...
-    def do(self): ...
-def sum_by(store, found): return store._endpoint, store.is_cluster
-def sum(store): return open_store(store), isinstance(store, (LocalStore, Other)), hasattr(kernel, "x")  # one line
-"""
-    counts = counted({"core/a.py": twice, "cli/b.py": "class Task: ..."})
-    assert counts.pop("code lines") == 6
-    assert dict(counts) == dict.fromkeys(COUNTS, 1)
-
-
-def test_c_files_are_short() -> None:
-    """The kernel is in files by subject."""
-    lines = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in (TOP / "core").rglob("*.c")}
-    assert len(lines) > 5
-    assert {name: count for name, count in lines.items() if count > MAX_C_LINES} == {}
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr in PRIVATE
+    ]
+    assert used == []
 
 
 def imports_of(nodes: list[ast.stmt]) -> Iterator[str]:
