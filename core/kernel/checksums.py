@@ -1,7 +1,7 @@
 """CRC-32 of bytes in pieces, and CRC-32C (Castagnoli), which tensor bundles have of each tensor and block of an index.
 
-The numpy part is the reference, and is used without a compiled kernel: it imports numpy only then, since a listing
-compares checksums too.
+Without a compiled kernel zlib has the one, and numpy the other. They are the references; numpy is imported only then,
+since a listing compares checksums too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 if TYPE_CHECKING:
@@ -27,11 +27,14 @@ _LANES: Final = 1 << 12
 """Bytes that numpy looks at together, each of another part of the data."""
 _MASK_DELTA: Final = 0xA282EAD8
 compiled: Callable[[Any, int], int] | None = None
-"""What the kernel has for it; tests set it to None to compare numpy with it."""
+"""What the kernel has for CRC-32C; tests set it to None to compare numpy with it."""
+crc32: Callable[[Any, int], int] = zlib.crc32
+"""CRC-32 of some bytes, after those that a value is the CRC-32 of; in the kernel it is three times as fast."""
 with suppress(ImportError, AttributeError):  # no compiler at installation, or a kernel that was built for other code
     from edl_ckpt.core.kernel import _kernel
 
     compiled = cast("Kernel", _kernel).crc32c
+    crc32 = cast("Kernel", _kernel).crc32
 
 
 def crc32c(data: bytes | memoryview | U8, value: int = 0) -> int:
@@ -50,7 +53,7 @@ class Crc(NamedTuple):
     polynomial: int
 
 
-CRCS: Final = {"crc32": Crc(zlib.crc32, _ZLIB), "crc32c": Crc(crc32c, _CASTAGNOLI)}
+CRCS: Final = {"crc32": Crc(crc32, _ZLIB), "crc32c": Crc(crc32c, _CASTAGNOLI)}
 
 
 @dataclass(slots=True)
@@ -91,6 +94,7 @@ def combined_crc32(first: int, second: int, second_bytes: int, kind: str = "crc3
     return _multiply(_zeros(second_bytes, polynomial), first, polynomial) ^ second if first else second
 
 
+@lru_cache(1 << 10)
 def _zeros(count: int, polynomial: int) -> int:
     """Return x**(8 * count) modulo a polynomial: what so many zero bytes multiply a sum by."""
     shift, step = _ONE, 3

@@ -95,6 +95,7 @@ void sketch_rows(uint32_t *sums, Py_ssize_t columns, const int64_t *ids, Py_ssiz
                  Py_ssize_t stride, Py_ssize_t size, uint64_t salt);
 
 /* The functions of the module. */
+PyObject *crc32(PyObject *self, PyObject *args);
 PyObject *crc32c(PyObject *self, PyObject *args);
 PyObject *decode_varints(PyObject *self, PyObject *args);
 PyObject *count_varints(PyObject *self, PyObject *args);

@@ -149,6 +149,7 @@ static PyObject *set_simd_level(PyObject *Py_UNUSED(self), PyObject *args)
 
 static PyMethodDef methods[] = {
     {"set_simd_level", set_simd_level, METH_VARARGS, "Choose the instructions: 2 all, 1 up to AVX2 and BMI2, 0 none."},
+    {"crc32", crc32, METH_VARARGS, "Return the CRC-32 of some bytes, after those that a value is of."},
     {"crc32c", crc32c, METH_VARARGS, "Return the CRC-32C of some bytes, after those that a value is of."},
     {"decode_varints", decode_varints, METH_VARARGS, "Fill values and lengths; return the bad position or -1."},
     {"varint_lengths", varint_lengths, METH_VARARGS, "Fill `out` with the bytes of each value's varint."},

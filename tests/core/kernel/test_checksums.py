@@ -1,4 +1,4 @@
-"""CRC-32C by the processor's instructions, by tables in C and by numpy is the same, and is that of the standard."""
+"""CRC-32C by the processor's instructions, by tables in C and by numpy is the same, and so is CRC-32 that of zlib."""
 
 from __future__ import annotations
 
@@ -64,6 +64,23 @@ def test_c_is_numpy(data: bytes, value: int) -> None:
     if checksums.compiled is None:
         pytest.skip("the kernel is not compiled")
     assert checksums.compiled(data, value) == checksums._by_numpy(data, value)
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_crc32_is_that_of_zlib(level: int) -> None:
+    """The kernel has the CRC-32 of zlib for bytes of any number that begin anywhere, after any others."""
+    if bulk.kernel is None:
+        pytest.skip("the kernel is not compiled")
+    chance = random.Random(level)
+    data = memoryview(chance.randbytes(20_000))
+    bulk.kernel.set_simd_level(level)
+    try:
+        for size in [*range(300), 4095, 4096, 19_990]:
+            begin, value = chance.randrange(10), chance.getrandbits(32)
+            part = data[begin : begin + size]
+            assert bulk.kernel.crc32(part, value) == zlib.crc32(part, value), (begin, size)
+    finally:
+        bulk.kernel.set_simd_level(2)
 
 
 @given(st.integers(0, 0xFFFFFFFF))
