@@ -4,7 +4,8 @@
 kernel's file lock (`owner.py`). On storage without rename it is a directory of claims (`remote_lock.py`). ElasticDL's
 savers do not take it: the lock keeps our commands apart, and the guards of `prune` keep out of the savers' way. A stale
 lock is taken over, perhaps from a process that was stopped for long and goes on now. So every command checks that it
-still holds the lock before each step that cannot be undone.
+still holds the lock before each step that cannot be undone. On a full disk, where the file cannot be written, a command
+that frees space locks the location's directory itself (`place_lock.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final, TypeAlias, TypedDict
 
-from edl_ckpt.core.base.errors import EdlCkptError, LockedError
+from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NoSpaceError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.parallel import impatient
 from edl_ckpt.core.base.words import command
@@ -39,6 +40,7 @@ from edl_ckpt.core.state.owner import (
     set_aside,
 )
 from edl_ckpt.core.state.paths import LOCK_FILE, STATE_DIR
+from edl_ckpt.core.state.place_lock import PlaceLock, share_place, take_place
 from edl_ckpt.core.state.remote_lock import ADVICE, MISSED_SECONDS, RemoteLock
 from edl_ckpt.core.storage import LocalStore, Location, ObjectStore
 from edl_ckpt.core.storage.beneath import Directory, ForeignError, close_read
@@ -56,10 +58,13 @@ class Locking(TypedDict, total=False):
     reporter: Reporter
 
 
-def open_lock(store: LocalStore | ObjectStore, purpose: str, reporter: Reporter) -> Lock:
-    """Return the lock of the location that a store was opened at; it is not taken yet."""
+def open_lock(store: LocalStore | ObjectStore, purpose: str, reporter: Reporter, *, frees_space: bool = False) -> Lock:
+    """Return the lock of the location that a store was opened at; it is not taken yet.
+
+    `frees_space` is for commands that write nothing and free space: they work on a full disk too.
+    """
     if isinstance(store, LocalStore):
-        return LocalLock(store.root, purpose, reporter.warn)
+        return LocalLock(store.root, purpose, reporter.warn, frees_space=frees_space)
     return RemoteLock(store, purpose, reporter.warn)
 
 
@@ -116,16 +121,28 @@ class LocalLock:
     is_exclusive = True
     """True when no other process can hold the lock now; storage without locks cannot promise that."""
 
-    def __init__(self, root: str, purpose: str, warn: Callable[[str], None]) -> None:
+    def __init__(self, root: str, purpose: str, warn: Callable[[str], None], *, frees_space: bool = False) -> None:
         self._root = root
         self._purpose = purpose
         self._warn = warn
+        self._frees_space = frees_space
         self.path = os.path.join(root, LOCK_FILE)
         self._fd = -1
         self._signature: Signature | None = None
+        self._place: PlaceLock | None = None
 
     def take(self) -> bool:
         """Take the lock if it is free; False when another process holds it."""
+        try:
+            return self._take_file()
+        except NoSpaceError as full:
+            if not self._frees_space:
+                full.hint = full.hint or f"to free space, which needs no room: {command('prune', self._root)} --keep N"
+                raise
+            return self._take_place(full)
+
+    def _take_file(self) -> bool:
+        """Take the lock by its file."""
         with ExitStack() as opened:
             fd = self._open()
             if fd is None:
@@ -136,10 +153,25 @@ class LocalLock:
             opened.pop_all()
             self._fd = fd
         try:
-            self._signature = Signature(fd, self.path, self._purpose)
+            is_free, self._place = share_place(self._root)
+            if is_free:
+                self._signature = Signature(fd, self.path, self._purpose)
         except BaseException:  # a signal may end us right here
             self.release()
             raise
+        if not is_free:  # a command that found the disk full is freeing space now
+            self.release()
+        return is_free
+
+    def _take_place(self, full: NoSpaceError) -> bool:
+        """Take the lock of the location's directory, which needs no new block of the disk."""
+        try:
+            self._place = take_place(self._root)
+        except OSError:
+            raise full from None
+        if self._place is None:
+            return False
+        self._warn(f"{self._root}: the disk is full: the directory itself is locked while this command frees space")
         return True
 
     def _open(self) -> int | None:
@@ -213,12 +245,14 @@ class LocalLock:
         if self._signature is not None:
             self._signature.end()
         fd, self._fd = self._fd, -1
-        if fd < 0 or not self._is_signed_here():
-            return
-        with suppress(EdlCkptError, OSError):  # removed by hand, or read-only: the open file is what has the lock
-            if self._is_ours(fd):
-                self._unlink()  # while it is locked: a process that opened it meanwhile notices that it is gone
-        close_read(fd)
+        if fd >= 0 and self._is_signed_here():
+            with suppress(EdlCkptError, OSError):  # removed by hand, or read-only: the open file is what has the lock
+                if self._is_ours(fd):
+                    self._unlink()  # while it is locked: a process that opened it meanwhile notices that it is gone
+            close_read(fd)
+        if self._place is not None:
+            self._place.close()
+            self._place = None
 
     def _is_signed_here(self) -> bool:
         """Return False in a forked process, whose copy of the file is closed."""

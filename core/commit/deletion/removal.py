@@ -46,6 +46,15 @@ class Removal:
     """Why files of deleted versions could not be removed."""
     freed_bytes: int = 0
 
+    def joined(self, later: Removal) -> Removal:
+        """Return what this deletion and a later one did together."""
+        return Removal(
+            (*self.deleted, *later.deleted),
+            (*self.failed, *later.failed),
+            (*self.problems, *later.problems),
+            self.freed_bytes + later.freed_bytes,
+        )
+
 
 def safe_order(version: Version) -> tuple[list[str], list[str]]:
     """Return the files of a version as (first, rest): after the first no remainder passes for a whole version."""

@@ -11,9 +11,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
-from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError, UnsupportedError
+from edl_ckpt.core.base.errors import EdlCkptError, NoSpaceError, NotFoundError, RefusedError, UnsupportedError
 from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.job import Reporter
@@ -81,28 +82,52 @@ class Trash:
             look(version)
             prove_lock(self._store.location)
 
-        entry, numbers = new_id(), [v.version for v in versions]
         with Directory.open(self._store.root) as root:
-            with root.enter(f"{TRASH_DIR}/{entry}", make=True) as trash:
-                files = {kept_name(v): marks_of(root, v.names_inside) for v in versions if is_several(v)}
-                write_record(trash, numbers, list(map(kept_name, versions)), keep=keep, files=files)
-                if keep:  # first: once a version is gone, the next prune removes its metadata
-                    _copy_metadata(root, trash, numbers)
-                moved, failed = _move_all(root, trash, versions, before, files)
-                trash.flush()
-                root.flush()
-                # the metadata of a version that stays is not in the trash
-                problems = _forget(trash, META, [v.version for v, _ in failed]) if keep else []
-            in_place = [] if keep else [version for version, error in failed if isinstance(error, UnsupportedError)]
-            removal = _remove_in_place(root, in_place)
-            failed = [(v, e) for v, e in failed if v not in in_place] + list(removal.failed)
-            deleted = (*moved, *removal.deleted)
-            # Another version may have the same number, spelled otherwise; they share their metadata.
-            problems += _forget(root, META_DIR, _absent(root, [v.version for v in deleted]))
-            problems += [] if keep and moved else _drop(root, entry)
-            with root.find(f"{TRASH_DIR}/{entry}") as kept, root.find(f"{TRASH_DIR}/{_doomed(entry)}") as doomed:
-                left = {*kept.names(), *doomed.names()}
+            full = Removal()
+            entry, waiting = new_id(), list(versions)
+            while waiting:
+                try:
+                    files = _make_entry(root, entry, waiting, keep=keep)
+                except NoSpaceError as error:
+                    if keep:
+                        raise _trash_is_full(error) from None
+                    # The entry needs a block or two: usually one version makes the room for all others.
+                    full = full.joined(_remove_here(root, waiting.pop(0), before))
+                else:
+                    full = full.joined(self._move_and_remove(root, entry, waiting, before, files, keep=keep))
+                    break
             remove_empty_state(root)
+        return full
+
+    def _move_and_remove(
+        self,
+        root: Directory,
+        entry: str,
+        versions: Sequence[Version],
+        before: Before,
+        files: Mapping[str, Marks],
+        *,
+        keep: bool,
+    ) -> Removal:
+        """Move versions into an entry of the trash, and remove them there unless they are to stay in it."""
+        numbers = [v.version for v in versions]
+        with root.enter(f"{TRASH_DIR}/{entry}") as trash:
+            if keep:  # first: once a version is gone, the next prune removes its metadata
+                _copy_metadata(root, trash, numbers)
+            moved, failed = _move_all(root, trash, versions, before, files)
+            trash.flush()
+            root.flush()
+            # the metadata of a version that stays is not in the trash
+            problems = _forget(trash, META, [v.version for v, _ in failed]) if keep else []
+        in_place = [] if keep else [version for version, error in failed if isinstance(error, UnsupportedError)]
+        removal = _remove_in_place(root, in_place)
+        failed = [(v, e) for v, e in failed if v not in in_place] + list(removal.failed)
+        deleted = (*moved, *removal.deleted)
+        # Another version may have the same number, spelled otherwise; they share their metadata.
+        problems += _forget(root, META_DIR, _absent(root, [v.version for v in deleted]))
+        problems += [] if keep and moved else _drop(root, entry)
+        with root.find(f"{TRASH_DIR}/{entry}") as kept, root.find(f"{TRASH_DIR}/{_doomed(entry)}") as doomed:
+            left = {*kept.names(), *doomed.names()}
         freed = 0 if keep else sum(v.own_bytes for v in moved if kept_name(v) not in left)
         return Removal(deleted, tuple(failed), tuple(problems), freed + removal.freed_bytes)
 
@@ -243,6 +268,40 @@ def _move_files(root: Directory, trash: Directory, name: str, marks: Marks) -> b
         with suppress(EdlCkptError):
             move_back(trash, root, name, list(marks))
         raise
+
+
+def _make_entry(root: Directory, entry: str, versions: Sequence[Version], *, keep: bool) -> Mapping[str, Marks]:
+    """Make the entry of a deletion with its record; return the files of versions that are not one directory.
+
+    Raises NoSpaceError when the disk has no room for it; then nothing of it stays.
+    """
+    files = {kept_name(v): marks_of(root, v.names_inside) for v in versions if is_several(v)}
+    try:
+        with root.enter(f"{TRASH_DIR}/{entry}", make=True) as trash:
+            write_record(trash, [v.version for v in versions], list(map(kept_name, versions)), keep=keep, files=files)
+    except NoSpaceError:
+        with suppress(EdlCkptError), root.find(TRASH_DIR) as top:
+            top.remove(entry)
+        raise
+    return files
+
+
+def _trash_is_full(error: NoSpaceError) -> NoSpaceError:
+    """Return the error of a deletion that is to stay in the trash, which frees no space."""
+    return NoSpaceError(
+        f"{error.message}; versions in the trash keep their space",
+        path=error.path,
+        hint="delete them for good, without --trash: that needs no room",
+    )
+
+
+def _remove_here(root: Directory, version: Version, before: Before) -> Removal:
+    """Delete a version where it is, with its metadata."""
+    COMMIT.more()
+    before(version)
+    removal = _remove_in_place(root, [version])
+    problems = _forget(root, META_DIR, _absent(root, [v.version for v in removal.deleted]))
+    return replace(removal, problems=(*removal.problems, *problems))
 
 
 def _remove_in_place(root: Directory, versions: Iterable[Version]) -> Removal:

@@ -124,12 +124,14 @@ def location_lock(
     *,
     create: bool = False,
     may_be_empty: bool = False,
+    frees_space: bool = False,
     **locking: Unpack[Locking],
 ) -> Iterator[LockedLocation]:
     """Hold the lock of a location while the block runs, after settling what dead commands left there.
 
     The reporter is warned of what was settled. With `create`, for commands that write a version, a local directory that
-    does not exist is made first, and removed again if the block fails and leaves nothing in it. Raises NotFoundError
+    does not exist is made first, and removed again if the block fails and leaves nothing in it. With `frees_space`, for
+    commands that only delete, the lock can be taken on a full disk. Raises NotFoundError
     for a directory without versions and without state of ours, which `may_be_empty` allows to commands that write
     nothing there; UsageError for a version's own directory; LockedError, which names the holder, when the lock is not
     free within `wait_seconds`.
@@ -139,7 +141,7 @@ def location_lock(
     COMMIT.more()
     with made_directory(where.local_path if create else None):
         _check_location(where, repair, lambda: create or may_be_empty)
-        lock = open_lock(store, purpose, reporter)
+        lock = open_lock(store, purpose, reporter, frees_space=frees_space)
         try:
             with holding(lock, where, **locking):
                 settled = Settled(lock.is_exclusive)
@@ -163,7 +165,7 @@ def recover(location: LocationLike, *, drop_copies: bool = False, **locking: Unp
     where = store.location
     # A killed command may have left nothing but uploads, which no listing shows.
     _check_location(where, repair, repair.has_uploads)
-    lock = open_lock(store, "recover", locking.get("reporter", WARNINGS))
+    lock = open_lock(store, "recover", locking.get("reporter", WARNINGS), frees_space=True)
     with holding(lock, where, **locking):
         settled = Settled(lock.is_exclusive, drop_copies)
         repair.settle(settled)

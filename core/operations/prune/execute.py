@@ -269,7 +269,9 @@ def _locked(locations: Iterable[Location], wait_seconds: float, reporter: Report
     with ExitStack() as stack:
         stores: Stores = {}
         for location in sorted(set(locations), key=str):
-            lock = location_lock(location, "prune", may_be_empty=True, wait_seconds=wait_seconds, reporter=reporter)
+            lock = location_lock(
+                location, "prune", may_be_empty=True, frees_space=True, wait_seconds=wait_seconds, reporter=reporter
+            )
             stores[location] = stack.enter_context(lock).store
         yield stores
 
