@@ -108,7 +108,7 @@ def undo_command(out: Output, ref: _Deleted = None, lock_wait: o.LockWait = "10s
     "unlock s3://models/run --yes",
     exits=NOTES,
     c0="the lock is gone",
-    c11="the holder is alive",
+    c11="the holder is alive, or may be",
     c16="not confirmed",
 )
 def unlock_command(
@@ -119,9 +119,10 @@ def unlock_command(
     """Remove the lock of a dead command, after showing its holder.
 
     Other commands take over a stale lock by themselves: at once if its process died on this host, otherwise after ten
-    minutes. This command does it earlier. It refuses while the lock holder is alive.
+    minutes. This command does it earlier. It refuses while the lock holder is, or may be, alive.
     """
-    from edl_ckpt.core.operations.undo import format_holder, unlock
+    from edl_ckpt.core.operations.undo import unlock
+    from edl_ckpt.core.state.blocked import format_holder
 
     where = out.location(location)
     holders = unlock(where, confirm=lambda found: yes or _confirm(found), reporter=out)
@@ -139,7 +140,7 @@ def unlock_command(
 
 def _confirm(holders: Sequence[Holder]) -> bool:
     """Show the holders and ask on a terminal; False in a script."""
-    from edl_ckpt.core.operations.undo import format_holder
+    from edl_ckpt.core.state.blocked import format_holder
 
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False

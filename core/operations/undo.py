@@ -6,19 +6,20 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from edl_ckpt.core.base.errors import LockedError, RefusedError
+from edl_ckpt.core.base.errors import RefusedError
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.job import WARNINGS, Reporter
-from edl_ckpt.core.base.words import command, duration
+from edl_ckpt.core.base.words import command
 from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.listing import command_to_keep, list_versions, shared_tags
 from edl_ckpt.core.catalog.target import apart, layouts_at
 from edl_ckpt.core.commit.deletion.records import TrashEntry
 from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
 from edl_ckpt.core.sources.registry import version_named
+from edl_ckpt.core.state.blocked import format_holder, unlock_refused
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS, open_lock
-from edl_ckpt.core.state.owner import Holder, format_owner, is_here
-from edl_ckpt.core.storage import Location, LocationLike, Store
+from edl_ckpt.core.state.owner import Holder
+from edl_ckpt.core.storage import LocationLike, Store
 from edl_ckpt.core.storage.faults import storage_errors
 
 
@@ -79,8 +80,8 @@ def unlock(
     """Remove the lock of a location whose holder is dead, and return the holders; () when there is no lock.
 
     What the holder was doing stays as it is; the next command or `recover` settles it. Raises LockedError when a holder
-    is alive: its process is here, or it showed a sign of life from another host in the last minutes. Raises
-    RefusedError when `confirm` returns False.
+    is alive, because its process is here, or may be: it showed a sign of life from another host in the last
+    minutes. Raises RefusedError when `confirm` returns False.
     """
     store = open_location(location)
     where, path = store.location, store.location.local_path
@@ -91,7 +92,7 @@ def unlock(
     holders = tuple(lock.holders())
     for holder in holders:
         if holder.is_alive:
-            raise _alive(where, holder)
+            raise unlock_refused(where, holder)
     if not holders:
         return ()
     if not confirm(holders):
@@ -100,22 +101,5 @@ def unlock(
     with COMMIT:
         for holder in holders:
             if not lock.remove(holder):
-                raise _alive(where, holder)
+                raise unlock_refused(where, holder)
     return holders
-
-
-def format_holder(holder: Holder) -> str:
-    """Return a holder in words, with its last sign of life."""
-    text = format_owner(holder.owner)
-    if holder.silent_seconds is not None:
-        text += f", last sign of life {duration(round(holder.silent_seconds))} ago"
-    if holder.kept_by:
-        text += f", its lock is kept by {' and '.join(f'process {pid}' for pid in holder.kept_by)}"
-    return text
-
-
-def _alive(location: Location, holder: Holder) -> LockedError:
-    hint = "wait for it: --lock-wait 10m; if its host is gone, try again in three minutes"
-    if is_here(holder.owner):
-        hint = f"wait for it, or stop it first: kill {holder.owner.get('pid')}"
-    return LockedError(f"the lock holder is alive: {format_holder(holder)}", path=location.url, hint=hint)

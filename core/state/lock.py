@@ -14,14 +14,15 @@ import fcntl
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final, TypeAlias, TypedDict
 
-from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NoSpaceError
+from edl_ckpt.core.base.errors import EdlCkptError, NoSpaceError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.parallel import impatient
 from edl_ckpt.core.base.words import command
+from edl_ckpt.core.state.blocked import locked_error
 from edl_ckpt.core.state.owner import (
     STALE_SECONDS,
     Holder,
@@ -84,16 +85,20 @@ def holding(
     try:
         while not lock.take():
             if time.monotonic() >= deadline:
-                owner, hint = lock.read(), "try again when it is done, or wait for it: --lock-wait 10m"
-                if has_ended(owner):
-                    hint = f"that process has ended, and another one keeps its lock: {command('unlock', location.url)}"
-                raise LockedError(f"locked by {format_owner(owner)}", path=location.url, hint=hint)
+                raise locked_error(location, _holders(lock))
             time.sleep(lock.poll_seconds)
         with provable(location, lock.check), _blaming_the_lock(lock):
             yield
     finally:  # a signal may end us between taking the lock and the block
         with impatient(sys.exception()):
             lock.release()
+
+
+def _holders(lock: Lock) -> Sequence[Holder]:
+    """Return who holds a lock, as far as that can be read: the error about the lock comes first."""
+    with suppress(EdlCkptError):
+        return lock.holders()
+    return [Holder(lock.read(), is_alive=True, silent_seconds=None)]
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -129,6 +130,23 @@ def test_holder_on_another_host(run: Path) -> None:
     left_by(run, host="elsewhere", age=200)
     assert document("unlock", run, "--yes")["holders"][0]["host"] == "elsewhere"
     assert not path.exists()
+
+
+def test_what_is_said_of_a_holder_on_another_host(run: Path) -> None:
+    """It may be alive, and is never called so; the last sign of life is said, and from when on `unlock` works."""
+    left_by(run, host="pod-7", pid=10886, purpose="copy", age=63)
+    for command in (["unlock", run, "--yes"], ["tag", "add", f"{run}@5", "good", "--lock-wait", "0s"]):
+        refused = edl(*command)
+        assert refused.returncode == 11
+        assert re.search(r"process 10886 on pod-7 since \S+ \(copy\), last sign of life 6\ds ago", refused.stderr)
+        assert re.search(r"works from \d\d:\d\d:\d\d UTC on, 150s after its last sign of life", refused.stderr)
+        assert "is alive" not in refused.stderr
+    assert f"if pod-7 is gone: edl-ckpt unlock {run}" in refused.stderr
+    left_by(run, host="pod-7", age=200)
+    waiting = edl("tag", "add", f"{run}@5", "good", "--lock-wait", "0s")
+    assert waiting.returncode == 11
+    assert f"edl-ckpt unlock {run}, which works now" in waiting.stderr
+    assert edl("unlock", run, "--yes").returncode == 0
 
 
 def test_on_s3(s3: Bucket, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
