@@ -32,7 +32,8 @@ from edl_ckpt.core.base.errors import (
 from edl_ckpt.core.base.notebook import Bytes, card, html_of, table
 from edl_ckpt.core.base.parallel import REMOTE_WORKERS, SMALL_READS, run_parallel
 from edl_ckpt.core.base.words import base_name, command, counted, size
-from edl_ckpt.core.catalog.files import has_journal, is_of_interest, look_at, read_small
+from edl_ckpt.core.catalog.files import has_journal, is_of_interest, look_at
+from edl_ckpt.core.catalog.small_reads import read_small
 from edl_ckpt.core.model.versions import Listing, State, Version, differing_sizes
 from edl_ckpt.core.sources.registry import version_named
 from edl_ckpt.core.sources.systems import kinds_of

@@ -3,26 +3,16 @@
 Sources claim the versions of a location; all other entries are foreign. A single-file checkpoint of 2019, or one merged
 shard, is a version under any name. Its number comes from the model in the file. Nothing next to the file belongs to it:
 no seal, no metadata, no other version.
-
-What small files of a listing say, remembered between two listings: the indexes of a thousand steps are read once.
-
-What is remembered of a location is one file in a directory of the user's own, never in the location. Each entry is
-known by its path, its size, its time and its inode, or by its mark on object storage. A damaged file, or one of another
-release, counts as none, and one that cannot be written is no error.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import stat
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import Any, Final, TypeAlias
 
 from edl_ckpt.core.base.errors import (
     CorruptError,
@@ -30,12 +20,10 @@ from edl_ckpt.core.base.errors import (
     IncompleteError,
     NotFoundError,
     RefusedError,
-    UnsupportedError,
     UsageError,
 )
-from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
-from edl_ckpt.core.base.version import VERSION
 from edl_ckpt.core.base.words import command
+from edl_ckpt.core.catalog.small_reads import SmallReads
 from edl_ckpt.core.model.versions import CheckpointRef, ForeignEntry, Listing, ShardFile, State, Version
 from edl_ckpt.core.sources import registry
 from edl_ckpt.core.sources.elasticdl.loader import elasticdl_version
@@ -43,136 +31,9 @@ from edl_ckpt.core.sources.interface import FlatListing, Source
 from edl_ckpt.core.sources.registry import ALONE, directory_named, shard_named, version_named
 from edl_ckpt.core.state.paths import JOURNAL, META_DIR, NOTES_DIR, STAGE_DIR, STATE_DIR, is_resumable
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
-from edl_ckpt.core.storage.beneath import Directory
-from edl_ckpt.core.storage.faults import Fault, storage_errors
+from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import Entry, Store, lists_marks
 from edl_ckpt.core.storage.local import check_input
-
-_HEAD_BYTES: Final = 64 << 20
-_MOST_BYTES: Final = 64 << 20
-_FRESH_SECONDS: Final = 2.0
-"""A file that was written so short a time ago may be written again with the same size and time."""
-_IN_PROCESSES: Final = 64
-"""For so many files a second process is worth the 0.2 s of its start. Only the program starts one, no user's script."""
-_ERRORS: Final = {error.__name__: error for error in (CorruptError, UnsupportedError)}
-Digest: TypeAlias = Callable[[bytes], Any]
-_directory: list[str] = []
-
-
-def remember_in(directory: str) -> None:
-    """Remember digests in files of a directory, which is made for the first of them; by default none is kept."""
-    _directory[:] = [directory]
-
-
-class SmallReads:
-    """Reads the small files of one listing of a store, and remembers what functions say of them."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def __call__(self, entry: Entry) -> bytes:
-        """Return the bytes of a small file of a listing, of a larger one its first ones; the errors of reading."""
-        return read_small(self._store, entry, _HEAD_BYTES)
-
-    def digests(self, wanted: Sequence[tuple[Entry, Digest]]) -> list[Any]:
-        """Return what functions return for the bytes of files, or the EdlCkptError that one raises."""
-        if not wanted:
-            return []
-        path = _file_of(self._store)
-        before = _load(path) if path else {}
-        keys = [_key(entry, digest) for entry, digest in wanted]
-        unknown = [(key, *pair) for key, pair in zip(keys, wanted, strict=True) if key not in before]
-        made = dict(zip((key for key, *_ in unknown), self._make([(e, d) for _, e, d in unknown]), strict=True))
-        if path and made:
-            old = time.time() - _FRESH_SECONDS
-            kept = {key: made[key] for key, entry, _ in unknown if entry.modified < old and "fault" not in made[key]}
-            _save(path, {key: before[key] for key in keys if key in before} | kept)
-        return [
-            _value(before[key] if key in before else made[key], e) for key, (e, _) in zip(keys, wanted, strict=True)
-        ]
-
-    def _make(self, wanted: list[tuple[Entry, Digest]]) -> list[Any]:
-        near = not self._store.properties.round_trips
-        if near and _directory and len(wanted) >= _IN_PROCESSES and (os.cpu_count() or 1) > 1:
-            with suppress(OSError):
-                return _in_processes(self._store, wanted)
-        return list(run_parallel(partial(_digest, self._store), wanted, 1 if near else REMOTE_WORKERS))
-
-
-def _in_processes(store: Store, wanted: list[tuple[Entry, Digest]]) -> list[Any]:
-    import multiprocessing  # only for many files: it takes 20 ms
-    from concurrent.futures import ProcessPoolExecutor
-
-    workers = min(os.cpu_count() or 1, 4)
-    # Not fork: a client of S3 in this process would share its connections.
-    with ProcessPoolExecutor(workers - 1, multiprocessing.get_context("forkserver")) as pool:
-        share = -(-len(wanted) // workers)
-        rest = pool.map(partial(_digest, store), wanted[share:], chunksize=share)
-        return [*[_digest(store, pair) for pair in wanted[:share]], *rest]
-
-
-def _digest(store: Store, pair: tuple[Entry, Digest]) -> Any:
-    """Return the digest of a file, as a JSON value; an error as its kind, its message and its offset."""
-    entry, digest = pair
-    try:
-        return {"is": digest(read_small(store, entry, _HEAD_BYTES))}
-    except (CorruptError, UnsupportedError) as error:
-        return {"error": type(error).__name__, "message": error.message, "offset": error.offset}
-    except EdlCkptError as error:
-        return {"fault": Fault.of(error, entry.path)}
-
-
-def _value(made: Any, entry: Entry) -> Any:
-    if "fault" in made:
-        return made["fault"].error()
-    if "error" not in made:
-        return made.get("is")
-    error = _ERRORS.get(made["error"], CorruptError)
-    return error(str(made.get("message")), path=entry.path, offset=made.get("offset"))
-
-
-def read_small(store: Store, entry: Entry, most: int) -> bytes:
-    """Return the bytes of a small file of a listing, of a larger one its first ones; the errors of reading."""
-    if entry.fault:
-        raise entry.fault.error()
-    if store.properties.round_trips:
-        return store.read_small(entry.relative) or b""
-    with store.open(entry.path) as reader:
-        return reader.read(0, min(reader.size_bytes, most))
-
-
-def _key(entry: Entry, digest: Digest) -> str:
-    return f"{digest.__module__}:{entry.size_bytes}:{entry.modified}:{entry.mark}:{entry.relative}"
-
-
-def _file_of(store: Store) -> str:
-    if not _directory:
-        return ""
-    import hashlib  # only locations with such files need it
-
-    name = hashlib.blake2b(store.location.absolute.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
-    return os.path.join(_directory[0], f"{name}.json")
-
-
-def _load(path: str) -> dict[str, Any]:
-    with suppress(OSError, ValueError, RecursionError):
-        with open(path, "rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-        document = json.loads(data) if len(data) <= _MOST_BYTES else None
-        if isinstance(document, dict) and document.get("release") == VERSION:
-            digests = document.get("digests")
-            if isinstance(digests, dict) and all(isinstance(made, dict) for made in digests.values()):
-                return digests
-    return {}
-
-
-def _save(path: str, digests: dict[str, Any]) -> None:
-    data = json.dumps({"release": VERSION, "digests": digests}).encode()
-    folder, name = os.path.split(path)
-    with suppress(OSError, EdlCkptError):
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        with Directory.open(folder) as directory:
-            directory.replace(name, data, flush=False)
 
 
 def named_file(ref: CheckpointRef) -> Version | None:

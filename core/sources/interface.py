@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from edl_ckpt.core.base.errors import EdlCkptError
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError
 from edl_ckpt.core.model.layouts import Layout, ShardName, VersionName
 from edl_ckpt.core.model.versions import ShardFile, Version
 from edl_ckpt.core.storage.interface import Entry, RangeReader
@@ -22,16 +22,24 @@ if TYPE_CHECKING:  # a listing needs no index
     from edl_ckpt.core.model.tables import Problem, ShardIndex
 
 
+class NotOfFormatError(CorruptError):
+    """A file has the name of a format, and by its first or last bytes it is none of it: it tears nothing."""
+
+
+Digest: TypeAlias = Callable[[RangeReader], Any]
+"""Says of an open file what a listing needs of it, as a JSON value; a pure function of a module."""
+
+
 class ReadSmall(Protocol):
     """Reads small files of a listing, at most so many bytes as no header exceeds."""
 
     def __call__(self, entry: Entry) -> bytes:
         """Return the bytes of a file; the errors of reading it."""
 
-    def digests(self, wanted: Sequence[tuple[Entry, Callable[[bytes], Any]]]) -> Sequence[Any]:
-        """Return what functions return for the bytes of files, or the EdlCkptError that one raises.
+    def digests(self, wanted: Sequence[tuple[Entry, Digest]], *, again: bool = False) -> Sequence[Any]:
+        """Return what functions return for files, or the EdlCkptError that one raises.
 
-        The functions are pure, of modules, and return JSON values: these are remembered as long as a file is the same.
+        Results are remembered as long as a file is the same; errors never are. `again` reads every file anew.
         """
 
 

@@ -131,6 +131,22 @@ class RangeReader:
         self.close()
 
 
+class BytesReader(RangeReader):
+    """Bytes that were read already, as those of a file."""
+
+    def __init__(self, data: bytes, path: str) -> None:
+        self.path, self._data = path, data
+        self.size_bytes = len(data)
+        self.bytes_read = 0
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return exactly `size` bytes at `offset`."""
+        if offset + size > self.size_bytes:
+            raise self.shorter(self.size_bytes)
+        self.bytes_read += size
+        return self._data[offset : offset + size]
+
+
 Inside = Callable[[str], bool]
 """Takes the path of a directory below the location; True when a listing descends into it."""
 

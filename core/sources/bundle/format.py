@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, UnsupportedError
 from edl_ckpt.core.base.words import counted
-from edl_ckpt.core.sources.bundle.index import read_index
+from edl_ckpt.core.sources.bundle.index import read_index, read_index_of
+from edl_ckpt.core.sources.bundle.table import FOOTER_BYTES, SMALL_BYTES, is_table
+from edl_ckpt.core.sources.interface import NotOfFormatError
 from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
+from edl_ckpt.core.storage.interface import RangeReader
 
 if TYPE_CHECKING:  # a listing needs no index
     from edl_ckpt.core.sources.steps.content import Content
@@ -25,8 +28,7 @@ marks: Final = (".index", ".data-")
 STATE_FILE: Final = "checkpoint"
 _FILE: Final = re.compile(r"(.*)\.(?:index|data-([0-9]{5})-of-([0-9]{5}))", re.ASCII | re.DOTALL)
 _NEWEST: Final = re.compile(rb'^model_checkpoint_path: *"((?:[^"\\]|\\.)*)"', re.MULTILINE)
-_SMALL_BYTES: Final = 8 << 20
-"""A listing reads no larger index: then it does not compare the ends of data files."""
+_STATE_BYTES: Final = 1 << 20
 _SHOWN: Final = 3
 
 
@@ -72,22 +74,30 @@ def heads(files: Files) -> Sequence[str]:
     """Return the small indexes of a step, and the file that names one of several."""
     every = bundles(files)
     state = [STATE_FILE] if len(every) > 1 and STATE_FILE in files else []
-    names = [*state, *(bundle.index for bundle in every if bundle.index)]
-    return [name for name in names if files[name].size_bytes <= _SMALL_BYTES]
+    return [*state, *(bundle.index for bundle in every if bundle.index)]
 
 
-def digest(data: bytes) -> Digest:
-    """Return the number of data files of an index and the ends of their tensors; of `checkpoint`, the name in it."""
-    newest = _NEWEST.search(data)
-    if newest:
-        return newest[1].decode("utf-8", "replace").rpartition("/")[2]
-    read = read_index(data)
+def digest(file: RangeReader) -> Digest:
+    """Return the number of data files of an index and the ends of their tensors; of `checkpoint`, the name in it.
+
+    Of a large index only the footer is looked at: {}. Raises NotOfFormatError for an `.index` that is no table.
+    """
+    if file.path.rpartition("/")[2] == STATE_FILE:
+        newest = _NEWEST.search(file.read(0, min(file.size_bytes, _STATE_BYTES)))
+        return newest[1].decode("utf-8", "replace").rpartition("/")[2] if newest else ""
+    if not is_table(file):
+        message = f"not the index of a bundle: it does not end with the footer of a table ({file.size_bytes} bytes)"
+        raise NotOfFormatError(message, path=file.path, offset=max(file.size_bytes - FOOTER_BYTES, 0))
+    if file.size_bytes > SMALL_BYTES:
+        return {}
+    read = read_index(file.read(0, file.size_bytes))
     return {"shards": read.shards, "ends": {str(shard): end for shard, end in read.ends().items()}}
 
 
 def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | None:
     """Return the data files of a bundle as shards, and what it lacks."""
-    every = bundles(files)
+    every = [bundle for bundle in bundles(files) if bundle.data or not _is_foreign(digests.get(bundle.index))]
+    every = [bundle for bundle in every if _is_known(bundle, digests)] or every  # names alone tear nothing beside them
     if not every:
         return None
     if every[0].is_part:
@@ -102,17 +112,28 @@ def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | No
     if isinstance(known, UnsupportedError):
         return Claim({}, None, common=[bundle.index], unsupported=str(known))
     counts = {count for _, count in bundle.data}
-    count = known["shards"] if isinstance(known, dict) else max(counts, default=0)
+    said = known if isinstance(known, dict) else {}
+    count = said.get("shards", max(counts, default=0))
     shards = {number: [name] for (number, of), name in sorted(bundle.data.items()) if number < of == count}
     lacks = [str(known)] if isinstance(known, EdlCkptError) else []
     lacks += [] if bundle.index else [f"{bundle.prefix}.index"]
     lacks += _missing(bundle, shards, count)
-    ends = known["ends"] if isinstance(known, dict) else {}
+    ends = said.get("ends", {})
     for number, (name,) in shards.items():
         size, end = files[name].size_bytes, ends.get(str(number), 0)
         if size < end:
             lacks.append(f"{name} ends at byte {size:,} of {end:,}")
-    return Claim(shards, count or None, [bundle.index] if bundle.index else [], lacks)
+    common = [bundle.index] if bundle.index else []
+    return Claim(shards, count or None, common, lacks, is_known=_is_known(bundle, digests))
+
+
+def _is_foreign(known: Digest | Exception | None) -> bool:
+    return isinstance(known, NotOfFormatError)
+
+
+def _is_known(bundle: BundleFiles, digests: Mapping[str, Digest | Exception]) -> bool:
+    """Say whether the content of a bundle says that it is one: an index does, the names of data files do not."""
+    return bool(bundle.index) and not _is_foreign(digests.get(bundle.index))
 
 
 def _missing(bundle: BundleFiles, shards: Mapping[int, Sequence[str]], count: int) -> list[str]:
@@ -134,7 +155,7 @@ def index(content: Content) -> None:
     if bundle is None or opened is None or opened.reader is None:
         return
     try:
-        read = read_index(opened.reader.read(0, opened.file.size_bytes), opened.file.path)
+        read = read_index_of(opened.reader)
     except EdlCkptError as error:
         for shard in list(content.shards.values()):
             content.fail(shard, error)

@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnsupportedError
 from edl_ckpt.core.base.numbers import MalformedError, varint, varint_at
-from edl_ckpt.core.sources.bundle.table import entries, table
+from edl_ckpt.core.sources.bundle.table import entries, read_table, table
+from edl_ckpt.core.storage.interface import RangeReader
 
 _VERSION: Final = 1
 """The newest version of the format: a header names the oldest one that may read it."""
@@ -68,6 +69,11 @@ def read_index(data: bytes, path: str | None = None) -> Index:
     except EdlCkptError as error:
         error.path = path
         raise
+
+
+def read_index_of(file: RangeReader) -> Index:
+    """Read the index that a file is, whatever the file's size says; errors as `read_index`."""
+    return read_index(read_table(file), file.path)
 
 
 def index_bytes(shards: int, tensors: Iterable[tuple[bytes, StoredTensor]]) -> bytes:

@@ -14,6 +14,8 @@ from typing import Final
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.base.numbers import MalformedError, varint, varint_at
 from edl_ckpt.core.kernel.checksums import crc32c, masked, unmasked
+from edl_ckpt.core.sources.steps.interface import HEAD_BYTES
+from edl_ckpt.core.storage.interface import RangeReader
 
 FOOTER_BYTES: Final = 48
 _MAGIC: Final = (0xDB4775248B80FB57).to_bytes(8, "little")
@@ -24,11 +26,54 @@ _RESTART: Final = 16
 """A key is stored whole after 16 others at the latest, so all keys are no longer than so many times their block."""
 _BLOCK_BYTES: Final = 256 << 10
 """TensorFlow ends a block once it has so many bytes."""
+_INDEX_BYTES: Final = 64 << 20
+_BETWEEN_BYTES: Final = 4 << 10
+"""Between the last data block and the index block is one that has nothing."""
+SMALL_BYTES: Final = 8 << 20
+"""So small a table is read as it is; of a larger one, what its footer bounds."""
 
 
 def _require(fact: bool, message: str) -> None:  # noqa: FBT001 - a statement, as of `assert`
     if not fact:
         raise MalformedError(message)
+
+
+def is_table(file: RangeReader) -> bool:
+    """Say whether a file ends as a table does: that alone tells the index of a bundle from any other `.index`."""
+    size = file.size_bytes
+    return size >= FOOTER_BYTES and file.read(size - len(_MAGIC), len(_MAGIC)) == _MAGIC
+
+
+def read_table(file: RangeReader) -> bytes:
+    """Return the bytes of a table, which its footer bounds; CorruptError for a file that has others too.
+
+    Nothing is read for the size of a file alone: its blocks, by the index block, must be the whole of it. Raises
+    UnsupportedError for a table with a larger index block than any bundle has.
+    """
+    size = file.size_bytes
+    if size <= SMALL_BYTES:
+        return file.read(0, size)
+    if not is_table(file):
+        message = f"not the index of a bundle: it does not end with the footer of a table ({size} bytes)"
+        raise CorruptError(message, path=file.path, offset=max(size - FOOTER_BYTES, 0))
+    footer = file.read(size - FOOTER_BYTES, FOOTER_BYTES)
+    try:
+        limit = FOOTER_BYTES - len(_MAGIC)
+        position = varint_at(footer, varint_at(footer, 0, limit)[1], limit)[1]  # after the block that nothing needs
+        start, count, _ = _handle(footer, position, limit)
+        _require(start + count + _TRAILER_BYTES == size - FOOTER_BYTES, "its last block does not end at its footer")
+        if count > _INDEX_BYTES:
+            raise UnsupportedError(f"the index of the table has {count} bytes, expected at most {_INDEX_BYTES}")
+        block = file.read(start, count + _TRAILER_BYTES)
+        handles = [_handle(handle, 0, len(handle)) for _, handle in _pairs(_block(block + footer, 0, count))]
+        end = max((first + one + _TRAILER_BYTES for first, one, _ in handles), default=0)
+        _require(sum(one + _TRAILER_BYTES for _, one, _ in handles) == end, "its blocks leave a gap")
+        _require(start - end <= _BETWEEN_BYTES, "its blocks leave a gap before the last one")
+    except MalformedError as error:
+        raise CorruptError(f"damaged index: {error}", path=file.path, offset=size - FOOTER_BYTES) from None
+    if size > HEAD_BYTES:
+        raise UnsupportedError(f"an index of {size} bytes, more than {HEAD_BYTES}, is not read", path=file.path)
+    return file.read(0, size)
 
 
 def entries(data: bytes) -> Iterator[tuple[bytes, bytes, int]]:

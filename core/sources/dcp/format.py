@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.sources.dcp import metadata
-from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
+from edl_ckpt.core.sources.interface import NotOfFormatError
+from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files, read_head
+from edl_ckpt.core.storage.interface import RangeReader
 
 if TYPE_CHECKING:  # a listing needs no index
     from edl_ckpt.core.sources.steps.content import Content
@@ -21,22 +23,51 @@ system: Final = "dcp"
 marks: Final = (".distcp", ".metadata")
 HEAD: Final = ".metadata"
 _RANK: Final = re.compile(r"__([0-9]{1,6})_[0-9]+\.distcp")
+_OF_RANK: Final = re.compile(r"__[0-9]{1,6}\.metadata")
+_RANKS_ALONE: Final = "each rank has an index of its own, which is not read (a save with use_collectives=False)"
+_NAMES: Final = (b"torch.distributed", b"megatron.core")
+_HEAD_BYTES: Final = 128
+"""The name of the first object in a pickle is before them."""
 
 
 def heads(files: Files) -> list[str]:
-    """Return the indexes of a step: a job may save its model and its optimizer each in a directory of its own."""
-    return [path for path in files if path.rpartition("/")[2] == HEAD]
+    """Return the indexes of a step: a job may save its model and its optimizer each in a directory of its own.
+
+    Where each rank has kept an index for itself, the first one tells what all of them are.
+    """
+    indexes = [path for path in files if path.rpartition("/")[2] == HEAD]
+    folders = {_folder(path) for path in indexes}
+    own: dict[str, str] = {}
+    for path in sorted(files):
+        folder = _folder(path)
+        if folder not in folders and _OF_RANK.fullmatch(path[len(folder) :]):
+            own.setdefault(folder, path)
+    return [*indexes, *own.values()]
 
 
-def digest(data: bytes) -> Digest:
-    """Return where the last item in each file ends, by its path; errors as `metadata.ends`."""
-    return metadata.ends(metadata.read(data))
+def is_index(head: bytes) -> bool:
+    """Say whether a file begins as a pickle of torch's or Megatron's index does, by the first name in it."""
+    return head[:1] == b"\x80" and any(name in head[:_HEAD_BYTES] for name in _NAMES)
+
+
+def digest(file: RangeReader) -> Digest:
+    """Return where the last item in each file ends, by its path; errors as `metadata.ends`.
+
+    Raises NotOfFormatError for a file that is no index of torch, UnsupportedError for that of one rank alone.
+    """
+    if not is_index(file.read(0, min(file.size_bytes, _HEAD_BYTES))):
+        raise NotOfFormatError("it does not begin as an index of torch does", path=file.path, offset=0)
+    if file.path.rpartition("/")[2] != HEAD:
+        raise UnsupportedError(_RANKS_ALONE, path=file.path)
+    return metadata.ends(metadata.read(read_head(file)))
 
 
 def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | None:
     """Return the files of each rank; it lacks what an index names and no file has, and an index of files without."""
     ranked = {path for path in files if _rank(path) is not None}
-    indexes = heads(files)
+    beside = {_folder(path) for path in ranked}
+    # A file of this name is anything in a directory that has no file of a rank.
+    indexes = [path for path, known in digests.items() if not _is_foreign(known) or _folder(path) in beside]
     if not ranked and not indexes:
         return None
     faults: dict[str, Exception] = {}
@@ -47,7 +78,7 @@ def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | No
             faults[path] = known
         else:
             ends |= {_folder(path) + name: end for name, end in known.items()}
-    without = {_folder(path) for path in ranked} - {_folder(path) for path in indexes}
+    without = {_folder(path) for path in ranked - ends.keys()} - {_folder(path) for path in indexes}
     shards: dict[int, list[str]] = {}
     for path in sorted(ranked | (ends.keys() & files.keys())):
         shards.setdefault(_rank(path) or 0, []).append(path)
@@ -56,7 +87,13 @@ def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | No
     lacks = [f"{folder}{HEAD}" for folder in sorted(without)]
     lacks += [words[path] for path, fault in faults.items() if not isinstance(fault, UnsupportedError)]
     ps_num = max((_rank(path) or 0 for path in ends or ranked), default=0) + 1
-    return Claim(shards, ps_num, indexes, [*lacks, *_torn(files, ends)], "; ".join(unsupported))
+    is_known = any(not _is_foreign(digests[path]) for path in indexes)
+    every = [*lacks, *_torn(files, ends)]
+    return Claim(shards, ps_num, indexes, every, "; ".join(unsupported), is_known=is_known)
+
+
+def _is_foreign(known: Digest | Exception) -> bool:
+    return isinstance(known, NotOfFormatError)
 
 
 def _torn(files: Files, ends: Mapping[str, int]) -> Iterator[str]:
@@ -90,4 +127,15 @@ def index(content: Content) -> None:
     """Add the tensors of every index of a version."""
     from edl_ckpt.core.sources.dcp.indexing import add_all
 
-    add_all(content, HEAD)
+    add_all(content, _indexes_among(content))
+
+
+def _indexes_among(content: Content) -> list[str]:
+    """Return the indexes that are open, by their paths; other files of this name are left alone."""
+    found = []
+    for path, file in content.files.items():
+        if path.rpartition("/")[2] == HEAD and file.reader is not None:
+            head = file.reader.read(0, min(file.reader.size_bytes, _HEAD_BYTES))
+            beside = any(_rank(one) is not None and _folder(one) == _folder(path) for one in content.files)
+            found += [path] if beside or is_index(head) else []
+    return found

@@ -16,7 +16,7 @@ from edl_ckpt.core.sources.dcp.archives import ItemValues, read_values
 from edl_ckpt.core.sources.dcp.metadata import IndexedTensor, Item, SavedBox
 from edl_ckpt.core.sources.dcp.tables import BoxValues, SavedTensor, add_tables, gathered, problem_of, untiled
 from edl_ckpt.core.sources.steps.content import Content, Found
-from edl_ckpt.core.sources.steps.interface import HEAD_BYTES
+from edl_ckpt.core.sources.steps.interface import read_head
 
 _Key: TypeAlias = tuple[str, tuple[int, ...]]
 """The name of a tensor and the offsets of a box."""
@@ -32,10 +32,10 @@ class _ReadIndex:
     items: Sequence[Item]
 
 
-def add_all(content: Content, head: str) -> None:
-    """Add the tensors of every index, a file that is named `head`, to the content of a version."""
+def add_all(content: Content, indexes: Sequence[str]) -> None:
+    """Add the tensors of some indexes, which are open files, to the content of a version."""
     saved: dict[str, SavedTensor] = {}
-    for index in _with_different_names(list(_indexes(content, head))):
+    for index in _with_different_names(list(_indexes(content, indexes))):
         saved |= {one.tensor.name: one for one in _saved(content, index) if one.parts}
     if content.tables:
         add_tables(saved)
@@ -45,15 +45,18 @@ def add_all(content: Content, head: str) -> None:
         shard.infos = list(dict.fromkeys(shard.infos))  # one for all parts of a table
 
 
-def _indexes(content: Content, head: str) -> Iterator[_ReadIndex]:
+def _indexes(content: Content, paths: Sequence[str]) -> Iterator[_ReadIndex]:
     """Yield the indexes that can be read."""
-    for name, stored_in in content.files.items():
-        if name.rpartition("/")[2] != head or stored_in.reader is None:
+    for path in paths:
+        stored_in = content.files[path]
+        if stored_in.reader is None:
             continue
         try:
-            root = metadata.read(stored_in.reader.read(0, min(stored_in.reader.size_bytes, HEAD_BYTES)))
+            root = metadata.read(read_head(stored_in.reader))
             metadata.ends(root)  # raises the error of a path
-            yield _ReadIndex(name[: -len(head)], stored_in, list(metadata.tensors(root)), list(metadata.items(root)))
+            yield _ReadIndex(
+                path[: path.rfind("/") + 1], stored_in, list(metadata.tensors(root)), list(metadata.items(root))
+            )
         except (CorruptError, UnsupportedError) as error:
             error.path = error.path or stored_in.file.path
             content.fail(stored_in.shard, error)
@@ -141,7 +144,8 @@ def _whole(tensor: IndexedTensor, parts: Mapping[_Key, BoxValues | None]) -> Sav
     for piece in pieces:
         if (tensor.name, piece.offsets) not in parts:
             raise CorruptError(f"the index has no item for the box at {list(piece.offsets)}")
-    if fault := untiled(tensor.shape, pieces):
+    is_empty = 0 in tensor.shape and all(0 in piece.sizes for piece in pieces)  # then its boxes tile nothing
+    if not is_empty and (fault := untiled(tensor.shape, pieces)):
         raise CorruptError(fault)
     there = [part for piece in pieces if (part := parts[tensor.name, piece.offsets])]
     return SavedTensor(tensor, there, whole=len(there) == len(pieces))

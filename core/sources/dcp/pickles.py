@@ -13,7 +13,7 @@ import pickle
 import re
 from collections.abc import Iterator, Mapping
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 
@@ -36,9 +36,14 @@ class Pickled:
     """An object in a pickle: the arguments that it is made with, and its state, both as they were stored."""
 
     __slots__ = ("args", "state")
+    args: tuple[Any, ...]
+    state: object
 
-    def __init__(self, *args: object) -> None:
-        self.args = args
+    def __new__(cls, *args: object) -> Self:
+        """Return an object, which pickles make in two ways: by a call, and by this method alone."""
+        made = super().__new__(cls)
+        made.args = args
+        return made
 
     def __setstate__(self, state: object) -> None:
         self.state = state

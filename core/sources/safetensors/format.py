@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.json_objects import parse_object
 from edl_ckpt.core.sources.safetensors.sets import ENDING, INDEX, listing, number_of, read_by_loaders, weight_map
-from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
+from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files, read_head
+from edl_ckpt.core.storage.interface import RangeReader
 
 if TYPE_CHECKING:  # a listing needs no index
     from edl_ckpt.core.sources.steps.content import Content
@@ -29,9 +30,9 @@ def heads(files: Files) -> Sequence[str]:
     return [path for path in files if path.endswith(INDEX)]
 
 
-def digest(data: bytes) -> Digest:
+def digest(file: RangeReader) -> Digest:
     """Return the names of the files that an index of a set lists, in order."""
-    return sorted(set(weight_map(parse_object(data, ""), "").values()))
+    return sorted(set(weight_map(parse_object(read_head(file), ""), "").values()))
 
 
 def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | None:

@@ -26,7 +26,7 @@ from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import Blob, DenseEntry, Encoding, Extent, Problem, TableEntry, TableInfo
 from edl_ckpt.core.sources.safetensors.sets import ENDING, INDEX, listing, read_by_loaders, set_of, weight_map
 from edl_ckpt.core.sources.steps.content import Content, Found
-from edl_ckpt.core.sources.steps.interface import HEAD_BYTES
+from edl_ckpt.core.sources.steps.interface import read_head
 from edl_ckpt.core.storage.interface import RangeReader
 
 MAX_HEADER_BYTES: Final = 100_000_000
@@ -201,7 +201,7 @@ def _read_indexes(content: Content) -> Iterator[tuple[str, Mapping[str, Any]]]:
         if not path.endswith(INDEX) or file.reader is None:
             continue
         try:
-            document = parse_object(file.reader.read(0, min(file.reader.size_bytes, HEAD_BYTES)), file.file.path)
+            document = parse_object(read_head(file.reader), file.file.path)
             weight_map(document, file.file.path)
         except CorruptError as error:
             file.shard.problems.append(Problem(error.code, path, error.offset, error.message))

@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
+from edl_ckpt.core.base.errors import UnsupportedError
+from edl_ckpt.core.base.words import size
 from edl_ckpt.core.model.layouts import Placement
-from edl_ckpt.core.storage.interface import Entry
+from edl_ckpt.core.storage.interface import Entry, RangeReader
 
 if TYPE_CHECKING:  # a listing needs no index
     from edl_ckpt.core.sources.steps.content import Content
@@ -21,8 +23,17 @@ Files: TypeAlias = Mapping[str, Entry]
 """The files of one step by their paths in it, such as 'model/.metadata'; those of a prefix by their names."""
 Digest: TypeAlias = Any
 """What `Format.digest` returns: a JSON value, since it is remembered between two listings."""
-HEAD_BYTES: Final = 64 << 20
-"""No file that a listing reads for its digest is larger."""
+HEAD_BYTES: Final = 512 << 20
+"""An index that is larger is not read: then the version is unsupported, and says so."""
+
+
+def read_head(file: RangeReader) -> bytes:
+    """Return the whole of an index; UnsupportedError for a larger one than any reader of ours has memory for."""
+    if file.size_bytes > HEAD_BYTES:
+        name = file.path.rpartition("/")[2]
+        message = f"{name} has {size(file.size_bytes)}: an index of more than {size(HEAD_BYTES)} is not read"
+        raise UnsupportedError(message, path=file.path)
+    return file.read(0, file.size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +51,8 @@ class Claim:
     unsupported: str = ""
     """Why nothing can be read although nothing is missing, such as an unknown name in a pickle; '' for no reason."""
     placement: Placement = Placement.NONE
+    is_known: bool = True
+    """False where names alone speak for the format: such a part counts only in a step that no other format knows."""
 
 
 class Format(Protocol):
@@ -59,17 +72,18 @@ class Format(Protocol):
         Called for every step of a listing, so it looks at names only.
         """
 
-    def digest(self, data: bytes) -> Digest:
+    def digest(self, file: RangeReader) -> Digest:
         """Return what `claim` needs of such a file, as a small JSON value; a pure function, run in other processes too.
 
-        Raises CorruptError for damage, and UnsupportedError for what cannot be read.
+        Raises NotOfFormatError for a file that is none of this format by its content, CorruptError for damage, and
+        UnsupportedError for what cannot be read.
         """
 
     def claim(self, files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | None:
         """Return its part of the files of a step; None where there is none.
 
-        `digests` has a digest of each head, or the error of making it: CorruptError is something that it `lacks`,
-        UnsupportedError is `unsupported`.
+        `digests` has a digest of each head, or the error of making it: NotOfFormatError is a file of somebody else,
+        any other CorruptError is something that it `lacks`, UnsupportedError is `unsupported`.
         """
 
     def index(self, content: Content) -> None:

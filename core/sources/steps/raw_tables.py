@@ -19,6 +19,7 @@ from edl_ckpt.core.base.words import base_name, counted, missing_shards
 from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
+from edl_ckpt.core.storage.interface import RangeReader
 
 if TYPE_CHECKING:  # a listing needs no index
     from edl_ckpt.core.sources.steps.content import Content
@@ -167,9 +168,9 @@ def no_heads(files: Files) -> Sequence[str]:
     return ()
 
 
-def no_digest(data: bytes) -> Digest:
+def no_digest(file: RangeReader) -> Digest:
     """Return None: there are no heads."""
-    del data
+    del file
 
 
 def claim_tables(

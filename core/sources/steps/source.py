@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnsupportedError
 from edl_ckpt.core.model.layouts import Layout, ShardName
 from edl_ckpt.core.model.versions import ShardFile, State, Version
+from edl_ckpt.core.sources.hostile import hostile_bytes
 from edl_ckpt.core.sources.interface import FlatListing, OnFault, ReadSmall
 from edl_ckpt.core.sources.steps import names
 from edl_ckpt.core.sources.steps.formats import FORMATS
@@ -95,20 +96,54 @@ def _prefixes(listing: FlatListing) -> Iterator[_FoundStep]:
 
 
 def _versions(listing: FlatListing, steps: Sequence[_FoundStep], read_small: ReadSmall) -> list[Version]:
+    claims = _claims(steps, read_small)
+    # One bad read is no fact: what seems to be torn is read again before anything is said of it.
+    doubtful = [n for n, claim in enumerate(claims) if claim.is_doubtful]
+    for n, claim in zip(doubtful, _claims([steps[n] for n in doubtful], read_small, again=True), strict=True):
+        claims[n] = claim
+    return [
+        _version(listing, step, claim.parts)
+        for step, claim in zip(steps, claims, strict=True)
+        if claim.parts or (step.entry and step.fault)  # what cannot be listed now may be whole
+    ]
+
+
+class _Claimed(NamedTuple):
+    """The parts that formats have of a step, and whether its small files said that something is wrong."""
+
+    parts: Sequence[tuple[Format, Claim]]
+    is_doubtful: bool
+
+
+def _claims(steps: Sequence[_FoundStep], read_small: ReadSmall, *, again: bool = False) -> list[_Claimed]:
+    """Return the parts that formats have of each step."""
     wanted = [(step.files[name], form.digest) for step in steps for form, name in step.heads]
-    digests = iter(read_small.digests(wanted))
-    versions: list[Version] = []
+    digests = iter(read_small.digests(wanted, again=again))
+    claims: list[_Claimed] = []
     for step in steps:
-        by_format: dict[str, dict[str, object]] = {form.system: {} for form in step.formats}
+        by_format: dict[str, dict[str, Any]] = {form.system: {} for form in step.formats}
+        is_doubtful = False
         for form, name in step.heads:
             digest = by_format[form.system][name] = next(digests)
+            is_doubtful = is_doubtful or isinstance(digest, CorruptError | UnsupportedError)
             if isinstance(digest, EdlCkptError) and not isinstance(digest, CorruptError | UnsupportedError):
                 step.fault = step.fault or Fault.of(digest, step.files[name].path)
-        claimed = ((form, form.claim(step.files, by_format[form.system])) for form in step.formats)
-        parts = [(form, claim) for form, claim in claimed if claim is not None]
-        if parts or (step.entry and step.entry.fault):  # what cannot be listed now may be whole
-            versions.append(_version(listing, step, parts))
-    return versions
+        every = ((form, _claim_of(form, step, by_format[form.system])) for form in step.formats)
+        parts = [(form, claim) for form, claim in every if claim is not None]
+        # Where the content of a file names its system, names of other files alone name no second one.
+        known = [(form, claim) for form, claim in parts if claim.is_known]
+        is_torn = any(claim.lacks for _, claim in parts)
+        claims.append(_Claimed(known or parts, is_doubtful or bool(step.heads and is_torn)))
+    return claims
+
+
+def _claim_of(form: Format, step: _FoundStep, digests: Mapping[str, Any]) -> Claim | None:
+    """Return the part of a step that a format has; a step whose bytes it cannot stand is damaged, and only that."""
+    try:
+        with hostile_bytes(step.path):
+            return form.claim(step.files, digests)
+    except CorruptError as error:
+        return Claim({}, None, lacks=[error.message])
 
 
 def _version(listing: FlatListing, step: _FoundStep, parts: Sequence[tuple[Format, Claim]]) -> Version:
@@ -189,8 +224,9 @@ def index(
     from edl_ckpt.core.sources.steps.content import Content
 
     content = Content(version, readers, workers, on_fault, tables=tables)
-    for form in _formats(version.location):
-        form.index(content)
+    with hostile_bytes(version.path):
+        for form in _formats(version.location):
+            form.index(content)
     return content.indexes()
 
 

@@ -19,6 +19,7 @@ from edl_ckpt.core.base.numbers import MalformedError, varint_at
 from edl_ckpt.core.sources.bundle import format as bundle
 from edl_ckpt.core.sources.bundle.index import read_index
 from edl_ckpt.core.sources.bundle.table import decompressed, entries
+from edl_ckpt.core.storage.interface import BytesReader
 from places import DATA
 
 INDEX = (DATA / "systems/bundle/sharded/model.ckpt-40.index").read_bytes()
@@ -44,7 +45,7 @@ def test_what_an_index_says() -> None:
     assert index.tensors["a"] == (1, (2, 3), 0, 0, 24, 0, ())
     assert index.tensors["ab"] == (9, (), 0, 24, 32, 0x04030201, ())
     assert index.ends() == {0: 32}
-    assert bundle.digest(table([block(PAIRS)])) == {"shards": 1, "ends": {"0": 32}}
+    assert bundle.digest(BytesReader(table([block(PAIRS)]), "m.index")) == {"shards": 1, "ends": {"0": 32}}
 
 
 def test_fields_of_newer_versions_are_passed_over() -> None:
@@ -171,7 +172,7 @@ def look(seed: int) -> None:
     """Read a mutant: only errors of ours come out, and what comes out is no larger than what went in."""
     data = mutant(random.Random(seed))
     try:
-        bundle.digest(data)
+        bundle.digest(BytesReader(data, "m.index"))
         index = read_index(data)
     except EdlCkptError:
         return

@@ -14,7 +14,9 @@ import pytest
 
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.sources.dcp import format as dcp
+from edl_ckpt.core.sources.dcp import metadata
 from edl_ckpt.core.sources.dcp.pickles import INDEX_NAMES, Pickled, load, pairs
+from edl_ckpt.core.storage.interface import BytesReader
 from torch_checkpoints import SAVED
 
 PICKLES = sorted(SAVED.glob("*/*/.metadata"))
@@ -112,7 +114,9 @@ def test_attacks_are_refused(name: str) -> None:
     """Each attack is a typed error, at once, from the reader of pickles and from the format."""
     began = time.perf_counter()
     with pytest.raises((CorruptError, UnsupportedError)):
-        dcp.digest(EXPLOITS[name])
+        dcp.digest(BytesReader(EXPLOITS[name], ".metadata"))
+    with pytest.raises((CorruptError, UnsupportedError)):
+        metadata.ends(metadata.read(EXPLOITS[name]))
     assert time.perf_counter() - began < 5
     assert not os.path.exists("/tmp/edl-ckpt-was-run")
 

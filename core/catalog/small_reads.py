@@ -1,0 +1,202 @@
+"""What small files of a listing say, remembered between two listings: the indexes of a thousand steps are read once.
+
+What is remembered of a location is one file in a directory of the user's own, never in the location. Each entry is
+known by its path, its size, its time and its inode, or by its mark on object storage. Only what a whole read said is
+remembered, and never an error: one bad read must not be a fact for ever. A file of other code than this, with another
+checksum or of another kind counts as none, and one that cannot be written is no error.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import stat
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnsupportedError
+from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
+from edl_ckpt.core.base.version import VERSION
+from edl_ckpt.core.sources.hostile import hostile_bytes
+from edl_ckpt.core.sources.interface import Digest, NotOfFormatError
+from edl_ckpt.core.storage.beneath import Directory
+from edl_ckpt.core.storage.faults import Fault
+from edl_ckpt.core.storage.interface import BytesReader, Entry, RangeReader, Store
+
+_HEAD_BYTES: Final = 64 << 20
+_ONE_REQUEST_BYTES: Final = 8 << 20
+"""Where a read takes a request, a file of so many bytes is one request; of a larger one, only what is asked for."""
+_MOST_BYTES: Final = 64 << 20
+_SCHEMA: Final = "edl-ckpt/digests/2"
+_FRESH_SECONDS: Final = 2.0
+"""A file that was written so short a time ago may be written again with the same size and time."""
+_IN_PROCESSES: Final = 64
+"""For so many files a second process is worth the 0.2 s of its start. Only the program starts one, no user's script."""
+_ERRORS: Final = {error.__name__: error for error in (CorruptError, UnsupportedError, NotOfFormatError)}
+_directory: list[str] = []
+
+
+def remember_in(directory: str) -> None:
+    """Remember digests in files of a directory, which is made for the first of them; by default none is kept."""
+    _directory[:] = [directory]
+
+
+class SmallReads:
+    """Reads the small files of one listing of a store, and remembers what functions say of them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __call__(self, entry: Entry) -> bytes:
+        """Return the bytes of a small file of a listing, of a larger one its first ones; the errors of reading."""
+        return read_small(self._store, entry, _HEAD_BYTES)
+
+    def digests(self, wanted: Sequence[tuple[Entry, Digest]], *, again: bool = False) -> list[Any]:
+        """Return what functions return for files, or the EdlCkptError that one raises; `again` reads all of them."""
+        if not wanted:
+            return []
+        keys = [_key(entry, digest) for entry, digest in wanted]
+        path = _file_of(self._store, _revision(tuple(sorted({digest.__module__ for _, digest in wanted}))))
+        remembered = _load(path) if path else {}
+        known = {} if again else {key: remembered[key] for key in keys if key in remembered}
+        unknown = {key: pair for key, pair in zip(keys, wanted, strict=True) if key not in known}
+        made = dict(zip(unknown, self._make([*unknown.values()]), strict=True))
+        if path and made:
+            # A second look is one at some files of the listing, so it forgets no others.
+            others = {key: value for key, value in remembered.items() if key not in made} if again else known
+            _save(path, others | {key: made[key] for key, (entry, _) in unknown.items() if _is_fact(made[key], entry)})
+        found = known | made
+        return [_value(found[key], entry) for key, (entry, _) in zip(keys, wanted, strict=True)]
+
+    def _make(self, wanted: list[tuple[Entry, Digest]]) -> list[Any]:
+        near = not self._store.properties.round_trips
+        if near and _directory and len(wanted) >= _IN_PROCESSES and (os.cpu_count() or 1) > 1:
+            with suppress(OSError):
+                return _in_processes(self._store, wanted)
+        return list(run_parallel(partial(_digest, self._store), wanted, 1 if near else REMOTE_WORKERS))
+
+
+def _is_fact(made: Any, entry: Entry) -> bool:
+    """Say whether a result may be remembered: what was read, and no error, of a file that nothing writes just now."""
+    return "is" in made and entry.modified < time.time() - _FRESH_SECONDS
+
+
+def _in_processes(store: Store, wanted: list[tuple[Entry, Digest]]) -> list[Any]:
+    import multiprocessing  # only for many files: it takes 20 ms
+    from concurrent.futures import ProcessPoolExecutor
+
+    workers = min(os.cpu_count() or 1, 4)
+    # Not fork: a client of S3 in this process would share its connections.
+    with ProcessPoolExecutor(workers - 1, multiprocessing.get_context("forkserver")) as pool:
+        share = -(-len(wanted) // workers)
+        rest = pool.map(partial(_digest, store), wanted[share:], chunksize=share)
+        return [*[_digest(store, pair) for pair in wanted[:share]], *rest]
+
+
+def _digest(store: Store, pair: tuple[Entry, Digest]) -> Any:
+    """Return the digest of a file, as a JSON value; an error as its kind, its message and its offset."""
+    entry, digest = pair
+    try:
+        with _opened(store, entry) as file, hostile_bytes(entry.path):
+            return {"is": digest(file)}
+    except (CorruptError, UnsupportedError) as error:
+        return {"error": type(error).__name__, "message": error.message, "offset": error.offset}
+    except EdlCkptError as error:
+        return {"fault": Fault.of(error, entry.path)}
+
+
+def _opened(store: Store, entry: Entry) -> RangeReader:
+    """Return an open file of a listing; where a read takes a request, a small one is read at once."""
+    if entry.fault:
+        raise entry.fault.error()
+    if store.properties.round_trips and entry.size_bytes <= _ONE_REQUEST_BYTES:
+        return BytesReader(store.read_small(entry.relative) or b"", entry.path)
+    return store.open(entry.path)
+
+
+def _value(made: Any, entry: Entry) -> Any:
+    if "fault" in made:
+        return made["fault"].error()
+    if "error" not in made:
+        return made["is"]
+    return _ERRORS[made["error"]](made["message"], path=entry.path, offset=made["offset"])
+
+
+def read_small(store: Store, entry: Entry, most: int) -> bytes:
+    """Return the bytes of a small file of a listing, of a larger one its first ones; the errors of reading."""
+    if entry.fault:
+        raise entry.fault.error()
+    if store.properties.round_trips:
+        return store.read_small(entry.relative) or b""
+    with store.open(entry.path) as reader:
+        return reader.read(0, min(reader.size_bytes, most))
+
+
+def _key(entry: Entry, digest: Digest) -> str:
+    return f"{digest.__module__}:{entry.size_bytes}:{entry.modified}:{entry.mark}:{entry.relative}"
+
+
+@functools.cache
+def _revision(modules: tuple[str, ...]) -> str:
+    """Return a digest of the code of formats: what another revision of it said is not what this one says."""
+    import hashlib  # only locations with such files need it
+
+    known = hashlib.blake2b(f"{VERSION} {_SCHEMA}".encode(), digest_size=8)
+    for module in modules:
+        file = sys.modules[module].__file__ if module in sys.modules else None
+        folder = os.path.dirname(file or "")
+        with suppress(OSError):  # without its source, the release must do
+            for name in sorted(os.listdir(folder)):
+                if name.endswith(".py"):
+                    with open(os.path.join(folder, name), "rb") as source:
+                        known.update(source.read())
+    return known.hexdigest()
+
+
+def _file_of(store: Store, revision: str) -> str:
+    if not _directory:
+        return ""
+    import hashlib  # only locations with such files need it
+
+    place = f"{store.location.absolute}\0{revision}".encode("utf-8", "surrogatepass")
+    return os.path.join(_directory[0], f"{hashlib.blake2b(place, digest_size=12).hexdigest()}.json")
+
+
+def _sum(digests: bytes) -> str:
+    import hashlib  # only locations with such files need it
+
+    return hashlib.blake2b(digests, digest_size=16).hexdigest()
+
+
+def _load(path: str) -> dict[str, Any]:
+    """Return what a file remembers; {} where it is none, or not as this code wrote it."""
+    with suppress(OSError, ValueError, RecursionError):
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would block
+        with open(fd, "rb") as file:
+            head, _, text = (
+                file.read(_MOST_BYTES).partition(b"\n") if stat.S_ISREG(os.fstat(fd).st_mode) else (b"",) * 3
+            )
+        if head == _head(text):
+            digests = json.loads(text)
+            if isinstance(digests, dict) and all(isinstance(one, dict) and "is" in one for one in digests.values()):
+                return digests
+    return {}
+
+
+def _head(text: bytes) -> bytes:
+    """Return the first line of a file: the schema, and the checksum of what follows."""
+    return f"{_SCHEMA} {_sum(text)}".encode()
+
+
+def _save(path: str, digests: dict[str, Any]) -> None:
+    text = json.dumps(digests).encode()
+    folder, name = os.path.split(path)
+    with suppress(OSError, EdlCkptError):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        with Directory.open(folder) as directory:
+            directory.replace(name, _head(text) + b"\n" + text, flush=False)

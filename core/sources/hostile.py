@@ -1,0 +1,38 @@
+"""Bytes of others: what a reader of a format raises for them, although it should have raised an error of ours.
+
+A damaged file must end nothing but its own line in a list, whatever its reader has overlooked. So one place, around the
+reading of one version, turns the errors that bytes can cause into a CorruptError of that version. Errors that only code
+can cause, such as a wrong name or a failed assertion, are left alone, and so is everything of the system.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError
+
+BY_BYTES: Final = (
+    *(ArithmeticError, AttributeError, EOFError, LookupError, RecursionError, TypeError, ValueError),
+    *(pickle.UnpicklingError, struct.error, zlib.error),
+)
+"""What bytes can raise that are not as their reader expects. UnicodeError is a ValueError."""
+
+
+@contextmanager
+def hostile_bytes(path: str) -> Iterator[None]:
+    """Raise CorruptError, with the path, for an error of the block that only the bytes of a file can have caused.
+
+    The error that was raised is its cause, and its kind is in the message: whoever sees it can report it.
+    """
+    try:
+        yield
+    except EdlCkptError:
+        raise
+    except BY_BYTES as error:
+        message = f"damaged in a way that its reader does not know ({type(error).__name__})"
+        raise CorruptError(message, path=path) from error

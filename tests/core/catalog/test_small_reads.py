@@ -1,0 +1,142 @@
+"""What a listing remembers of small files: what was read, and never that something could not be read."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edl_ckpt.core import list_versions
+from edl_ckpt.core.catalog import small_reads
+from edl_ckpt.core.model.versions import State, Version
+from edl_ckpt.core.storage.local import LocalReader
+from torch_checkpoints import SAVED
+
+LONG_AGO = 1_000_000_000
+
+
+@pytest.fixture(autouse=True)
+def memory(tmp_path: Path) -> Iterator[Path]:
+    """A directory in which listings remember."""
+    folder = tmp_path / "cache"
+    small_reads.remember_in(str(folder))
+    yield folder
+    small_reads._directory.clear()
+
+
+@pytest.fixture
+def location(tmp_path: Path) -> Path:
+    """A location with a sound step of two ranks, which is old."""
+    step = Path(shutil.copytree(SAVED / "torchrec/step_2", tmp_path / "run/step_2"))
+    for path in [step, *step.rglob("*")]:
+        os.utime(path, (LONG_AGO, LONG_AGO))
+    return step.parent
+
+
+def listed(location: Path) -> Version:
+    """Return the version of a location that has one."""
+    (version,) = list_versions(str(location)).versions
+    return version
+
+
+class FlippedReads:
+    """Flips a bit of what is read of `.metadata`, as often as it is told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, times: int, at: int) -> None:
+        self.left, self.reads, read = times, 0, LocalReader.read
+
+        def flipped(reader: LocalReader, offset: int, size: int) -> bytes:
+            data = read(reader, offset, size)
+            if not reader.path.endswith(".metadata") or not offset <= at < offset + size:
+                return data
+            self.reads += 1
+            self.left -= 1
+            return data if self.left < 0 else data[: at - offset] + b"\xfe" + data[at - offset + 1 :]
+
+        monkeypatch.setattr(LocalReader, "read", flipped)
+
+
+@pytest.mark.parametrize("at", [0, 400])
+def test_one_bad_read_is_no_fact(at: int, location: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step whose index is damaged in one read, and in the next is not, is complete."""
+    FlippedReads(monkeypatch, 1, at)
+    assert listed(location).state is State.COMPLETE
+
+
+@pytest.mark.parametrize("at", [0, 400])
+def test_errors_are_not_remembered(at: int, location: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step whose index cannot be read in one listing is looked at anew by the next one."""
+    FlippedReads(monkeypatch, 2, at)
+    assert listed(location).state is State.INCOMPLETE
+    assert listed(location).state is State.COMPLETE
+
+
+def test_what_was_read_is_remembered(location: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index of a step that has not changed is read by the first listing only."""
+    assert listed(location).state is State.COMPLETE
+    reads = FlippedReads(monkeypatch, 0, 400)
+    assert listed(location).state is State.COMPLETE
+    assert not reads.reads
+
+
+def test_a_remembered_index_is_read_again_before_a_step_is_torn(location: Path, memory: Path) -> None:
+    """What is remembered wrongly of an index makes no step torn: it is read again."""
+    listed(location)
+    (file,) = memory.iterdir()
+    _, _, text = file.read_bytes().partition(b"\n")
+    digests = json.loads(text)
+    (digest,) = digests.values()
+    digest["is"]["__9_0.distcp"] = 10
+    small_reads._save(str(file), digests)
+    assert listed(location).lacks == ()
+
+
+WRONG = {
+    "nothing": b"",
+    "no file of this program": b"hello\n{}",
+    "a number": b"5",
+    "a list": b"[]",
+    "not whole": None,
+    "another value": b'{"is": 5}',
+    "an empty value": b"{}",
+    "a fault": b'{"fault": 1}',
+    "no error": b'{"error": "CorruptError", "message": "torn", "offset": 0}',
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_memory_of_another_shape_is_none(name: str, location: Path, memory: Path) -> None:
+    """A file of what is remembered that is damaged, or that something else wrote, counts as none."""
+    listed(location)
+    (file,) = memory.iterdir()
+    head, _, text = file.read_bytes().partition(b"\n")
+    wrong = WRONG[name]
+    keys = list(json.loads(text))
+    for data in (
+        text[:-9] if wrong is None else wrong,
+        head + b"\n" + (text[:-9] if wrong is None else json.dumps(dict.fromkeys(keys, "VALUE")).encode()),
+        head + b"\n" + b"{%b: %b}" % (json.dumps(keys[0]).encode(), wrong or b"["),
+    ):
+        file.write_bytes(data)
+        assert listed(location).state is State.COMPLETE
+
+
+def test_a_pipe_for_a_memory_is_none(location: Path, memory: Path) -> None:
+    """A pipe in the place of what is remembered neither blocks a listing nor changes it."""
+    listed(location)
+    (file,) = memory.iterdir()
+    file.unlink()
+    os.mkfifo(file)
+    assert listed(location).state is State.COMPLETE
+
+
+def test_other_code_has_another_memory(location: Path, memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another revision of the formats' code remembered is not believed."""
+    listed(location)
+    monkeypatch.setattr(small_reads, "_revision", lambda _modules: "another")
+    listed(location)
+    assert len(list(memory.iterdir())) == 2
