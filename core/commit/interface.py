@@ -29,8 +29,9 @@ from edl_ckpt.core.model.versions import Seal, ShardFile, State, Version
 from edl_ckpt.core.sources.registry import directory_named, number_named
 from edl_ckpt.core.state.annotate import Describe
 from edl_ckpt.core.state.document import MAX_SUMS_BYTES, parse_document
-from edl_ckpt.core.state.paths import JOURNAL, is_inside
+from edl_ckpt.core.state.paths import JOURNAL
 from edl_ckpt.core.storage import LocalStore, Location, ObjectStore
+from edl_ckpt.core.storage.inside import is_inside
 from edl_ckpt.core.storage.interface import Sink
 
 

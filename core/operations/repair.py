@@ -35,10 +35,11 @@ from edl_ckpt.core.reading.reader import open_checkpoint, raise_problems
 from edl_ckpt.core.sources.registry import source_of
 from edl_ckpt.core.state.lock import Locking
 from edl_ckpt.core.state.owner import write_proved
-from edl_ckpt.core.state.paths import TRASH_DIR, is_inside, seal_file
+from edl_ckpt.core.state.paths import TRASH_DIR, seal_file
 from edl_ckpt.core.state.seal import read_seal, seal_bytes
 from edl_ckpt.core.state.shard_note import forget_notes
 from edl_ckpt.core.storage import LocalStore, ObjectStore, Store
+from edl_ckpt.core.storage.inside import is_inside
 from edl_ckpt.core.storage.interface import RangeReader
 
 _ODD: Final = frozenset({"nan", "inf", "huge-value"})

@@ -128,15 +128,6 @@ def is_resumable(stage: str) -> bool:
     return stage.rpartition("/")[2].startswith(_RESUMABLE)
 
 
-def is_inside(name: str) -> bool:
-    """Say whether the name of a file, which may be in a sub-directory, stays in the directory of its version.
-
-    >>> is_inside("model/.metadata"), is_inside("../x"), is_inside("/x"), is_inside("")
-    (True, False, False, False)
-    """
-    return "\0" not in name and not {"", ".", ".."} & set(name.split("/"))
-
-
 def is_damaged(name: str) -> bool:
     """Say whether a name in STAGE_DIR is that of something that was set aside because it could not be used.
 

@@ -22,7 +22,8 @@ from typing import Any, Final, NoReturn
 from edl_ckpt.core.base.errors import CorruptError, RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.model.versions import Chunk, Override, Seal, SealedShard
 from edl_ckpt.core.state.document import check_schema, schema_at_head
-from edl_ckpt.core.state.paths import is_inside, seal_file
+from edl_ckpt.core.state.paths import seal_file
+from edl_ckpt.core.storage.inside import is_inside
 from edl_ckpt.core.storage.interface import Store
 
 SEAL_SCHEMA: Final = "edl-ckpt/seal/2"

@@ -352,7 +352,7 @@ def kind_of(mode: int) -> str:
 def _single(name: str) -> str:
     """Return a name that is one component; anything else is a bug, or an attack that was not noticed before."""
     if "/" in name or name in {"", ".", ".."} or "\0" in name:
-        raise EdlCkptError(f"{name!r} is not a name in a directory")
+        raise RefusedError(f"{name!r} is not a name in a directory")
     return name
 
 

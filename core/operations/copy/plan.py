@@ -20,9 +20,10 @@ from edl_ckpt.core.model.layouts import Layout
 from edl_ckpt.core.model.versions import Listing, State, Version
 from edl_ckpt.core.sources.elasticdl.target import copied_layouts
 from edl_ckpt.core.sources.registry import layouts_among
-from edl_ckpt.core.state.paths import JOURNAL, is_inside, resumable_stage
+from edl_ckpt.core.state.paths import JOURNAL, resumable_stage
 from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.storage import Location, LocationLike, Store, open_store
+from edl_ckpt.core.storage.inside import is_inside
 from edl_ckpt.core.storage.local import is_there
 
 

@@ -52,6 +52,7 @@ from edl_ckpt.core.reading.reader import open_checkpoint
 from edl_ckpt.core.sources.safetensors.indexing import MAX_HEADER_BYTES, read_header
 from edl_ckpt.core.storage import Location, ObjectStore, open_objects, open_store
 from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.inside import path_inside
 from edl_ckpt.core.storage.interface import RangeReader
 from edl_ckpt.core.storage.local import LocalReader, check_input, is_file
 
@@ -201,7 +202,7 @@ class ArraySource:
         """Return the store with a remote source, its name there, and the paths of the files right below it."""
         folder, name = self.location.split()
         store = open_objects(folder)
-        below = [relative for relative in store.tree(name) if relative.count("/") == 1]
+        below = [each for each in store.tree(name) if each.count("/") == 1 and not each.endswith("/")]
         if not below and store.stat(name) is None:
             raise NotFoundError("no such file or directory", path=self.path)
         return store, name, below
@@ -308,19 +309,21 @@ class ArraySource:
         store, name, below = self._listed()
         wanted = below or [name]
         if any(relative.endswith(PARQUET) for relative in wanted):
-            wanted += [each for each in store.tree(dense_directory(name)) if each.endswith(f"/{DENSE_FILE}")]
+            dense = f"{dense_directory(name)}/{DENSE_FILE}"
+            wanted += [each for each in store.tree(dense_directory(name)) if each == dense]
         directory = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="edl-ckpt-"))
-        for relative in wanted:
-            target = os.path.join(directory, *relative.split("/"))
-            os.makedirs(os.path.dirname(target), exist_ok=True)
+        targets = {each: path_inside(directory, each, whole=store.path(each)) for each in wanted}
+        for relative, target in targets.items():
+            with storage_errors(target):
+                os.makedirs(os.path.dirname(target), exist_ok=True)
             with (
                 store.open(store.path(relative)) as reader,
                 storage_errors(target),
-                open(target, "wb") as file,
+                open(target, "xb") as file,
             ):
                 shutil.copyfileobj(RangeStream(reader, 0, reader.size_bytes), file, _FETCH_BYTES)
                 reader.check_unchanged()
-        return os.path.join(directory, name)
+        return path_inside(directory, name, whole=self.path)
 
     def _add(self, array: ArrayData) -> None:
         if array.name in self.arrays:

@@ -39,6 +39,7 @@ from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.sources.elasticdl.target import ELASTICDL, EMPTY_MODEL
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import Flusher, check_space
+from edl_ckpt.core.storage.inside import path_inside
 from edl_ckpt.core.storage.local import check_target, is_stream, remove_tree
 from edl_ckpt.core.storage.location import Location
 
@@ -186,7 +187,7 @@ class SystemFormat(ExportFormat):
             if request.names and request.names.tables:  # other tables have another fingerprint than the seal says
                 trust.seal = None
             check_space(target.path, plan.size_bytes)
-            paths = {os.path.join(target.path, name): size for name, size in plan.destination.files.items()}
+            paths = {path_inside(target.path, name): size for name, size in plan.destination.files.items()}
             for path in paths:
                 os.makedirs(os.path.dirname(path), exist_ok=True)
             outputs = [target.new_file(path, size) for path, size in paths.items()]

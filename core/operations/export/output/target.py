@@ -35,6 +35,7 @@ from edl_ckpt.core.operations.export.output.places import (
 from edl_ckpt.core.sources.registry import is_own_name, is_version_dir, version_named
 from edl_ckpt.core.storage import Location, open_objects
 from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.inside import path_inside
 from edl_ckpt.core.storage.interface import has_parts
 from edl_ckpt.core.storage.local import descriptor_of, is_stream, is_there, open_stream, remove_tree
 
@@ -207,7 +208,7 @@ class UploadTarget(ExportTarget):
 
     def __enter__(self) -> Self:
         self._directory = tempfile.TemporaryDirectory(prefix="edl-ckpt-")
-        self.path = os.path.join(self._directory.name, self._name)
+        self.path = path_inside(self._directory.name, self._name)
         self._ahead = Ahead(self._store)
         self._mark = f"{work_name(self._name)}/uploads"
         with suppress(EdlCkptError):  # only so that `recover` knows the uploads of a killed process
