@@ -90,7 +90,12 @@ def _alone(folder: Location, path: str, name: str) -> Version | None:
     """Return the checkpoint of a name in a directory, or the directory itself without a name."""
     store = open_location(folder)
     inside: defaultdict[str, list[Entry]] = defaultdict(list)
-    for entry in store.entries(lambda directory: not name and registry.looked_into(f"0/{directory}")):
+
+    def is_within(directory: str) -> bool:
+        is_link = folder.local_path is not None and os.path.islink(store.path(directory))
+        return not name and not is_link and registry.looked_into(f"0/{directory}")
+
+    for entry in store.entries(is_within):
         inside[entry.parent].append(entry)
     return registry.alone(FlatListing(store.location, inside, math.inf), path, name, SmallReads(store))
 

@@ -131,7 +131,8 @@ def is_there(path: str) -> bool:
 class LocalStore:
     """Directories and files of the local disk; `root` is the location's path.
 
-    Links among the versions of a location are followed. No link is followed in a hidden directory, where our state is.
+    Links among the versions of a location are followed, and inside of them links to files; links to directories are
+    not. No link is followed in a hidden directory, where our state is.
     """
 
     properties = Properties(rename=True, trash=True, positional_write=True, round_trips=False)
@@ -155,7 +156,8 @@ class LocalStore:
     def _list(self, relative: str, inside: Inside) -> list[Entry]:
         listed: list[Entry] = []
         for entry in self._scan(relative):
-            if entry.is_dir and inside(entry.relative):
+            is_link_below = entry.linked and bool(relative)  # it may lead anywhere, and to a directory above it
+            if entry.is_dir and not is_link_below and inside(entry.relative):
                 listed += self._list_inside(entry, inside)
             else:
                 listed.append(entry)

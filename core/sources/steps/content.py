@@ -23,6 +23,7 @@ from edl_ckpt.core.model.tables import (
 )
 from edl_ckpt.core.model.versions import ShardFile, Version
 from edl_ckpt.core.sources.interface import OnFault
+from edl_ckpt.core.sources.steps.shown import is_shown
 from edl_ckpt.core.storage.interface import RangeReader
 
 _INITIALIZER: Final = "uniform"
@@ -101,7 +102,7 @@ class Found:
 
 @dataclass(eq=False, repr=False)
 class Content:
-    """The shards of a version by their numbers, and its files by their paths in it."""
+    """The shards of a version by their numbers, and its files by their paths in it, those that formats may claim."""
 
     version: Version
     readers: InitVar[Mapping[str, RangeReader]]
@@ -118,6 +119,7 @@ class Content:
             self.version.name_of(file.path): Found(shard, file, readers.get(file.path))
             for shard in self.shards.values()
             for file in shard.file.files
+            if is_shown(self.version.name_of(file.path))
         }
 
     def fail(self, shard: ShardContent, error: EdlCkptError) -> None:

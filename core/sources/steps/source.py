@@ -19,6 +19,7 @@ from edl_ckpt.core.sources.interface import FlatListing, OnFault, ReadSmall
 from edl_ckpt.core.sources.steps import names
 from edl_ckpt.core.sources.steps.formats import FORMATS
 from edl_ckpt.core.sources.steps.interface import Claim, Files, Format
+from edl_ckpt.core.sources.steps.shown import are_plain, is_of_host, is_shown
 from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.interface import Entry, RangeReader
 from edl_ckpt.core.storage.location import Location
@@ -52,16 +53,25 @@ def claims(listing: FlatListing, read_small: ReadSmall) -> list[Version]:
 
 
 class _FoundStep:
-    """A step that formats may claim: its path, its number, and its files by their paths in it."""
+    """A step that formats may claim: its path, its number, and its files by their paths in it.
+
+    `shown` are those that formats may claim. A link that leads nowhere is no fault by itself: a job links to its logs,
+    and moves them. It is one where a format claims the link.
+    """
 
     def __init__(
         self, path: str, number: int, layout: Layout, entry: Entry | None, files: Files, formats: Sequence[Format]
     ) -> None:
-        self.path, self.number, self.layout, self.entry, self.files = path, number, layout, entry, files
-        self.fault = next((one.fault for one in (*files.values(), *([entry] if entry else ())) if one.fault), None)
-        every = "\n".join(files)
+        self.path, self.number, self.layout, self.entry = path, number, layout, entry
+        self.files = self.shown = files
+        if not are_plain(files):
+            self.files = {name: file for name, file in files.items() if not is_of_host(name)}
+            self.shown = {name: file for name, file in self.files.items() if is_shown(name)}
+        every = "\n".join(self.shown)
         self.formats = [form for form in formats if any(mark in every for mark in form.marks)]
-        self.heads = [(form, name) for form in self.formats for name in form.heads(files)]
+        self.heads = [(form, name) for form in self.formats for name in form.heads(self.shown)]
+        known = (*self.files.values(), *([entry] if entry else ()))
+        self.fault = next((one.fault for one in known if one.fault and (one is entry or not one.linked)), None)
 
 
 def _directories(listing: FlatListing) -> Iterator[_FoundStep]:
@@ -117,7 +127,7 @@ class _Claimed(NamedTuple):
 
 def _claims(steps: Sequence[_FoundStep], read_small: ReadSmall, *, again: bool = False) -> list[_Claimed]:
     """Return the parts that formats have of each step."""
-    wanted = [(step.files[name], form.digest) for step in steps for form, name in step.heads]
+    wanted = [(step.shown[name], form.digest) for step in steps for form, name in step.heads]
     digests = iter(read_small.digests(wanted, again=again))
     claims: list[_Claimed] = []
     for step in steps:
@@ -127,7 +137,7 @@ def _claims(steps: Sequence[_FoundStep], read_small: ReadSmall, *, again: bool =
             digest = by_format[form.system][name] = next(digests)
             is_doubtful = is_doubtful or isinstance(digest, CorruptError | UnsupportedError)
             if isinstance(digest, EdlCkptError) and not isinstance(digest, CorruptError | UnsupportedError):
-                step.fault = step.fault or Fault.of(digest, step.files[name].path)
+                step.fault = step.fault or Fault.of(digest, step.shown[name].path)
         every = ((form, _claim_of(form, step, by_format[form.system])) for form in step.formats)
         parts = [(form, claim) for form, claim in every if claim is not None]
         # Where the content of a file names its system, names of other files alone name no second one.
@@ -141,7 +151,7 @@ def _claim_of(form: Format, step: _FoundStep, digests: Mapping[str, Any]) -> Cla
     """Return the part of a step that a format has; a step whose bytes it cannot stand is damaged, and only that."""
     try:
         with hostile_bytes(step.path):
-            return form.claim(step.files, digests)
+            return form.claim(step.shown, digests)
     except CorruptError as error:
         return Claim({}, None, lacks=[error.message])
 
@@ -153,7 +163,10 @@ def _version(listing: FlatListing, step: _FoundStep, parts: Sequence[tuple[Forma
     lacks = tuple(words for _, claim in parts for words in claim.lacks)
     modified = max([entry.modified for entry in step.files.values()] + ([step.entry.modified] if step.entry else []))
     unsupported = next((claim.unsupported for _, claim in parts if claim.unsupported), "")
-    fault = step.fault or (Fault(UnsupportedError, unsupported, step.path) if unsupported else None)
+    claimed = [name for _, claim in parts for names in (claim.common, *claim.shards.values()) for name in names]
+    faults = [step.fault, *(step.files[name].fault for name in claimed)]
+    faults += [Fault(UnsupportedError, unsupported, step.path)] if unsupported else []
+    fault = next(filter(None, faults), None)
     if fault:
         state = State.UNREADABLE
     elif lacks or not shards:
@@ -171,7 +184,7 @@ def _version(listing: FlatListing, step: _FoundStep, parts: Sequence[tuple[Forma
         state,
         ps_num,
         shards,
-        () if shards else tuple(sorted(step.files)),
+        () if shards else tuple(sorted(name for name, file in step.files.items() if not file.fault)),
         modified,
         fault=fault,
         linked=step.entry is not None and step.entry.linked,
@@ -185,7 +198,8 @@ def _shards(files: Files, claims: Sequence[Claim], ps_num: int) -> tuple[ShardFi
     for claim in claims:
         for ps_id, members in claim.shards.items():
             of_shard[ps_id] += members
-    rest = sorted(files.keys() - {name for members in of_shard.values() for name in members})
+    claimed = {name for members in of_shard.values() for name in members}
+    rest = sorted(name for name, file in files.items() if name not in claimed and not file.fault)
     shards: list[ShardFile] = []
     for ps_id, members in sorted(of_shard.items()):
         every = list(dict.fromkeys(members if shards else [*members, *rest]))
