@@ -11,17 +11,19 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from edl_ckpt.core.base.errors import NotFoundError, UnsupportedError, UsageError
-from edl_ckpt.core.base.words import abridged, escaped, meant
+from edl_ckpt.core.base.words import escaped, meant
+from edl_ckpt.core.converting.names import new_names, with_companions
 from edl_ckpt.core.converting.row_filters import BoundFilter, bind, parse_row_filter
 from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.model.tables import DenseEntry, Encoding, IdRun, ShardIndex, TableEntry, TableInfo
 from edl_ckpt.core.reading.names import chosen_names, names_like
 from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.sources.dcp.tables import collisions
 from edl_ckpt.core.sources.elasticdl.target import MAX_DIM
 from edl_ckpt.core.storage.local import read_toml
 from edl_ckpt.core.storage.location import as_url
@@ -142,9 +144,10 @@ class Outgoing:
         return {name: [t for t in self.tables if t.info.companion_of == name] for name in names}
 
 
-def outgoing(checkpoint: Checkpoint, changes: Changes) -> Outgoing:
+def outgoing(checkpoint: Checkpoint, changes: Changes, *, meaning: Checkpoint | None = None) -> Outgoing:
     """Return what goes out of a version.
 
+    `meaning` is the same version with its tables, where `checkpoint` has its tensors alone.
     Raises NotFoundError for a name or a glob that matches nothing, UsageError for two of one name, for a dtype that
     values cannot have and for a condition that cannot be read.
     """
@@ -154,7 +157,7 @@ def outgoing(checkpoint: Checkpoint, changes: Changes) -> Outgoing:
     dropped = {name for glob in changes.drop for name in _named(glob, tables, variables, slots)}
     companions = {n for n, info in checkpoint.infos.items() if info.companion_of}
     filters = [bind(checkpoint, parse_row_filter(text)) for text in changes.rows]
-    renamed = renamed_by(checkpoint, changes.rename)
+    renamed = renamed_by(checkpoint, changes.rename, meaning=meaning)
     casts = _casts(checkpoint, changes.cast)
     if changes.resize:
         name = checkpoint.table_name(changes.resize[0][0])
@@ -174,43 +177,35 @@ def _named(glob: str, tables: Sequence[str], variables: Sequence[str], slots: Ma
     """Return the whole names that a glob matches, of a whole name that one; NotFoundError for none."""
     if glob in (*tables, *variables):
         return [glob]
-    names = [*names_like(glob, tables, slots), *names_like(glob, variables)]
+    names = list(dict.fromkeys([*names_like(glob, tables, slots), *names_like(glob, variables)]))
     if not names:
         raise NotFoundError(f"no table or variable matches {glob!r}", hint=meant(glob, [*tables, *variables], "names"))
     return names
 
 
-def new_names(pairs: Iterable[tuple[str, str]], matching: Callable[[str], Sequence[str]]) -> dict[str, str]:
-    """Return the new names by the old ones; a `*` in a new name stands for what the `*` of the glob stands for.
+def renamed_by(
+    checkpoint: Checkpoint, pairs: Iterable[tuple[str, str]], *, meaning: Checkpoint | None = None
+) -> dict[str, str]:
+    """Return the new names of tables and variables by the old ones; companions follow their tables.
 
-    `matching` returns the names that a glob matches. UsageError for several names that would be one.
-
-    >>> new_names([("emb.*.weight", "*")], lambda glob: ["emb.user.weight", "emb.item.weight"])
-    {'emb.user.weight': 'user', 'emb.item.weight': 'item'}
-    """
-    new: dict[str, str] = {}
-    for old, pattern in pairs:
-        names = matching(old)
-        if len(names) > 1 and "*" not in pattern:
-            several, hint = abridged(map(repr, names), 3), "a new name may have a * as the old one has"
-            raise UsageError(f"{several} would all be named {pattern!r}", hint=hint)
-        before, _, after = old.partition("*")
-        for name in names:
-            inner = name[name.find(before) + len(before) :] if before in name else name
-            new[name] = pattern if name == old else pattern.replace("*", inner.removesuffix(after))
-    return new
-
-
-def renamed_by(checkpoint: Checkpoint, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the new names of tables and variables by the old ones.
-
+    `meaning` is the same version with its tables, where `checkpoint` has its tensors alone.
     Raises NotFoundError for a glob that matches nothing, UsageError for several that would be one, and for no name.
     """
-    known = checkpoint.table_names, checkpoint.variable_names, checkpoint.slots
+    meaning = meaning or checkpoint
+    known = checkpoint.table_names, checkpoint.variable_names, meaning.slots
     new = new_names(pairs, lambda glob: _named(glob, *known))
     if "" in new.values():
         raise UsageError("a table or variable needs a name; the new one is empty", path=checkpoint.version.ref)
-    return new
+    return with_companions(new, _owners(checkpoint, meaning))
+
+
+def _owners(checkpoint: Checkpoint, meaning: Checkpoint) -> dict[str, str]:
+    """Return the table of each companion, and of each tensor that a module of managed collision keeps for it."""
+    owners = {name: info.companion_of for name, info in meaning.infos.items() if info.companion_of}
+    for module, table in collisions(meaning.infos).items():
+        kept = [name for name in checkpoint.variable_names if name.startswith(f"{module}.")]
+        owners |= dict.fromkeys(kept, table)
+    return owners
 
 
 def _casts(checkpoint: Checkpoint, pairs: Iterable[tuple[str, str]]) -> dict[str, DType]:

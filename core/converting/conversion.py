@@ -33,6 +33,7 @@ from edl_ckpt.core.reading.blocks import IdPiece, read_piece
 from edl_ckpt.core.reading.pieces import row_batches
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sorting.partition import PartitionedTable, Ranges, parts_needed
+from edl_ckpt.core.sources.dcp.tables import is_table_name
 from edl_ckpt.core.sources.steps import source as steps
 from edl_ckpt.core.storage.interface import OnDisk, Sinks
 
@@ -105,6 +106,8 @@ def plan_conversion(
     is_whole = system in _WHOLE and source.version.layout.system == system
     whole = as_tensors(source) if is_whole else None
     out = outgoing(source, changes) if whole is None else _tensors(source, whole, changes)
+    if whole is not None:
+        _warn_of_lost_tables(source, out, job)
     destination = DESTINATIONS[system](Given(source, out, ranks, number, most_file_bytes, whole))
     destination.out.check_names(source.version.ref)
     _check_files(source, destination)
@@ -137,6 +140,18 @@ def plan_conversion(
     destination.lay_out(counted)
     _check_names(destination)
     return Conversion(source, whole, destination, counted, changes)
+
+
+def _warn_of_lost_tables(source: Checkpoint, out: Outgoing, job: Job) -> None:
+    """Warn of tables that no loader finds under their new names; they go out as plain tensors."""
+    is_dcp = source.version.layout.system == "dcp"
+    for variable in out.variables if is_dcp else ():
+        is_table = source.has_table(variable.source) and not source.infos[variable.source].companion_of
+        if is_table and not is_table_name(variable.name):
+            job.reporter.warn(
+                f"{variable.name!r} is no name of a table, so {variable.source!r} becomes a plain tensor;"
+                " the names of TorchRec end with embedding_bags.TABLE.weight"
+            )
 
 
 def _check_names(destination: Destination) -> None:
@@ -194,7 +209,7 @@ def _tensors(source: Checkpoint, whole: Checkpoint, changes: Changes) -> Outgoin
     plain = replace(
         changes, variables=(*changes.tables, *changes.variables), tables=(), drop_companions=False, resize=()
     )
-    out = outgoing(whole, plain)
+    out = outgoing(whole, plain, meaning=source)
     kept, owners = {v.source for v in out.variables}, {n: i.companion_of for n, i in source.infos.items()}
     without = changes.drop_companions or changes.drop
     gone = {n for n, owner in owners.items() if owner and without and (changes.drop_companions or owner not in kept)}

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from edl_ckpt.core.base.errors import NameNotFoundError, NotFoundError, UsageError
 from edl_ckpt.core.base.words import abridged, escaped, meant
 
-_LEFT_OUT: Final = (".weight", "/.ATTRIBUTES/VARIABLE_VALUE")
+LEFT_OUT: Final = (".weight", "/.ATTRIBUTES/VARIABLE_VALUE")
 """How many keys end that people leave out."""
 _SOME: Final = 8
 
@@ -108,6 +108,6 @@ def is_end(name: str, key: str, matches: Callable[[str, str], bool] | None = Non
 def _forms(key: str) -> Iterator[str]:
     yield key
     table, colon, slot = key.rpartition(":")
-    for ending in _LEFT_OUT:
+    for ending in LEFT_OUT:
         yield f"{table}{colon}{slot}".removesuffix(ending)
         yield f"{table.removesuffix(ending)}{colon}{slot}"

@@ -32,7 +32,8 @@ from edl_ckpt.core.catalog.listing import (
 )
 from edl_ckpt.core.catalog.target import free_target
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_source, check_target, job_of
-from edl_ckpt.core.converting.changes import FLOATS, ROWS, NameMap, check_table, new_names, read_map, tables_of
+from edl_ckpt.core.converting.changes import FLOATS, ROWS, NameMap, check_table, read_map, tables_of
+from edl_ckpt.core.converting.names import new_names
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.moving.part_plan import ReshardSettings
 from edl_ckpt.core.operations.importing.archives import SYSTEM, check_members

@@ -33,6 +33,7 @@ from edl_ckpt.core.base.errors import (
 )
 from edl_ckpt.core.operations.convert import ConvertResult
 from foreign import SYSTEMS, copied
+from program import document, edl
 
 Arrays = dict[str, npt.NDArray[Any]]
 FOREIGN = {
@@ -463,3 +464,69 @@ def test_a_flipped_bit_under_a_seal(tmp_path: Path, name: str) -> None:
     assert not (tmp_path / "out").exists()
     with pytest.warns(match="going on because of the option"):
         assert convert_version(version, output=tmp_path / "out", changes=changes, force=True).forced
+
+
+OFFSETS = "-partition_offset"
+"""Where groups of keys begin in a part of DeepRec: made anew for the parts."""
+
+
+def related(version: Version, old: str = "", new: str = "") -> set[tuple[str, str]]:
+    """Return (table, slot) of all companions, with an old part of a table's name replaced."""
+    with open_checkpoint(version) as checkpoint:
+        infos = checkpoint.infos.values()
+        return {(info.companion_of.replace(old, new), info.slot) for info in infos if info.companion_of}
+
+
+@pytest.mark.parametrize(
+    ("system", "old", "new"),
+    [
+        ("torchrec", "user", "member"),
+        ("managed collision", "user", "member"),
+        ("dynamicemb", "user", "member"),
+        ("dynamicemb, four ranks", "user", "member"),
+        ("deeprec", "item_emb", "items"),
+    ],
+)
+def test_companions_stay_companions(tmp_path: Path, system: str, old: str, new: str) -> None:
+    """After a rename by the short name, each table has the companions that it had, with the same values."""
+    version = source(system, tmp_path)
+    before = {name: values for name, values in arrays(version).items() if not name.endswith(OFFSETS)}
+    result, out = edited(version, tmp_path, Changes(rename=((old, new),)))
+    assert related(out) == related(version, old, new) != related(version)
+    after = {name: values for name, values in arrays(out).items() if not name.endswith(OFFSETS)}
+    assert len(after) == len(before)
+    assert sorted(v.tobytes() for v in after.values()) == sorted(v.tobytes() for v in before.values())
+    assert not [name for name in after if old in name.replace(new, "")]
+    assert result.to_ps
+
+
+def test_an_export_renames_companions(tmp_path: Path) -> None:
+    """An export with --rename names the companions as the edit does."""
+    version = source("deeprec", tmp_path)
+    done = edl("export", version.ref, tmp_path / "out.npz", "--rename", "item_emb=items")
+    assert done.returncode == 0, done.stderr
+    with np.load(tmp_path / "out.npz") as loaded:
+        assert {"items.ids", "items-freqs.vectors", "items-versions.vectors"} <= set(loaded)
+        assert not [name for name in loaded if "item_emb" in name and not name.endswith(OFFSETS)]
+
+
+def test_a_table_that_stops_being_one(tmp_path: Path) -> None:
+    """A name that TorchRec does not give a table makes a plain tensor: that is a warning."""
+    version = source("torchrec", tmp_path)
+    done = edl("edit", version.ref, "--rename", f"{USER}=member", "--output", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert f"'member' is no name of a table, so '{USER}' becomes a plain tensor" in done.stderr
+    quiet = edl("edit", version.ref, "--rename", "user=member", "--output", tmp_path / "other")
+    assert "warning" not in quiet.stderr
+    assert document("verify", tmp_path / "other", "--deep")["ok"]
+
+
+def test_dropped_and_renamed_at_once(tmp_path: Path) -> None:
+    """A companion with a name of its own keeps that name."""
+    version = source("deeprec", tmp_path)
+    changes = Changes(rename=(("item_emb", "items"), ("item_emb-freqs", "counts")))
+    convert_version(version, output=tmp_path / "out", changes=changes)
+    with open_checkpoint(f"{tmp_path / 'out'}@100") as checkpoint:
+        names = [*checkpoint.table_names, *checkpoint.variable_names]
+    assert "items-versions" in names
+    assert not [name for name in names if "item_emb" in name]
