@@ -72,7 +72,7 @@ def import_command(
         show_converted(out, "import", checkpoint, ps, output=ref.location, number=ref.version, **acting)
         return
     kind = "checkpoint" if checkpoint else "arrays"
-    acting |= {"force": force} if checkpoint else {"names": mapped}
+    acting |= {"force": force} if checkpoint else {"force": force, "names": mapped}
     where = checkpoint or place, ref.location, ref.version, ps
     with working(out, cluster, None, target=ref.location) as work, resumable(out, partial(half_done, ref.location)):
         acting["executor"] = work["executor"]

@@ -49,6 +49,7 @@ def reshard_human(result: ReshardResult) -> Lines:
     rate = result.size_bytes / result.seconds if result.seconds else 0
     speed = f"{words.size(result.size_bytes)} in {result.seconds:.2f} s ({words.size(rate)}/s)"
     yield styled(f"{speed}, peak memory {words.size(result.peak_memory_bytes)}", "dim")
+    yield from _compared(result)
     yield from _proved("new version", result.fingerprint)
 
 
@@ -78,6 +79,7 @@ def converted_human(result: ConvertResult) -> Lines:
     yield styled(f"{content} in {result.seconds:.2f} s, peak memory {words.size(result.peak_memory_bytes)}", "dim")
     if result.overflowed:
         yield f"{text.count(result.overflowed, 'value')} became infinite: too large for the new type"
+    yield from _compared(result)
     yield styled("proved: the new files read back as intended", "green")
     yield result.fingerprint
     if result.untouched:
@@ -89,6 +91,7 @@ def import_human(result: ImportResult) -> Lines:
     yield head(result.ref, f"imported for {result.to_ps} PS")
     yield shard_table(result.shards)
     yield styled(f"{words.size(result.size_bytes)}, {text.count(result.rows, 'row')} in {result.seconds:.2f} s", "dim")
+    yield from _compared(result)
     yield from _proved("new version", result.fingerprint)
 
 
@@ -259,8 +262,15 @@ def export_human(result: ExportResult) -> Lines:
         yield f"quantized {text.escaped(table.name)}: greatest error {table.greatest:.3g}, mean {table.mean:.3g}"
     if result.partial:
         yield styled("partial, so not proved: the version lacks what the warnings name", "yellow")
+    yield from _compared(result)
     if result.proved:
         yield from _proved("exported content", result.fingerprint)
+
+
+def _compared(result: WriteResult | ExportResult) -> Lines:
+    """Yield how many checksums of the source's files say nothing about what was written, if there are any."""
+    if left := result.checksums.not_compared:
+        yield styled(f"not read, so not compared with its checksum: {text.count(left, 'value')}", "dim")
 
 
 def _proved(what: str, fingerprint: str | None) -> Lines:

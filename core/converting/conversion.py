@@ -32,6 +32,7 @@ from edl_ckpt.core.proof.fingerprint import ContentSketch
 from edl_ckpt.core.reading.blocks import IdPiece, read_piece
 from edl_ckpt.core.reading.pieces import row_batches
 from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.reading.stored_sums import NO_SUMS, StoredSums, SumsCompared
 from edl_ckpt.core.sorting.partition import PartitionedTable, Ranges, parts_needed
 from edl_ckpt.core.sources.dcp.tables import is_table_name
 from edl_ckpt.core.sources.steps import source as steps
@@ -244,9 +245,13 @@ class Writing:
     job: Job
     directory: str
     """Where temporary files of tables in disorder go."""
+    sums: StoredSums
+    """What is summed of the values that have checksums in the source's files."""
     rows: RowWriter = field(init=False)
     tensors: ContentSketch = field(default_factory=ContentSketch)
     """The sums of tensors that are neither variables nor matrices of the source."""
+    compared: SumsCompared = NO_SUMS
+    """The checksums of the source's files that what was read has been compared with."""
     _memory: ThreadMemory = field(default_factory=ThreadMemory)
     _crcs: dict[tuple[int, int], Crc32] = field(init=False)
     """The checksums of tensors that went by `_put`, by file and offset."""
@@ -265,6 +270,7 @@ class Writing:
     def write(self) -> None:
         """Write everything: values, ids, and what stands around them."""
         destination = self.plan.destination
+        self.sums.restart()
         expect(self.job.reporter, 2 * self.plan.size_bytes)  # all is read back
         self.job.reporter.start("writing", self.plan.size_bytes)
         self._variables()

@@ -15,6 +15,7 @@ from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.model.versions import Seal, SealedShard, Version, now_text
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, fingerprint_of, value_bytes
 from edl_ckpt.core.proof.sealing import cut
+from edl_ckpt.core.proof.stored_sums import confirm_sums
 from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.proof.values import read_back
 from edl_ckpt.core.reading.pieces import dense_at, read_dense
@@ -56,10 +57,12 @@ def prove(writing: Writing, version: Version) -> Proved:
 
 
 def confirm_source(writing: Writing, trust: Trust) -> str:
-    """Compare what was read with the seal of the source, where all of it went out as it was; return its fingerprint.
+    """Compare what was read with the checksums in the source's files, and with its seal; return its fingerprint.
 
-    Raises CorruptError as `Trust.confirm`; '' where something was changed, left out, or read as a plain tensor.
+    The seal is compared where all went out as it was; else '' is returned. Raises CorruptError as `confirm_sums` and
+    `Trust.confirm`.
     """
+    writing.compared = confirm_sums(writing.sums, trust, writing.job)
     if is_changed(writing.plan):
         return ""
     text = fingerprint_of(writing.plan.source, writing.meant).text

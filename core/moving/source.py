@@ -28,11 +28,13 @@ from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.tables import ShardIndex, TableEntry, TableInfo
 from edl_ckpt.core.proof.duplicates import IdOrder, check_unique, order_of
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, fingerprint_of, value_bytes
+from edl_ckpt.core.proof.stored_sums import confirm_sums
 from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.reading.blocks import IdBlock, raise_bad_ids, read_piece
 from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue, HeldValue
 from edl_ckpt.core.reading.pieces import PIECE_BYTES, IdsAt, cut_piece, ids_at, is_small, number_rows, total_id_bytes
 from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.reading.stored_sums import NO_SUMS, StoredSums, SumsCompared
 from edl_ckpt.core.sources.elasticdl.target import PlacedVariable
 from edl_ckpt.core.storage.interface import RangeReader
 
@@ -160,6 +162,10 @@ class Source(Protocol):
     """Ids are varints in the source, and move as they are; else the move encodes them."""
     trust: Trust | None = None
     """What is known of the seal of a source that is a version."""
+    sums: StoredSums | None = None
+    """What was summed of the values that have checksums in the files of a source."""
+    compared: SumsCompared = NO_SUMS
+    """How many of these were compared; known once `content` was asked for."""
 
     @property
     def bytes_read(self) -> int:
@@ -234,8 +240,10 @@ class Source(Protocol):
     def close(self) -> None:
         """Close all files."""
 
-    def content(self, sketch: ContentSketch) -> Fingerprint | ContentSketch:
-        """Return what values with this sketch must be proved to be."""
+    def content(self, sketch: ContentSketch, job: Job) -> Fingerprint | ContentSketch:
+        """Return what values with this sketch must be proved to be; CorruptError where checksums in files differ."""
+        if self.sums is not None and self.trust is not None:
+            self.compared = confirm_sums(self.sums, self.trust, job)
         return sketch
 
     def count_small(self, names: Sequence[str], to_ps: int) -> tuple[list[PieceCounts], int]:
@@ -269,9 +277,9 @@ class VersionSource(CheckpointHolder, Source):
 
     ids_encoded = True
 
-    def __init__(self, checkpoint: Checkpoint, trust: Trust | None = None) -> None:
+    def __init__(self, checkpoint: Checkpoint, trust: Trust | None = None, sums: StoredSums | None = None) -> None:
         super().__init__(checkpoint)
-        self.trust = trust
+        self.trust, self.sums = trust, sums
 
     @cached_property
     def small(self) -> Mapping[str, int]:
@@ -362,8 +370,9 @@ class VersionSource(CheckpointHolder, Source):
         """Raise LockedError when a file has changed since it was opened."""
         self.checkpoint.check_unchanged()
 
-    def content(self, sketch: ContentSketch) -> Fingerprint:
-        """Return the fingerprint of the values that were read; CorruptError when the seal has another one."""
+    def content(self, sketch: ContentSketch, job: Job) -> Fingerprint:
+        """Return the fingerprint of the values that were read; CorruptError where a seal or checksums differ."""
+        super().content(sketch, job)
         read = fingerprint_of(self.checkpoint, sketch)
         if self.trust is not None:
             self.trust.confirm(read.text)

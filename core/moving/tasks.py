@@ -50,6 +50,7 @@ from edl_ckpt.core.proof.trust import prove_version
 from edl_ckpt.core.proof.values import ValueOptions
 from edl_ckpt.core.reading.picklable import HeldValue
 from edl_ckpt.core.reading.pieces import PIECE_BYTES
+from edl_ckpt.core.reading.stored_sums import NO_SUMS, SumsCompared
 from edl_ckpt.core.sources.elasticdl.target import VersionLayout
 from edl_ckpt.core.state.annotate import Describe
 from edl_ckpt.core.storage.interface import Sink
@@ -259,7 +260,9 @@ class WriteResult:
     fingerprint: str
     shards: tuple[ShardSummary, ...]
     forced: str | None = None
-    """Why a source that is a checkpoint did not match its seal, where `force` went on; None in every other case."""
+    """Why a source that is a checkpoint did not match its seal or its checksums, where `force` went on, else None."""
+    checksums: SumsCompared = NO_SUMS
+    """How many checksums of the source's files were compared, and how many are of values that were not read."""
 
     def __repr__(self) -> str:
         shards = f"{f'{self.from_ps} to ' if self.from_ps else ''}{counted(self.to_ps, 'shard')}"
@@ -313,7 +316,7 @@ def write_version(
                 expect(reporter, 2 * plan.layouts.value_bytes)  # they are read back
                 reporter.start(doing, plan.layouts.value_bytes)
                 move = Move(plan, settings, source, job)
-                content = source.content(move.run(output, files))
+                content = source.content(move.run(output, files), job)
                 seal = output.publish(partial(move.prove, content, purpose), describe)
                 bytes_read += source.bytes_read + executor.bytes_read() - read_before
     return result(
@@ -331,4 +334,5 @@ def write_version(
         fingerprint=seal.fingerprint,
         shards=plan.shards,
         forced=None if source.trust is None else source.trust.forced,
+        checksums=source.compared,
     )

@@ -35,6 +35,7 @@ from edl_ckpt.core.operations.prune.retention import looked_at
 from edl_ckpt.core.proof.trust import Trust, check_trust
 from edl_ckpt.core.proof.values import fingerprint
 from edl_ckpt.core.reading.reader import open_checkpoint
+from edl_ckpt.core.reading.stored_sums import NO_SUMS, StoredSums
 from edl_ckpt.core.sources.elasticdl.target import DESIGN
 from edl_ckpt.core.sources.safetensors.sets import ENDING
 from edl_ckpt.core.sources.steps.names import STEPS, number_of_directory
@@ -103,10 +104,9 @@ def convert_version(
     new = replace(new, purpose=purpose, keep_old=keep_old, reporter=reporter)
     trust = check_trust(version, force=force, reporter=reporter)
     names = names or NameMap()
-    if names.tables:  # other tables have another fingerprint than the seal says
-        trust.seal = None
     changes = replace(changes, rename=(*names.rename.items(), *changes.rename))
     with open_checkpoint(version) as source:
+        sums = source.watch()
         plan = plan_conversion(
             with_tables(source, names) if names.tables else source,
             system,
@@ -119,9 +119,10 @@ def convert_version(
         if changes == Changes():  # nobody has asked for it
             for one in plan.out.left_out:
                 reporter.warn(f"{one.name} is left out: {one.reason}")
-        if trust.seal is not None and not dry_run and is_changed(plan):  # else damage would get a new seal
-            trust.confirm(fingerprint(source, job.silent()).text)
-        proved, overflowed = (None, 0) if dry_run else _write(plan, job, trust, new, where, wait_seconds)
+        if trust.seal is not None and not dry_run and (names.tables or is_changed(plan)):
+            trust.confirm(fingerprint(source, job.silent()).text)  # else damage would get a new seal
+            trust.seal = None  # what goes out has another fingerprint than it says
+        proved, writing = (None, None) if dry_run else _write(plan, job, trust, sums, new, where, wait_seconds)
         bytes_read = source.bytes_read
     shards = _shards_at(new, where, proved) if proved else ()
     return ConvertResult(
@@ -142,8 +143,9 @@ def convert_version(
         system=system,
         dropped=plan.out.left_out,
         untouched=untouched(plan, proved) if proved else {},
-        overflowed=overflowed,
+        overflowed=writing.rows.overflowed if writing else 0,
         dry_run=dry_run,
+        checksums=writing.compared if writing else NO_SUMS,
     )
 
 
@@ -218,9 +220,15 @@ def _check_in_place(version: Version, system: str) -> None:
 
 
 def _write(
-    plan: Conversion, job: Job, trust: Trust, new: NewVersion, where: Location, wait_seconds: float
-) -> tuple[Proved, int]:
-    """Write, prove and publish a version, with the lock of the location held; return how many values overflowed too."""
+    plan: Conversion,
+    job: Job,
+    trust: Trust,
+    sums: StoredSums,
+    new: NewVersion,
+    where: Location,
+    wait_seconds: float,
+) -> tuple[Proved, Writing]:
+    """Write, prove and publish a version, with the lock of the location held."""
     files, source, proved = plan.destination.files, plan.source.version, list[Proved]()
     if new.copies is not None or not new.layout.shard:
         new = replace(new, copies=_planned(plan, new, where))
@@ -231,18 +239,18 @@ def _write(
         describe = None if new.replaces or source.number != new.number else lambda drafts: copies.copy(source, drafts)
         with kind_of(locked.store).output(locked, new) as output:
             sinks = output.create(list(files.values()))
-            writing = Writing(plan, sinks, job, locked.store.location.local_path or ".")
+            writing = Writing(plan, sinks, job, locked.store.location.local_path or ".", sums)
             writing.write()
             plan.source.check_unchanged()
+            confirm_source(writing, trust)
 
             def prove_written(written: Written) -> Seal:
                 version = written.version
                 proved.append(prove(writing, version if version.is_elasticdl else alone_at(version.path)))
-                confirm_source(writing, trust)
                 return trust.sign(proved[0].seal(new.number), new.purpose)
 
             output.publish(prove_written, describe)
-    return proved[0], writing.rows.overflowed
+    return proved[0], writing
 
 
 def _planned(plan: Conversion, new: NewVersion, where: Location) -> Version:

@@ -30,6 +30,7 @@ from edl_ckpt.core.kernel.placement import misplaced, owners
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import DenseEntry, Encoding, IdRun, ShardIndex, TableEntry
+from edl_ckpt.core.reading.stored_sums import SummedReader
 from edl_ckpt.core.sources.elasticdl.placement import row_owners
 from edl_ckpt.core.storage.interface import RangeReader, is_on_disk
 
@@ -285,6 +286,8 @@ def read_runs(reader: RangeReader, starts: bulk.I64, run_bytes: int, *, workers:
     ordered = starts[order]
     gap = -1 if run_bytes >= _LARGE_BYTES else run_bytes + _NEAR_BYTES
     cuts = np.flatnonzero((np.diff(ordered) > gap) | (np.diff(ordered // VALUE_BATCH_BYTES) > 0)) + 1
+    if len(cuts) >= _MANY_RUNS and isinstance(reader, SummedReader):
+        reader = reader.unsummed(int(ordered[0]), int(ordered[-1]) + run_bytes)
     if bulk.kernel is not None and is_on_disk(reader) and len(cuts) >= _MANY_RUNS:
         data = np.empty_like(out)
         if failed := bulk.kernel.read_runs(reader.descriptor, ordered, run_bytes, data):

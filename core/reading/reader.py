@@ -39,6 +39,7 @@ from edl_ckpt.core.reading.blocks import read_elements
 from edl_ckpt.core.reading.gather import Gathering, Restoring, Server
 from edl_ckpt.core.reading.names import slots_of, whole_name
 from edl_ckpt.core.reading.readers import GatheredReader, KeptReader, keep, take_over
+from edl_ckpt.core.reading.stored_sums import StoredSums
 from edl_ckpt.core.reading.table import Part, TableView
 from edl_ckpt.core.sources.interface import OnFault
 from edl_ckpt.core.sources.registry import source_of
@@ -212,6 +213,12 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
     def take_ids(self, kept: Mapping[str, RangeReader]) -> None:
         """Use what another opening kept of the same generations of these files."""
         self._readers = dict(take_over(kept, self._readers))
+
+    def watch(self) -> StoredSums:
+        """Sum what is read from now on of the values that have checksums in the files; do so before `take_ids`."""
+        sums = StoredSums(self)
+        self._readers = sums.over(self._readers)
+        return sums
 
     def forget_ids(self) -> None:
         """Read everything from the storage again."""

@@ -179,10 +179,11 @@ RESULT: Final[Mapping[str, Schema]] = {
 }
 WRITTEN_KEYS: Final = (
     "ref output from_ps? to_ps version size_bytes bytes_read bytes_written rows seconds? peak_memory_bytes?"
-    " fingerprint? shards* forced?"
+    " fingerprint? shards* forced? (checksums)"
 )
 PLANNED_KEYS: Final = "(layout) (skew) (warnings*) (cluster?) (parts?)"
-WRITTEN: Final[Mapping[str, Schema]] = {"shards": SHARD, "cluster": CLUSTER, "parts": PARTS}
+COMPARED: Final = record("compared not_compared", compared=COUNT, not_compared=COUNT)
+WRITTEN: Final[Mapping[str, Schema]] = {"shards": SHARD, "checksums": COMPARED, "cluster": CLUSTER, "parts": PARTS}
 CHANGED_KEYS: Final = "(system) (dropped*) (untouched*) (overflowed)"
 CHANGED: Final[Mapping[str, Schema]] = {
     "dropped": record("name rows size_bytes reason", reason=TEXT),
@@ -239,13 +240,17 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
     "import": record(f"{WRITTEN_KEYS} dry_run (needed) {PLANNED_KEYS} {CHANGED_KEYS}", **WRITTEN, **CHANGED),
     "copy": record(
         "copied* bytes_copied seconds? (failed*) dry_run (cluster?)",
-        copied=record("ref to size_bytes fingerprint? skipped (resumed_bytes) (forced?) (refused) (why)"),
+        copied=record(
+            "ref to size_bytes fingerprint? skipped (resumed_bytes) (forced?) (refused) (why) (checksums)",
+            checksums=COMPARED,
+        ),
         failed=FAILURE,
         cluster=CLUSTER,
     ),
     "export": record(
         "ref output format files* variables tables rows fingerprint? seconds? overflowed proved forced? dry_run"
-        " (value_bytes) (bytes_read) (cluster?) (errors*) partial lost",
+        " (value_bytes) (bytes_read) (cluster?) (errors*) partial lost (checksums)",
+        checksums=COMPARED,
         errors=record("name greatest mean", greatest=NUMBER),
         partial=FLAG,
         lost=LOST,

@@ -34,10 +34,12 @@ from edl_ckpt.core.operations.copy.plan import CopyEntry, CopyPlan, layouts_of_c
 from edl_ckpt.core.proof.duplicates import check_unique_ids, near_job
 from edl_ckpt.core.proof.fingerprint import fingerprint_of, value_bytes
 from edl_ckpt.core.proof.sealing import CHUNK_BYTES, cut, make_seal, tensors_of
+from edl_ckpt.core.proof.stored_sums import confirm_sums
 from edl_ckpt.core.proof.trust import check_trust
 from edl_ckpt.core.proof.values import fingerprint, read_back
 from edl_ckpt.core.reading.picklable import CheckpointValue, HeldValue
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
+from edl_ckpt.core.reading.stored_sums import NO_SUMS, SumsCompared
 from edl_ckpt.core.sources.elasticdl.target import check_texts, check_version, restore_warnings
 from edl_ckpt.core.state.annotate import Describe, MetadataCopies
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
@@ -66,7 +68,9 @@ class CopiedVersion:
     resumed_bytes: int = 0
     """The bytes of the shards that an interrupted copy had finished."""
     forced: str | None = None
-    """Why a version did not match its seal, where `force` went on; None in every other case."""
+    """Why a version did not match its seal or its checksums, where `force` went on, else None."""
+    checksums: SumsCompared = NO_SUMS
+    """How many checksums of its files were compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +198,7 @@ def _seal_twin(entry: CopyEntry, there: Version, store: Store, job: Job, *, forc
     """Seal an unsealed version at the target, as a copy killed at its end leaves it, if its bytes are equal."""
     trust, old = (check_trust(v, force=force, reporter=job.reporter) for v in (entry.version, there))
     with open_checkpoint(entry.version) as source, open_checkpoint(there) as target:
+        stored = source.watch()
         _check_content(source, job)
         one, two = (make_seal(c, "", job) for c in (source, target))
         if one.shards != two.shards:
@@ -202,12 +207,15 @@ def _seal_twin(entry: CopyEntry, there: Version, store: Store, job: Job, *, forc
         text = fingerprint(target, job).text
         trust.confirm(text)
         old.confirm(text)
+        compared = confirm_sums(stored, trust, job, whole=True)
         source.check_unchanged()
         target.check_unchanged()
     trust.forced = trust.forced or old.forced
     seal = trust.sign(replace(two, fingerprint=text, origin=entry.version.files_digest), "copy")
     write_proved(store, seal_file(there.version), seal_bytes(seal))
-    return CopiedVersion(entry.version.ref, entry.to, there.size_bytes, text, skipped=True, forced=trust.forced)
+    return CopiedVersion(
+        entry.version.ref, entry.to, there.size_bytes, text, skipped=True, forced=trust.forced, checksums=compared
+    )
 
 
 @dataclass(slots=True)
@@ -239,12 +247,14 @@ class _Copy:
         self.reporter = job.reporter
         self.trust = check_trust(version, force=force, reporter=self.reporter)
         self.seal = self.trust.seal
+        self.compared = NO_SUMS
         self.shards: list[_Shard] = []
         self.batch_bytes = _FAR_BATCH_BYTES if version.location.is_far else CHUNK_BYTES
 
     def run(self, to: str, describe: Describe) -> CopiedVersion:
         """Read, write, prove, publish."""
         with open_checkpoint(self.version) as source:
+            stored = source.watch()
             _check_content(source, self.job, sealed=self.seal is not None)
             self.shards = self._shards(source)
             with self._open_output() as output:
@@ -262,10 +272,11 @@ class _Copy:
                         output.finish(shard.index, shard.sums)
                 if self.seal is None or self.trust.forced:  # else the sums show that the shards are of one moment
                     source.check_unchanged()
+                self.compared = confirm_sums(stored, self.trust, self.job, whole=True)
                 seal = output.publish(partial(self._prove, source), describe)
         resumed = sum(self.shards[index].reader.size_bytes for index in output.resumed)
         size, text = self.version.size_bytes, seal.fingerprint
-        return CopiedVersion(self.version.ref, to, size, text, False, resumed, self.trust.forced)
+        return CopiedVersion(self.version.ref, to, size, text, False, resumed, self.trust.forced, self.compared)
 
     def _shards(self, source: Checkpoint) -> list[_Shard]:
         sealed = {} if self.seal is None else {shard.name: shard for shard in self.seal.shards}

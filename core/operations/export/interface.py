@@ -30,6 +30,7 @@ from edl_ckpt.core.proof.trust import Trust, check_trust
 from edl_ckpt.core.reading.loss import NOTHING, Loss, open_rest
 from edl_ckpt.core.reading.names import chosen_names
 from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.reading.stored_sums import NO_SUMS, SumsCompared
 from edl_ckpt.core.sorting.partition import PART_BYTES
 from edl_ckpt.core.storage.location import Location
 
@@ -287,12 +288,14 @@ class ExportResult:
     overflowed: int
     proved: bool
     forced: str | None = None
-    """Why the version did not match its seal, where `use_seal=False` went on; None in every other case."""
+    """Why the version did not match its seal or its checksums, where `use_seal=False` went on, else None."""
     errors: tuple[TableErrors, ...] = ()
     """Of tables whose rows were quantized."""
     partial: bool = False
     """True when something could not be read; `lost` says what."""
     lost: Loss = NOTHING
+    checksums: SumsCompared = NO_SUMS
+    """How many checksums of the version's files were compared, and how many are of values that were not read."""
 
     def __repr__(self) -> str:
         return describe(
@@ -350,6 +353,8 @@ class ExportFormat(ABC):
     def __init__(self, request: ExportRequest) -> None:
         self.request = request
         self.lost = NOTHING
+        self.compared = NO_SUMS
+        """The checksums of the version's files that were compared."""
 
     @contextmanager
     def opened(self) -> Iterator[tuple[Checkpoint, Trust]]:
@@ -384,6 +389,7 @@ class ExportFormat(ABC):
         """Return the result; where something is lost, or may be, nothing is proved."""
         proved = proved and not (self.request.partial and (self.lost or trust.forced))
         done = ExportResult(*self._named, files, *counts, fingerprint, 0.0, overflowed, proved, trust.forced, errors)
+        done = replace(done, checksums=self.compared)
         return replace(done, partial=True, lost=self.lost) if self.lost else done
 
     @property

@@ -51,6 +51,7 @@ from edl_ckpt.core.operations.importing.source import (
     value_of,
 )
 from edl_ckpt.core.operations.reshard.execute import ReshardPlan, prepare_reshard, reshard_version
+from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.sources.elasticdl.target import DESIGN, check_ps_num
 from edl_ckpt.core.sources.registry import directory_named, is_uuid
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
@@ -79,6 +80,7 @@ def import_arrays(
     *,
     names: NameMap | None = None,
     layout: LayoutName | None = None,
+    force: bool = False,
     executor: ExecutorLike | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = WARNINGS,
@@ -89,7 +91,8 @@ def import_arrays(
     All other arrays are dense variables. Memory is a few batches, and at most about 80 MiB where ids that do not ascend
     are looked through for repeated ones. An `executor` on a cluster reads .safetensors, .npy and stored .npz, and
     writes to S3, or to a file system that its workers share; anything else is UnsupportedError. The location is locked
-    while the version is written. Raises RefusedError for a version that exists, CorruptError for damaged files,
+    while the version is written. Raises RefusedError for a version that exists, CorruptError for damaged files (with
+    `force` not for values that differ from the checksums of a bundle: the new seal records it),
     UsageError for arrays that cannot be a table, UnsupportedError for a dtype that a checkpoint cannot contain,
     LockedError when another command holds the lock.
 
@@ -100,6 +103,7 @@ def import_arrays(
     [3, 3]
     """
     options: dict[str, Any] = {"names": names, "layout": layout, "executor": executor, "reporter": reporter}
+    options["force"] = force
     with _planned(source, location, version, ps_num, writes=True, **options) as (plan, settings, job):
         for warning in (*plan.warnings, *settings.warnings):
             reporter.warn(warning)
@@ -132,6 +136,9 @@ def _planned(
             check_target(work, target.location, arrays.size_bytes, reporter=reporter)
         if opened.members:
             check_members(opened.members, value_of(opened.location, opened.members[0].base), job)
+        if opened.sums is not None:
+            version_read, force = opened.sums.checkpoint.version, bool(options.get("force"))
+            arrays.sums, arrays.trust = opened.sums, Trust(version_read, None, force, reporter=reporter)
         plan, settings = prepare_import(arrays, target, ps_num, job)
         survey = replace(plan.survey, bytes_read=arrays.bytes_read + work.bytes_read() - read_before)
         yield replace(plan, survey=survey), settings, job

@@ -49,6 +49,7 @@ from edl_ckpt.core.operations.importing.rows import TEXTS, Found, read_parquet, 
 from edl_ckpt.core.operations.importing.source import ArrayData, FileExtent, joined, naming
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Forms
 from edl_ckpt.core.reading.reader import open_checkpoint
+from edl_ckpt.core.reading.stored_sums import StoredSums
 from edl_ckpt.core.sources.safetensors.indexing import MAX_HEADER_BYTES, read_header
 from edl_ckpt.core.storage import Location, ObjectStore, open_objects, open_store
 from edl_ckpt.core.storage.faults import storage_errors
@@ -89,6 +90,8 @@ class ArraySource:
         self._document: Mapping[str, Any] = {}
         """The notes that an export left, other than those on tables."""
         self.members: list[StoredMember] = []
+        self.sums: StoredSums | None = None
+        """What is summed of the values of a checkpoint that have checksums in its files."""
         self._archive: RangeReader | None = None
         self._stack = ExitStack()
 
@@ -165,6 +168,7 @@ class ArraySource:
         self._check_not_shared()
         self.path = version.path
         checkpoint = self._stack.enter_context(open_checkpoint(version))
+        self.sums = checkpoint.watch()
         for array in arrays_of(checkpoint):
             self._add(array)
         folder = version.shards[0].path.rpartition("/")[0]

@@ -212,8 +212,9 @@ def _opened(plan: ReshardPlan, job: Job, *, force: bool) -> Iterator[VersionSour
         for shard in checkpoint.shards:
             if checkpoint.reader(shard).size_bytes != shard.file.size_bytes:
                 raise LockedError("the shard has changed since the plan was made", path=shard.file.path)
+        sums = checkpoint.watch()
         checkpoint.take_ids(plan.survey.kept)
-        yield VersionSource(checkpoint, trust)
+        yield VersionSource(checkpoint, trust, sums)
 
 
 def _allow_open_files(count: int) -> None:

@@ -14,14 +14,14 @@ import numpy as np
 
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.parallel import run_parallel
-from edl_ckpt.core.kernel.checksums import CRCS
-from edl_ckpt.core.model.tables import DenseEntry, Extent, ShardIndex, StoredSum, TableEntry
+from edl_ckpt.core.model.tables import DenseEntry, Extent, ShardIndex, TableEntry
 from edl_ckpt.core.model.versions import Seal
 from edl_ckpt.core.operations.verify.findings import Report, ValueSample
 from edl_ckpt.core.operations.verify.ids import report_odd
 from edl_ckpt.core.proof.sealing import Mismatch, comparable, rereads_correctly, tensors_of
 from edl_ckpt.core.proof.values import odd_values
 from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.reading.stored_sums import stored_sum_now
 from edl_ckpt.core.storage.interface import RangeReader
 
 _STEP_BYTES: Final = 1 << 20
@@ -66,16 +66,15 @@ def _run(units: Sequence[_Comparison], report: Report, job: Job) -> None:
 
 
 def _stored(checkpoint: Checkpoint) -> Iterator[_Comparison]:
-    for shard in checkpoint.shards:
-        for stored in shard.sums:
+    for at, shard in enumerate(checkpoint.shards):
+        for number, stored in enumerate(shard.sums):
             size = sum(extent.size_bytes for extent in stored.extents)
-            yield _Comparison(size, partial(_compare, checkpoint, shard, stored))
+            yield _Comparison(size, partial(_compare, checkpoint, at, number))
 
 
-def _compare(checkpoint: Checkpoint, shard: ShardIndex, stored: StoredSum, report: Report) -> None:
-    value = 0
-    for data in _pieces(checkpoint, shard, stored.extents):
-        value = CRCS[stored.kind].of(data, value)
+def _compare(checkpoint: Checkpoint, at: int, number: int, report: Report) -> None:
+    shard, value = checkpoint.shards[at], stored_sum_now(checkpoint, at, number)
+    stored = shard.sums[number]
     if value != stored.value:
         first = stored.extents[0]
         report.add(
@@ -87,16 +86,6 @@ def _compare(checkpoint: Checkpoint, shard: ShardIndex, stored: StoredSum, repor
             offset=first.start,
             hint="the bytes changed after the file was written; take it from another copy",
         )
-
-
-def _pieces(checkpoint: Checkpoint, shard: ShardIndex, extents: Sequence[Extent]) -> Iterator[memoryview]:
-    buffer = np.empty(_STEP_BYTES, np.uint8).data
-    for extent in extents:
-        reader = checkpoint.reader(shard, extent)
-        for start in range(extent.start, extent.end, _STEP_BYTES):
-            piece = buffer[: min(extent.end - start, _STEP_BYTES)]
-            reader.read_into(start, piece)
-            yield piece
 
 
 def _sealed(checkpoint: Checkpoint, seal: Seal, readers: Mapping[str, RangeReader]) -> Iterator[_Comparison]:

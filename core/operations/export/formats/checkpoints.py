@@ -19,7 +19,7 @@ from edl_ckpt.core.base.words import command
 from edl_ckpt.core.catalog.files import alone_at
 from edl_ckpt.core.converting.changes import Changes, NameMap, with_tables
 from edl_ckpt.core.converting.conversion import Conversion, Writing, plan_conversion
-from edl_ckpt.core.converting.proof import confirm_source, prove
+from edl_ckpt.core.converting.proof import confirm_source, is_changed, prove
 from edl_ckpt.core.moving.part_plan import ReshardSettings
 from edl_ckpt.core.operations.export.interface import (
     STORED,
@@ -36,6 +36,8 @@ from edl_ckpt.core.operations.export.interface import (
 from edl_ckpt.core.operations.export.output.target import check_output, open_target
 from edl_ckpt.core.operations.reshard.execute import ReshardPlan, execute_reshard, prepare_reshard
 from edl_ckpt.core.proof.trust import Trust
+from edl_ckpt.core.proof.values import fingerprint
+from edl_ckpt.core.reading.stored_sums import StoredSums
 from edl_ckpt.core.sources.elasticdl.target import ELASTICDL, EMPTY_MODEL
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import Flusher, check_space
@@ -115,7 +117,9 @@ class MergedCheckpoint(ExportFormat):
         result = execute_reshard(plan, settings, force=not self.request.use_seal, reporter=reporter)
         files = tuple(ExportedFile(shard.path, shard.size_bytes) for shard in result.shards)
         known = *self._named, files, *_counts(plan), result.fingerprint
-        return ExportResult(*known, seconds=0.0, overflowed=0, proved=True, forced=result.forced)
+        return ExportResult(
+            *known, seconds=0.0, overflowed=0, proved=True, forced=result.forced, checksums=result.checksums
+        )
 
 
 def _counts(plan: ReshardPlan) -> ContentCounts:
@@ -147,16 +151,17 @@ class SystemFormat(ExportFormat):
         super().__init__(request)
 
     @contextmanager
-    def _planned(self) -> Iterator[tuple[Conversion, Trust]]:
+    def _planned(self) -> Iterator[tuple[Conversion, Trust, StoredSums]]:
         request, chosen, names = self.request, self.request.selection, self.request.names or NameMap()
         cast = (("*", chosen.dtype),) if chosen.dtype else ()
         rename = (*names.rename.items(), *request.rename)
         changes = Changes(chosen.tables, chosen.variables, rename, cast=cast)
         with self.opened() as (opened, trust):
+            sums = opened.watch()
             source = with_tables(opened, names) if names.tables else opened
             ranks = request.ranks or request.version.ps_num or 1
             number = request.version.number or 0
-            yield plan_conversion(source, self.traits.name, ranks, changes, self._job, number=number), trust
+            yield plan_conversion(source, self.traits.name, ranks, changes, self._job, number=number), trust, sums
 
     @property
     def _job(self) -> Job:
@@ -169,7 +174,7 @@ class SystemFormat(ExportFormat):
         """Return the files with their sizes, from headers and ids."""
         request = self.request
         check_output(request.goal, self.traits, is_directory=True, force=request.force)
-        with self._planned() as (plan, _):
+        with self._planned() as (plan, _, _):
             self._warn(plan)
             sizes = plan.destination.files.items()
             files = tuple(PlannedFile(os.path.join(request.goal.url, name), size) for name, size in sizes)
@@ -180,11 +185,13 @@ class SystemFormat(ExportFormat):
         """Write all files, read them back by their own format, and make the directory visible."""
         request = self.request
         with (
-            self._planned() as (plan, trust),
+            self._planned() as (plan, trust, sums),
             open_target(request.goal, self.traits, is_directory=True, force=request.force) as target,
         ):
             self._warn(plan)
-            if request.names and request.names.tables:  # other tables have another fingerprint than the seal says
+            changed = bool(request.names and request.names.tables) or is_changed(plan)
+            if trust.seal is not None and changed:  # what goes out has another fingerprint than the seal says
+                trust.confirm(fingerprint(sums.checkpoint, self._job.silent()).text)
                 trust.seal = None
             check_space(target.path, plan.size_bytes)
             paths = {path_inside(target.path, name): size for name, size in plan.destination.files.items()}
@@ -194,12 +201,13 @@ class SystemFormat(ExportFormat):
             with ExitStack() as opened:
                 sinks = [opened.enter_context(output) for output in outputs]
                 flusher = opened.enter_context(Flusher(sinks))
-                writing = Writing(plan, sinks, self._job, os.path.dirname(target.path) or ".")
+                writing = Writing(plan, sinks, self._job, os.path.dirname(target.path) or ".", sums)
                 writing.write()
                 flusher.all_written()
                 plan.source.check_unchanged()
-                proved = prove(writing, alone_at(target.path))
                 source = confirm_source(writing, trust)
+                proved = prove(writing, alone_at(target.path))
+            self.compared = writing.compared
             facts = source or proved.fingerprint.text, writing.rows.overflowed
             return self.result(target.publish(), self._counts(plan), trust, *facts, proved=bool(source))
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from edl_ckpt.core.base.errors import UnsupportedError
+from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.words import abridged
 from edl_ckpt.core.converting.changes import renamed_by
 from edl_ckpt.core.kernel.checksums import Crc32
@@ -31,6 +32,7 @@ from edl_ckpt.core.operations.export.interface import (
 from edl_ckpt.core.operations.export.output.places import Place, finish_outputs
 from edl_ckpt.core.operations.export.output.target import ExportTarget, NewFile, check_output, open_target
 from edl_ckpt.core.proof.fingerprint import PREFIX
+from edl_ckpt.core.proof.stored_sums import confirm_sums
 from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sources.steps.file_layout import FileLayout
@@ -82,11 +84,14 @@ class ContentFormat(ExportFormat):
         request = self.request
         with self.opened() as (checkpoint, trust):
             self.check_dtypes(checkpoint)
+            sums = checkpoint.watch()
             is_directory, beside = self.directories(checkpoint)
             with open_target(
                 request.goal, self.traits, is_directory=is_directory, force=request.force, beside=beside
             ) as target:
                 done = self.write_all(checkpoint, target, trust)
+                job = Job(request.cluster, 1) if request.cluster else Job.here()
+                self.compared = confirm_sums(sums, trust, job)
                 checkpoint.check_unchanged()
                 kept = request.limit is None and not request.rename and self.traits.is_lossless
                 proved = kept and request.selection.is_lossless

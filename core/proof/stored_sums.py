@@ -1,0 +1,45 @@
+"""What the checksums in a source's own files say of the bytes that went out: a difference ends an operation.
+
+A seal is compared elsewhere (`trust`). These checksums are older: whoever saved the values wrote them. `force` goes on
+all the same, and the new seal records it.
+"""
+
+from __future__ import annotations
+
+from edl_ckpt.core.base.errors import UnavailableError
+from edl_ckpt.core.base.job import FunctionWork, Job
+from edl_ckpt.core.base.parallel import Advance
+from edl_ckpt.core.proof.trust import Trust
+from edl_ckpt.core.reading.picklable import CheckpointValue
+from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.reading.stored_sums import StoredSums, SumPart, SumsCompared, stored_sum_now, sum_part
+
+
+def confirm_sums(sums: StoredSums, trust: Trust, job: Job, *, whole: bool = False) -> SumsCompared:
+    """Compare the checksums of the files of an opened version with what was read of it since `Checkpoint.watch`.
+
+    Of a value that was read in part, the rest is read now; with `whole`, and on a cluster, whose processes sum nothing,
+    all values are. Raises CorruptError for a difference, with the first value, its file and its offset, unless `trust`
+    is forced; UnavailableError where only one read of the bytes was damaged.
+    """
+    checkpoint, parts = sums.checkpoint, sums.rest(whole=whole or job.executor.is_cluster)
+    work = FunctionWork(CheckpointValue.of(checkpoint), _sum_part)
+    with job.silent().run(work, checkpoint, parts) as results:
+        sums.take(parts, results)
+    differing = list(sums.wrong())
+    if differing:
+        number, stored, found = differing[0]
+        shard, first = checkpoint.shards[number], stored.extents[0]
+        path, more = shard.path(first), f" (and {len(differing) - 1} more)" if differing[1:] else ""
+        if stored_sum_now(checkpoint, number, shard.sums.index(stored)) == stored.value:
+            message = f"{stored.subject!r} was damaged in one read, and is right in the next: nothing was published"
+            raise UnavailableError(message, path=path, offset=first.start, hint="try again")
+        message = f"{stored.subject!r}: the values have the {stored.kind} {found:08x}, and the file says"
+        trust.doubt(f"{message} {stored.value:08x}{more}", "checksum-mismatch", path=path, offset=first.start)
+    return sums.compared()
+
+
+def _sum_part(checkpoint: Checkpoint, part: SumPart, advance: Advance) -> int:
+    """Return the checksum of a part of a value, here or in another process."""
+    del advance
+    return sum_part(checkpoint, part)
