@@ -259,6 +259,13 @@ class Version(Shown):
         return self.layout.in_location and self.layout.loose
 
     @property
+    def has_loose_files(self) -> bool:
+        """Return True where its files lie side by side in the directory that its path is in: a file, or a prefix."""
+        if self.is_alone:
+            return any(not file.path.startswith(f"{self.path}/") for file in self.files)
+        return self.is_file
+
+    @property
     def uuid(self) -> str:
         """Return the UUID that names the version's directory, as Determined's are; '' for any other."""
         return self.path.rpartition("/")[2] if self.layout.name == "uuid" else ""
@@ -328,7 +335,7 @@ class Version(Shown):
 
     def path_of(self, name: str) -> str:
         """Return the path of one of its files; `name_of` is the inverse."""
-        return f"{self.path.rpartition('/')[0]}/{name}" if self.is_file else f"{self.path}/{name}"
+        return f"{self.path.rpartition('/')[0]}/{name}" if self.has_loose_files else f"{self.path}/{name}"
 
     def in_directory(self, location: Location, directory: str) -> Version:
         """Return the version with all its files in another directory; loose files lie in it side by side."""

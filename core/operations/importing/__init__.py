@@ -53,7 +53,7 @@ from edl_ckpt.core.operations.importing.source import (
 from edl_ckpt.core.operations.reshard.execute import ReshardPlan, prepare_reshard, reshard_version
 from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.sources.elasticdl.target import DESIGN, check_ps_num
-from edl_ckpt.core.sources.registry import directory_named, is_uuid
+from edl_ckpt.core.sources.registry import completes, directory_named, is_uuid
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import Location, LocationLike, open_objects
 from edl_ckpt.core.storage.local import is_directory, is_file
@@ -155,6 +155,8 @@ def as_checkpoint(source: LocationLike, *, reporter: Reporter = WARNINGS) -> Ver
 
 def _as_version(place: Location, reporter: Reporter) -> Version | None:
     path, ending = place.local_path, place.url.lower()
+    if path is not None and is_file(path) and completes(place.split()[1]):
+        return resolve(parse_ref(place.url, options=place.options), reporter=reporter)
     if ending.endswith(ARRAY_ENDINGS) and (path is None or is_file(path)):
         return None
     ref = parse_ref(place.url, options=place.options)
