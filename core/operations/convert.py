@@ -31,7 +31,7 @@ from edl_ckpt.core.converting.proof import Proved, confirm_source, is_changed, p
 from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.model.versions import Seal, ShardFile, State, Version
 from edl_ckpt.core.moving.tasks import WriteResult
-from edl_ckpt.core.operations.prune.retention import looked_at
+from edl_ckpt.core.operations.prune.retention import is_good, looked_at
 from edl_ckpt.core.proof.trust import Trust, check_trust
 from edl_ckpt.core.proof.values import fingerprint
 from edl_ckpt.core.reading.reader import open_checkpoint
@@ -285,7 +285,7 @@ def strip_versions(
     done: list[ConvertResult] = []
     for where in dict.fromkeys(map(Location.of, locations)):
         versions, unreadable = looked_at(list_versions(where).versions)
-        whole = [v for v in versions if v.state is State.COMPLETE and v.path not in unreadable]
+        whole = [v for v in versions if is_good(v, unreadable)]
         for version in sorted(whole, key=lambda v: v.version)[:-after]:
             if version.tags or version.metadata_fault or version.path in spared:
                 continue

@@ -36,6 +36,7 @@ from edl_ckpt.core.operations.prune.retention import (
     find_unreadable,
     guard_reasons,
     guarded,
+    is_good,
     looked_at,
     prunable,
 )
@@ -440,7 +441,7 @@ def doomed_shards(
     if all(len(some) <= keep for some in shards.values()):
         return
     unreadable = find_unreadable(versions)
-    newest = max((v.version for v in versions if v.state is State.COMPLETE and v.path not in unreadable), default=-1)
+    newest = max((v.version for v in versions if is_good(v, unreadable)), default=-1)
     kept = set[str]()
     for some in shards.values():  # the own ones first: a version that keeps its own shard keeps all
         for place, (version, path) in enumerate(some):

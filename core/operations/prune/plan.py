@@ -35,6 +35,7 @@ from edl_ckpt.core.operations.prune.retention import (
     guard_reasons,
     guard_warnings,
     guarded,
+    is_good,
     looked_at,
     prunable,
 )
@@ -292,7 +293,7 @@ def judge_versions(
     if policy.max_size_bytes is not None:
         warnings += _fit_budget(policy.max_size_bytes, versions, guards, kept, going)
     entries = tuple(
-        _entry(v, kept[v.path], going[v.path], whole=v.state is State.COMPLETE and v.path not in faults)
+        _entry(v, kept[v.path], going[v.path], whole=is_good(v, faults))
         for trial in by_location(versions)
         for v in trial
     )
@@ -308,7 +309,7 @@ def _reasons_to_keep(
     reasons: Mapping[str, Why],
 ) -> dict[str, list[str]]:
     """Return, by path, the reasons of guards and of rules; RefusedError for a guarded version named for deletion."""
-    rules = evaluate(policy, (v for v in versions if v.path not in unreadable))
+    rules = evaluate(policy, (v for v in versions if is_good(v, unreadable)))
     kept: dict[str, list[str]] = {}
     for version in versions:
         why, named = reasons.get(version.path, {}), version.version in guards.delete

@@ -350,11 +350,19 @@ def prunable(versions: Iterable[Version]) -> list[Version]:
     return [version for version in versions if not version.uuid]
 
 
+def is_good(version: Version, unreadable: Mapping[str, str]) -> bool:
+    """Say whether a job could resume from a version, as far as is known; `unreadable` is as of `looked_at`.
+
+    Only a good version is the newest one, counts for a rule, or is the reason to delete another one.
+    """
+    return version.state is State.COMPLETE and version.path not in unreadable
+
+
 def guard_reasons(
     trial: Sequence[Version], guards: Guards, unreadable: Mapping[str, str], *, now: float
 ) -> dict[str, Why]:
     """Return, by path, why versions of one location must not be deleted whatever the rules say."""
-    whole = [v for v in trial if v.state is State.COMPLETE and v.path not in unreadable]
+    whole = [v for v in trial if is_good(v, unreadable)]
     newest = whole[-1] if whole else None
     reasons: dict[str, Why] = {}
     if not trial:
@@ -452,7 +460,7 @@ def guard_warnings(trial: Sequence[Version], guards: Guards, unreadable: Mapping
         older = len(torn) - 1
         has = f" and {counted(older, 'older version')} have all their" if older else " has all its"
         warnings.append(f"{torn[-1].ref}{has} files but cannot be read: {unreadable[torn[-1].path]}")
-    whole = [v for v in trial if v.state is State.COMPLETE and v.path not in unreadable]
+    whole = [v for v in trial if is_good(v, unreadable)]
     late = [str(v.version) for v in whole if _written_long_after(v, whole[-1], guards.grace_seconds)]
     if late and not guards.everything:
         was = "version {} was" if len(late) == 1 else "versions {} were"
