@@ -56,6 +56,9 @@ def prune_command(
     delete: Annotated[
         list[int] | None, o.option("VERSION", "Delete this version, even an incomplete or mixed one; may be repeated.")
     ] = None,
+    with_foreign: Annotated[
+        bool, o.flag("With --delete: delete also what is in its directory and belongs to no checkpoint.")
+    ] = False,
     drop_tag: Annotated[list[str] | None, o.option("TAG", "Ignore this tag's protection; may be repeated.")] = None,
     even_newest: Annotated[bool, o.flag("With a rule or --delete: delete even the newest complete version.")] = False,
     allow_empty_rule: Annotated[bool, o.flag("Continue even if no version has the metric or tag of a rule.")] = False,
@@ -86,8 +89,8 @@ def prune_command(
     locations are the trials of one experiment. On a terminal the command asks before it deletes; in a script it does
     not. With --plan-out, or if no complete version would remain, it deletes only if --yes is on the command line.
 
-    Destructive options (--even-newest, --delete, --purge, --drop-tag, --apply, --allow-empty-rule) can only be given on
-    the command line. --apply needs the options of its plan again. --quiet hides no warning about a deletion.
+    Destructive options (--even-newest, --delete, --with-foreign, --purge, --drop-tag, --apply, --allow-empty-rule) can
+    only be given on the command line. --apply needs the options of its plan again. --quiet hides no warning about a deletion.
 
     --strip-after removes optimizer slots, frequencies and the like from older versions that stay, except tagged ones,
     and proves the result. Training cannot resume from them. Without another rule, nothing is deleted.
@@ -101,7 +104,17 @@ def prune_command(
     places = _places(out, locations, experiment)
     policy = rules.policy(out, places)
     named, dropped = tuple(delete or ()), tuple(drop_tag or ())
-    guards = Guards(incomplete, even_newest, named, dropped, parse_duration(grace), allow_empty_rule)
+    if with_foreign and not named:
+        raise UsageError("--with-foreign needs --delete VERSION: no rule deletes foreign content")
+    guards = Guards(
+        incomplete=incomplete,
+        everything=even_newest,
+        delete=named,
+        drop_tags=dropped,
+        grace_seconds=parse_duration(grace),
+        with_foreign=with_foreign,
+        allow_empty_rule=allow_empty_rule,
+    )
     more = bool(locations or experiment or not policy.is_empty or incomplete)
     _check_file(apply, plan_out, strip_after, yes=yes or dry_run, more=more)
     strips_only = strip_after and policy.is_empty and not (guards.ask_for_deletion or purge)
@@ -200,7 +213,8 @@ def _confirm(out: Output, plan: PrunePlan, *, strip: _Strip, trash: bool, listed
     if not plan.deletions and not purge and not bare:
         return True
     last = ", the last complete one too" if plan.emptied else ""
-    versions = f"{counted(len(plan.deletions), 'version')} ({size(plan.deleted_bytes)}){last}"
+    foreign = f", foreign content too: {'; '.join(map(str, plan.foreign.values()))}" if plan.foreign else ""
+    versions = f"{counted(len(plan.deletions), 'version')} ({size(plan.deleted_bytes)}){last}{foreign}"
     steps = [f"move {versions} to the trash" if trash else f"delete {versions}"] if plan.deletions else []
     steps += ["empty the trash"] if purge else []
     if bare:

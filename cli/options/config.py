@@ -45,7 +45,7 @@ COMMAND_LINE_ONLY: Final = frozenset({
     "id", "id-column", "ids-file", "key", "limit", "loader", "map", "map-template",
     "max-shard-size", "mix", "order", "partial", "quantize", "remap", "rename", "resize",
     "sample", "seed", "shard", "since", "slice", "strip-after", "system", "table", "tag", "tolerance",
-    "variable", "vector-column", "world-size",
+    "variable", "vector-column", "with-foreign", "world-size",
 })  # fmt: skip
 """The options that neither the environment nor a file may set, in any command."""
 _PREFIX: Final = "EDL_CKPT_"

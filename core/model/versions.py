@@ -235,6 +235,10 @@ class Version(Shown):
     """Why its shards are not of one run of a job, as `mixed_runs` says; '' when they are, as far as is known."""
     lacks: tuple[str, ...] = ()
     """What a version of another system than ElasticDL lacks, in words: files, ranks, or the ends of files."""
+    unclaimed: tuple[str, ...] = ()
+    """The files in its directory that no format reads, by their names there: they lie with the first shard."""
+    held_bytes: int | None = None
+    """The bytes of everything in its directory, where somebody has looked into it; a listing does not."""
     replaced_by: str = ""
     """The process that is replacing it just now, so that its state is not what it will be; '' for none."""
 
@@ -318,6 +322,8 @@ class Version(Shown):
     @property
     def own_bytes(self) -> int:
         """Return the bytes that lie at the location itself: deleting a link frees nothing."""
+        if self.held_bytes is not None:
+            return self.held_bytes
         return 0 if self.linked else sum(file.size_bytes for file in self.files if not file.linked)
 
     @property

@@ -17,8 +17,8 @@ def step_run(place: Path, numbers: tuple[int, ...] = (10, 20, 30), spelling: str
     for number in numbers:
         step = place / f"{spelling}{number}"
         shutil.copytree(SYSTEMS / "dcp/torchrec/step_2", step)
-        (step / "job").mkdir()
-        (step / "job/config.json").write_text(f'{{"step": {number}}}')
+        (step / "huggingface").mkdir()
+        (step / "huggingface/config.json").write_text(f'{{"step": {number}}}')
     return settled(place)
 
 

@@ -124,7 +124,7 @@ class NoTrash:
         pairs = list(zip(versions, done, strict=True))
         deleted = tuple(version for version, doomed in pairs if doomed.error is None)
         failed = tuple((version, doomed.error) for version, doomed in pairs if doomed.error is not None)
-        return Removal(deleted, failed, (), sum(v.size_bytes for v in deleted))
+        return Removal(deleted, failed, (), sum(v.own_bytes for v in deleted))
 
     def remove_shard(self, version: Version, path: str | None) -> list[str]:
         """Remove a shard, and its directory where there are directories; return the paths that were removed."""

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, NoSpaceError, NotFoundError, RefusedError, UnsupportedError
@@ -323,7 +324,7 @@ def _remove_in_place(root: Directory, versions: Iterable[Version]) -> Removal:
                     with root.above(relative if version.is_file else f"{name}/{relative}") as (inside, last):
                         inside.unlink(last)
                 if not version.is_file:
-                    _remove_empty(root, name, {version.name_of(path).rpartition("/")[0] for path in rest})
+                    _remove_empty(root, name, map(version.name_of, (*first, *rest)))
         except EdlCkptError as error:
             failed.append((version, error))
         else:
@@ -333,10 +334,11 @@ def _remove_in_place(root: Directory, versions: Iterable[Version]) -> Removal:
     return Removal(tuple(deleted), tuple(failed), (), sum(v.own_bytes for v in deleted))
 
 
-def _remove_empty(root: Directory, name: str, folders: Iterable[str]) -> None:
-    """Remove the directory of a version, and those in it, which must be empty by now."""
+def _remove_empty(root: Directory, name: str, files: Iterable[str]) -> None:
+    """Remove the directory of a version, and those in it that had files, which must be empty by now."""
+    folders = {parent.as_posix() for file in files for parent in PurePosixPath(file).parents} - {"."}
     with root.enter(name) as inside:
-        for folder in sorted(filter(None, folders), reverse=True):
+        for folder in sorted(folders, reverse=True):
             with inside.above(folder) as (parent, last):
                 parent.remove_empty(last)
     root.remove_empty(name)

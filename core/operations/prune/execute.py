@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeAlias, get_type_hints
 
@@ -24,9 +24,11 @@ from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.words import counted, describe, size
 from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.catalog.swaps import GRACE_SECONDS
+from edl_ckpt.core.commit.deletion.holdings import holdings
 from edl_ckpt.core.commit.deletion.removal import Removal
 from edl_ckpt.core.commit.repair.recovery import forget_gone, kind_of, location_lock
 from edl_ckpt.core.model.versions import State, Version
+from edl_ckpt.core.operations.prune.facts import Facts, Survey
 from edl_ckpt.core.operations.prune.plan import Action, PruneEntry, PrunePlan, plan_prune
 from edl_ckpt.core.operations.prune.retention import (
     NO_EXCEPTIONS,
@@ -46,10 +48,11 @@ from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.owner import prove_lock
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.state.shard_note import forget_notes, remove_notes
-from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore
+from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.local import check_target, open_input
 from edl_ckpt.core.storage.location import as_url
+from edl_ckpt.core.storage.mounts import mount_points
 
 PLAN_SCHEMA: Final = "edl-ckpt/prune-plan/1"
 _STORED: Final[Mapping[Any, type]] = {Location: str, Action: str, tuple[str, ...]: list}
@@ -281,14 +284,14 @@ def _execute(
     plan: PrunePlan, stores: Stores, now: float, known: Mapping[Location, Known], *, trash: bool, reporter: Reporter
 ) -> PruneResult:
     """Execute a plan; the caller holds the locks of all its locations. `known` is what is known of their metadata."""
-    present = _look_again(plan, now, known)
+    present, facts = _look_again(plan, now, known)
     going = {e.path for e in plan.deletions}
-    look = _recheck(plan, now, known)
+    look = _recheck(plan, now, known, facts)
     reporter.start("deleting", plan.deleted_bytes)
     removals: list[Removal] = []
     problems: list[EdlCkptError] = []
     for location, versions in present.items():
-        doomed = [v for v in versions if v.path in going]
+        doomed = [_with_everything(v, facts) for v in versions if v.path in going]
         store = stores[location]
         deletion = kind_of(store).trash
         problems += deletion.sweep()
@@ -299,7 +302,7 @@ def _execute(
         problems += forget_notes(store, {v.version for v in removal.deleted} - present_now)
         problems += removal.problems
         removals.append(removal)
-        reporter.advance(sum(v.size_bytes for v in removal.deleted))
+        reporter.advance(sum(v.own_bytes for v in removal.deleted))
     purge: Removal | None = None
     if plan.purge_older_than_seconds is not None:
         age = plan.purge_older_than_seconds
@@ -317,10 +320,23 @@ def _execute(
     )
 
 
-def _recheck(plan: PrunePlan, now: float, known: Mapping[Location, Known]) -> Callable[[Version], None]:
+def _with_everything(version: Version, facts: Facts) -> Version:
+    """Return a version with all that goes with it among its extra names, where it is removed file by file."""
+    content = facts.held.get(version.path)
+    if content is None:
+        return version
+    version = replace(version, held_bytes=content.size_bytes)
+    if version.is_file:
+        return version
+    own = {version.name_of(file.path) for file in version.files}
+    return replace(version, extra=tuple(name for name in content.names if name not in own))
+
+
+def _recheck(plan: PrunePlan, now: float, known: Mapping[Location, Known], facts: Facts) -> Callable[[Version], None]:
     """Return what looks again at all that a plan relies on before a deletion, when the last look was some time ago.
 
-    A process may be stopped between a look and the deletion. The kernel's boot clock goes on meanwhile.
+    A process may be stopped between a look and the deletion. The kernel's boot clock goes on meanwhile. On a disk each
+    directory is looked into right before it goes: what came into it meanwhile is not deleted.
     """
     began = looked = time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -332,27 +348,42 @@ def _recheck(plan: PrunePlan, now: float, known: Mapping[Location, Known]) -> Ca
             prove_lock(version.location)
             _look_again(plan, now + moment - began, known)
             looked = moment
+        if version.location.local_path is not None and version.path in facts.held:
+            now_there = holdings(open_store(version.location), version, mount_points())
+            if (now_there.digest, now_there.mounts) != (facts.held[version.path].digest, ()):
+                raise _stale(next(e for e in plan.entries if e.path == version.path), "this version has changed")
 
     return look
 
 
-def _look_again(plan: PrunePlan, now: float, known: Mapping[Location, Known]) -> dict[Location, tuple[Version, ...]]:
-    """Return the versions of all locations of a plan; RefusedError when a fact that it relies on has changed."""
+def _look_again(
+    plan: PrunePlan, now: float, known: Mapping[Location, Known]
+) -> tuple[dict[Location, tuple[Version, ...]], Facts]:
+    """Return the versions of all locations of a plan, and facts; RefusedError when something it relies on changed."""
     places, grace = plan.locations if plan.entries else (), plan.guards.grace_seconds
     present: dict[Location, tuple[Version, ...]] = {}
     reasons: dict[str, Why] = {}
+    everything: list[Version] = []
+    faults: dict[str, str] = {}
     for place in places:
         listed = list_versions(place, grace_seconds=grace, now=now, known=known[place]).versions
+        everything += listed
         versions, unreadable = looked_at(listed)
         present[place] = tuple(versions)
         reasons |= guard_reasons(versions, plan.guards, unreadable, now=now)
+        faults |= unreadable
     by_path = {v.path: v for versions in present.values() for v in versions}
-    _check_fresh(plan, by_path, reasons)
-    return present
+    survey, going = Survey(Facts(faults)), [entry.path for entry in plan.deletions]
+    survey.look(everything, going)
+    for path in by_path.keys() & set(going):
+        if why := survey.facts.why(by_path[path], plan.guards):
+            reasons[path] = {**reasons.get(path, {}), **why}
+    _check_fresh(plan, by_path, reasons, survey.facts)
+    return present, survey.facts
 
 
-def _check_fresh(plan: PrunePlan, present: Mapping[str, Version], reasons: Mapping[str, Why]) -> None:
-    """Raise RefusedError when a fact that the plan relies on has changed; `present` has today's versions by path."""
+def _check_fresh(plan: PrunePlan, present: Mapping[str, Version], reasons: Mapping[str, Why], facts: Facts) -> None:
+    """Raise RefusedError when something that the plan relies on has changed; `present` has today's versions by path."""
     blocked: dict[PruneEntry, Why] = {}
     for entry in plan.entries:
         version, why = present.get(entry.path), reasons.get(entry.path, {})
@@ -361,7 +392,7 @@ def _check_fresh(plan: PrunePlan, present: Mapping[str, Version], reasons: Mappi
             continue
         if version is None:
             raise _stale(entry, "the plan keeps this version, but it is gone")
-        if not entry.is_about(version):
+        if not entry.is_about(version, facts):
             raise _stale(entry, next(iter(why), "this version has changed") if goes else "this version has changed")
         if goes and why:
             blocked[entry] = why

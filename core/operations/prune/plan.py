@@ -12,7 +12,7 @@ import enum
 import hashlib
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Unpack
 
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError, UsageError
@@ -22,6 +22,7 @@ from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.listing import check_one, common_modes, list_versions
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.model.versions import Listing, State, Version
+from edl_ckpt.core.operations.prune.facts import NO_FACTS, Facts, Foreign, Survey
 from edl_ckpt.core.operations.prune.retention import (
     NEWEST,
     NO_EXCEPTIONS,
@@ -78,9 +79,12 @@ class PruneEntry:
     modified: float
     identity: str
 
-    def is_about(self, version: Version) -> bool:
+    def is_about(self, version: Version, facts: Facts) -> bool:
         """Say whether a version is the one of this entry, with all facts that the plan relies on."""
-        now = (version.location.url, version.version, version.state, version.size_bytes, identify(version))
+        goes = self.action is Action.DELETE
+        size_bytes = facts.size_bytes(version) if goes else version.size_bytes
+        identity = identify(version, facts if goes else NO_FACTS)
+        now = (version.location.url, version.version, version.state, size_bytes, identity)
         return now == (self.location.url, self.version, self.state, self.size_bytes, self.identity)
 
 
@@ -97,6 +101,10 @@ class PrunePlan:
     """Also empty the trash of versions that have been there for longer; None leaves the trash alone."""
     unread: bool = False
     """True when something that is there could not be read: a version, metadata, a seal. None of it is deleted."""
+    foreign: Mapping[str, Foreign] = field(default_factory=dict)
+    """What is foreign in the versions to delete, by their paths."""
+    facts: Facts = field(default=NO_FACTS, repr=False, compare=False)
+    """What is known of the versions beyond their listing."""
     unknown: tuple[str, ...] = ()
     """The warnings about metrics and tags of rules that no version of any location has: those rules keep nothing."""
 
@@ -104,6 +112,11 @@ class PrunePlan:
     def deletions(self) -> tuple[PruneEntry, ...]:
         """Return the versions to delete."""
         return tuple(e for e in self.entries if e.action is Action.DELETE)
+
+    @property
+    def considered(self) -> list[str]:
+        """Return the paths of the versions to delete, and of those of which a reason says how they are deleted."""
+        return [e.path for e in self.entries if e.action is Action.DELETE or e.state == State.INCOMPLETE]
 
     @property
     def deleted_bytes(self) -> int:
@@ -212,7 +225,11 @@ def plan_listed(
     except UsageError as error:  # of a metric of unknown mode: perhaps another one was meant
         error.hint = "; ".join(unknown_names(versions, policy)) or error.hint
         raise
-    plan = judge_versions(versions, policy, guards=guards, unreadable=unreadable, now=now)
+    everything = [v for listing in listings for v in listing.versions]
+    survey = Survey(Facts(unreadable))
+    plan = judge_versions(versions, policy, guards=guards, facts=survey.facts, now=now)
+    while survey.look(everything, plan.considered):
+        plan = judge_versions(versions, policy, guards=guards, facts=survey.facts, now=now)
     unread = bool(errors) or any(listing.unread for listing in listings)
     foreign = ((listing.location, sum(1 for v in listing.versions if v.uuid)) for listing in listings)
     left = "left to Determined, which deletes its own"
@@ -260,13 +277,13 @@ def judge_versions(
     policy: Policy,
     *,
     guards: Guards = NO_EXCEPTIONS,
-    unreadable: Mapping[str, str] | None = None,
+    facts: Facts = NO_FACTS,
     now: float | None = None,
 ) -> PrunePlan:
     """Return the plan for listed versions under a policy whose modes are settled; reads at most notes on shards.
 
-    `unreadable` is the second result of `looked_at`; `now` as in `plan_prune`. The plan gives all reasons of each
-    version. Raises RefusedError when a version named in `guards.delete` is guarded, NotFoundError when it does not
+    `facts` is what is known beyond the listing; `now` as in `plan_prune`. The plan gives all reasons of each version.
+    Raises RefusedError when a version named in `guards.delete` is guarded, NotFoundError when it does not
     exist, UsageError when there is neither a rule nor an exception that asks for a deletion.
     """
     if policy.is_empty and not guards.ask_for_deletion:
@@ -280,25 +297,38 @@ def judge_versions(
     for trial in by_location(versions):
         for number in guards.delete:
             check_one(trial, number)
-    faults = unreadable or {}
+    faults = facts.unreadable
     moment = time.time() if now is None else now
     reasons: dict[str, Why] = {}
     unknown = tuple(unknown_names(versions, policy)) if versions else ()
     warnings = [*unknown, *_unknown_tags(versions, guards.drop_tags)]
     for trial in by_location(versions):
         reasons |= guard_reasons(trial, guards, faults, now=moment)
+        for version in trial:
+            if why := facts.why(version, guards):
+                reasons[version.path] = {**reasons.get(version.path, {}), **why}
         warnings += guard_warnings(trial, guards, faults)
     kept = _reasons_to_keep(versions, policy, guards, faults, reasons)
-    going = {v.path: _reason_to_delete(v, guards) for v in versions}
+    going = {v.path: _reason_to_delete(v, guards, facts) for v in versions}
     if policy.max_size_bytes is not None:
         warnings += _fit_budget(policy.max_size_bytes, versions, guards, kept, going)
     entries = tuple(
-        _entry(v, kept[v.path], going[v.path], whole=is_good(v, faults))
+        _entry(v, kept[v.path], going[v.path], facts, whole=is_good(v, faults))
         for trial in by_location(versions)
         for v in trial
     )
     locations = tuple(dict.fromkeys(v.location for v in versions))
-    return PrunePlan(locations, entries, policy.describe(), guards, tuple(warnings), unknown=unknown).say_first()
+    gone = {entry.path for entry in entries if entry.action is Action.DELETE}
+    return PrunePlan(
+        locations,
+        entries,
+        policy.describe(),
+        guards,
+        tuple(warnings),
+        foreign={path: foreign for path, foreign in facts.foreign.items() if path in gone},
+        facts=facts,
+        unknown=unknown,
+    ).say_first()
 
 
 def _reasons_to_keep(
@@ -346,10 +376,11 @@ def _there(name: str, known: Collection[str], nouns: str) -> str:
     return f"{close} ({there})" if close else there
 
 
-def _reason_to_delete(version: Version, guards: Guards) -> str:
+def _reason_to_delete(version: Version, guards: Guards, facts: Facts) -> str:
     """Return the reason to delete a version that nothing keeps."""
     if version.version in guards.delete:
-        return "named for deletion"
+        foreign = facts.foreign.get(version.path)
+        return "named for deletion" + (f", with foreign content: {foreign}" if foreign else "")
     if version.state is State.INCOMPLETE:
         return "orphan: incomplete, and a newer version is complete"
     return "no rule keeps it"
@@ -394,7 +425,7 @@ def _fit_budget(
     return []
 
 
-def _entry(version: Version, kept: Sequence[str], going: str, *, whole: bool) -> PruneEntry:
+def _entry(version: Version, kept: Sequence[str], going: str, facts: Facts, *, whole: bool) -> PruneEntry:
     return PruneEntry(
         ref=version.ref,
         location=version.location,
@@ -403,14 +434,17 @@ def _entry(version: Version, kept: Sequence[str], going: str, *, whole: bool) ->
         state=version.state.value,
         action=Action.KEEP if kept else Action.DELETE,
         reasons=tuple(dict.fromkeys(kept)) or (going,),
-        size_bytes=version.size_bytes,
+        size_bytes=version.size_bytes if kept else facts.size_bytes(version),
         modified=version.modified,
-        identity=identify(version) if whole or not kept else "",
+        identity=identify(version, NO_FACTS if kept else facts) if whole or not kept else "",
     )
 
 
-def identify(version: Version) -> str:
-    """Return a digest of the facts a plan relies on: state, files, sizes, times, tags and metrics of a version."""
+def identify(version: Version, facts: Facts) -> str:
+    """Return a digest of what a plan relies on: state, files, sizes, times, tags and metrics of a version.
+
+    Where `facts` know what is in its directory, all of it counts.
+    """
     metadata = (version.tags, sorted(version.metrics.items()))
-    facts = (version.version, version.state.value, version.files_digest, version.extra, metadata)
-    return hashlib.blake2b(repr(facts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    parts = (version.version, version.state.value, version.files_digest, version.extra, metadata, facts.digest(version))
+    return hashlib.blake2b(repr(parts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

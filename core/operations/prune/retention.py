@@ -328,6 +328,8 @@ class Guards:
     drop_tags: tuple[str, ...] = ()
     """Tags that do not protect."""
     grace_seconds: float = GRACE_SECONDS
+    with_foreign: bool = False
+    """Delete the versions of `delete` even if there is more in their directories than a checkpoint; all of it goes."""
     allow_empty_rule: bool = False
     """Delete although no version of any location has the metric or the tag that a rule names: it keeps nothing."""
 

@@ -189,6 +189,7 @@ def _version(listing: FlatListing, step: _FoundStep, parts: Sequence[tuple[Forma
         fault=fault,
         linked=step.entry is not None and step.entry.linked,
         lacks=lacks,
+        unclaimed=tuple(sorted(step.files.keys() - set(claimed))),
     )
 
 

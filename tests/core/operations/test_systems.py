@@ -108,7 +108,7 @@ def test_markers_of_directories(tmp_path: Path, s3: Bucket) -> None:
     """Objects that stand for directories, as consoles of S3 write them, are no files of a step."""
     run = step_run(tmp_path / "run", (10,))
     s3.upload(run)
-    for key in ("run/step_10/", "run/step_10/job/"):
+    for key in ("run/step_10/", "run/step_10/huggingface/"):
         s3.put(key, b"")
     copy_versions([at(s3.url, 10)], str(tmp_path / "back"))
     assert tree(tmp_path / "back") == tree(run)
@@ -223,14 +223,14 @@ def test_seal_of_all_files(tmp_path: Path) -> None:
     """A seal covers the files that no format knows; a changed byte in one is found, and named by its path."""
     run = step_run(tmp_path / "run", (10,))
     assert verify_and_seal(at(run)).sealed
-    path = run / "step_10/job/config.json"
+    path = run / "step_10/huggingface/config.json"
     path.write_bytes(path.read_bytes().replace(b"10", b"11"))
     settled(run)
     (finding,) = verify_version(at(run), level="deep").findings
     assert finding.code == "checksum-mismatch"
-    assert str(finding.path or finding.message).endswith("job/config.json")
+    assert str(finding.path or finding.message).endswith("huggingface/config.json")
     path.unlink()
-    assert any("job/config.json" in f.message for f in verify_version(at(run)).findings)
+    assert any("huggingface/config.json" in f.message for f in verify_version(at(run)).findings)
 
 
 def test_a_checkpoint_by_itself(tmp_path: Path) -> None:

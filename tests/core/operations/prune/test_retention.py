@@ -12,6 +12,7 @@ from edl_ckpt.core.base.errors import NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.base.words import Mode
 from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.operations.prune.execute import read_plan, write_plan
+from edl_ckpt.core.operations.prune.facts import Facts
 from edl_ckpt.core.operations.prune.plan import PrunePlan, judge_versions
 from edl_ckpt.core.operations.prune.retention import (
     Best,
@@ -47,7 +48,7 @@ def test_policy_case(path: Path, tmp_path: Path) -> None:
     versions, unreadable = versions_of(case["versions"])
     policy = Policy.from_json(case["policy"])
     assert policy.to_json()["rules"] == case["policy"]["rules"]
-    plan = judge_versions(versions, policy, now=NOW, guards=guards_of(case["guards"]), unreadable=unreadable)
+    plan = judge_versions(versions, policy, now=NOW, guards=guards_of(case["guards"]), facts=Facts(unreadable))
     assert plan_lines(plan) == case["expect"]
     assert list(plan.warnings) == case["warnings"]
     write_plan(tmp_path / "plan.json", plan)

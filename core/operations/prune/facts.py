@@ -1,0 +1,177 @@
+"""What a prune knows of versions beyond their listing: what is in their directories, and what needs them.
+
+`Facts` is a value, and the guards that follow from it are pure. A `Survey` finds them: it looks into the directories of
+the versions that a plan would delete, and of those that it keeps, because a link in one of them may lead into another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Final
+
+from edl_ckpt.core.base.errors import EdlCkptError
+from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
+from edl_ckpt.core.base.words import abridged, counted, escaped, size
+from edl_ckpt.core.commit.deletion.holdings import Holdings, Identity, holdings, leads_to
+from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.operations.prune.retention import Guards, Why
+from edl_ckpt.core.sources.companions import unaccounted
+from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage.mounts import mount_points
+
+_SHOWN: Final = 3
+"""So many names are said one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """What lies in the directory of a version and is not known to belong to its checkpoint."""
+
+    names: tuple[str, ...]
+    """The entries directly in the directory that are foreign, or have something foreign in them."""
+    count: int
+    size_bytes: int
+
+    @property
+    def shown(self) -> str:
+        """Return the first names."""
+        return abridged(map(escaped, self.names), _SHOWN)
+
+    def __str__(self) -> str:
+        return f"{counted(self.count, 'file')}, {size(self.size_bytes)} ({self.shown})"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of versions, by their paths. Of a version that was not looked into nothing is known."""
+
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    """Why complete versions cannot be read, as of `looked_at`."""
+    held: Mapping[str, Holdings] = field(default_factory=dict)
+    """What is in their directories."""
+    unlisted: Mapping[str, str] = field(default_factory=dict)
+    """Why it cannot be said what is in them."""
+    foreign: Mapping[str, Foreign] = field(default_factory=dict)
+    needed: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """The references of the versions that need files of another one, each with the path that leads there."""
+
+    def size_bytes(self, version: Version) -> int:
+        """Return the bytes of all files that a deletion of a version removes, as far as they are known."""
+        known = self.held.get(version.path)
+        return version.size_bytes if known is None else known.size_bytes
+
+    def digest(self, version: Version) -> str:
+        """Return what tells the content of a version's directory from any other; '' where it is not known."""
+        known = self.held.get(version.path)
+        return "" if known is None else known.digest
+
+    def why(self, version: Version, guards: Guards) -> Why:
+        """Return why a version must not be deleted, for what is in it or leads into it."""
+        path, is_named = version.path, version.version in guards.delete
+        why: dict[str, tuple[str, ...]] = {}
+        for ref, name in self.needed.get(path, {}).items():
+            why[f"needed by {ref}: {escaped(name)}"] = ()
+        known = self.held.get(path)
+        if known is not None and known.mounts:
+            places = abridged((escaped(place) or "the directory itself" for place in known.mounts), _SHOWN)
+            why[f"a file system is mounted in it: {places}"] = ()
+        if path in self.unlisted:
+            why[f"what is in it cannot be listed now: {self.unlisted[path]}"] = ()
+        if path in self.foreign and not (is_named and guards.with_foreign):
+            content = f"foreign content: {self.foreign[path].shown}"
+            if is_named:
+                why[content] = (WITH_FOREIGN,)
+            else:
+                why[f"{content} (--delete {version.key} {WITH_FOREIGN})"] = ("--delete", str(version.key), WITH_FOREIGN)
+        return why
+
+
+NO_FACTS: Final = Facts()
+WITH_FOREIGN: Final = "--with-foreign"
+
+
+class Survey:
+    """Looks into the directories of versions, into each of them once."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self._needs: dict[str, Mapping[Identity, str]] = {}
+
+    def look(self, versions: Iterable[Version], going: Iterable[str]) -> bool:
+        """Learn what matters for a plan that deletes the versions with these paths; say whether anything new is known.
+
+        `versions` are all that are at the locations, also those that no prune deletes.
+        """
+        every, doomed = list(versions), set(going)
+        before = self.facts
+        self._look_into(version for version in every if version.path in doomed)
+        if any(version.path in doomed and version.location.local_path is not None for version in every):
+            self._find_needs(every, doomed)
+        return self.facts != before
+
+    def _look_into(self, versions: Iterable[Version]) -> None:
+        """Learn what is in the directories of versions."""
+        facts = self.facts
+        unknown = [v for v in versions if v.path not in facts.held and v.path not in facts.unlisted]
+        workers = REMOTE_WORKERS if any(v.location.local_path is None for v in unknown) else 1
+        found = list(run_parallel(self._listed, unknown, workers))
+        held, unlisted, foreign = dict(facts.held), dict(facts.unlisted), dict(facts.foreign)
+        for version, content in zip(unknown, found, strict=True):
+            if isinstance(content, EdlCkptError):
+                unlisted[version.path] = content.message
+                continue
+            held[version.path] = content
+            strange = foreign_in(version, content)
+            if strange is not None:
+                foreign[version.path] = strange
+        self.facts = replace(facts, held=held, unlisted=unlisted, foreign=foreign)
+
+    def _listed(self, version: Version) -> Holdings | EdlCkptError:
+        """Return what is in the directory of a version, or why that cannot be said."""
+        try:
+            return holdings(open_store(version.location), version, self._mounts)
+        except EdlCkptError as error:
+            return error
+
+    @cached_property
+    def _mounts(self) -> frozenset[str]:
+        return mount_points()
+
+    def _find_needs(self, versions: Iterable[Version], doomed: set[str]) -> None:
+        """Learn which of the doomed versions a version that stays needs."""
+        local = [version for version in versions if version.location.local_path is not None]
+        self._look_into(local)
+        facts = self.facts
+        owners: dict[Identity, list[str]] = {}
+        for version in local:
+            if version.path in doomed and version.path in facts.held:
+                for identity in facts.held[version.path].identities:
+                    owners.setdefault(identity, []).append(version.path)
+        needed = {path: dict(by) for path, by in facts.needed.items()}
+        for version in local:
+            if version.path in doomed or version.path not in facts.held:
+                continue
+            if version.path not in self._needs:
+                self._needs[version.path] = leads_to(version.location, version, facts.held[version.path])
+            needs = self._needs[version.path]
+            for identity in needs.keys() & owners.keys():
+                for path in owners[identity]:
+                    needed.setdefault(path, {}).setdefault(version.ref, needs[identity])
+        self.facts = replace(facts, needed=needed)
+
+
+def foreign_in(version: Version, content: Holdings) -> Foreign | None:
+    """Return what is foreign in the directory of a version; None when everything in it is accounted for."""
+    if version.is_file or version.linked:
+        return None
+    unclaimed = {*version.unclaimed, *version.extra}
+    claimed = {version.name_of(file.path) for file in version.files} - unclaimed
+    names = unaccounted(version.layout.system, content.names, claimed)
+    if not names:
+        return None
+    strange = set(names)
+    first = dict.fromkeys(name.partition("/")[0] for name in names)
+    total = sum(entry.size_bytes for entry in content.entries if entry.path in strange)
+    return Foreign(tuple(first), len(names), total)

@@ -1,0 +1,220 @@
+"""What no checkpoint has in its directory is not deleted by a rule, and what a kept version needs stays."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from edl_ckpt.core import plan_prune, prune
+from edl_ckpt.core.base.errors import RefusedError
+from edl_ckpt.core.operations.prune.plan import PrunePlan
+from edl_ckpt.core.operations.prune.retention import Guards, Latest, Policy
+from edl_ckpt.core.operations.undo import undo
+from stranger_files import NOW, age, steps_at
+
+ONE = Policy((Latest(1),))
+
+
+def going(plan: PrunePlan) -> list[int]:
+    """Return the numbers of the versions that a plan deletes."""
+    return [entry.version for entry in plan.deletions]
+
+
+def reasons(plan: PrunePlan, number: int) -> tuple[str, ...]:
+    """Return the reasons of a version in a plan."""
+    return next(entry.reasons for entry in plan.entries if entry.version == number)
+
+
+def plan_of(run: Path, policy: Policy = ONE, guards: Guards | None = None) -> PrunePlan:
+    """Return the plan for a location, long after all in it was written."""
+    return plan_prune([run], policy, guards=guards or Guards(), now=NOW)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Return a location with three steps of torch."""
+    return steps_at(tmp_path / "run", (10, 20, 30))
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("notes.txt", "notes.txt"),
+        (".git/HEAD", ".git"),
+        (".hydra/config.yaml", ".hydra"),
+        ("a/b/c/d/e/f/g/h/deep.bin", "a"),
+        ("wandb/run-1/events", "wandb"),
+        ("thesis.tex", "thesis.tex"),
+        ("model/notes.txt", "model"),
+        ("checkpoints/step_5/__0_0.distcp", "checkpoints"),
+        ("saved_model.pb", "saved_model.pb"),
+    ],
+)
+def test_no_rule_deletes_foreign_files(run: Path, path: str, shown: str) -> None:
+    """A step with anything that is not known to belong to a checkpoint stays, and the reason names it."""
+    place = run / "step_10" / path
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes(b"mine")
+    age(run)
+    plan = plan_of(run)
+    assert going(plan) == [20]
+    assert reasons(plan, 10) == (f"foreign content: {shown} (--delete 10 --with-foreign)",)
+    prune([run], ONE, now=NOW)
+    assert place.read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("config.json", "tokenizer.json", "optimizer.pt", "rng_state_3.pth", "trainer_state.json", "common.pt"),
+        *(
+            ".DS_Store",
+            "._x",
+            "model/.DS_Store",
+            ".nfs00000001",
+            ".edl-ckpt-0/lock-0",
+            "global_step10/a_model_states.pt",
+        ),
+    ],
+)
+def test_companions_and_files_of_hosts_go_along(run: Path, path: str) -> None:
+    """Files that jobs are known to save next to a checkpoint, and those of hosts, do not keep a step."""
+    place = run / "step_10" / path
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes(b"x")
+    age(run)
+    assert going(plan_of(run)) == [10, 20]
+    assert prune([run], ONE, now=NOW).failed == ()
+    assert not (run / "step_10").exists()
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "socket"])
+def test_links_and_pipes_are_foreign(run: Path, kind: str) -> None:
+    """A link that no format reads, and a pipe, belong to no checkpoint."""
+    place = run / "step_10" / "strange"
+    if kind == "link":
+        place.symlink_to("/etc/hostname")
+    elif kind == "pipe":
+        os.mkfifo(place)
+    else:
+        import socket
+
+        with socket.socket(socket.AF_UNIX) as server:
+            os.chdir(place.parent)
+            server.bind("strange")
+    age(run)
+    assert going(plan_of(run)) == [20]
+
+
+def test_a_named_version_needs_one_more_word(run: Path) -> None:
+    """`--delete` refuses a version with foreign content; with `--with-foreign` all of it goes, and comes back."""
+    (run / "step_10/.git").mkdir()
+    (run / "step_10/.git/HEAD").write_bytes(b"x" * 1000)
+    (run / "step_10/notes.txt").write_bytes(b"mine")
+    age(run)
+    named = Guards(delete=(10,))
+    with pytest.raises(RefusedError, match=r"foreign content: \.git, notes\.txt") as refused:
+        plan_of(run, Policy(), named)
+    assert refused.value.hint == "it was not deleted; to delete it all the same, add: --with-foreign"
+    both = Guards(delete=(10,), with_foreign=True)
+    plan = plan_of(run, Policy(), both)
+    total = sum(path.stat().st_size for path in (run / "step_10").rglob("*") if path.is_file())
+    assert plan.deleted_bytes == total
+    assert reasons(plan, 10) == ("named for deletion, with foreign content: 2 files, 1004 B (.git, notes.txt)",)
+    done = prune([run], Policy(), guards=both, now=NOW, trash=True)
+    assert len(done.deleted) == 1
+    assert not (run / "step_10").exists()
+    undo(run)
+    assert (run / "step_10/.git/HEAD").read_bytes() == b"x" * 1000
+
+
+def test_freed_bytes_count_all_that_goes(run: Path) -> None:
+    """Hidden files and what is left out of a listing count: `freed_bytes` is what the disk gets back."""
+    (run / "step_10/.DS_Store").write_bytes(b"x" * 4096)
+    age(run)
+    total = sum(
+        path.stat().st_size for number in (10, 20) for path in (run / f"step_{number}").rglob("*") if path.is_file()
+    )
+    assert plan_of(run).deleted_bytes == total
+    assert prune([run], ONE, now=NOW).freed_bytes == total
+
+
+def test_what_comes_meanwhile_stays(run: Path) -> None:
+    """A file that comes into a directory between the plan and the deletion makes the plan stale."""
+
+    def write(plan: PrunePlan) -> bool:
+        (run / "step_10/thesis.tex").write_text("mine")
+        return bool(plan.deletions)
+
+    with pytest.raises(RefusedError, match="stale"):
+        prune([run], ONE, now=NOW, confirm=write)
+    assert (run / "step_10/thesis.tex").exists()
+
+
+def test_a_link_keeps_what_it_leads_to(run: Path) -> None:
+    """A kept version that is a link keeps the directory that it leads to."""
+    (run / "step_40").symlink_to("step_20")
+    age(run)
+    plan = plan_of(run)
+    assert going(plan) == [10]  # 30 was written after what 40 leads to
+    assert reasons(plan, 20) == (f"needed by {run}@40: step_40",)
+    prune([run], ONE, now=NOW)
+    assert (run / "step_40/.metadata").exists()
+
+
+def test_a_linked_file_keeps_the_version_that_has_it(run: Path) -> None:
+    """A kept version with a file that lies in another one keeps that one, over a chain of links too."""
+    (run / "step_30/__1_0.distcp").unlink()
+    (run / "step_30/__1_0.distcp").symlink_to("../step_20/__1_0.distcp")
+    (run / "step_20/__1_0.distcp").unlink()
+    (run / "step_20/__1_0.distcp").symlink_to("../step_10/__1_0.distcp")
+    age(run)
+    plan = plan_of(run)
+    assert going(plan) == []
+    assert reasons(plan, 20) == (f"needed by {run}@30: step_30/__1_0.distcp",)
+    assert f"needed by {run}@30: step_30/__1_0.distcp" in reasons(plan, 10)
+
+
+def test_a_linked_directory_in_a_step_keeps_what_it_leads_to(run: Path) -> None:
+    """A directory in a kept version that is a link into another version keeps that one."""
+    (run / "step_30/optimizer").symlink_to("../step_10")
+    age(run)
+    assert going(plan_of(run)) == [20]
+
+
+def test_hard_links_need_nothing(run: Path) -> None:
+    """A file that two versions share by hard links stays for the one that is kept."""
+    (run / "step_30/__1_0.distcp").unlink()
+    os.link(run / "step_20/__1_0.distcp", run / "step_30/__1_0.distcp")
+    assert going(plan_of(run)) == [10, 20]
+
+
+def test_a_version_that_goes_needs_nothing(run: Path) -> None:
+    """A link in a version that goes keeps nothing."""
+    (run / "step_20/__1_0.distcp").unlink()
+    (run / "step_20/__1_0.distcp").symlink_to("../step_10/__1_0.distcp")
+    age(run)
+    assert going(plan_of(run)) == [10, 20]
+
+
+def test_links_between_locations_count(run: Path, tmp_path: Path) -> None:
+    """A kept version of another location of the same prune keeps what it leads to."""
+    other = steps_at(tmp_path / "other", (7,))
+    (other / "step_8").symlink_to(run / "step_10")
+    age(other)
+    plan = plan_prune([run, other], ONE, now=NOW)
+    assert [entry.ref for entry in plan.deletions if entry.location.url == str(run)] == [f"{run}@20"]
+
+
+def test_a_needed_version_is_not_deleted_by_its_name(run: Path) -> None:
+    """`--delete` refuses a version whose files a kept version needs; both together go."""
+    (run / "step_30/__1_0.distcp").unlink()
+    (run / "step_30/__1_0.distcp").symlink_to("../step_20/__1_0.distcp")
+    shutil.copytree(run / "step_10", run / "step_40")
+    age(run)
+    with pytest.raises(RefusedError, match=r"needed by .*@30"):
+        plan_of(run, Policy(), Guards(delete=(20,)))
+    assert going(plan_of(run, Policy(), Guards(delete=(20, 30)))) == [20, 30]
