@@ -90,7 +90,8 @@ def prune_command(
     not. With --plan-out, or if no complete version would remain, it deletes only if --yes is on the command line.
 
     Destructive options (--even-newest, --delete, --with-foreign, --purge, --drop-tag, --apply, --allow-empty-rule) can
-    only be given on the command line. --apply needs the options of its plan again. --quiet hides no warning about a deletion.
+    only be given on the command line. --apply needs the options of its plan again. --quiet hides no warning about a
+    deletion.
 
     --strip-after removes optimizer slots, frequencies and the like from older versions that stay, except tagged ones,
     and proves the result. Training cannot resume from them. Without another rule, nothing is deleted.
