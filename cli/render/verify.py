@@ -124,6 +124,8 @@ def checked(results: Sequence[VerifyResult]) -> str:
     damaged = "" if all(r.ids_read for r in results) else ", except in tables whose ids are damaged"
     sample = results[0].sample
     checked = _CHECKED[results[0].level] if sample is None else _SAMPLED.format(sample.percent, sample.seed)
+    if left := sum(len(r.unread) for r in results):
+        checked = f"{text.count(left, 'tensor')} not read; of all others {checked}".replace("every", "each")
     checked += damaged + ("" if sample else _compared(results)) + "."
     if read == total:
         return checked

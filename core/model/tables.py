@@ -203,6 +203,8 @@ class Problem:
     message: str
     warning: bool = False
     """True when the finding is a warning, although its code is that of an error."""
+    unread: bool = False
+    """True for values that are not read, while all else is: then the finding is an error, and nothing is blocked."""
 
 
 @dataclass(frozen=True, slots=True)

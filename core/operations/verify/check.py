@@ -40,7 +40,7 @@ from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.kernel.bulk import I64
 from edl_ckpt.core.model.tables import ShardIndex
 from edl_ckpt.core.model.versions import CheckpointRef, Seal, State, Version, differing_sizes
-from edl_ckpt.core.operations.verify.findings import HINTS, LEVELS, Finding, Report, ValueSample, VerifyResult
+from edl_ckpt.core.operations.verify.findings import HINTS, LEVELS, UNREAD, Finding, Report, ValueSample, VerifyResult
 from edl_ckpt.core.operations.verify.headers import check_headers, check_names, open_readable_shards
 from edl_ckpt.core.operations.verify.ids import ContentCheck, check_companions, ids_of
 from edl_ckpt.core.operations.verify.loaders import look_with
@@ -75,8 +75,16 @@ def seal_version(
     write_seal(version, fingerprint, job_of(versions=[version], **options), force=force, wait_seconds=wait_seconds)
 
 
-def write_seal(version: Version, fingerprint: str, job: Job, *, force: bool, wait_seconds: float) -> None:
-    """Do what `seal_version` does, by a job."""
+def write_seal(
+    version: Version,
+    fingerprint: str,
+    job: Job,
+    *,
+    force: bool,
+    wait_seconds: float,
+    faults: Sequence[str] = (),
+) -> None:
+    """Do what `seal_version` does, by a job; with `force` the seal records `faults` that the verification found."""
     check_in_location(version)
     if version.uuid:
         raise RefusedError(
@@ -97,6 +105,8 @@ def write_seal(version: Version, fingerprint: str, job: Job, *, force: bool, wai
     ):
         trust = check_trust(version, force=force, reporter=reporter)
         trust.confirm(fingerprint)
+        for fault in faults:
+            trust.overrule(CorruptError(fault, code="checksum-mismatch", path=version.path))
         seal = make_seal(checkpoint, fingerprint, job)
         checkpoint.check_unchanged()
         check_listed(version, "the version changed before it was sealed; a job may be writing it")
@@ -172,6 +182,7 @@ ATTEMPTS: Final = 10
 _PAUSE_SECONDS: Final = 0.1
 _LEAST: Final = re.compile(r"of at least [\d,]+ bytes")
 _BROKEN: Final = frozenset({"truncated", "empty-file", "malformed", "missing-shard", "missing-file"})
+_FORCED: Final = "; --force seals it all the same, and the seal records it"
 _NOT_MATCHING: Final = frozenset({"checksum-mismatch", "fingerprint-mismatch"})
 _FAR_READERS: Final = 24
 """Threads that read from far storage: some of them look at what they have read, and 16 requests stay on their way."""
@@ -460,12 +471,16 @@ def verify_and_seal(
         job.reporter.warn(f"{result.ref}: not sealed, because shards are missing or damaged")
         return result
     codes = {finding.code for finding in result.findings}
-    if _NOT_MATCHING & codes:
-        why = "a checksum in its files does not match"
-        if result.sealed or any(finding.check == "seal" for finding in result.findings):
-            why = "its seal is damaged or does not match; see --force"
+    doubts = [finding for finding in result.findings if finding.code in {*_NOT_MATCHING, UNREAD}]
+    if doubts and use_seal:
+        why = f"not every tensor was read{_FORCED}"
+        if _NOT_MATCHING & codes:
+            why = f"a checksum in its files does not match{_FORCED}"
+            if result.sealed or any(finding.check == "seal" for finding in result.findings):
+                why = "its seal is damaged or does not match; see --force"
         job.reporter.warn(f"{result.ref}: not sealed, because {why}")
         return result
     if not result.sealed or "old-seal" in codes:
-        write_seal(version, result.fingerprint, job, force=not use_seal, wait_seconds=wait_seconds)
+        faults = [f"{finding.subject!r}: {finding.message}" for finding in doubts]
+        write_seal(version, result.fingerprint, job, force=not use_seal, wait_seconds=wait_seconds, faults=faults)
     return replace(result, sealed=True, findings=tuple(f for f in result.findings if f.code != "old-seal"))

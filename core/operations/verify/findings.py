@@ -114,6 +114,11 @@ class VerifyResult:
     """What a system's own loader would do with the files, where that was asked for."""
 
     @property
+    def unread(self) -> tuple[str, ...]:
+        """Return the names of the tensors that the index of a version names, and that were not read."""
+        return tuple(dict.fromkeys(f.subject for f in self.findings if f.code == UNREAD))
+
+    @property
     def ok(self) -> bool:
         """Return True when no finding is an error."""
         return all(finding.severity != "error" for finding in self.findings)
@@ -153,7 +158,10 @@ _OTHER_RANKS: Final = (
     "`--world-size` shows what other numbers of ranks would load; `edl-ckpt reshard --ranks N` writes the files anew"
 )
 _REWRITTEN: Final = "the bytes changed after the seal; if a job rewrote the version: edl-ckpt verify --seal --force"
+UNREAD: Final = "unsupported-item"
+"""The code of tensors that are not read."""
 HINTS: Final = {
+    UNREAD: "edl-ckpt does not read this tensor: its values were not checked, and no command writes them anew",
     "missing-file": "a job may still be writing this version; if not, its save never finished",
     "missing-shard": "a job may still be writing this version; if not, its save never finished",
     "extra-file": "move the file away: ElasticDL refuses a version with more entries than shards",

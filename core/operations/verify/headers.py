@@ -114,6 +114,7 @@ def check_headers(version: Version, checkpoint: Checkpoint, report: Report) -> N
     across = (found for found in source_of(version).check(version, checkpoint.shards) if found[1].code != "lost-info")
     for shard, fault in chain(own, across):
         file, name, offset = shard.file if shard else None, fault.subject, fault.offset
+        warning = fault.warning and not fault.unread
         report.add(
-            fault.code, fault.message, shard=file, path=version.path, subject=name, offset=offset, warning=fault.warning
+            fault.code, fault.message, shard=file, path=version.path, subject=name, offset=offset, warning=warning
         )

@@ -105,6 +105,8 @@ class _Archive:
             name = data[begin : begin + named]
             if _IN_EXTRA in {length, packed, header}:
                 length, packed, header = self._long(data[begin + named :][:extra], [length, packed, header])
+            if method and packed == length:  # torch compresses nothing, and what is compressed has another size
+                raise self._error(f"the directory of its zip says that {name!r} is compressed", start + begin)
             if method or packed != length:
                 raise UnsupportedError(f"its zip has a compressed member: {name!r}")
             yield name.partition(b"/")[2], (crc, length, header)

@@ -115,11 +115,11 @@ class SavedTensor:
 
 
 def problem_of(error: CorruptError | UnsupportedError, name: str, offset: int | None = None) -> Problem:
-    """Return the fault of a tensor as a problem of its shard; a warning where the tensor is left out as unsupported."""
+    """Return the fault of a tensor as a problem of its shard; what is unsupported is left out, and stops nothing."""
     offset = offset if error.offset is None else error.offset
     if isinstance(error, CorruptError):
         return Problem(error.code, name, offset, error.message)
-    return Problem("unsupported-item", name, offset, error.message, warning=True)
+    return Problem("unsupported-item", name, offset, error.message, warning=True, unread=True)
 
 
 def untiled(shape: Sequence[int], pieces: Sequence[SavedBox]) -> str:

@@ -11,6 +11,8 @@ import pytest
 import torch_items
 from edl_ckpt.core import ValueSample, verify_and_seal, verify_version
 from edl_ckpt.core.catalog.listing import list_versions
+from edl_ckpt.core.state.seal import read_seal
+from edl_ckpt.core.storage import Location, open_store
 from program import edl
 from reporters import Recorder
 
@@ -48,9 +50,45 @@ def test_deep_compares_the_checksums_of_the_files(run: Path) -> None:
     assert "crc32" in finding.message
     assert "seal" not in finding.hint
     reporter = Recorder()
-    for use_seal in (True, False):
-        assert not verify_and_seal(f"{run}@5", use_seal=use_seal, reporter=reporter).sealed
-    assert all("a checksum in its files" in line for line in reporter.warnings)
+    assert not verify_and_seal(f"{run}@5", reporter=reporter).sealed
+    assert "a checksum in its files" in reporter.warnings[-1]
+    forced = verify_and_seal(f"{run}@5", use_seal=False, reporter=reporter)
+    assert forced.sealed
+    assert not forced.ok
+    seal = read_seal(open_store(Location.of(str(run))), 5)
+    assert seal is not None
+    assert [USER in decision.why for decision in seal.history] == [True]
+
+
+def test_a_flipped_method_of_a_zip_is_damage(run: Path) -> None:
+    """A bit in the directory of an item's zip makes its tensor unreadable: an error at each level, and no seal."""
+    path = run / "step_5/__0_0.distcp"
+    data = bytearray(path.read_bytes())
+    data[data.find(b"PK\1\2", data.find(b"PK\1\2") + 4) + 10] ^= 1  # the method of the member with the values
+    path.write_bytes(data)
+    for level in ("quick", "deep"):
+        assert {f.severity for f in verify_version(f"{run}@5", level=level).findings} == {"error"}, level
+    assert not verify_and_seal(f"{run}@5", reporter=Recorder()).sealed
+    assert edl("verify", f"{run}@5", "--deep").returncode == 3
+
+
+def test_what_edl_ckpt_cannot_read_is_named(run: Path) -> None:
+    """A tensor in a way that is not read (here: compressed) is an error with its name, and the rest stays readable."""
+    rng = np.random.default_rng(0)
+    parts = [*torch_items.boxes("w", np.ones(4, np.float32), [[]]), *torch_items.boxes("v", rng.random(300), [[]])]
+    torch_items.write_step(run / "step_7", parts)
+    path = run / "step_7/__0_0.distcp"
+    data = bytearray(path.read_bytes())
+    entry = data.find(b"PK\1\2", data.find(b"PK\1\2") + 4)  # the member with the values of the first item
+    data[entry + 10 : entry + 12], data[entry + 20 : entry + 24] = b"\10\0", b"\1\0\0\0"
+    path.write_bytes(data)
+    result = verify_version(f"{run}@7", level="deep")
+    assert [(f.severity, f.code, f.subject) for f in result.findings] == [("error", "unsupported-item", "w")]
+    assert result.unread == ("w",)
+    assert "every" not in edl("verify", f"{run}@7", "--deep").stdout.splitlines()[-2]
+    reporter = Recorder()
+    assert not verify_and_seal(f"{run}@7", reporter=reporter).sealed
+    assert "not every tensor was read" in reporter.warnings[-1]
 
 
 @pytest.mark.parametrize("sealed", [False, True])
