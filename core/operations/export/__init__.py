@@ -118,11 +118,24 @@ def requested(request: ExportRequest, format_name: str | None, executor: Executo
         of_arrays = ", ".join(kind.traits.name for kind in _FORMATS if not kind.traits.spools)
         hint = "for dcp, export as safetensors with --remap, then export that file with --map"
         raise UsageError(f"--remap is for {of_arrays}; other formats have ids in rows or files", hint=hint)
-    chosen = Bundle if name == Bundle.traits.name and request.ranks is not None else FORMATS[name]
+    chosen = Bundle if name == Bundle.traits.name and _is_whole_bundle(request) else FORMATS[name]
     if not issubclass(chosen, SystemFormat) and (request.ranks or request.names):
         of_systems = ", ".join(each.traits.name for each in _FORMATS if issubclass(each, SystemFormat))
         raise UsageError(f"--ps and --map are for {of_systems}, and for tensorflow with --ps")
     return chosen(replace(request, cluster=cluster))
+
+
+def _is_whole_bundle(request: ExportRequest) -> bool:
+    """Say whether TensorFlow's own writer is asked for: with ranks, or where a bundle goes out as a bundle.
+
+    Then the object graph, strings and the names of tables are those of the source. Another selection of values, such as
+    --dense-rows, makes arrays of it.
+    """
+    chosen = request.selection
+    is_plain = chosen == Selection(chosen.tables, chosen.variables, chosen.dtype) and not request.partial
+    is_local = request.goal.local_path is not None and request.cluster is None
+    is_bundle = request.version.layout.system == Bundle.traits.name
+    return request.ranks is not None or (is_bundle and is_plain and is_local and request.limit is None)
 
 
 def _cluster_of(executor: ExecutorLike | None, request: ExportRequest) -> ClusterExecutor | None:

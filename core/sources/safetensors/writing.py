@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol
 
+from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.job import together
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.sources.safetensors.indexing import TAGS
@@ -15,6 +16,8 @@ from edl_ckpt.core.sources.safetensors.sets import ENDING, INDEX
 from edl_ckpt.core.sources.steps.file_layout import Array
 
 _ALIGN: Final = 8
+METADATA: Final = "__metadata__"
+"""The key of a header that has texts in place of a tensor."""
 
 
 class Named(Protocol):
@@ -30,8 +33,14 @@ class Named(Protocol):
 
 
 def header(tensors: Mapping[str, Named], metadata: Mapping[str, str]) -> bytes:
-    """Return the bytes before the first tensor; loaders of PyTorch's weights want metadata with a `format`."""
-    document: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}
+    """Return the bytes before the first tensor; loaders of PyTorch's weights want metadata with a `format`.
+
+    Raises UnsupportedError for a tensor with the name that the header gives its own texts.
+    """
+    if METADATA in tensors:
+        message = f"safetensors cannot have a tensor named {METADATA!r}: its header uses that name"
+        raise UnsupportedError(message, hint=f"try: --rename {METADATA}=NEW")
+    document: dict[str, Any] = {METADATA: {"format": "pt", **metadata}}
     begin = 0
     for name, tensor in tensors.items():
         end = begin + math.prod(tensor.shape) * tensor.dtype.itemsize

@@ -18,7 +18,8 @@ from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.operations.export import Selection, export_version
 from edl_ckpt.core.operations.importing import import_arrays
 from edl_ckpt.core.operations.save import Table
-from foreign import run_judge
+from edl_ckpt.core.sources.bundle.index import read_index
+from foreign import SYSTEMS, run_judge
 from oracle import TF_NAMES, Model
 from oracle import Table as OracleTable
 from places import GOLDEN
@@ -130,3 +131,22 @@ def test_a_name_that_a_bundle_cannot_have(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="'': a bundle cannot have this name"):
         export_version(run, str(tmp_path / "m"), format_name="tensorflow")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize(("folder", "prefix"), [("objects", "ckpt-1"), ("deeprec", "model.ckpt-100")])
+def test_a_bundle_goes_out_as_it_is(tmp_path: Path, folder: str, prefix: str) -> None:
+    """A bundle keeps its keys as an export for TensorFlow, the object graph among them, with --ranks and without."""
+    source = SYSTEMS / "bundle" / folder / prefix
+    keys = _keys(source)
+    export_version(str(source), str(tmp_path / "plain"), format_name="tensorflow")
+    export_version(str(source), str(tmp_path / "ranks"), format_name="tensorflow", ranks=1)
+    assert _keys(tmp_path / "plain" / prefix) == _keys(tmp_path / "ranks" / prefix)
+    made_anew = {key for key in keys if "part_" in key}  # DeepRec's parts have the numbers of the ranks
+    assert keys - made_anew <= _keys(tmp_path / "plain" / prefix)
+    if folder == "objects":
+        assert "_CHECKPOINTABLE_OBJECT_GRAPH" in keys
+
+
+def _keys(prefix: Path) -> set[str]:
+    """Return the keys of a bundle's index."""
+    return set(read_index(Path(f"{prefix}.index").read_bytes()).tensors)

@@ -7,10 +7,12 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edl_ckpt.core import save_checkpoint
+from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.operations.export import export_version
 from edl_ckpt.core.operations.export.formats.arrays import escaped_file_name, file_names, member_names, original_name
 from edl_ckpt.core.operations.importing import import_arrays
@@ -113,3 +115,18 @@ def test_a_name_that_is_the_short_one_of_another() -> None:
     for names in ([short, long], [long, short]):
         files = file_names(names)
         assert len({file.casefold() for file in files.values()}) == 2
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_the_key_of_the_header_is_no_name(tmp_path: Path, sharded: bool) -> None:
+    """A tensor named as safetensors' own texts would make a file that nothing reads: refused before it is written."""
+    values = {"__metadata__": np.zeros(4, np.float32), "w": np.ones(4, np.float32)}
+    save_checkpoint(str(tmp_path / "run"), 1, 1, variables=values, tables={}, layout="elasticdl")
+    limit = 20 if sharded else None
+    with pytest.raises(UnsupportedError, match="safetensors cannot have a tensor named '__metadata__'"):
+        export_version(f"{tmp_path / 'run'}@1", str(tmp_path / "m.safetensors"), max_shard_bytes=limit)
+    assert not (tmp_path / "m.safetensors").exists()
+    renamed = export_version(
+        f"{tmp_path / 'run'}@1", str(tmp_path / "m.safetensors"), rename=(("__metadata__", "texts"),)
+    )
+    assert renamed.variables == 2
