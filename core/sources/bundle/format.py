@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final
 from edl_ckpt.core.base.errors import EdlCkptError, UnsupportedError
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.sources.bundle.index import read_index, read_index_of
+from edl_ckpt.core.sources.bundle.state_file import NAME as STATE_FILE
+from edl_ckpt.core.sources.bundle.state_file import STATE_BYTES, name_in, parse_state
 from edl_ckpt.core.sources.bundle.table import FOOTER_BYTES, SMALL_BYTES, is_table
 from edl_ckpt.core.sources.interface import NotOfFormatError
 from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
@@ -25,10 +27,7 @@ if TYPE_CHECKING:  # a listing needs no index
 
 system: Final = "tensorflow"
 marks: Final = (".index", ".data-")
-STATE_FILE: Final = "checkpoint"
 _FILE: Final = re.compile(r"(.*)\.(?:index|data-([0-9]{5})-of-([0-9]{5}))", re.ASCII | re.DOTALL)
-_NEWEST: Final = re.compile(rb'^model_checkpoint_path: *"((?:[^"\\]|\\.)*)"', re.MULTILINE)
-_STATE_BYTES: Final = 1 << 20
 _SHOWN: Final = 3
 
 
@@ -83,8 +82,7 @@ def digest(file: RangeReader) -> Digest:
     Of a large index only the footer is looked at: {}. Raises NotOfFormatError for an `.index` that is no table.
     """
     if file.path.rpartition("/")[2] == STATE_FILE:
-        newest = _NEWEST.search(file.read(0, min(file.size_bytes, _STATE_BYTES)))
-        return newest[1].decode("utf-8", "replace").rpartition("/")[2] if newest else ""
+        return name_in(parse_state(file.read(0, min(file.size_bytes, STATE_BYTES)), file.path).newest)
     if not is_table(file):
         message = f"not the index of a bundle: it does not end with the footer of a table ({file.size_bytes} bytes)"
         raise NotOfFormatError(message, path=file.path, offset=max(file.size_bytes - FOOTER_BYTES, 0))

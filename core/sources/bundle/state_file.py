@@ -15,6 +15,8 @@ from typing import Final
 from edl_ckpt.core.base.errors import CorruptError
 
 NAME: Final = "checkpoint"
+STATE_BYTES: Final = 1 << 20
+"""No such file is larger: it has some paths."""
 _TOKEN: Final = re.compile(
     r"""(?:[ \t\r\n\f\v]+|\#[^\n]*)*(?:(?P<end>\Z)|(?P<word>[A-Za-z_][A-Za-z0-9_]*)"""
     r"""|(?P<number>-?[ \t]*[0-9.][0-9A-Za-z_+.-]*)|(?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')"""

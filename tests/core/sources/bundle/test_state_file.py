@@ -16,7 +16,7 @@ SPELLINGS = {
     b"model_checkpoint_path:'ckpt-7'": "ckpt-7",
     b'model_checkpoint_path: "\\346\\250\\241\\345\\236\\213"': "模型",
     b'model_checkpoint_path: "C:\\\\runs\\\\ckpt-7"': "C:\\runs\\ckpt-7",
-    b'# saved by hand\nmodel_checkpoint_path\t:\n "ck"  \'pt-7\' ; ': "ckpt-7",
+    b"# saved by hand\nmodel_checkpoint_path\t:\n \"ck\"  'pt-7' ; ": "ckpt-7",
     b'model_checkpoint_path: "\\x63kpt-\\u0037"': "ckpt-7",
     b'model_checkpoint_path: "ckpt-6" model_checkpoint_path: "ckpt-7"': "ckpt-7",
     b'all_model_checkpoint_paths: ["ckpt-6", "ckpt-7"], model_checkpoint_path: "ckpt-7"': "ckpt-7",
