@@ -16,8 +16,9 @@ from typing import ClassVar, Final
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.numbers import varint
 from edl_ckpt.core.kernel.checksums import crc32c, masked
-from edl_ckpt.core.sources.bundle.format import STATE_FILE, BundleFiles
+from edl_ckpt.core.sources.bundle.format import BundleFiles
 from edl_ckpt.core.sources.bundle.index import StoredTensor, index_bytes, slice_key
+from edl_ckpt.core.sources.bundle.state_file import NAME as STATE_FILE
 from edl_ckpt.core.sources.steps.file_layout import Array
 
 _STRING: Final = 7
