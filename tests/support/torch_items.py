@@ -221,3 +221,42 @@ def write_step(directory: Path, parts: Sequence[Saved], **more: Any) -> Path:
     with mock.patch.dict(sys.modules, _fake_modules()):
         (directory / ".metadata").write_bytes(pickle.dumps(_record("Metadata", **index), 4))
     return directory
+
+
+def write_many(directory: Path, tensors: int, ranks: int) -> Path:
+    """Write the index of a step in which each rank has a box of each tensor, and files as long as it says."""
+    directory.mkdir(parents=True)
+    items: dict[Any, Any] = {}
+    stored: dict[str, Any] = {}
+    paths = [f"__{rank}_0.distcp" for rank in range(ranks)]
+    for number in range(tensors):
+        name = f"optim.state.model.layers.{number}.mlp.gate_proj.weight.exp_avg"
+        values = (_DTYPES["float32"], _LAYOUT(), False, _record("_MEM_FORMAT_ENCODING"), False)
+        chunks = [
+            _record("ChunkStorageMetadata", offsets=size((rank * 7, 0)), sizes=size((7, 5120))) for rank in range(ranks)
+        ]
+        properties = _record("TensorProperties", values=values)
+        stored[name] = _record(
+            "TensorStorageMetadata", properties=properties, size=size((ranks * 7, 5120)), chunks=chunks
+        )
+        for rank, path in enumerate(paths):
+            key = _record("MetadataIndex", fqn=name, offset=size((rank * 7, 0)), index=rank)
+            place = {
+                "relative_path": path,
+                "offset": number * 150_000,
+                "length": 145_000,
+                "transform_descriptors": None,
+            }
+            items[key] = _record("_StorageInfo", "torch.distributed.checkpoint.filesystem", **place)
+    index: dict[str, Any] = {
+        "state_dict_metadata": stored,
+        "planner_data": {},
+        "storage_data": items,
+        "storage_meta": None,
+    }
+    with mock.patch.dict(sys.modules, _fake_modules()):
+        (directory / ".metadata").write_bytes(pickle.dumps(_record("Metadata", **index), 4))
+    for path in paths:
+        with (directory / path).open("wb") as file:
+            file.truncate(tensors * 150_000)
+    return directory

@@ -18,7 +18,6 @@ from edl_ckpt.core.sources.dcp import metadata
 from edl_ckpt.core.sources.dcp.tables import collided, is_table_name
 from edl_ckpt.core.sources.dcp.writing import METADATA, lay_out
 from edl_ckpt.core.sources.steps.file_layout import Array, FileLayout, Slab
-from edl_ckpt.core.sources.steps.interface import read_head
 
 
 class ToDcp(ArrayDestination):
@@ -53,7 +52,7 @@ class ToDcp(ArrayDestination):
         if len(names) != 1:
             raise UnsupportedError(f"{len(names)} checkpoints of torch in one step are not written together")
         reader = self.source.files[self.source.version.path_of(names[0])]
-        return names[0].removesuffix(METADATA), metadata.read(read_head(reader))
+        return names[0].removesuffix(METADATA), metadata.read(reader)
 
     @cached_property
     def _kept_boxes(self) -> Mapping[str, Sequence[metadata.SavedBox]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.sources.dcp import metadata
 from edl_ckpt.core.sources.interface import NotOfFormatError
-from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files, read_head
+from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
 from edl_ckpt.core.storage.interface import RangeReader
 
 if TYPE_CHECKING:  # a listing needs no index
@@ -59,7 +59,7 @@ def digest(file: RangeReader) -> Digest:
         raise NotOfFormatError("it does not begin as an index of torch does", path=file.path, offset=0)
     if file.path.rpartition("/")[2] != HEAD:
         raise UnsupportedError(_RANKS_ALONE, path=file.path)
-    return metadata.ends(metadata.read(read_head(file)))
+    return metadata.ends(metadata.read(file))
 
 
 def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | None:

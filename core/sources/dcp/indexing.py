@@ -14,9 +14,10 @@ from edl_ckpt.core.model.tables import Blob, DenseEntry, Extent, Problem, Stored
 from edl_ckpt.core.sources.dcp import metadata
 from edl_ckpt.core.sources.dcp.archives import ItemValues, read_values
 from edl_ckpt.core.sources.dcp.metadata import IndexedTensor, Item, SavedBox
+from edl_ckpt.core.sources.dcp.pickles import uncollected
 from edl_ckpt.core.sources.dcp.tables import BoxValues, SavedTensor, add_tables, gathered, problem_of, untiled
 from edl_ckpt.core.sources.steps.content import Content, Found
-from edl_ckpt.core.sources.steps.interface import read_head
+from edl_ckpt.core.storage.interface import RangeReader
 
 _Key: TypeAlias = tuple[str, tuple[int, ...]]
 """The name of a tensor and the offsets of a box."""
@@ -52,7 +53,7 @@ def _indexes(content: Content, paths: Sequence[str]) -> Iterator[_ReadIndex]:
         if stored_in.reader is None:
             continue
         try:
-            root = metadata.read(read_head(stored_in.reader))
+            root = metadata.read(stored_in.reader)
             metadata.ends(root)  # raises the error of a path
             yield _ReadIndex(
                 path[: path.rfind("/") + 1], stored_in, list(metadata.tensors(root)), list(metadata.items(root))
@@ -60,6 +61,15 @@ def _indexes(content: Content, paths: Sequence[str]) -> Iterator[_ReadIndex]:
         except (CorruptError, UnsupportedError) as error:
             error.path = error.path or stored_in.file.path
             content.fail(stored_in.shard, error)
+
+
+def _read(path: str, stored_in: Found, reader: RangeReader) -> _ReadIndex:
+    """Return the index in an open file."""
+    with uncollected(reader.size_bytes):
+        root = metadata.read(reader)
+        metadata.ends(root)  # raises the error of a path
+        folder = path[: path.rfind("/") + 1]
+        return _ReadIndex(folder, stored_in, list(metadata.tensors(root)), list(metadata.items(root)))
 
 
 def _with_different_names(indexes: Sequence[_ReadIndex]) -> Iterator[_ReadIndex]:

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.sources.dcp.pickles import INDEX_NAMES, fields, kind_of, load, pairs
+from edl_ckpt.core.sources.steps.interface import read_head
+from edl_ckpt.core.storage.interface import RangeReader
 
 _MOST_DIMS: Final = 64
 """As in torch."""
@@ -114,9 +116,7 @@ def tensors(root: object) -> Iterator[IndexedTensor]:
 
 def _numbers(stored: Any) -> tuple[int, ...]:
     """Return a torch.Size; () for None."""
-    if stored is None:
-        return ()
-    return whole_numbers(stored.args[0] if kind_of(stored) == "Size" and len(stored.args) == 1 else stored)
+    return () if stored is None else whole_numbers(stored)
 
 
 def whole_numbers(stored: Any) -> tuple[int, ...]:
@@ -128,6 +128,9 @@ def whole_numbers(stored: Any) -> tuple[int, ...]:
     return tuple(stored)
 
 
-def read(data: bytes) -> Any:
-    """Return the content of a `.metadata` file, for `items` and `tensors`; errors as `load`."""
-    return load(data, INDEX_NAMES)
+def read(file: RangeReader) -> Any:
+    """Return the content of a `.metadata` file, for `items` and `tensors`; errors as `load` and `read_head`.
+
+    It takes 10 times the bytes of the file, and 70 ns of a processor for each of them.
+    """
+    return load(read_head(file), INDEX_NAMES)

@@ -8,11 +8,14 @@ which could take exponential time, and BUILD has no dict that it could write int
 from __future__ import annotations
 
 import functools
+import gc
 import io
 import pickle
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from itertools import chain
+from contextlib import contextmanager
+from itertools import accumulate, chain
 from typing import Any, Final, Self
 
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
@@ -20,11 +23,14 @@ from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 _SHORT_TEXT: Final = 256
 _LONG_TEXT: Final = 2048
 """No name in a checkpoint has so many bytes."""
-_AS_LISTS: Final = {b"}": b"]", b"u": b"e", b"s": b"\x86a", b"]": b"]", b".": b".", b"": b""}
+_AS_LISTS: Final = {b"}": b"]", b"u": b"e", b"s": b"\x86a", b"]": b"]", b".": b"."}
 """What makes a list instead of a dict: one item alone becomes a pair in the list."""
 _LEAST_BYTES: Final = 8
 _SMALL_BYTES: Final = 1024
 """A pickle of torch has at least so many bytes for each list and dict, beside some for a small one."""
+_WINDOW_BYTES: Final = 256 << 10
+_LONGEST_OPCODE: Final = 4 << 10
+_MANY_BYTES: Final = 4 << 20
 _DAMAGE: Final = (
     *(ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, RecursionError, TypeError, ValueError),
     pickle.UnpicklingError,
@@ -69,10 +75,15 @@ def _stand_ins(names: str) -> Mapping[str, object]:
     return known
 
 
-_KINDS: Final = {
+def _numbers(*args: object) -> object:
+    """Return the numbers of a torch.Size, which is made for each box: an object more would be a tenth of all memory."""
+    return args[0] if args else ()
+
+
+_KINDS: Final[Mapping[str, object]] = {
     kind: type(kind, (Pickled,), {"__slots__": ()})
-    for kind in ("Index", "Tensor", "Value", "Box", "Key", "Properties", "Item", "Size", "Rest")
-}
+    for kind in ("Index", "Tensor", "Value", "Box", "Key", "Properties", "Item", "Rest")
+} | {"Size": _numbers}
 INDEX_NAMES: Final = _stand_ins(
     """
     torch.distributed.checkpoint.metadata Metadata=Index TensorStorageMetadata=Tensor BytesStorageMetadata=Value
@@ -136,17 +147,40 @@ def _opcodes(longest: int) -> re.Pattern[bytes]:
 def _without_dicts(data: bytes) -> io.BytesIO:
     """Return a pickle with lists instead of dicts; CorruptError for one with other opcodes than those of torch."""
     for longest in (_SHORT_TEXT, _LONG_TEXT):  # the larger expression takes 0.1 s to compile
-        pieces = _opcodes(longest).split(data)
-        opcodes = pieces[2::3]
-        stop = next((n for n, opcode in enumerate(opcodes) if opcode == b"." or opcode not in _AS_LISTS), 0)
-        if opcodes[stop:] == [b".", b""] and len(opcodes) * _LEAST_BYTES < len(data) + _SMALL_BYTES:
-            pieces[2::3] = [_AS_LISTS[opcode] for opcode in opcodes]
-            file = io.BytesIO()
-            file.writelines(pieces)  # to join so many would take ten times the memory
+        file = io.BytesIO()
+        wrong = _rewrite(data, _opcodes(longest), file)
+        if wrong is None:
             file.seek(0)
             return file
     message = "the pickle is damaged, or has something that no checkpoint of torch has"
-    raise CorruptError(message, offset=sum(map(len, pieces[: 3 * stop + 2])))
+    raise CorruptError(message, offset=wrong)
+
+
+def _rewrite(data: bytes, opcodes: re.Pattern[bytes], file: io.BytesIO) -> int | None:
+    """Write a pickle without dicts to a file, up to its end; return the offset of what is wrong, None for nothing.
+
+    It takes the memory of a window, whatever the bytes are. As in torch, no byte behind the end of a pickle matters.
+    """
+    done, dicts, window = 0, 0, _WINDOW_BYTES
+    while True:
+        part = data[done : done + window]
+        pieces = opcodes.split(part)
+        found, ends = pieces[2::3], [*accumulate(map(len, pieces))][2::3]
+        # An opcode that the end of the window cuts is in its last bytes: what ends before them was read as it is.
+        is_last = done + window >= len(data)
+        sure = len(found) if is_last else bisect_right(ends, len(part) - _LONGEST_OPCODE)
+        stop = next((n for n, opcode in enumerate(found[:sure]) if opcode == b"." or opcode not in _AS_LISTS), sure)
+        count = min(stop + 1, sure)
+        dicts += count
+        is_end = stop < sure and found[stop] == b"."
+        if (stop < sure and not is_end) or dicts * _LEAST_BYTES >= done + ends[count - 1] + _SMALL_BYTES:
+            return done + ends[min(stop, count - 1)]
+        pieces[2 : 3 * count : 3] = [_AS_LISTS[opcode] for opcode in found[:count]]
+        file.writelines(pieces[: 3 * count])  # to join so many would take ten times the memory
+        if is_end:
+            return None
+        done += ends[count - 1] if count else 0
+        window *= 1 if count else 2
 
 
 def load(data: bytes, names: Mapping[str, object]) -> Any:
@@ -154,11 +188,26 @@ def load(data: bytes, names: Mapping[str, object]) -> Any:
 
     Raises CorruptError for what is no pickle of torch, UnsupportedError for a name that is not among `names`.
     """
-    plain = _without_dicts(data)
+    size_bytes, plain = len(data), _without_dicts(data)
+    del data  # where the caller keeps it neither, there is one copy of it
     try:
-        return _Unpickler(plain, names).load()
+        with uncollected(size_bytes):
+            return _Unpickler(plain, names).load()
     except _DAMAGE as error:
         raise CorruptError(f"the pickle is damaged: {type(error).__name__}") from None
+
+
+@contextmanager
+def uncollected(size_bytes: int) -> Iterator[None]:
+    """Let no garbage be looked for in the block, if it makes many objects of so many bytes: none of them is garbage."""
+    was_enabled = gc.isenabled()
+    if size_bytes >= _MANY_BYTES:
+        gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def kind_of(stored: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import tracemalloc
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bundle_files import HEADER, block, entry, table, varint
-from edl_ckpt.core import open_checkpoint
+from edl_ckpt.core import list_versions, open_checkpoint
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnsupportedError
 from edl_ckpt.core.base.numbers import MalformedError, varint_at
+from edl_ckpt.core.model.versions import State
 from edl_ckpt.core.sources.bundle import format as bundle
 from edl_ckpt.core.sources.bundle.index import read_index
-from edl_ckpt.core.sources.bundle.table import decompressed, entries
+from edl_ckpt.core.sources.bundle.table import FOOTER_BYTES, decompressed, entries
 from edl_ckpt.core.storage.interface import BytesReader
 from places import DATA
 
@@ -256,3 +258,35 @@ def test_a_compressed_index() -> None:
         bytes([len(plain[k : k + 60]) - 1 << 2]) + plain[k : k + 60] for k in range(0, len(plain), 60)
     )
     assert read_index(table([stream], compression=1)) == read_index(table([plain]))
+
+
+@pytest.mark.parametrize("size", [9 << 20, 300 << 20, 1 << 40])
+def test_a_table_is_bounded_by_its_footer(size: int, tmp_path: Path) -> None:
+    """A sparse file that ends with the footer of a small table is damaged or too large, and takes no memory."""
+    data = table([block(PAIRS)])
+    path = tmp_path / "m-1.index"
+    with path.open("wb") as file:
+        file.write(data[:-FOOTER_BYTES])
+        file.seek(size - FOOTER_BYTES)
+        file.write(data[-FOOTER_BYTES:])
+    (tmp_path / "m-1.data-00000-of-00001").write_bytes(bytes(32))
+    tracemalloc.start()
+    try:
+        with pytest.raises((CorruptError, UnsupportedError)):
+            open_checkpoint(str(tmp_path / "m-1"))
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_large_index_is_read(tmp_path: Path) -> None:
+    """An index of more bytes than a listing parses is a bundle by its footer, and is read when it is opened."""
+    names = [f"{n:06}/" + "x" * 900 for n in range(10_000)]
+    pairs = [(b"", HEADER), *((name.encode(), entry(1, [1], 4 * n, 4)) for n, name in enumerate(names))]
+    blocks = [block(pairs[n : n + 1]) for n in range(len(pairs))]
+    (tmp_path / "m-1.index").write_bytes(table(blocks))
+    (tmp_path / "m-1.data-00000-of-00001").write_bytes(bytes(40_000))
+    assert (tmp_path / "m-1.index").stat().st_size > 8 << 20
+    assert list_versions(str(tmp_path)).versions[0].state is State.COMPLETE
+    with open_checkpoint(f"{tmp_path}@1") as checkpoint:
+        assert len(checkpoint.variable_names) == 10_000

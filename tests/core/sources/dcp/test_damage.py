@@ -47,7 +47,7 @@ def try_index(data: bytes) -> None:
     """Read all of an index."""
     try:
         dcp.digest(BytesReader(data, ".metadata"))
-        root = metadata.read(data)
+        root = metadata.read(BytesReader(data, ".metadata"))
         list(metadata.tensors(root))
         list(metadata.items(root))
     except TYPED:
