@@ -103,7 +103,7 @@ class TomlKey:
         for number in range(1, len(lines) + 1) if len(lines) <= _MOST_LINES else ():
             try:
                 document: Any = tomllib.loads("\n".join(lines[:number]))
-            except tomllib.TOMLDecodeError:  # in the middle of a value of several lines
+            except ValueError:  # in the middle of a value of several lines
                 continue
             for key in self.keys:
                 document = document.get(key) if isinstance(document, dict) else None

@@ -26,6 +26,7 @@ from edl_ckpt.core.converting.rows import CountedRows, RowWriter, Spread, count_
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.checksums import Crc32
 from edl_ckpt.core.model.dtypes import DType
+from edl_ckpt.core.model.shapes import check_dimensions
 from edl_ckpt.core.model.tables import Encoding
 from edl_ckpt.core.proof.duplicates import check_unique_ids
 from edl_ckpt.core.proof.fingerprint import ContentSketch
@@ -41,6 +42,8 @@ from edl_ckpt.core.storage.interface import OnDisk, Sinks
 _PIECE_BYTES: Final = 4 << 20
 _MOST_NAME_BYTES: Final = 255
 _ONE_BUCKET: Final = Spread(1, None)
+_ANY_DIMENSIONS: Final = frozenset({"safetensors"})
+"""Systems whose readers know no limit of dimensions."""
 _WHOLE: Final = frozenset({"dcp", "safetensors"})
 """Systems whose tensors are written as they are, whatever they mean: row numbers stay, and so do ids beside them."""
 
@@ -111,6 +114,8 @@ def plan_conversion(
         _warn_of_lost_tables(source, out, job)
     destination = DESTINATIONS[system](Given(source, out, ranks, number, most_file_bytes, whole))
     destination.out.check_names(source.version.ref)
+    for variable in destination.out.variables if system not in _ANY_DIMENSIONS else ():
+        check_dimensions(variable.name, variable.shape, source.version.ref)
     _check_files(source, destination)
     counted: dict[str, CountedRows] = {}
     gone = [] if system == source.version.layout.system or changes.tables or changes.variables else _values(source)

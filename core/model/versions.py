@@ -14,6 +14,7 @@ from itertools import chain, islice, pairwise
 from typing import Any, Final, NamedTuple, overload
 
 from edl_ckpt.core.base.errors import EdlCkptError, UnsupportedError
+from edl_ckpt.core.base.names import name_bytes
 from edl_ckpt.core.base.notebook import Shown
 from edl_ckpt.core.base.words import abridged, counted, describe, escaped, missing_shards, size
 from edl_ckpt.core.model.layouts import Layout
@@ -332,7 +333,7 @@ class Version(Shown):
         import hashlib  # a listing does without it
 
         files = [(self.name_of(file.path), file.size_bytes, file.modified) for file in self.files]
-        return hashlib.blake2b(repr(files).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        return hashlib.blake2b(name_bytes(repr(files)), digest_size=16).hexdigest()
 
     def name_of(self, path: str) -> str:
         """Return the name of one of its files: its path inside the version's directory, or else the last part."""

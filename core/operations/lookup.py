@@ -31,6 +31,7 @@ from edl_ckpt.core.kernel.bulk import I64
 from edl_ckpt.core.kernel.placement import owners
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.layouts import Placement
+from edl_ckpt.core.model.shapes import check_dimensions
 from edl_ckpt.core.model.tables import ShardIndex, TableEntry
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.reading.aliases import own_name
@@ -175,6 +176,7 @@ def slice_variable(version: VersionLike, name: str, index: Index | str = ...) ->
     wanted = parse_index(index) if isinstance(index, str) else index
     with _open_with(as_version(version), name) as (checkpoint, own):
         shard, entry = checkpoint.find_variable(own)
+        check_dimensions(entry.name, entry.shape, shard.file.path)
         axes = choose(wanted, entry.shape)
         shape = result_shape(axes)
         check_memory(memory_bytes(axes, entry.dtype.itemsize), f"variable {name!r}", checkpoint.version.ref)

@@ -45,6 +45,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from edl_ckpt.core.base.names import name_bytes
 from edl_ckpt.core.base.words import counted, describe
 from edl_ckpt.core.kernel import bulk, routing
 from edl_ckpt.core.model.tables import ShardIndex, TableEntry, TableInfo
@@ -125,7 +126,7 @@ class Forms:
 
 
 def _in_order(names: Iterable[str]) -> list[str]:
-    return sorted(names, key=str.encode)
+    return sorted(names, key=name_bytes)
 
 
 def _lp(data: bytes) -> bytes:
@@ -134,7 +135,7 @@ def _lp(data: bytes) -> bytes:
 
 def _dense_record(name: str, dtype: str, shape: tuple[int, ...], sketch: bulk.U32) -> bytes:
     sums = _lp(np.ascontiguousarray(sketch, "<u4").tobytes())
-    return b"".join((b"D", _lp(name.encode()), _dense_form(dtype, shape), sums))
+    return b"".join((b"D", _lp(name_bytes(name)), _dense_form(dtype, shape), sums))
 
 
 @functools.lru_cache(1024)
@@ -148,7 +149,7 @@ def _table_record(name: str, form: _TableForm, sketch: bulk.U32 | None) -> bytes
     dtype = filled.dtype.name if filled and filled.dtype else ""
     dim = info.dim if info else filled.dim if filled else 0
     sums = b"" if sketch is None else sketch.astype("<u4").tobytes()
-    head = b"T" + _lp(name.encode()) + _lp(info.initializer.encode() if info else b"")
+    head = b"T" + _lp(name_bytes(name)) + _lp(name_bytes(info.initializer) if info else b"")
     return head + struct.pack("<qq", dim, form.rows) + _lp(dtype.encode()) + _lp(sums)
 
 

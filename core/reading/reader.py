@@ -33,11 +33,13 @@ from edl_ckpt.core.base.words import abridged, command, counted, describe, escap
 from edl_ckpt.core.catalog import listing as catalog
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.layouts import Placement
+from edl_ckpt.core.model.shapes import check_dimensions
 from edl_ckpt.core.model.tables import DenseEntry, Extent, LostShard, Problem, ShardIndex, TableEntry, table_dtype
 from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.reading.blocks import read_elements
 from edl_ckpt.core.reading.gather import Gathering, Restoring, Server
 from edl_ckpt.core.reading.names import slots_of, whole_name
+from edl_ckpt.core.reading.open_files import OpenFiles
 from edl_ckpt.core.reading.readers import GatheredReader, KeptReader, keep, take_over
 from edl_ckpt.core.reading.stored_sums import StoredSums
 from edl_ckpt.core.reading.table import Part, TableView
@@ -81,7 +83,7 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         self.store = store
         """The store that the version is in."""
         self.shards = tuple(shards)
-        self._readers: dict[str, RangeReader] = dict(readers)
+        self._readers = OpenFiles(readers, self.lost)
         self.closed = False
         """True after `close`: values can no longer be read."""
         self.is_far = version.location.is_far
@@ -198,7 +200,7 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         if job.executor.is_cluster:
             return {}
         if self.reads_blocks and not any(isinstance(reader, KeptReader) for reader in self._readers.values()):
-            self._readers = dict(keep(self.shards, self._readers, job.workers))
+            self._readers = self._readers.with_readers(keep(self.shards, self._readers, job.workers))
         return dict(self._readers)
 
     @property
@@ -212,17 +214,18 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
 
     def take_ids(self, kept: Mapping[str, RangeReader]) -> None:
         """Use what another opening kept of the same generations of these files."""
-        self._readers = dict(take_over(kept, self._readers))
+        self._readers = self._readers.with_readers(take_over(kept, self._readers))
 
     def watch(self) -> StoredSums:
         """Sum what is read from now on of the values that have checksums in the files; do so before `take_ids`."""
         sums = StoredSums(self)
-        self._readers = sums.over(self._readers)
+        self._readers = self._readers.with_readers(sums.over(self._readers))
         return sums
 
     def forget_ids(self) -> None:
         """Read everything from the storage again."""
-        self._readers = {k: r.inner if isinstance(r, KeptReader) else r for k, r in self._readers.items()}
+        far = {path: r.inner if isinstance(r, KeptReader) else r for path, r in self._readers.items()}
+        self._readers = self._readers.with_readers(far)
 
     def table_name(self, name: str) -> str:
         """Return the whole name of a table that somebody gave a part of; errors as `whole_name`."""
@@ -273,6 +276,7 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         Raises NameNotFoundError, which is a KeyError, for an unknown name.
         """
         shard, entry = self.find_variable(name)
+        check_dimensions(entry.name, entry.shape, shard.file.path)
         check_memory(entry.size_bytes, f"variable {entry.name!r}", self.version.ref)
         return read_elements(self, shard, entry, 0, entry.elements, bits=bits).reshape(entry.shape)
 
@@ -377,6 +381,7 @@ def open_checkpoint(
         try:
             run_all(begin, version.files, workers)
             shards = source_of(version).index(version, readers, workers=workers, on_fault=lose if partial else None)
+            shards = [shard for shard in shards if shard.file.path in readers]  # with `partial`, the others are lost
             _compare_sizes(version, store, lose if partial is True else None)
             if not staged and any(one.code == "missing-shard" for one in lost.values()):
                 check_not_replaced(version)

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.names import name_bytes
 from edl_ckpt.core.base.parallel import run_parallel
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.bulk import I64
@@ -259,7 +260,7 @@ def stretches(total: int, most: int, *, seed: int, name: str) -> list[range]:
         return [range(total)] if total else []
     number = min(_STRETCHES, most)
     length, part = most // number, total // number
-    digest = hashlib.blake2b(f"{seed} {name}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    digest = hashlib.blake2b(name_bytes(f"{seed} {name}"), digest_size=8).digest()
     chance = np.random.default_rng(int.from_bytes(digest, "little")).random(number)
     starts = [int(part * k + chance[k] * (part - length + 1)) for k in range(number)]
     return [range(start, start + length) for start in starts]

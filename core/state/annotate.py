@@ -20,6 +20,7 @@ from typing import Any, Final
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError, UsageError
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.job import WARNINGS, Reporter
+from edl_ckpt.core.base.names import name_bytes
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.words import base_name, meant
 from edl_ckpt.core.model.versions import Version
@@ -198,7 +199,7 @@ def _editing(
             (drafts or store).remove(relative)
         return
     text = json.dumps(document, indent=2, sort_keys=False, ensure_ascii=False, allow_nan=False) + "\n"
-    data = text.encode("utf-8", "surrogatepass")
+    data = name_bytes(text)
     names = max((len(document.get(key, ())) for key in ("metrics", "tags")), default=0)
     if len(data) > MAX_BYTES or names > MAX_NAMES:  # or it could not be read again
         limits = f"{MAX_NAMES} tags, as many metrics, and {MAX_BYTES} bytes in all"

@@ -20,6 +20,7 @@ from io import BytesIO
 from typing import Any, Final, NoReturn
 
 from edl_ckpt.core.base.errors import CorruptError, RefusedError, UnsupportedError, UsageError
+from edl_ckpt.core.base.names import name_bytes
 from edl_ckpt.core.model.versions import Chunk, Override, Seal, SealedShard
 from edl_ckpt.core.state.document import check_schema, schema_at_head
 from edl_ckpt.core.state.paths import seal_file
@@ -84,7 +85,7 @@ def seal_bytes(seal: Seal) -> bytes:
 
 
 def _utf8(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
+    return name_bytes(text)
 
 
 def _compact(document: Mapping[str, Any]) -> str:

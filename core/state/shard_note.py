@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError, UnsupportedError
+from edl_ckpt.core.base.names import name_bytes
 from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.base.words import abridged, base_name
 from edl_ckpt.core.model.versions import Chunk, Seal, ShardFile, State, Version
@@ -86,7 +87,7 @@ def run_digest(run: str, older: Iterable[str] = ()) -> str:
     >>> run_digest("")
     'e4a6a0577479b2b4'
     """
-    return hashlib.blake2b("\0".join([run, *older]).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return hashlib.blake2b(name_bytes("\0".join([run, *older])), digest_size=8).hexdigest()
 
 
 def parse_note_name(name: str) -> NoteName | None:

@@ -370,7 +370,7 @@ def read_toml(path: str) -> dict[str, Any]:
             raise UsageError(f"larger than {_MOST_TOML_BYTES >> 20} MiB, which no map is", path=path)
         try:
             return tomllib.loads(data.decode())
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except ValueError as error:  # a number of thousands of digits, too
             raise UsageError(f"not a TOML file: {error}", path=path) from None
         except RecursionError:
             raise UsageError("not a TOML file: nested too deeply", path=path) from None

@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from edl_ckpt.core.base.arrays import Array, as_array, as_bytes, as_ids, dtype_name
 from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.names import name_bytes
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.parallel import default_workers, run_all
 from edl_ckpt.core.base.words import counted, describe
@@ -232,8 +233,8 @@ def check_content(dense: Dense, tables: Tables, ps_id: int, ps_num: int, stack: 
     for content in contents:
         content.check(ps_id, ps_num)
     return ServerContent(
-        tuple(sorted(variables, key=lambda each: each.placed.name.encode())),
-        tuple(sorted(contents, key=lambda each: each.info.name.encode())),
+        tuple(sorted(variables, key=lambda each: name_bytes(each.placed.name))),
+        tuple(sorted(contents, key=lambda each: name_bytes(each.info.name))),
     )
 
 

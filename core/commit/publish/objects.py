@@ -24,6 +24,7 @@ from typing import Final
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, LockedError, RefusedError, UnsupportedError
 from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.base.interruption import COMMIT
+from edl_ckpt.core.base.names import name_bytes
 from edl_ckpt.core.base.parallel import impatient, run_all
 from edl_ckpt.core.base.words import counted, size
 from edl_ckpt.core.commit.interface import (
@@ -338,7 +339,7 @@ def settle_remote(store: ObjectStore, stage: str, journal: Journal) -> str:
             prove_lock(store.location)
             store.remove_many(list(map(journal.path, journal.old)))
         seal = json.dumps(journal.seal, ensure_ascii=False) + "\n"
-        write_proved(store, seal_file(journal.version), seal.encode("utf-8", "surrogatepass"))
+        write_proved(store, seal_file(journal.version), name_bytes(seal))
         done = f"finished the replacement of version {journal.version}; the new version is in place"
     elif not journal.old and visible:
         done = f"version {journal.version} is complete but not sealed; to seal it: edl-ckpt verify --seal"

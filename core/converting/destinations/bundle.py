@@ -16,8 +16,8 @@ from typing import Final
 
 import numpy as np
 
-from edl_ckpt.core.base.errors import UnsupportedError
-from edl_ckpt.core.base.numbers import varint_at
+from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
+from edl_ckpt.core.base.numbers import MalformedError, varint_at
 from edl_ckpt.core.converting.changes import Outgoing, OutTable
 from edl_ckpt.core.converting.destinations.interface import ArrayDestination, check_ids, rule_owners
 from edl_ckpt.core.converting.rows import CountedRows, RowPlaces, Spread
@@ -171,7 +171,11 @@ class ToBundle(ArrayDestination):
             for blob in shard.blobs:
                 reader = self.source.reader(shard, blob.values)
                 data = bytes(reader.read(blob.values.start, blob.values.size_bytes))
-                length, end = varint_at(data, 0, len(data))
+                try:
+                    length, end = varint_at(data, 0, len(data))
+                except MalformedError as error:
+                    place = blob.values.start
+                    raise CorruptError(f"the text {blob.name!r}: {error}", path=reader.path, offset=place) from None
                 if len(data) != end + 4 + length:
                     raise UnsupportedError(
                         f"{blob.name!r} is no single string, and cannot be written", path=reader.path

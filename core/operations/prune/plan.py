@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Unpack
 
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError, UsageError
+from edl_ckpt.core.base.names import name_bytes
 from edl_ckpt.core.base.notebook import Bytes, card, table
 from edl_ckpt.core.base.words import abridged, command, counted, describe, escaped, meant, neighbours, size
 from edl_ckpt.core.catalog.files import open_location
@@ -447,4 +448,4 @@ def identify(version: Version, facts: Facts) -> str:
     """
     metadata = (version.tags, sorted(version.metrics.items()))
     parts = (version.version, version.state.value, version.files_digest, version.extra, metadata, facts.digest(version))
-    return hashlib.blake2b(repr(parts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return hashlib.blake2b(name_bytes(repr(parts)), digest_size=16).hexdigest()

@@ -14,6 +14,7 @@ from math import prod
 from typing import ClassVar, Final
 
 from edl_ckpt.core.base.errors import UnsupportedError
+from edl_ckpt.core.base.names import name_bytes
 from edl_ckpt.core.base.numbers import varint
 from edl_ckpt.core.kernel.checksums import crc32c, masked
 from edl_ckpt.core.sources.bundle.format import BundleFiles
@@ -128,7 +129,7 @@ class _DataFiles:
 
     def _key(self, name: str) -> bytes:
         """Return the key of a tensor, which is new; the header has none, and those of slices begin with zero."""
-        key = name.encode("utf-8", "surrogatepass")
+        key = name_bytes(name)
         if not key or not key[0] or key in self.entries or key.decode("utf-8", "replace") != name:
             raise UnsupportedError(f"{name!r}: a bundle cannot have this name, or has it already")
         return key

@@ -17,6 +17,7 @@ from itertools import chain
 from math import prod
 from typing import Any, ClassVar, Final, NamedTuple
 
+from edl_ckpt.core.base.names import name_bytes
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.sources.steps.file_layout import Array
 
@@ -115,7 +116,7 @@ class _Pickle:
         if isinstance(value, Name):
             self.out.append(b"c" + f"{value.module}\n{value.name}\n".encode())
         else:
-            data = value.encode("utf-8", "surrogatepass")
+            data = name_bytes(value)
             self.out.append(b"X" + struct.pack("<I", len(data)) + data)
         if self.memo is not None:
             number = len(self.memo)

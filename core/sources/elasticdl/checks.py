@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.names import is_unicode
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.tables import TableInfo
@@ -95,10 +96,9 @@ def check_texts(variables: Iterable[str], infos: Iterable[TableInfo]) -> None:
 def _check_text(subject: str, text: object) -> None:
     if not isinstance(text, str):
         raise UsageError(f"{subject} is not a text")
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError:
-        raise UsageError(f"{subject} is not valid Unicode, so UTF-8 cannot express it") from None
+    if not is_unicode(text):
+        raise UsageError(f"{subject} is not valid Unicode, so UTF-8 cannot express it")
+    size = len(text.encode())
     if size > MAX_TEXT_BYTES:
         raise UsageError(f"{subject[:80]}... has {size} bytes, the limit is {MAX_TEXT_BYTES}")
 

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from edl_ckpt.core.base.arrays import Ids, as_ids
 from edl_ckpt.core.base.errors import UnsupportedError
+from edl_ckpt.core.base.names import name_bytes
 from edl_ckpt.core.model.dtypes import TF_DTYPES
 from edl_ckpt.core.sources.elasticdl.checks import KERAS_INITIALIZERS, function_name
 
@@ -90,7 +91,7 @@ def initial_rows(table: Described, ids: Ids, *, seed: int = 0, dtype: npt.DTypeL
             f"table {table.name!r}: initializer {table.initializer!r} draws floating-point numbers, the rows are {kind}"
         )
     rows = np.empty((len(wanted), table.dim), kind)
-    digest = hashlib.blake2b(f"{seed}\0{table.name}".encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(name_bytes(f"{seed}\0{table.name}"), digest_size=8).digest()
     key = np.uint64(int.from_bytes(digest, "little"))
     columns = np.arange(table.dim, dtype=np.uint64) * _STEP
     step = max(_ELEMENTS_AT_ONCE // max(table.dim, 1), 1)

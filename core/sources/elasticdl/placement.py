@@ -12,6 +12,7 @@ from typing import Any
 import numpy.typing as npt
 
 from edl_ckpt.core.base.arrays import Ids, as_ids
+from edl_ckpt.core.base.names import name_bytes
 from edl_ckpt.core.kernel.placement import mod_owners
 
 MAX_PS_NUM = 65_535
@@ -27,7 +28,7 @@ def variable_owner(name: str, ps_num: int) -> int:
     >>> [variable_owner("dense/kernel:0", n) for n in (1, 2, 3)]
     [0, 0, 1]
     """
-    digest = hashlib.sha256(name.encode("utf-8")).hexdigest()
+    digest = hashlib.sha256(name_bytes(name)).hexdigest()
     return int(digest, base=32) % ps_num
 
 

@@ -14,12 +14,14 @@ from typing import Final
 
 import numpy as np
 
+from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.numbers import varint
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.tables import TableInfo, table_dtype
 from edl_ckpt.core.sources.elasticdl import placement, wire
 from edl_ckpt.core.sources.elasticdl.checks import check_ps_num, check_texts, check_version
+from edl_ckpt.core.sources.elasticdl.generations import why_impossible
 from edl_ckpt.core.sources.elasticdl.literals import Literals
 from edl_ckpt.core.storage.interface import Sinks, is_on_disk
 from edl_ckpt.proto import tensor_pb2
@@ -228,6 +230,9 @@ def lay_out_shards(
     check_version(version)
     variables, tables = list(variables), list(tables)
     check_texts([variable.name for variable in variables], [table.info for table in tables])
+    for variable in variables:
+        if fault := why_impossible(variable.shape):
+            raise UnsupportedError(f"variable {variable.name!r}: {fault}")
     dense: list[list[PlacedVariable]] = [[] for _ in range(ps_num)]
     for variable in sorted(variables, key=lambda v: v.name.encode()):
         dense[placement.variable_owner(variable.name, ps_num)].append(variable)

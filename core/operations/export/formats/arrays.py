@@ -22,7 +22,9 @@ from urllib.parse import quote, unquote
 import numpy as np
 
 from edl_ckpt.core.base.job import together
+from edl_ckpt.core.base.names import name_bytes
 from edl_ckpt.core.kernel.checksums import Crc32
+from edl_ckpt.core.model.shapes import check_dimensions
 from edl_ckpt.core.operations.export.cluster.run import MOST_NAMES, PartFile, PartsFormat, Span, numbered, sizes_of
 from edl_ckpt.core.operations.export.formats.content_format import ContentFormat, LaidOut, write_laid_out
 from edl_ckpt.core.operations.export.interface import WEIGHT, ExportContent, FormatTraits, Tensor
@@ -111,8 +113,8 @@ def _distinct(
     for name in names:
         written = escaped = escape(name)
         salt = b""
-        while len(written.encode()) > most_bytes or not taken.isdisjoint(keys(written)):
-            written = _shortened(escaped, name.encode() + salt)
+        while len(name_bytes(written)) > most_bytes or not taken.isdisjoint(keys(written)):
+            written = _shortened(escaped, name_bytes(name) + salt)
             salt += b"~"  # for the next turn: the true name of another tensor may look like this one
         taken |= keys(written)
         chosen[name] = written
@@ -339,6 +341,7 @@ def index_document(content: ExportContent, files: Mapping[str, str], metadata: M
 
 def npy_header(tensor: Tensor) -> bytes:
     """Return the head of an .npy file; bfloat16, which numpy lacks, is written as the uint16 of the same bits."""
+    check_dimensions(tensor.name, tensor.shape)
     return _npy_head("uint16" if tensor.dtype.name == "bfloat16" else tensor.dtype.name, tensor.shape)
 
 
