@@ -121,6 +121,8 @@ class TableInfo:
     """The table with the same ids, of which this one has an optimizer's slot, frequencies, versions or scores."""
     slot: str = ""
     """What a companion has of its table, such as 'momentum1'."""
+    total: int | None = field(default=None, compare=False)
+    """The rows that all shards have together, as an index of the whole version says; None where nothing says it."""
 
     @property
     def named_dtype(self) -> DType | None:

@@ -1,8 +1,8 @@
 """What a version has lost: missing and damaged shards, and with them variables, and a part of each table.
 
-Nothing that is lost can be counted. A seal says how many bytes each table had in each shard, so it tells the share and
-the names. Without a seal, servers that own rows by their ids count as equal, and the variables of a lost shard have no
-name.
+An index of a whole version (torch's, TensorFlow's) counts what is lost. Else a seal says how many bytes each table had
+in each shard, so it tells the share and the names. Without a seal, servers that own rows by their ids count as equal,
+and the variables of a lost shard have no name.
 
 What is whole by its listing may still not be readable. Savers write in place, so a listing can show all files of a
 version while the last one is still being written. Its headers tell: such a shard is shorter than they say, grows while
@@ -50,6 +50,8 @@ class LostTable:
     rows: int | None
     total: int | None
     share: float | None
+    is_exact: bool = False
+    """True where an index of the whole version says how many rows there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,8 @@ class Loss:
             name = base_name(lost.path)
             yield f"{'' if lost.message.startswith(name) else f'{name}: '}{lost.message}{byte}"
         for table in islice(self.tables, _LISTED):
-            rows = "rows" if table.rows is None else f"about {table.rows:,} of {table.total:,} rows"
+            about = "" if table.is_exact else "about "
+            rows = "rows" if table.rows is None else f"{about}{table.rows:,} of {table.total:,} rows"
             share = " may be" if table.share is None else f" ({table.share:.0%}) are".replace("%", " %")
             yield f"{table.name}: {rows}{share} lost with {self.which}"
         if self.variables:
@@ -190,6 +193,11 @@ def _lost_table(
     checkpoint: Checkpoint, name: str, sealed: Counter[tuple[str, str, bool]], bad: set[int], absent: int
 ) -> LostTable | None:
     """Return what is lost of a table with the bad shards, and with so many that are absent; None for nothing."""
+    rows = sum(entry.rows for _, entry in checkpoint.entries(name)) if checkpoint.has_table(name) else 0
+    total = checkpoint.infos[name].total if name in checkpoint.infos else None
+    if total is not None:  # an index of the whole version has counted them
+        share_lost = (total - rows) / total if total else 0.0
+        return LostTable(name, total - rows, total, share_lost, is_exact=True) if rows < total else None
     left, gone = sealed["table", name, True], sealed["table", name, False]
     share: float | None = gone / (left + gone) if left + gone else None
     if not sealed and checkpoint.placement(name) is not Placement.NONE:
@@ -198,7 +206,6 @@ def _lost_table(
         share = (absent + len(bad.difference(has))) / max(servers, 1)
     if share == 0 or (sealed and share is None):
         return None
-    rows = sum(entry.rows for _, entry in checkpoint.entries(name)) if checkpoint.has_table(name) else 0
     if share is None or share == 1 or not rows:
         return LostTable(name, None, None, share)
     lost = round(rows * share / (1 - share))

@@ -138,7 +138,7 @@ SHARD: Final = record("ps_id path size_bytes variables rows")
 LOST: Final = record(
     "shards* tables* variables* is_named",
     shards=record("shard? path message code offset?"),
-    tables=record("name rows? total? share?", total=COUNT, share=NUMBER),
+    tables=record("name rows? total? share? (is_exact)", total=COUNT, share=NUMBER, is_exact=FLAG),
     variables=TEXT,
     is_named=FLAG,
 )

@@ -235,7 +235,8 @@ def add_table(table: KeyedTable, files: DataFiles) -> None:
 def _add_parts(table: KeyedTable, parts: Sequence[KeyedPart], file: DataFile, files: DataFiles) -> None:
     """Add those parts of a table that one shard has, as one."""
     dtype, dim, placement, start = table.dtype, table.dim, table.placement, parts[0].values.start
-    info = TableInfo(table.name, dim, "", dtype=dtype.tf_enum, companion_of=table.companion_of, slot=table.slot)
+    total, owner, slot = sum(part.rows for part in table.parts), table.companion_of, table.slot
+    info = TableInfo(table.name, dim, "", dtype=dtype.tf_enum, companion_of=owner, slot=slot, total=total)
     file.shard.infos.append(info)
     parts = [part for part in parts if part.rows]
     ids = tuple(

@@ -240,7 +240,8 @@ def collided(infos: Mapping[str, TableInfo]) -> tuple[set[str], tuple[str, ...]]
 def add_tables(saved: dict[str, SavedTensor]) -> None:
     """Add the tables among some tensors to their shards, and take them out of the tensors."""
     tables = {name: one for name, one in saved.items() if _TABLE.fullmatch(name) and len(one.tensor.shape) == 2}
-    roles = {name: [_Role(one, TableInfo(name, one.tensor.shape[1], ""))] for name, one in tables.items()}
+    shapes = {name: one.tensor.shape for name, one in tables.items()}
+    roles = {n: [_Role(one, TableInfo(n, shapes[n][1], "", total=shapes[n][0]))] for n, one in tables.items()}
     by_end: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for parts in (table.split(".") for table in tables):
         by_end[tuple(parts[-3:])].append(".".join(parts))
@@ -269,7 +270,8 @@ def _companion(table: str, one: SavedTensor) -> _Role:
     """Return what a tensor has of a table."""
     kept = _KEPT.fullmatch(one.tensor.name)
     slot = kept[3] if kept else one.tensor.name.rpartition(".")[2]
-    info = TableInfo(one.tensor.name, math.prod(one.tensor.shape[1:]), "", companion_of=table, slot=slot)
+    rows, *rest = one.tensor.shape
+    info = TableInfo(one.tensor.name, math.prod(rest), "", companion_of=table, slot=slot, total=rows)
     return _Role(one, info, kept=bool(kept and kept[2] == "_mch_"))
 
 
@@ -301,7 +303,8 @@ def _add_group(roles: Sequence[_Role]) -> None:
     ids_alone = {raw, mapping} if raw and mapping else {ids}
     others = [role for role in roles if role not in ids_alone]
     for role in others:
-        role.saved.first.stored_in.shard.infos.append(role.info)  # where no id lives, no shard has rows
+        info = replace(role.info, total=None) if raw and mapping else role.info  # nothing counts the ids that live
+        role.saved.first.stored_in.shard.infos.append(info)  # where no id lives, no shard has rows
     if raw and mapping:
         remapped = {part.piece: part for part in mapping.saved.parts}
         for part in raw.saved.parts:
