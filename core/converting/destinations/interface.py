@@ -333,8 +333,10 @@ class ToTfra(RawDestination):
     forbidden = re.compile(r"/|\0|_mht_", re.DOTALL)
 
     def accepted(self, out: Outgoing) -> Outgoing:
-        """Refuse rows that are no float32 as well: nothing in the files tells the dtype."""
+        """Leave out companions by name, and refuse rows that are no float32: nothing in the files tells the dtype."""
         out = super().accepted(out)
+        companions = [table.source for table in out.tables if table.info.companion_of and not self.is_own]
+        out = out.without(companions, "TFRA has no file for it")
         _check_floats(self.system, out)
         return out
 

@@ -226,16 +226,20 @@ def assign_names(source: ArraySource) -> NamedArrays:
     names = source.names
     sections = _table_sections(source)
 
-    def matching(glob: str, *, whole: bool = False) -> list[str]:
-        matches = [glob] if glob in source.arrays else [] if whole else fnmatch.filter(source.arrays, glob)
+    def matching(glob: str) -> list[str]:
+        """Return the arrays and the tables that a glob matches: a map names tables as an export's template does."""
+        known = list(dict.fromkeys([*source.arrays, *sections]))
+        matches = [glob] if glob in known else fnmatch.filter(known, glob)
         if not matches:
-            raise NotFoundError(f"no array {glob!r}", path=source.path, hint=meant(glob, source.arrays, "arrays"))
+            raise _no_array(source, glob)
         return matches
 
     renamed = new_names(names.rename.items(), matching)
     parts = {name: [table[key] for key in ("ids", "vectors")] for name, table in sections.items()}
-    for name in (name for ids, vectors in parts.values() for name in ([] if ids == ROWS else [ids]) + [vectors]):
-        matching(name, whole=True)
+    named = [ids for ids, _ in parts.values() if ids != ROWS] + [vectors for _, vectors in parts.values()]
+    for name in named:
+        if name not in source.arrays:
+            raise _no_array(source, name)
     tables = [
         ImportedTable(
             renamed.get(name, name),
@@ -256,6 +260,10 @@ def assign_names(source: ArraySource) -> NamedArrays:
         if array.name not in in_tables and variables.setdefault(name, array) is not array:
             raise UsageError(f"two arrays would be named {name!r}", path=source.path)
     return NamedArrays(variables, tuple(tables), source.location)
+
+
+def _no_array(source: ArraySource, name: str) -> NotFoundError:
+    return NotFoundError(f"no array {name!r}", path=source.path, hint=meant(name, source.arrays, "arrays"))
 
 
 def _table_sections(source: ArraySource) -> Mapping[str, Mapping[str, Any]]:
