@@ -17,7 +17,8 @@ from itertools import accumulate, product
 from math import prod
 from typing import Final, NamedTuple, TypeAlias
 
-from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnsupportedError
+from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
+from edl_ckpt.core.base.words import base_name
 from edl_ckpt.core.kernel.checksums import unmasked
 from edl_ckpt.core.model.dtypes import TF_DTYPES, DType
 from edl_ckpt.core.model.layouts import Placement
@@ -388,7 +389,10 @@ def add_tensors(content: Content, index: Index, opened: Mapping[int, Found], pat
             elif name not in used and files:
                 fault = Problem("missing-file", name, None, "the file with its values cannot be read", warning=True)
                 next(iter(files.values())).shard.problems.append(fault)
-        except EdlCkptError as error:
+        except CorruptError as error:  # TensorFlow reads the others, and so do we
+            home = (file or next(iter(files.values()))).shard
+            home.problems.append(Problem(error.code, name, error.offset, f"{base_name(path)}: {error.message}"))
+        except UnsupportedError as error:
             error.path = error.path or path
             for shard in {id(one.shard): one.shard for one in ([file] if file else files.values())}.values():
                 content.fail(shard, error)
