@@ -18,6 +18,9 @@ from edl_ckpt.cli.terminal.text import escaped
 from edl_ckpt.core.base.errors import EdlCkptError, UsageError
 from edl_ckpt.core.base.words import meant, size
 
+_FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")
+"""What a cell begins with that spreadsheets compute."""
+
 
 @dataclass(frozen=True, slots=True)
 class Several:
@@ -90,14 +93,39 @@ def rows_of(keys: str, items: Iterable[Mapping[str, Any]]) -> list[list[Any]]:
 
 
 def as_csv(rows: Iterable[Sequence[Any]]) -> str:
-    """Return rows as lines of CSV; True and False as JSON writes them."""
+    """Return rows as lines of CSV; True and False as JSON writes them, texts as `no_formula` does."""
     import csv
     import io
 
     text = io.StringIO()
-    rows = [[str(cell).lower() if isinstance(cell, bool) else cell for cell in row] for row in rows]
-    csv.writer(text, lineterminator="\n").writerows(rows)
+    csv.writer(text, lineterminator="\n").writerows([[_cell(value) for value in row] for row in rows])
     return text.getvalue()
+
+
+def no_formula(text: str) -> str:
+    """Return a text that no spreadsheet takes for a formula: before its first character stands an apostrophe.
+
+    Names come from files of others. Numbers, also those that are written as texts, stay as they are.
+
+    >>> no_formula("=HYPERLINK(A1)"), no_formula("user"), no_formula("-Infinity"), no_formula("-1.5")
+    ("'=HYPERLINK(A1)", 'user', '-Infinity', '-1.5')
+    """
+    if not text.startswith(_FORMULAS):
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text
+
+
+def _cell(value: Any) -> Any:
+    """Return a value as a cell of CSV."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if value is None or isinstance(value, int | float):
+        return value
+    return no_formula(str(value))
 
 
 def failure(ref: str, error: EdlCkptError) -> dict[str, Any]:

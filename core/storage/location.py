@@ -30,19 +30,34 @@ _URL_SCHEMES: Final = frozenset(
     {"s3", "s3a", "gs", "gcs", "abfs", "az", "adl", "hdfs", "webhdfs", "http", "https", "ftp", "sftp", "file", "memory"}
 )
 """The common schemes of fsspec: `Path("s3://bucket/run")` is 's3:/bucket/run'."""
+_SECRET_NAME: Final = re.compile(
+    r"(?:^|[^a-z])(?:sig|sas|key|auth|code)(?:$|[^a-z])|signature|token|secret|passw|passphrase|credential|private"
+    r"|api_?key|access_?key|account_?key|x-amz-|x-goog-|awsaccesskeyid|googleaccessid|authorization",
+    re.IGNORECASE,
+)
+"""What the names of secrets in a query have in them."""
+_BETWEEN: Final = re.compile(r"[&;#?]")
+_SHOWN_NAME: Final = 40
 OPEN_OPTIONS: Final = frozenset({"endpoint_url", "region", "connect_timeout", "read_timeout"})
 """The options that are no credentials, nor names of any: only they travel to other processes."""
 _LOCAL_SCHEMES: Final = frozenset({"", "file", "local"})
 
 
 def check_no_password(url: str) -> None:
-    """Raise UsageError, which does not repeat the URL, when it contains a password or a secret key.
+    """Raise UsageError, which does not repeat the URL, when it contains a password, a secret key or a signature.
 
-    A URL is printed, and written into plans and journals. `s3://arn:...` and a port are no passwords.
+    A URL is printed, and written into plans and journals. `s3://arn:...` and a port are no passwords. Of a query, the
+    names tell: those of signed URLs of S3, Azure and Google, and whatever calls itself a token or a key.
 
     >>> check_no_password("s3://bucket/run@100"), check_no_password("ftp://host:21/run")
     (None, None)
+    >>> check_no_password("https://host/x.npz?sv=2024&sig=abc")
+    Traceback (most recent call last):
+    edl_ckpt.core.base.errors.UsageError: a URL must not contain a secret ('sig' in its query)
     """
+    if named := _secret_in_query(url):
+        hint = "download the file first, or give the credentials in the environment or in a profile"
+        raise UsageError(f"a URL must not contain a secret ({named!r} in its query)", hint=hint)
     for rest in url.split("://")[1:]:  # `zip://a::s3://...` has two
         host, colon, word = rest.partition("/")[0].rpartition("]")[2].partition(":")
         if colon and host != "arn" and not word.isdigit() and not rest.startswith(":"):
@@ -51,6 +66,20 @@ def check_no_password(url: str) -> None:
                 hint="give it in the environment (AWS_SECRET_ACCESS_KEY), in a profile, or in the storage options of "
                 "your own edl-ckpt.toml",
             )
+
+
+def _secret_in_query(url: str) -> str:
+    """Return the name of the first secret in the query of a URL, '' without one."""
+    query = url.partition("://")[2].partition("?")[2]
+    if not query:
+        return ""
+    from urllib.parse import unquote  # most URLs have no query
+
+    for item in _BETWEEN.split(query):
+        name, has_value, value = item.partition("=")
+        if has_value and value and _SECRET_NAME.search(unquote(name)):
+            return unquote(name)[:_SHOWN_NAME]
+    return ""
 
 
 def as_url(place: object) -> str:
@@ -67,6 +96,7 @@ def as_url(place: object) -> str:
         raise UsageError(f"expected a path, a URL or a location, got {place!r:.80}")
     scheme, colon, _ = text.partition(":/")
     if colon and scheme in _URL_SCHEMES:
+        check_no_password(text.replace(":/", "://", 1))
         raise UsageError(f"{text!r}: a pathlib.Path cannot be a URL", hint="give the URL as a text")
     return text
 

@@ -21,6 +21,7 @@ from edl_ckpt.cli.render import listing as render_list
 from edl_ckpt.cli.render import shared_tables
 from edl_ckpt.cli.render import verify as render_verify
 from edl_ckpt.cli.terminal import tables
+from edl_ckpt.cli.terminal.documents import as_csv
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.tables import Column, Table
 from edl_ckpt.core import list_versions, look_up, save_checkpoint, verify_version
@@ -213,3 +214,10 @@ def test_a_whole_table() -> None:
         table.add(str(number), "x")
     assert len(list(table.lines(80))) == 8
     assert len(list(table.lines(80, most=2))) == 6
+
+
+@pytest.mark.parametrize("text", ["=HYPERLINK(A1)", "+1+1", "-2+3", "@SUM(A1)", "\t=1", "\r=1"])
+def test_no_cell_is_a_formula(text: str) -> None:
+    """A name of somebody else's is a text in a spreadsheet, and numbers are numbers."""
+    (row,) = csv.reader(io.StringIO(as_csv([[text, -1, -0.5, "-Infinity", "1e-3"]]), newline=""))
+    assert row == [f"'{text}", "-1", "-0.5", "-Infinity", "1e-3"]
