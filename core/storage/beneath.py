@@ -19,6 +19,7 @@ from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError,
 from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.storage.faults import Fault, storage_errors
 from edl_ckpt.core.storage.files import NEW, PreallocatedFile, exchange_names, rename_new
+from edl_ckpt.core.storage.mounts import mount_of
 
 _TOP: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _DIRECTORY: Final = _TOP | os.O_NOFOLLOW
@@ -320,9 +321,10 @@ class Directory:
     def remove(self, name: str, note: Note = lambda _: None) -> None:
         """Remove a directory with its content, or anything else of that name; links in it are removed, not followed.
 
-        `note` gets why something cannot be removed; a missing name is no error.
+        `note` gets why something cannot be removed; a missing name is no error. Where a file system is mounted, nothing
+        is removed.
         """
-        _remove(self.fd, _single(name), self.join(name), note)
+        _remove(self.fd, _single(name), self.join(name), note, mount_of(self.fd))
 
 
 class _Nowhere(Directory):
@@ -356,8 +358,13 @@ def _single(name: str) -> str:
     return name
 
 
-def _remove(parent: int, name: str, path: str, note: Note, top: int | None = None, depth: int = 0) -> bool:
-    """Remove something with its content; say whether something from far below was moved to the directory `top`."""
+def _remove(
+    parent: int, name: str, path: str, note: Note, mount: int | None, top: int | None = None, depth: int = 0
+) -> bool:
+    """Remove something with its content; say whether something from far below was moved to the directory `top`.
+
+    `mount` is that of everything that may go.
+    """
     try:
         fd = os.open(name, _DIRECTORY, dir_fd=parent)
     except FileNotFoundError:
@@ -369,20 +376,23 @@ def _remove(parent: int, name: str, path: str, note: Note, top: int | None = Non
             note(_why(path, error))
         return False
     try:
+        if mount_of(fd) != mount:
+            note(RefusedError("a file system is mounted here; nothing in it was removed", path=path))
+            return False
         if depth > _MAX_DEPTH and top is not None:
             with suppress(OSError):
                 os.rename(name, f"deep.{new_id()}", src_dir_fd=parent, dst_dir_fd=top)
                 return True
-        moved = _empty(fd, top, path, note, depth)
+        moved = _empty(fd, top, path, note, mount, depth)
         while moved and top is None:
-            moved = _empty(fd, top, path, note, depth)
+            moved = _empty(fd, top, path, note, mount, depth)
     finally:
         close_read(fd)
     _try(os.rmdir, parent, name, path, note)
     return moved
 
 
-def _empty(fd: int, top: int | None, path: str, note: Note, depth: int) -> bool:
+def _empty(fd: int, top: int | None, path: str, note: Note, mount: int | None, depth: int) -> bool:
     """Remove the content of an open directory; returns as `_remove`."""
     try:
         names = os.listdir(fd)
@@ -390,7 +400,7 @@ def _empty(fd: int, top: int | None, path: str, note: Note, depth: int) -> bool:
         note(_why(path, error))
         return False
     inner = fd if top is None else top
-    moved = [_remove(fd, name, os.path.join(path, name), note, inner, depth + 1) for name in names]
+    moved = [_remove(fd, name, os.path.join(path, name), note, mount, inner, depth + 1) for name in names]
     return any(moved)
 
 

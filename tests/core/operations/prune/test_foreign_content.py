@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -218,3 +221,48 @@ def test_a_needed_version_is_not_deleted_by_its_name(run: Path) -> None:
     with pytest.raises(RefusedError, match=r"needed by .*@30"):
         plan_of(run, Policy(), Guards(delete=(20,)))
     assert going(plan_of(run, Policy(), Guards(delete=(20, 30)))) == [20, 30]
+
+
+_MOUNTED = """
+mount --bind {outside} {run}/step_10/data
+{program} prune {run} --keep 1 --json
+{program} prune {run} --delete 10 --with-foreign --json
+umount {run}/step_10/data
+"""
+
+
+def test_mounts_are_not_entered(run: Path, tmp_path: Path) -> None:
+    """A directory of the same device that is mounted in a version keeps the version, whatever is asked for."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "thesis.tex").write_text("mine")
+    (run / "step_10/data").mkdir()
+    age(run)
+    program = Path(sys.executable).with_name("edl-ckpt")
+    script = _MOUNTED.format(outside=outside, run=run, program=program)
+    done = subprocess.run(["unshare", "-rm", "sh", "-c", script], capture_output=True, text=True, check=False)
+    if "unshare" in done.stderr or "mount:" in done.stderr:
+        pytest.skip(f"no mounts here: {done.stderr[:80]}")
+    assert (outside / "thesis.tex").read_text() == "mine"
+    assert (run / "step_10/.metadata").exists()
+    assert "a file system is mounted in it: data" in done.stdout
+    assert '"code": 16' in done.stderr
+
+
+def test_a_removal_stops_at_a_mount(tmp_path: Path) -> None:
+    """What is mounted in a directory that is being removed stays, and is named."""
+    script = (
+        "import sys; from edl_ckpt.core.storage.beneath import Directory; "
+        "notes = []; Directory.open(sys.argv[1]).remove('going', notes.append); print(notes)"
+    )
+    (tmp_path / "going/data").mkdir(parents=True)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/mine").write_text("mine")
+    mount = (
+        f"mount --bind {tmp_path}/outside {tmp_path}/going/data && {sys.executable} -c {shlex.quote(script)} {tmp_path}"
+    )
+    done = subprocess.run(["unshare", "-rm", "sh", "-c", mount], capture_output=True, text=True, check=False)
+    if "unshare" in done.stderr or "mount:" in done.stderr:
+        pytest.skip(f"no mounts here: {done.stderr[:80]}")
+    assert "a file system is mounted here" in done.stdout
+    assert (tmp_path / "outside/mine").read_text() == "mine"
