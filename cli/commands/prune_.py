@@ -60,6 +60,9 @@ def prune_command(
         bool, o.flag("With --delete: delete also what is in its directory and belongs to no checkpoint.")
     ] = False,
     drop_tag: Annotated[list[str] | None, o.option("TAG", "Ignore this tag's protection; may be repeated.")] = None,
+    ignore_pointers: Annotated[
+        bool, o.flag("Delete even a version that `latest`, `checkpoint`, a link or the like names.")
+    ] = False,
     even_newest: Annotated[bool, o.flag("With a rule or --delete: delete even the newest complete version.")] = False,
     allow_empty_rule: Annotated[bool, o.flag("Continue even if no version has the metric or tag of a rule.")] = False,
     max_delete: Annotated[int | None, o.option("N", "Refuse to delete more than N versions.", least=0)] = None,
@@ -85,13 +88,14 @@ def prune_command(
     """Delete the versions that no rule keeps.
 
     The plan gives the reason for each version. Even without a rule, prune keeps the newest complete version, newer
-    ones, tagged ones, and ones that are still being written; --even-newest and --drop-tag change that. Several
+    ones, tagged ones, ones that are still being written, ones that `latest` and the like name, and ones with files
+    that no checkpoint has; --even-newest, --drop-tag, --ignore-pointers and --with-foreign change that. Several
     locations are the trials of one experiment. On a terminal the command asks before it deletes; in a script it does
     not. With --plan-out, or if no complete version would remain, it deletes only if --yes is on the command line.
 
-    Destructive options (--even-newest, --delete, --with-foreign, --purge, --drop-tag, --apply, --allow-empty-rule) can
-    only be given on the command line. --apply needs the options of its plan again. --quiet hides no warning about a
-    deletion.
+    Destructive options (--even-newest, --delete, --with-foreign, --ignore-pointers, --purge, --drop-tag, --apply,
+    --allow-empty-rule) can only be given on the command line. --apply needs the options of its plan again. --quiet
+    hides no warning about a deletion.
 
     --strip-after removes optimizer slots, frequencies and the like from older versions that stay, except tagged ones,
     and proves the result. Training cannot resume from them. Without another rule, nothing is deleted.
@@ -113,6 +117,7 @@ def prune_command(
         delete=named,
         drop_tags=dropped,
         grace_seconds=parse_duration(grace),
+        ignore_pointers=ignore_pointers,
         with_foreign=with_foreign,
         allow_empty_rule=allow_empty_rule,
     )

@@ -141,9 +141,8 @@ _PANELS: Final[Mapping[str, str]] = {
     "experiment recursive partial last headers no-values from version-ge complete on after id-column vector-column key",
     KEEP: "keep keep-best keep-experiment-best keep-every keep-within keep-tag max-size policy save-experiment-best "
     "save-trial-best save-trial-latest",
-    DELETE: "incomplete delete with-foreign even-newest allow-empty-rule drop-tag max-delete strip-after "
-    "purge older-than "
-    "drop-copies drop drop-companions drop-rows",
+    DELETE: "incomplete delete with-foreign ignore-pointers even-newest allow-empty-rule drop-tag max-delete "
+    "strip-after purge older-than drop-copies drop drop-companions drop-rows",
     OUTPUT: "ps ranks output layout order map cast rename resize max-shard-size quantize map-template format dtype "
     "dense-rows remap fill limit seed json csv jsonl null list origin rows npy raw junit ids summary prometheus",
     EXECUTION: "if-needed keep-old dry-run force mix ignore-seal yes trash plan-out apply also move seal no-write "

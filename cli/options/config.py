@@ -42,7 +42,7 @@ COMMAND_LINE_ONLY: Final = frozenset({
     "ignore-seal", "incomplete", "purge", "shell", "yes",
     # These choose or change what comes out.
     "also", "best", "cast", "dense-rows", "drop", "drop-companions", "drop-rows", "dtype", "fill", "format", "from",
-    "id", "id-column", "ids-file", "key", "limit", "loader", "map", "map-template",
+    "id", "id-column", "ignore-pointers", "ids-file", "key", "limit", "loader", "map", "map-template",
     "max-shard-size", "mix", "order", "partial", "quantize", "remap", "rename", "resize",
     "sample", "seed", "shard", "since", "slice", "strip-after", "system", "table", "tag", "tolerance",
     "variable", "vector-column", "with-foreign", "world-size",

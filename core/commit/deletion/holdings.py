@@ -15,7 +15,7 @@ import stat
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.sources.companions import is_of_a_host
@@ -23,14 +23,11 @@ from edl_ckpt.core.storage import LocalStore, Location, ObjectStore
 from edl_ckpt.core.storage.beneath import kind_of
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import Entry, lists_marks
+from edl_ckpt.core.storage.links import Identity, led_through
 
-Identity: TypeAlias = tuple[int, int]
-"""The device and the inode of a file: what two names of one file have in common."""
 _FILE: Final = "a file"
 _DIRECTORY: Final = "a directory"
 LINK: Final = "a symbolic link"
-_MOST_LINKS: Final = 40
-"""The kernel follows no more of them on one path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,47 +179,13 @@ def leads_to(location: Location, version: Version, held: Holdings) -> dict[Ident
     name = version.path.rpartition("/")[2]
     found: dict[Identity, str] = {}
     if not version.is_file:
-        for identity in _led_through(os.path.abspath(version.path)):
+        for identity in led_through(version.path):
             found.setdefault(identity, name)
     for entry in held.entries:
         if entry.kind == LINK:
             inside = entry.path if version.is_file else f"{name}/{entry.path}"
-            for identity in _led_through(os.path.abspath(version.path_of(entry.path))):
+            for identity in led_through(version.path_of(entry.path)):
                 found.setdefault(identity, inside)
         elif entry.identity is not None and (entry.is_directory or entry.names == 1):
             found.setdefault(entry.identity, f"{name}/{entry.path}")
     return found
-
-
-def link_leads_to(path: str) -> list[Identity]:
-    """Return the identities of all that a link leads through, without those of the directories above it."""
-    above = set(_led_through(os.path.dirname(os.path.abspath(path))))
-    return [identity for identity in _led_through(os.path.abspath(path)) if identity not in above]
-
-
-def _led_through(path: str) -> Iterator[Identity]:
-    """Yield the identity of each component that an absolute path leads through: of links, and of what they lead to."""
-    parts = deque(path.split("/"))
-    here, links = "/", 0
-    while parts:
-        name = parts.popleft()
-        if name in {"", "."}:
-            continue
-        if name == "..":
-            here = os.path.dirname(here)
-            continue
-        there = os.path.join(here, name)
-        try:
-            state = os.lstat(there)
-            target = os.readlink(there) if stat.S_ISLNK(state.st_mode) else ""
-        except OSError:  # it leads nowhere: nothing is needed for it
-            return
-        yield state.st_dev, state.st_ino
-        if not target:
-            here = there
-            continue
-        links += 1
-        if links > _MOST_LINKS:
-            return
-        parts.extendleft(reversed(target.split("/")))
-        here = "/" if target.startswith("/") else here

@@ -23,6 +23,7 @@ from edl_ckpt.core.base.errors import EdlCkptError, RefusedError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.words import counted, describe, size
 from edl_ckpt.core.catalog.listing import list_versions
+from edl_ckpt.core.catalog.pointers import Pointers, pointers_at
 from edl_ckpt.core.catalog.swaps import GRACE_SECONDS
 from edl_ckpt.core.commit.deletion.holdings import holdings
 from edl_ckpt.core.commit.deletion.removal import Removal
@@ -364,16 +365,18 @@ def _look_again(
     present: dict[Location, tuple[Version, ...]] = {}
     reasons: dict[str, Why] = {}
     everything: list[Version] = []
+    pointers: list[Pointers] = []
     faults: dict[str, str] = {}
     for place in places:
-        listed = list_versions(place, grace_seconds=grace, now=now, known=known[place]).versions
-        everything += listed
-        versions, unreadable = looked_at(listed)
+        listing = list_versions(place, grace_seconds=grace, now=now, known=known[place])
+        pointers.append(pointers_at(listing))
+        everything += listing.versions
+        versions, unreadable = looked_at(listing.versions)
         present[place] = tuple(versions)
         reasons |= guard_reasons(versions, plan.guards, unreadable, now=now)
         faults |= unreadable
     by_path = {v.path: v for versions in present.values() for v in versions}
-    survey, going = Survey(Facts(faults)), [entry.path for entry in plan.deletions]
+    survey, going = Survey(Facts(faults).with_pointers(pointers)), [entry.path for entry in plan.deletions]
     survey.look(everything, going)
     for path in by_path.keys() & set(going):
         if why := survey.facts.why(by_path[path], plan.guards):

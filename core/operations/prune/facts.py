@@ -6,7 +6,7 @@ the versions that a plan would delete, and of those that it keeps, because a lin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
@@ -14,11 +14,13 @@ from typing import Final
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.base.words import abridged, counted, escaped, size
-from edl_ckpt.core.commit.deletion.holdings import Holdings, Identity, holdings, leads_to
+from edl_ckpt.core.catalog.pointers import Pointers
+from edl_ckpt.core.commit.deletion.holdings import Holdings, holdings, leads_to
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.prune.retention import Guards, Why
 from edl_ckpt.core.sources.companions import unaccounted
-from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage import Location, open_store
+from edl_ckpt.core.storage.links import Identity
 from edl_ckpt.core.storage.mounts import mount_points
 
 _SHOWN: Final = 3
@@ -57,6 +59,29 @@ class Facts:
     needed: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """The references of the versions that need files of another one, each with the path that leads there."""
 
+    named: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The files and links that name a version, as paths in its location."""
+    unread: Mapping[Location, str] = field(default_factory=dict)
+    """The files of a location that may name any version of it, and cannot be read now."""
+
+    def with_pointers(self, found: Iterable[Pointers]) -> Facts:
+        """Return the facts with what names versions of some locations."""
+        named, unread = dict(self.named), dict(self.unread)
+        for pointers in found:
+            named.update(pointers.named)
+            if pointers.unread:
+                name, reason = next(iter(pointers.unread.items()))
+                unread[pointers.location] = f"{name} cannot be read now, and may name it: {reason}"
+        return replace(self, named=named, unread=unread)
+
+    def dangling(self, going: Iterable[str]) -> list[str]:
+        """Return a warning for each file or link that names a version which goes, by its path."""
+        return [
+            f"{path.rpartition('/')[0]}/{name} names {path.rpartition('/')[2]}, and will lead nowhere"
+            for path in going
+            for name in self.named.get(path, ())
+        ]
+
     def size_bytes(self, version: Version) -> int:
         """Return the bytes of all files that a deletion of a version removes, as far as they are known."""
         known = self.held.get(version.path)
@@ -73,6 +98,10 @@ class Facts:
         why: dict[str, tuple[str, ...]] = {}
         for ref, name in self.needed.get(path, {}).items():
             why[f"needed by {ref}: {escaped(name)}"] = ()
+        for name in () if guards.ignore_pointers else self.named.get(path, ()):
+            why[f"named by {escaped(name)}"] = (IGNORE_POINTERS,)
+        if version.location in self.unread and not guards.ignore_pointers:
+            why[self.unread[version.location]] = (IGNORE_POINTERS,)
         known = self.held.get(path)
         if known is not None and known.mounts:
             places = abridged((escaped(place) or "the directory itself" for place in known.mounts), _SHOWN)
@@ -89,6 +118,7 @@ class Facts:
 
 
 NO_FACTS: Final = Facts()
+IGNORE_POINTERS: Final = "--ignore-pointers"
 WITH_FOREIGN: Final = "--with-foreign"
 
 

@@ -21,6 +21,7 @@ from edl_ckpt.core.base.notebook import Bytes, card, table
 from edl_ckpt.core.base.words import abridged, command, counted, describe, escaped, meant, neighbours, size
 from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.listing import check_one, common_modes, list_versions
+from edl_ckpt.core.catalog.pointers import pointers_at
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.model.versions import Listing, State, Version
 from edl_ckpt.core.operations.prune.facts import NO_FACTS, Facts, Foreign, Survey
@@ -32,6 +33,7 @@ from edl_ckpt.core.operations.prune.retention import (
     Tagged,
     Why,
     by_location,
+    counted_versions,
     evaluate,
     fit,
     guard_reasons,
@@ -227,7 +229,7 @@ def plan_listed(
         error.hint = "; ".join(unknown_names(versions, policy)) or error.hint
         raise
     everything = [v for listing in listings for v in listing.versions]
-    survey = Survey(Facts(unreadable))
+    survey = Survey(Facts(unreadable).with_pointers(map(pointers_at, listings)))
     plan = judge_versions(versions, policy, guards=guards, facts=survey.facts, now=now)
     while survey.look(everything, plan.considered):
         plan = judge_versions(versions, policy, guards=guards, facts=survey.facts, now=now)
@@ -319,6 +321,8 @@ def judge_versions(
         for v in trial
     )
     locations = tuple(dict.fromkeys(v.location for v in versions))
+    if guards.ignore_pointers:
+        warnings += facts.dangling(entry.path for entry in entries if entry.action is Action.DELETE)
     gone = {entry.path for entry in entries if entry.action is Action.DELETE}
     return PrunePlan(
         locations,
@@ -340,7 +344,8 @@ def _reasons_to_keep(
     reasons: Mapping[str, Why],
 ) -> dict[str, list[str]]:
     """Return, by path, the reasons of guards and of rules; RefusedError for a guarded version named for deletion."""
-    rules = evaluate(policy, (v for v in versions if is_good(v, unreadable)))
+    known = [v for trial in by_location(versions) for v in counted_versions(trial)]
+    rules = evaluate(policy, (v for v in known if is_good(v, unreadable)))
     kept: dict[str, list[str]] = {}
     for version in versions:
         why, named = reasons.get(version.path, {}), version.version in guards.delete

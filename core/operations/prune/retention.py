@@ -305,6 +305,7 @@ Why = Mapping[str, tuple[str, ...]]
 NEWEST: Final = ("--even-newest",)
 """The option that lifts the guards of the newest complete version and of newer ones."""
 _NEWER: Final[Why] = {"a newer edl-ckpt wrote its state; upgrade": ()}
+ELASTICDL: Final = "elasticdl"
 _NO_COPY: Final = frozenset({State.INCOMPLETE, State.WRITING, State.MIXED, State.INVALID})
 """The states in which ElasticDL restores nothing from a version."""
 
@@ -328,6 +329,8 @@ class Guards:
     drop_tags: tuple[str, ...] = ()
     """Tags that do not protect."""
     grace_seconds: float = GRACE_SECONDS
+    ignore_pointers: bool = False
+    """Delete even what files and links of others name, as `latest`; a warning says what will lead nowhere."""
     with_foreign: bool = False
     """Delete the versions of `delete` even if there is more in their directories than a checkpoint; all of it goes."""
     allow_empty_rule: bool = False
@@ -352,6 +355,43 @@ def prunable(versions: Iterable[Version]) -> list[Version]:
     return [version for version in versions if not version.uuid]
 
 
+def main_system(trial: Iterable[Version]) -> str:
+    """Return the system whose versions the rules of one location are about.
+
+    It is ElasticDL's where it has a version there, else that of most versions, and among equals that of the newest.
+    """
+    systems = [v.layout.system for v in trial]
+    if ELASTICDL in systems or not systems:
+        return ELASTICDL
+    return max(reversed(systems), key=systems.count)
+
+
+def counted_versions(trial: Iterable[Version]) -> list[Version]:
+    """Return the versions of one location that rules look at: those of its system whose name says that they are steps.
+
+    The others neither go by a rule nor count. A directory that is named by a number alone may be anything: a run of a
+    sweep, a year, an exported model.
+    """
+    versions = list(trial)
+    system = main_system(versions)
+    return [v for v in versions if v.layout.system == system and not is_only_a_number(v)]
+
+
+def is_only_a_number(version: Version) -> bool:
+    """Say whether the name of a version's directory is a number and nothing else."""
+    return not version.is_file and version.path.rpartition("/")[2].isdigit()
+
+
+def _not_of_the_location(version: Version, system: str, *, is_named: bool) -> Why:
+    """Return why no rule deletes a version that does not count; nothing for one that is named."""
+    if is_named:
+        return {}
+    own, number = version.layout.system, str(version.key)
+    if own != system:
+        return {f"of {own}, and rules look at the versions of {system} here (--system {own})": ("--system", own)}
+    return {f"its name is only a number: deleted only when named (--delete {number})": ("--delete", number)}
+
+
 def is_good(version: Version, unreadable: Mapping[str, str]) -> bool:
     """Say whether a job could resume from a version, as far as is known; `unreadable` is as of `looked_at`.
 
@@ -364,11 +404,13 @@ def guard_reasons(
     trial: Sequence[Version], guards: Guards, unreadable: Mapping[str, str], *, now: float
 ) -> dict[str, Why]:
     """Return, by path, why versions of one location must not be deleted whatever the rules say."""
-    whole = [v for v in trial if is_good(v, unreadable)]
-    newest = whole[-1] if whole else None
     reasons: dict[str, Why] = {}
     if not trial:
         return reasons
+    known = counted_versions(trial)
+    whole = [v for v in known if is_good(v, unreadable)]
+    newest = whole[-1] if whole else None
+    own_paths, system = {v.path for v in known}, main_system(trial)
     store = open_store(trial[0].location)
     noted: list[int] = []
     with suppress(EdlCkptError):  # where our state cannot be read, tags cannot either, and they protect all versions
@@ -377,7 +419,11 @@ def guard_reasons(
         why = dict(_NEWER) if version.is_newer else {}
         age, named = now - version.modified, version.version in guards.delete
         fresh = age <= guards.grace_seconds
-        first = [] if guards.everything else _against_the_newest(version, newest, guards.grace_seconds, unreadable)
+        strange = {} if version.path in own_paths else _not_of_the_location(version, system, is_named=named)
+        first = list[str]()
+        if not (guards.everything or strange):
+            first = _against_the_newest(version, newest, guards.grace_seconds, unreadable)
+        why |= strange
         given_up = named and version.state in _NO_COPY
         doubtful = version.state is State.INCOMPLETE or version.path in unreadable or (given_up and first)
         if not given_up:
@@ -462,7 +508,7 @@ def guard_warnings(trial: Sequence[Version], guards: Guards, unreadable: Mapping
         older = len(torn) - 1
         has = f" and {counted(older, 'older version')} have all their" if older else " has all its"
         warnings.append(f"{torn[-1].ref}{has} files but cannot be read: {unreadable[torn[-1].path]}")
-    whole = [v for v in trial if is_good(v, unreadable)]
+    whole = [v for v in counted_versions(trial) if is_good(v, unreadable)]
     late = [str(v.version) for v in whole if _written_long_after(v, whole[-1], guards.grace_seconds)]
     if late and not guards.everything:
         was = "version {} was" if len(late) == 1 else "versions {} were"
