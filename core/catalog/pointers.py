@@ -9,24 +9,22 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from edl_ckpt.core.base.errors import EdlCkptError
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError
 from edl_ckpt.core.catalog.small_reads import read_small
 from edl_ckpt.core.model.versions import Listing, Version
+from edl_ckpt.core.sources.bundle.state_file import NAME, parse_state
 from edl_ckpt.core.storage import LocalStore, Location, ObjectStore, open_store
 from edl_ckpt.core.storage.interface import Entry
 from edl_ckpt.core.storage.links import Identity, led_through
 
-_STATE: Final = "checkpoint"
 _NAMES: Final = ("latest", "latest_universal")
 """Files with the name of a directory."""
-_NEWEST: Final = re.compile(rb"""^\s*model_checkpoint_path\s*:\s*(["'])((?:[^\\\n]|\\.)*?)\1""", re.MULTILINE)
 _NUMBERS: Final = ("latest_checkpointed_iteration.txt",)
 """Files with the number of a version."""
 _TRAINER: Final = "trainer_state.json"
@@ -55,7 +53,7 @@ def pointers_at(listing: Listing) -> Pointers:
     named: defaultdict[str, list[str]] = defaultdict(list)
     unread: dict[str, str] = {}
     files = {entry.name for entry in listing.foreign if entry.is_file}
-    wanted = [name for name in (_STATE, *_NAMES, *_NUMBERS, _TRAINER) if name in files]
+    wanted = [name for name in (NAME, *_NAMES, *_NUMBERS, _TRAINER) if name in files]
     states = [f"{name}/{_TRAINER}" for name in _newest_with_state(versions)]
     for name in (*wanted, *states):
         try:
@@ -94,7 +92,7 @@ def _named(versions: Sequence[Version], name: str, data: bytes) -> list[Version]
         words = data.split()
         number = int(words[0]) if words and words[0].isdigit() and len(words[0]) < 20 else None
         return [version for version in versions if version.number is not None and version.number == number]
-    if name == _STATE:
+    if name == NAME:
         return _of_path(versions, _newest_bundle(data))
     if name in _NAMES:
         return _of_path(versions, data.decode("utf-8", "replace").strip())
@@ -103,8 +101,9 @@ def _named(versions: Sequence[Version], name: str, data: bytes) -> list[Version]
 
 def _newest_bundle(data: bytes) -> str:
     """Return `model_checkpoint_path` of TensorFlow's file `checkpoint`; '' where there is none."""
-    found = _NEWEST.search(data)
-    return found[2].decode("utf-8", "replace") if found else ""
+    with suppress(CorruptError):  # TensorFlow finds nothing in a damaged one either
+        return parse_state(data).newest
+    return ""
 
 
 def _best_model(data: bytes) -> str:

@@ -407,10 +407,11 @@ def guard_reasons(
     reasons: dict[str, Why] = {}
     if not trial:
         return reasons
-    known = counted_versions(trial)
-    whole = [v for v in known if is_good(v, unreadable)]
-    newest = whole[-1] if whole else None
-    own_paths, system = {v.path for v in known}, main_system(trial)
+    system = main_system(trial)
+    counts = {v.path for v in counted_versions(trial)}
+    whole = [v for v in trial if v.layout.system == system and is_good(v, unreadable)]
+    newest = next((v for v in reversed(whole) if v.path in counts), whole[-1] if whole else None)
+    compared = counts if newest is not None and newest.path in counts else {v.path for v in trial}
     store = open_store(trial[0].location)
     noted: list[int] = []
     with suppress(EdlCkptError):  # where our state cannot be read, tags cannot either, and they protect all versions
@@ -419,9 +420,9 @@ def guard_reasons(
         why = dict(_NEWER) if version.is_newer else {}
         age, named = now - version.modified, version.version in guards.delete
         fresh = age <= guards.grace_seconds
-        strange = {} if version.path in own_paths else _not_of_the_location(version, system, is_named=named)
+        strange = {} if version.path in counts else _not_of_the_location(version, system, is_named=named)
         first = list[str]()
-        if not (guards.everything or strange):
+        if version.path in compared and not (guards.everything or strange):
             first = _against_the_newest(version, newest, guards.grace_seconds, unreadable)
         why |= strange
         given_up = named and version.state in _NO_COPY
