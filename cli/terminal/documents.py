@@ -95,11 +95,21 @@ def rows_of(keys: str, items: Iterable[Mapping[str, Any]]) -> list[list[Any]]:
 def as_csv(rows: Iterable[Sequence[Any]]) -> str:
     """Return rows as lines of CSV; True and False as JSON writes them, texts as `no_formula` does."""
     import csv
-    import io
 
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([[_cell(value) for value in row] for row in rows])
-    return text.getvalue()
+    lines = _Lines()
+    csv.writer(lines, lineterminator="\r\n").writerows([[_cell(value) for value in row] for row in rows])
+    return "".join(lines.found)
+
+
+class _Lines:
+    """Takes lines of CSV that end with CR LF, so that the writer quotes both characters; here they end with LF."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def write(self, line: str) -> None:
+        """Take a line."""
+        self.found.append(f"{line[:-2]}\n")
 
 
 def no_formula(text: str) -> str:
