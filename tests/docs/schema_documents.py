@@ -50,7 +50,7 @@ _KINDS: Final = (
             " gives hint host id initializer judged_with kept lacks latest layout left left_out location message metric"
             " mixture name note origin output path place platform policy problems purpose python reasons ref restored"
             " rules script slice slot subject system table tag tags title to uuid value variable warnings what why"
-            " words"
+            " words would"
         ),
     ),
     (
@@ -275,7 +275,7 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
     ),
     "demo": record("location ps_num versions* commands*", commands=record("arguments* exit_code document")),
     "undo": record("location restored*"),
-    "recover": record("location done* kept* left*"),
+    "recover": record("location done* kept* left* (would*)"),
     "repair": record(
         "ref source replaced* proof? forced? fingerprint? seconds dry_run",
         source=TEXT,

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import shutil
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -12,9 +15,10 @@ import pytest
 from checkpoints import files_of, save_small
 from edl_ckpt.core import reshard_version, resolve
 from edl_ckpt.core.catalog.listing import parse_ref
+from edl_ckpt.core.state.owner import describe
 from edl_ckpt.core.storage import files
 from forked import run_forked
-from program import edl, inside
+from program import PROGRAM, edl, inside
 from s3_fixtures import Bucket
 
 
@@ -109,3 +113,61 @@ def test_nothing_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     """What could be settled, or waits to be resumed, is exit code 0."""
     save_small(tmp_path / "run", 7)
     assert inside(capsys, "recover", tmp_path / "run")["left"] == []
+
+
+def test_a_dry_run_says_what_would_be_done(halfway: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It names the journal, its owner and the lock, and changes nothing; what is done then is of the same work."""
+    before = files_of(halfway)
+    would = inside(capsys, "recover", halfway, "--dry-run")["would"]
+    assert files_of(halfway) == before
+    assert len(would) == 2
+    assert would[0].startswith("the lock is held by process ")
+    assert would[0].endswith(": it is removed")
+    assert "the replacement of version 7 by process" in would[1]
+    assert would[1].endswith("it is finished, or rolled back")
+    done = inside(capsys, "recover", halfway)
+    assert done["done"] == ["finished the replacement of version 7; the new version is in place"]
+    assert inside(capsys, "recover", halfway, "--dry-run")["would"] == []
+
+
+@pytest.mark.parametrize(("answer", "code"), [(b"n\n", 16), (b"y\n", 0)])
+def test_it_asks_on_a_terminal(halfway: Path, answer: bytes, code: int) -> None:
+    """On a terminal the work is shown and the command asks; anything but yes changes nothing."""
+    before = files_of(halfway)
+    parent, child = pty.openpty()
+    with subprocess.Popen(
+        [*PROGRAM, "recover", str(halfway)], stdin=child, stderr=child, stdout=subprocess.PIPE, text=True
+    ) as process:
+        os.close(child)
+        os.write(parent, answer)
+        assert process.wait(60) == code
+    asked = os.read(parent, 4096).decode()
+    os.close(parent)
+    assert "the replacement of version 7" in asked
+    assert "Do this? [y/N]" in asked
+    assert (files_of(halfway) == before) == (code == 16)
+
+
+def test_it_removes_the_lock_of_a_host_that_is_gone(tmp_path: Path) -> None:
+    """With --yes, a holder that has been silent for minutes elsewhere loses its lock; one that was seen keeps it."""
+    run = tmp_path / "run"
+    save_small(run, 5)
+    lock = run / ".edl-ckpt-0/lock-0"
+    lock.parent.mkdir(exist_ok=True)
+    for age, code in ((60, 11), (200, 0)):
+        lock.write_text(json.dumps({**describe("prune"), "host": "pod-7"}))
+        os.utime(lock, (time.time() - age,) * 2)
+        assert edl("recover", run, "--lock-wait", "0s").returncode == 11
+        done = edl("recover", run, "--yes", "--lock-wait", "0s")
+        assert done.returncode == code, done.stderr
+        assert lock.exists() == (code == 11)
+
+
+def test_open_uploads_and_journals_on_s3(multi: Bucket, capsys: pytest.CaptureFixture[str]) -> None:
+    """On object storage it names the uploads that no listing shows."""
+    assert inside(capsys, "recover", multi.url, "--dry-run")["would"] == []
+    key = "run/version-9/variables-0-of-2.ckpt"
+    multi.backend.create_multipart_upload(multi.name, key, {}, "STANDARD", {}, None, "", "")
+    (would,) = inside(capsys, "recover", multi.url, "--dry-run")["would"]
+    assert would.startswith("1 open upload, the oldest since")
+    assert "version-9/variables-0-of-2.ckpt" in would
