@@ -182,8 +182,8 @@ class VersionPage(ActionPage):
     def title_parts(self) -> tuple[str, str]:
         """Return the reference, and what `inspect` says of the version."""
         if self._source is None:
-            return self._version.ref, f"{self._version.state.value}, {words.size(self._version.size_bytes)}"
-        return self._version.ref, f"{self._version.state.value}, {about(self._source.summary)}"
+            return self._version.ref, f"{self._version.shown_state}, {words.size(self._version.size_bytes)}"
+        return self._version.ref, f"{self._version.shown_state}, {about(self._source.summary)}"
 
     def reference(self) -> str:
         """Return the reference, with the table or variable under the cursor."""
@@ -335,7 +335,7 @@ def recorded(v: Version, opened: OpenVersion | None, error: EdlCkptError | None)
     """Yield what is recorded of a version, and what its headers say of items and problems where they were read."""
     yield "reference", v.ref
     yield "path", v.path
-    yield "state", v.state.value
+    yield "state", v.shown_state
     if not v.is_elasticdl:
         yield "system", title_of(v.layout.system)
     yield "modified", render_list.timestamp(v.modified) or "unknown"
@@ -346,6 +346,8 @@ def recorded(v: Version, opened: OpenVersion | None, error: EdlCkptError | None)
     yield from ((f"metadata {key}", json.dumps(value)) for key, value in v.metadata.items())
     if v.metadata_fault:
         yield "metadata", v.metadata_fault
+    if v.verdict is not None:
+        yield "verified", v.verdict.words
     yield "seal", v.fingerprint or v.seal_fault or "none"
     for item in opened.summary.items if opened else ():
         yield f"item {item.name}", f"{item.kind}, {words.size(item.size_bytes)}, in shard {item.shard}"

@@ -20,7 +20,7 @@ from edl_ckpt.cli.terminal.tables import Cell, Column
 from edl_ckpt.core.base import words
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.catalog.listing import list_versions, resolve
-from edl_ckpt.core.model.versions import CheckpointRef, Listing, State, Version
+from edl_ckpt.core.model.versions import CheckpointRef, Listing, Version
 from edl_ckpt.core.sources.systems import kinds_of
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _state_third(row: Sequence[Any]) -> list[Any]:
 
 def matches(version: Version, wanted: str) -> bool:
     """Say whether a version has a text in its number, state, tags, note or metadata."""
-    parts = (str(version.key), version.state.value, *version.tags, version.note, *map(str, version.metadata.items()))
+    parts = (str(version.key), version.shown_state, *version.tags, version.note, *map(str, version.metadata.items()))
     return any(wanted.casefold() in part.casefold() for part in parts)
 
 
@@ -235,7 +235,7 @@ class ChoicePage(VersionsPage, inherit_bindings=False):
 
     def show_listing(self, listing: Listing) -> None:
         """Put the cursor on the complete version before the one that is compared."""
-        complete = [v for v in listing.versions if v.state is State.COMPLETE and v.path != self._version.path]
+        complete = [v for v in listing.versions if v.is_good and v.path != self._version.path]
         before = [v for v in complete if v.version < self._version.version] or complete
         self._listing = listing
         self.fill(before[-1] if before else None)

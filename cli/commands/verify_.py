@@ -129,7 +129,7 @@ def _end(out: Output, run: VerifyRun, *, strict: bool) -> None:
     """Raise the worst error, which wins over findings, or exit with 3 for findings."""
     if run.worst_error:
         raise run.worst_error
-    out.conclude(ok=all(r.ok and not (strict and r.findings) for r in run.results))
+    out.conclude(ok=not any(r.has_errors or (strict and r.findings) for r in run.results))
 
 
 def _versions(out: Output, ref: str | None, *, every: bool) -> tuple[Location, tuple[Version, ...], bool]:

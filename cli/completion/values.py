@@ -69,7 +69,7 @@ class RemotePlace:
 
     def versions(self) -> Iterable[tuple[str, str]]:
         """Return the versions with their states."""
-        return [(str(version.key), version.state.value) for version in reversed(self._listing().versions)]
+        return [(str(version.key), version.shown_state) for version in reversed(self._listing().versions)]
 
     def trash(self) -> tuple[int, ...]:
         """Return nothing: only local storage has a trash."""

@@ -417,7 +417,7 @@ def _configure(out: Output, context: Any, values: dict[str, Any]) -> None:
     out.progress, out.config = common["progress"], common["config"]
     if "system" in values:
         out.system = values.pop("system") or ""
-        from edl_ckpt.core.catalog.small_reads import remember_in
+        from edl_ckpt.core.state.user_cache import remember_in
 
         if folder := user_directory("XDG_CACHE_HOME", ".cache"):  # for what the indexes of other systems say
             remember_in(folder)

@@ -148,8 +148,8 @@ def status(report: LocationReport, version: Version) -> str:
     entry = report.retention.entries.get(version.path) if report.retention else None
     if entry is not None and entry.action.value == "delete":
         return "prune would delete it"
-    if version.state is not State.COMPLETE:
-        return "not complete"
+    if not version.is_good:
+        return "damaged" if version.damage else "not complete"
     return "kept" if entry is not None else "complete"
 
 

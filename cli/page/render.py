@@ -18,7 +18,7 @@ from edl_ckpt.cli.page.charts import number, when
 from edl_ckpt.cli.terminal.text import count, escaped
 from edl_ckpt.core.base import words
 from edl_ckpt.core.base.arrays import library
-from edl_ckpt.core.model.versions import State, Version
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.sources.systems import kinds_of, shards_of
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def _version_row(report: LocationReport, version: Version) -> list[Any]:
     if entry is not None:
         reasons = "; ".join(map(escaped, entry.reasons))
         why = reasons if entry.action.value == "keep" else {"kind": "gone", "text": f"prune would delete it: {reasons}"}
-    state = {"kind": "good" if version.state is State.COMPLETE else "bad", "text": version.state.value}
+    state = {"kind": "good" if version.is_good else "bad", "text": version.shown_state}
     shards = f"{len(version.shards)} of {version.ps_num}" if version.ps_num else str(len(version.shards))
     sealed = {"kind": "bad", "text": "does not match"} if version.seal_fault else "yes" if version.fingerprint else "no"
     tags = ", ".join(map(escaped, version.tags))

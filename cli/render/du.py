@@ -57,7 +57,7 @@ def _parts(whole: LocationUsage | CheckpointSummary) -> Iterator[tuple[str, str,
         yield from (("variable", v.name, "", v.size_bytes) for v in whole.variables)
         return
     for version, size in whole.versions:
-        yield "version", str(version.key), "" if version.state.value == "complete" else version.state.value, size
+        yield "version", str(version.key), "" if version.is_good else version.shown_state, size
     for what, directories in (("trash", whole.trash), ("staging", whole.staging)):
         for directory in directories:
             yield what, directory.name, "", directory.size_bytes

@@ -45,7 +45,7 @@ def wait_document(result: WaitResult) -> dict[str, Any]:
     )
 
 
-_STYLES: Final = {state.value: style for state, style in STATE_STYLES.items()} | {"stalled": "yellow", "corrupt": "red"}
+_STYLES: Final = dict(STATE_STYLES) | {"stalled": "yellow", "corrupt": "red"}
 _EVENT_STYLES: Final = {
     EventKind.COMPLETE: "green",
     EventKind.SEALED: "green",

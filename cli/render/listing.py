@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import Several, as_dict, document_of, picked, rows_of
 from edl_ckpt.cli.terminal.tables import PIPE, Bar, Cell, Column, Lines, Table, head, styled
 from edl_ckpt.core.base import words
-from edl_ckpt.core.model.versions import Listing, State, Version
+from edl_ckpt.core.model.versions import DAMAGED, Listing, State, Version
 from edl_ckpt.core.sources.elasticdl.loader import listed_crashes, mistaken
 from edl_ckpt.core.sources.systems import kinds_of, title_of
 
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.report.survey import LocationReport
 
 
-STATE_STYLES = {
+STATE_STYLES: Mapping[str, str] = {
     State.COMPLETE: "green",
     State.WRITING: "cyan",
     State.INCOMPLETE: "yellow",
     State.MIXED: "magenta",
     State.INVALID: "red",
     State.UNREADABLE: "red",
+    DAMAGED: "red",
 }
 
 _SOME = 4
@@ -65,6 +66,8 @@ def keys_of(version: Version) -> dict[str, Any]:
     """Return a version as `list --json` has it."""
     own: dict[str, Any] = {"version": version.number, "shards": len(version.shards), "fault": version.why_unreadable}
     own |= {
+        "state": version.shown_state,
+        "verdict": _verdict(version),
         "modified": timestamp(version.modified),
         "sealed": bool(version.fingerprint),
         "system": version.layout.system,
@@ -72,9 +75,17 @@ def keys_of(version: Version) -> dict[str, Any]:
     return picked(
         version,
         "version uuid? ref path state ps_num shards missing missing_count size_bytes modified metrics tags metadata"
-        " fingerprint? note sealed fault? mixture? system lacks",
+        " fingerprint? note sealed verdict fault? mixture? system lacks",
         **own,
     )
+
+
+def _verdict(version: Version) -> dict[str, Any] | None:
+    """Return what verify found for the files of a version, as far as it is remembered, else None."""
+    found = version.verdict
+    if found is None:
+        return None
+    return picked(found, "level ok at errors first", at=timestamp(found.at))
 
 
 def records(listings: Sequence[Listing]) -> Iterator[dict[str, Any]]:
@@ -159,7 +170,7 @@ class VersionCells:
             words.size(v.size_bytes),
             Bar(v.size_bytes, self._largest),
             text.age(self._now - v.modified) if v.modified else "",
-            Cell(v.state.value, STATE_STYLES[v.state]),
+            Cell(v.shown_state, STATE_STYLES[v.shown_state]),
             *metric_cells(v, self._metrics, self._best),
             Cell(remarks(v, self._newest), "dim"),
         ]
@@ -175,8 +186,8 @@ def remarks(version: Version, newest: Version | None) -> str:
     if version.fingerprint or version.seal_fault:
         wrong = "its seal cannot be read" if version.unread else "differs from its seal"
         parts.append("sealed" if version.fingerprint else wrong)
-    if version.fault:
-        parts.append(text.escaped(version.why_unreadable))
+    if why := version.why_unreadable or version.damage:
+        parts.append(text.escaped(why))
     if version.absent:
         parts.append(version.absent)
     if version.state is State.MIXED:
@@ -246,7 +257,7 @@ def _ref_of(version: Version | None) -> str | None:
 
 
 def _complete(trial: Trial) -> int:
-    return sum(1 for version in trial.listing.versions if version.state is State.COMPLETE)
+    return sum(1 for version in trial.listing.versions if version.is_good)
 
 
 def _size(trial: Trial) -> int:

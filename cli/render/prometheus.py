@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.cli.terminal.text import escaped
+from edl_ckpt.core.model.versions import DAMAGED, State
 
 if TYPE_CHECKING:
     from edl_ckpt.cli.render.verify import Failed
@@ -28,7 +29,8 @@ _ABOUT: Final = {
     "best_version": "Number of the best complete version by the metric.",
     "best_metric": "The metric of the best complete version.",
     "list_timestamp_seconds": "When the location was listed.",
-    "verify_ok": "Whether verify found no error in the version.",
+    "verify_ok": "Whether the version is whole, and verify found no error in it; absent while it is being written.",
+    "verify_state": "The state of the version, as `list` shows it.",
     "verify_findings": "Findings of verify in the version.",
     "verify_sealed": "Whether the version has a seal.",
     "verify_bytes_read": "Bytes that verify read of the version.",
@@ -76,14 +78,13 @@ def of_listings(listings: Sequence[Listing], unread: Iterable[str] = ()) -> str:
 def _add_listing(samples: _Gauges, listing: Listing) -> None:
     from edl_ckpt.core.base.errors import EdlCkptError
     from edl_ckpt.core.catalog.listing import best_version, pick
-    from edl_ckpt.core.model.versions import State
 
     location = listing.location.url
     samples.add("location_readable", not listing.unread, location=location)
     samples.add("list_timestamp_seconds", time.time(), location=location)
-    states = Counter(version.state for version in listing.versions)
-    for state in State:
-        samples.add("versions", states[state], location=location, state=state.value)
+    states = Counter(version.shown_state for version in listing.versions)
+    for state in (*State, DAMAGED):
+        samples.add("versions", states[state], location=location, state=str(state))
     samples.add("size_bytes", sum(v.size_bytes for v in listing.versions), location=location)
     with suppress(EdlCkptError):  # no version is complete
         latest = pick(listing, "latest")
@@ -107,7 +108,9 @@ def of_results(results: Sequence[VerifyResult], failed: Failed = (), *, strict: 
     samples = _Gauges()
     for result in results:
         ref = result.ref
-        samples.add("verify_ok", result.ok and not (strict and result.findings), ref=ref)
+        if result.is_whole or result.state is not State.WRITING:  # neither ok nor not, until its save has ended
+            samples.add("verify_ok", result.ok and not (strict and result.findings), ref=ref)
+        samples.add("verify_state", 1, ref=ref, state=result.shown_state)
         for (severity, code), count in sorted(Counter((f.severity, f.code) for f in result.findings).items()):
             samples.add("verify_findings", count, ref=ref, severity=severity, code=code)
         samples.add("verify_sealed", result.sealed, ref=ref)

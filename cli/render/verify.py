@@ -30,7 +30,9 @@ _SHOWN: Final = 50
 """Findings that a summary lists of each version."""
 _ANNOTATED: Final = 10
 """GitHub shows ten errors and ten warnings of a step, and drops the others."""
-_SIGNS: Final = {True: "✅", False: "❌"}
+_SIGNS: Final = {"ok": "✅", "damaged": "❌"}
+_UNFINISHED: Final = "⏳"
+_STYLES: Final = {"ok": "green", "damaged": "red", "writing": "cyan"}
 _CHECKED = {
     "quick": "names and headers were read; ids and values were not",
     "default": "names, headers and every id were read; values were not",
@@ -53,7 +55,7 @@ def document_all(
     return {
         "schema": "edl-ckpt/verify-all/1",
         "location": location,
-        "ok": not failed and all(r.ok for r in results),
+        "ok": not failed and not any(r.has_errors for r in results),
         "results": [_result(r) for r in results],
         "failed": [failure(*each) for each in failed],
         **_fallback(others),
@@ -85,9 +87,9 @@ def rows(results: Sequence[VerifyResult]) -> list[list[Any]]:
 
 
 def _result(result: VerifyResult) -> dict[str, Any]:
-    keys = "ref ok level findings fingerprint bytes_read sealed shards shards_read ids_read checks checksums"
-    keys += " sample" * bool(result.sample) + " loader" * bool(result.loader)
-    return picked(result, keys)
+    keys = "ref ok state path level findings fingerprint bytes_read sealed shards shards_read ids_read checks"
+    keys += " checksums" + " sample" * bool(result.sample) + " loader" * bool(result.loader)
+    return picked(result, keys, ok=result.ok if result.is_whole else None, state=result.shown_state)
 
 
 def human(results: Sequence[VerifyResult], *, every: bool = True, fallback: Fallback | None = None) -> Lines:
@@ -97,7 +99,7 @@ def human(results: Sequence[VerifyResult], *, every: bool = True, fallback: Fall
     """
     for result in results:
         outcome, comma, warnings = verdict(result).partition(", ")
-        yield head(result.ref, outcome, "green" if result.ok else "red").append(comma + warnings, "yellow")
+        yield head(result.ref, outcome, _STYLES.get(result.verdict, "yellow")).append(comma + warnings, "yellow")
         findings, more = first_rows(result.findings, "finding", every=every, way=PIPE)
         yield from map(_line, findings)
         yield from more
@@ -149,9 +151,10 @@ def _compared(results: Sequence[VerifyResult]) -> str:
 
 
 def verdict(result: VerifyResult) -> str:
-    """Return 'ok', or how many errors there are, and how many warnings."""
+    """Return 'ok', or how many errors there are, and how many warnings; of what is not whole first its state."""
     counts = Counter(f.severity for f in result.findings)
-    parts = [text.count(counts["error"], "error") if counts["error"] else "ok"]
+    parts = [] if result.verdict == "damaged" else [result.verdict]
+    parts += [text.count(counts["error"], "error")] if counts["error"] else []
     parts += [text.count(counts["warning"], "warning")] if counts["warning"] else []
     return ", ".join(parts)
 
@@ -209,7 +212,8 @@ def junit(results: Sequence[VerifyResult], failed: Failed = (), *, strict: bool 
     """Return a JUnit report: a suite for each version, and in it a case for each check, with its time.
 
     A case fails by its errors, with `strict` by its warnings too. A check that the level leaves out is a case that was
-    skipped. A version that could not be verified is a suite with one case in error.
+    skipped, and so are all cases of a version that is not whole. A version that could not be verified is a suite with
+    one case in error.
     """
     from xml.etree import ElementTree as ET
 
@@ -236,7 +240,10 @@ def _add_suite(suites: Element, result: VerifyResult, *, strict: bool) -> None:
     for name in CHECKS:
         case = ET.SubElement(suite, "testcase", classname=ref, name=name, time=f"{made.get(name, 0.0):.3f}")
         found = [f for f in result.findings if f.check == name and (strict or f.severity == "error")]
-        if found:
+        if not result.is_whole:
+            why = "; ".join(f.message for f in result.findings if f.check == name)
+            ET.SubElement(case, "skipped", message=text.escaped(f"{result.verdict}{': ' if why else ''}{why}"))
+        elif found:
             failures += 1
             message = text.count(len(found), "finding") + ": " + ", ".join(sorted({f.code for f in found}))
             ET.SubElement(case, "failure", type=found[0].code, message=message).text = "\n".join(map(_case_line, found))
@@ -255,10 +262,10 @@ def _case_line(finding: Finding) -> str:
 def summary(results: Sequence[VerifyResult], failed: Failed = ()) -> str:
     """Return a summary in Markdown, for the page of a CI job: a row for each version, and its findings below."""
     rows = [
-        [_md(r.ref), f"{_SIGNS[r.ok]} {verdict(r)}", r.level, "yes" if r.sealed else "no", r.fingerprint or ""]
+        [_md(r.ref), f"{_sign(r)} {verdict(r)}", r.level, "yes" if r.sealed else "no", r.fingerprint or ""]
         for r in results
     ]
-    rows += [[_md(ref), f"{_SIGNS[False]} {_md(str(reason))}", "", "", ""] for ref, reason in failed]
+    rows += [[_md(ref), f"{_SIGNS['damaged']} {_md(str(reason))}", "", "", ""] for ref, reason in failed]
     lines = _table("### edl-ckpt verify", "version result level sealed fingerprint", rows)
     for result in filter(lambda r: r.findings, results):
         rows = [
@@ -269,6 +276,10 @@ def summary(results: Sequence[VerifyResult], failed: Failed = ()) -> str:
         if (more := len(result.findings) - _SHOWN) > 0:
             lines += ["", f"and {text.count(more, 'more finding')}"]
     return "\n".join([*lines, "", ""])
+
+
+def _sign(result: VerifyResult) -> str:
+    return _SIGNS.get(result.verdict, _UNFINISHED)
 
 
 def finding_lines(results: Sequence[VerifyResult]) -> Iterator[str]:

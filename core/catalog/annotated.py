@@ -50,6 +50,7 @@ from edl_ckpt.core.state.paths import (
     seal_file,
 )
 from edl_ckpt.core.state.seal import read_seal
+from edl_ckpt.core.state.verdicts import VerdictFiles
 from edl_ckpt.core.storage import Location
 from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.interface import Entry, MarkedStore, Store
@@ -234,8 +235,9 @@ def one_of_many(store: MarkedStore, choose: Choose, fresh_after: float, *, by_me
         return None
     if not by_metadata:
         metadata = listed_metadata(store, [e for e in state if metadata_owner(e.name) == listed.version])
-    version = with_metadata(store, [listed], metadata)[0]
-    return None if version.seal_fault else version
+    described = with_metadata(store, [listed], metadata)
+    version = VerdictFiles(store).of(described, [entry.name for entry in state if entry.parent == META_DIR])[0]
+    return None if version.seal_fault or version.damage else version
 
 
 def _directories(store: MarkedStore) -> tuple[Version, ...] | None:

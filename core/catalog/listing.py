@@ -31,7 +31,7 @@ from edl_ckpt.core.catalog.files import (
     open_location,
 )
 from edl_ckpt.core.catalog.swaps import GRACE_SECONDS, Settling
-from edl_ckpt.core.model.versions import CheckpointRef, Listing, State, Version
+from edl_ckpt.core.model.versions import DAMAGED, CheckpointRef, Listing, State, Version
 from edl_ckpt.core.sources.registry import is_own_name, version_named
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
@@ -39,6 +39,7 @@ from edl_ckpt.core.state.metadata import mode_of, rank, read_document
 from edl_ckpt.core.state.owner import is_abandoned, is_presumed_dead
 from edl_ckpt.core.state.paths import LOCK_FILE, META_DIR, NOTES_DIR, STAGE_DIR, STATE_DIR, is_resumable, noted_version
 from edl_ckpt.core.state.shard_note import with_mixture
+from edl_ckpt.core.state.verdicts import VerdictFiles
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore
 from edl_ckpt.core.storage.interface import Entry, Store, lists_marks
 from edl_ckpt.core.storage.location import as_url
@@ -124,9 +125,10 @@ def _list_once(
         *([_BEGUN.format(where, command("recover", str(where)))] if has_journal(state) else ()),
         *(f"{v.ref}: {v.mixture}" for v in versions if v.mixture),
     )
+    described = with_metadata(store, versions, metadata, unknown, seals=seals)
     listing = Listing(
         where,
-        with_metadata(store, versions, metadata, unknown, seals=seals),
+        VerdictFiles(store).of(described, [entry.name for entry in state if entry.parent == META_DIR]),
         bare.foreign,
         metadata.modes,
         problems,
@@ -195,7 +197,7 @@ def parse_ref(
     if not at or "/" in version:
         return CheckpointRef(Location(text or as_url(default_location), storage_options), "latest")
     if not version:
-        raise UsageError(f"{text!r}: no version after '@' (a number, latest, best, best:METRIC or a tag)")
+        raise UsageError(f"{text!r}: no version after '@' (a number, latest, verified, best, best:METRIC or a tag)")
     number = int(version) if version.isascii() and version.isdigit() and len(version) < 20 else None
     place = Location(location or as_url(default_location), storage_options)
     return CheckpointRef(place, version if number is None else number)
@@ -221,7 +223,10 @@ def resolve(
     reporter: Reporter = WARNINGS,
     seals: bool = True,
 ) -> Version:
-    """Return the version a reference names; 'latest' is the newest complete one whose shards are of one run.
+    """Return the version a reference names; 'latest' is the newest good one whose shards are of one run.
+
+    A version is good if it is complete and not known to be damaged. 'verified' is the newest one whose every value was
+    read without an error, as far as is remembered (`state/verdicts.py`).
 
     A checkpoint in a file of any name is a version by itself (`files.py`). Raises NotFoundError, whose hint names the
     versions there, IncompleteError for 'latest' when no version is complete, and UsageError when several versions
@@ -255,9 +260,10 @@ def _picked(listing: Listing, wanted: int | str, reporter: Reporter) -> Version:
         if version.fault and version.version != wanted:
             reporter.warn(f"{version.ref}: {version.why_unreadable}")
     chosen = pick(listing, wanted)
-    for version in listing.versions if wanted == "latest" else ():
-        if version.mixture and version.version > chosen.version:
-            reporter.warn(f"{version.ref} is passed over: {version.mixture}")
+    newer = [v for v in listing.versions if v.version > chosen.version]
+    for version in newer if wanted in {"latest", "verified"} else ():
+        if why := version.mixture or version.damage:
+            reporter.warn(f"{version.ref} is passed over: {why}")
     return chosen
 
 
@@ -296,7 +302,10 @@ def check_one(versions: Sequence[Version], number: int) -> None:
 
 
 def pick(listing: Listing, wanted: int | str) -> Version:
-    """Return one version of a listing, by number, 'latest', 'best', 'best:METRIC' or tag; errors as `resolve`."""
+    """Return one version of a listing, by number, 'latest', 'verified', 'best', 'best:METRIC' or tag.
+
+    Errors as `resolve`. A tag 'verified', which older releases allowed, comes first.
+    """
     if isinstance(wanted, int):
         found = [v for v in listing.versions if v.version == wanted]
         found = [v for v in found if not v.uuid] or found  # a UUID tells the others apart
@@ -310,10 +319,21 @@ def pick(listing: Listing, wanted: int | str) -> Version:
         raise _not_found(listing, f"no version {wanted}", wanted)
     if wanted == "best" or wanted.startswith("best:"):
         return best_version(listing, wanted.partition(":")[2] or None)
-    if wanted != "latest":
-        return _tagged(listing, wanted)
+    if wanted == "verified" and not any("verified" in v.tags for v in listing.versions):
+        return _verified(listing)
+    return _latest(listing) if wanted == "latest" else _tagged(listing, wanted)
+
+
+def _latest(listing: Listing) -> Version:
+    """Return the newest good version; IncompleteError says why there is none."""
     if listing.newest is not None:
         return listing.newest
+    if damaged := [v for v in listing.versions if v.shown_state == DAMAGED]:
+        raise IncompleteError(
+            f"every complete version is known to be damaged; the newest is {damaged[-1].key}: {damaged[-1].damage}",
+            path=listing.location.url,
+            hint=f"to use one all the same, name it: {damaged[-1].ref}",
+        )
     if listing.versions:
         has_mixtures = any(version.mixture for version in listing.versions)
         raise IncompleteError(
@@ -324,12 +344,27 @@ def pick(listing: Listing, wanted: int | str) -> Version:
     raise _not_found(listing, "no checkpoint here")
 
 
+def _verified(listing: Listing) -> Version:
+    """Return the newest version whose every value was read without an error; NotFoundError says how to get one."""
+    found = next((v for v in reversed(listing.versions) if v.is_verified and not v.mixture), None)
+    if found is None and listing.versions:
+        check = command("verify", str(listing.location), "--newest", "--deep")
+        raise NotFoundError(
+            "no version is known whose every value was checked",
+            path=listing.location.url,
+            hint=f"check them from the newest one down: {check}",
+        )
+    if found is None:
+        raise _not_found(listing, "no checkpoint here")
+    return found
+
+
 def ranked(versions: Iterable[Version], metric: str, mode: str) -> list[Version]:
-    """Return the complete versions that have a value of a metric, the best first.
+    """Return the good versions that have a value of a metric, the best first.
 
     Equal values: the newer version first. NaN and missing values are left out: they never win.
     """
-    measured = [v for v in versions if v.state is State.COMPLETE and not math.isnan(v.metrics.get(metric, math.nan))]
+    measured = [v for v in versions if v.is_good and not math.isnan(v.metrics.get(metric, math.nan))]
     return sorted(measured, key=lambda v: (rank(v.metrics[metric], mode), -v.version))
 
 
@@ -438,7 +473,7 @@ def shared_tags(versions: Iterable[Version]) -> dict[str, list[Version]]:
 
 def command_to_keep(tag: str, versions: Sequence[Version]) -> str:
     """Return the command that keeps a tag on one of several versions: on the newest complete one if there is one."""
-    kept = max(versions, key=lambda v: (v.state is State.COMPLETE, v.version))
+    kept = max(versions, key=lambda v: (v.is_good, v.version))
     return command("tag", "add", kept.ref, tag, *([] if kept.state is State.COMPLETE else ["--force"]))
 
 
@@ -457,7 +492,8 @@ def _tagged(listing: Listing, tag: str) -> Version:
     if begun := with_uuid(listing, tag):
         return begun
     tags = {t for v in listing.versions for t in v.tags}
-    words = closest(tag, {*tags, "latest", "best", *(f"best:{name}" for v in listing.versions for name in v.metrics)})
+    metrics = {f"best:{name}" for v in listing.versions for name in v.metrics}
+    words = closest(tag, {*tags, *metrics, "latest", "verified", "best"})
     if words or tags:
         hint = meant(tag, words or tags, "tags")
         raise NotFoundError(f"no version or tag {tag!r}", path=listing.location.url, hint=hint)

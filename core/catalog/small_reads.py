@@ -24,6 +24,7 @@ from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.base.version import VERSION
 from edl_ckpt.core.sources.hostile import hostile_bytes
 from edl_ckpt.core.sources.interface import Digest, NotOfFormatError
+from edl_ckpt.core.state.user_cache import cache_directory
 from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.interface import BytesReader, Entry, RangeReader, Store
@@ -38,12 +39,6 @@ _FRESH_SECONDS: Final = 2.0
 _IN_PROCESSES: Final = 64
 """For so many files a second process is worth the 0.2 s of its start. Only the program starts one, no user's script."""
 _ERRORS: Final = {error.__name__: error for error in (CorruptError, UnsupportedError, NotOfFormatError)}
-_directory: list[str] = []
-
-
-def remember_in(directory: str) -> None:
-    """Remember digests in files of a directory, which is made for the first of them; by default none is kept."""
-    _directory[:] = [directory]
 
 
 class SmallReads:
@@ -75,7 +70,7 @@ class SmallReads:
 
     def _make(self, wanted: list[tuple[Entry, Digest]]) -> list[Any]:
         near = not self._store.properties.round_trips
-        if near and _directory and len(wanted) >= _IN_PROCESSES and (os.cpu_count() or 1) > 1:
+        if near and cache_directory() and len(wanted) >= _IN_PROCESSES and (os.cpu_count() or 1) > 1:
             with suppress(OSError):
                 return _in_processes(self._store, wanted)
         return list(run_parallel(partial(_digest, self._store), wanted, 1 if near else REMOTE_WORKERS))
@@ -159,12 +154,12 @@ def _revision(modules: tuple[str, ...]) -> str:
 
 
 def _file_of(store: Store, revision: str) -> str:
-    if not _directory:
+    if not cache_directory():
         return ""
     import hashlib  # only locations with such files need it
 
     place = f"{store.location.absolute}\0{revision}".encode("utf-8", "surrogatepass")
-    return os.path.join(_directory[0], f"{hashlib.blake2b(place, digest_size=12).hexdigest()}.json")
+    return os.path.join(cache_directory(), f"{hashlib.blake2b(place, digest_size=12).hexdigest()}.json")
 
 
 def _sum(digests: bytes) -> str:

@@ -42,6 +42,7 @@ from edl_ckpt.core.state.paths import (
     seal_file,
     version_file,
 )
+from edl_ckpt.core.state.verdicts import VerdictFiles
 from edl_ckpt.core.storage import LocalStore, LocationLike, ObjectStore, Store
 from edl_ckpt.core.storage.beneath import ForeignError
 from edl_ckpt.core.storage.interface import Entry
@@ -214,6 +215,7 @@ class Snapshots:
         self._known: dict[str, _ReadFile] = {}
         self._annotated: dict[str, Version] = {}
         self._location_metadata = LocationMetadata()
+        self._verdicts = VerdictFiles(self.store)
 
     def take(self, now: float, *, settled: Collection[str] = ()) -> Listing | None:
         """Return the versions of the location without their metadata; None when there is no such location.
@@ -238,6 +240,8 @@ class Snapshots:
             if not settling.wait(listing, state):
                 listing = settling.marked(listing)
                 break
+        names = [entry.name for entry in state if entry.parent == META_DIR]
+        listing = replace(listing, versions=self._verdicts.of(listing.versions, names))
         present = {v.path for v in listing.versions if v.state is State.COMPLETE}
         self._complete = frozenset(present | {v.path for v in listing.versions if v.replaced_by})
         return listing

@@ -18,6 +18,7 @@ from edl_ckpt.core.base.names import name_bytes
 from edl_ckpt.core.base.notebook import Shown
 from edl_ckpt.core.base.words import abridged, counted, describe, escaped, missing_shards, size
 from edl_ckpt.core.model.layouts import Layout
+from edl_ckpt.core.model.verdicts import Verdict
 from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.location import Location
 
@@ -171,6 +172,10 @@ class State(enum.StrEnum):
     """The directory or a file in it is there and cannot be looked at now, so no other state can be told."""
 
 
+DAMAGED: Final = "damaged"
+"""What is shown as the state of a complete version in whose very files verify found errors: no listing tells it."""
+
+
 @dataclass(frozen=True, slots=True)
 class ShardFile:
     """One shard as a listing shows it; `modified` in seconds since the epoch, 0.0 where unknown."""
@@ -184,6 +189,10 @@ class ShardFile:
     """True for a symbolic link, whose bytes lie elsewhere."""
     others: tuple[ShardFile, ...] = ()
     """Further files of the shard, where its source saves several."""
+    mark: str = field(default="", compare=False, repr=False)
+    """What tells its content from any other, as `Entry.mark`: an ETag, or inode, size and time; '' where unknown."""
+    changed_ns: int = field(default=0, compare=False, repr=False)
+    """When the file on a disk last changed, its name and its times too, in nanoseconds; 0 on other storage."""
 
     @property
     def files(self) -> tuple[ShardFile, ...]:
@@ -242,6 +251,8 @@ class Version(Shown):
     """The bytes of everything in its directory, where somebody has looked into it; a listing does not."""
     replaced_by: str = ""
     """The process that is replacing it just now, so that its state is not what it will be; '' for none."""
+    verdict: Verdict | None = field(default=None, compare=False)
+    """What verify found for these very files, as far as it is remembered; None for a version that is not complete."""
 
     @property
     def ref(self) -> str:
@@ -284,6 +295,26 @@ class Version(Shown):
     def key(self) -> int | str:
         """Return what tells the version from all others of its location: its UUID, or else its number."""
         return self.uuid or self.version
+
+    @property
+    def damage(self) -> str:
+        """Return which errors verify found in these files, in words; '' when none are known."""
+        return self.verdict.words if self.verdict is not None and not self.verdict.ok else ""
+
+    @property
+    def is_good(self) -> bool:
+        """Return True for a complete version that is not known to be damaged: one that a rule or a reader counts on."""
+        return self.state is State.COMPLETE and not self.damage
+
+    @property
+    def is_verified(self) -> bool:
+        """Return True when every value of these files was read, and no error was found, as far as is remembered."""
+        return self.is_good and self.verdict is not None and self.verdict.level == "deep"
+
+    @property
+    def shown_state(self) -> str:
+        """Return its state, or that it is damaged, as people and programs are told."""
+        return DAMAGED if self.state is State.COMPLETE and self.damage else self.state.value
 
     @property
     def why_unreadable(self) -> str:
@@ -334,6 +365,18 @@ class Version(Shown):
 
         files = [(self.name_of(file.path), file.size_bytes, file.modified) for file in self.files]
         return hashlib.blake2b(name_bytes(repr(files)), digest_size=16).hexdigest()
+
+    @property
+    def files_identity(self) -> str:
+        """Return a digest of what tells the files of the version from any others, whatever they contain.
+
+        Names, sizes, times, inodes, or ETags: when one of them differs, a verdict about the files counts no more.
+        """
+        import hashlib  # a listing without verdicts does without it
+
+        facts = sorted((self.name_of(f.path), f.size_bytes, f.mark or f.modified, f.changed_ns) for f in self.files)
+        text = repr((facts, self.extra)).encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(text, digest_size=16).hexdigest()
 
     def name_of(self, path: str) -> str:
         """Return the name of one of its files: its path inside the version's directory, or else the last part."""
@@ -441,8 +484,8 @@ class Listing(Shown):
 
     @property
     def newest(self) -> Version | None:
-        """Return what `@latest` is: the newest complete version whose shards are of one run; None without any."""
-        return next((v for v in reversed(self.versions) if v.state is State.COMPLETE and not v.mixture), None)
+        """Return what `@latest` is: the newest good version whose shards are of one run; None without any."""
+        return next((v for v in reversed(self.versions) if v.is_good and not v.mixture), None)
 
     @property
     def layout(self) -> str | None:

@@ -272,13 +272,14 @@ def check_key(key: object) -> str:
 
 
 def check_tag(tag: object) -> str:
-    """Return a tag; UsageError for one that no reference could name: a number, latest, best; with '@', '/', a blank."""
+    """Return a tag; UsageError for one that no reference could name: a number, a word with a meaning, '@', a blank."""
     if not isinstance(tag, str):
         raise UsageError(f"a tag must be a text, got {tag!r:.80}")
-    reserved = tag in {"latest", "best"} or tag.startswith("best:") or (tag.isascii() and tag.isdigit())
+    reserved = tag in {"latest", "verified", "best"} or tag.startswith("best:") or (tag.isascii() and tag.isdigit())
     if reserved or not tag or len(tag) > _MAX_NAME or not tag.isprintable() or {"@", "/", " "} & set(tag):
         raise UsageError(
-            f"{tag!r} is not a valid tag", hint="a tag has no '@', '/' or blanks, and is not latest, best or a number"
+            f"{tag!r} is not a valid tag",
+            hint="a tag has no '@', '/' or blanks, and is not latest, verified, best or a number",
         )
     return tag
 

@@ -34,6 +34,7 @@ _VERSION_FILE = re.compile(r"(?:(0|[1-9][0-9]{0,17})|([0-9a-f]{8}(?:-[0-9a-f]{4}
 LOCATION_FILE: Final = "location.json"
 INDEX_FILE: Final = "index.json"
 MANAGER_FILE: Final = "manager.json"
+_VERDICTS: Final = re.compile(r"verdicts-[0-9A-Za-z_-]{1,200}\.json", re.ASCII)
 
 
 def version_file(key: int | str) -> str:
@@ -99,6 +100,20 @@ def sealed_version(name: str) -> int | None:
     (100, None)
     """
     return metadata_owner(name) if name.endswith(".seal.json") else None
+
+
+def verdicts_file(identity: str) -> str:
+    """Return the name of a file of verdicts.
+
+    >>> verdicts_file("7a"), is_verdicts("verdicts-7a.json"), is_verdicts("100.json")
+    ('verdicts-7a.json', True, False)
+    """
+    return f"verdicts-{identity}.json"
+
+
+def is_verdicts(name: str) -> bool:
+    """Say whether a file of META_DIR has what verify found for versions."""
+    return _VERDICTS.fullmatch(name) is not None
 
 
 def is_document(name: str) -> bool:

@@ -71,6 +71,8 @@ class Entry:
     """True for a symbolic link: the other facts are those of what it leads to."""
     mark: str = ""
     """What tells the content of a file from any other, such as its ETag; '' where listings show nothing like it."""
+    changed_ns: int = 0
+    """When a file on a disk last changed, its name and its times too, in nanoseconds; 0 on other storage."""
 
     @property
     def name(self) -> str:

@@ -201,7 +201,9 @@ class LocalStore:
                 is_dir = stat.S_ISDIR(info.st_mode)
                 size = 0 if is_dir else info.st_size
                 mark = "" if is_dir else file_mark(info)
-                entries.append(Entry(prefix + item.name, item.path, is_dir, size, info.st_mtime, None, linked, mark))
+                changed = 0 if is_dir else info.st_ctime_ns
+                relative_path, modified = prefix + item.name, info.st_mtime
+                entries.append(Entry(relative_path, item.path, is_dir, size, modified, None, linked, mark, changed))
         return entries
 
     def _scan_private(self, relative: str) -> list[Entry]:

@@ -87,7 +87,7 @@ _KINDS: Final = (
     (map_of(one_of("max", "min")), "modes"),
     (one_of("max", "min"), "mode"),
     (one_of("keep", "delete"), "action"),
-    (one_of("complete", "incomplete", "writing", "mixed", "invalid", "unreadable"), "state"),
+    (one_of("complete", "incomplete", "writing", "mixed", "invalid", "unreadable", "damaged"), "state"),
     (one_of("fine", "weaker", "broken", "unknown"), "verdict"),
     (one_of("direct", "spilled", "grouped"), "strategy"),
     (one_of("variable", "table"), "kind"),
@@ -125,8 +125,9 @@ FAILURE_KEYS: Final = "ref code id message"
 FAILURE: Final = record(FAILURE_KEYS, code=COUNT)
 VERSION_KEYS: Final = (
     "version? uuid? ref path state ps_num? shards missing* missing_count size_bytes modified? metrics tags* metadata"
-    " fingerprint? note sealed fault? mixture? system lacks*"
+    " fingerprint? note sealed verdict? fault? mixture? system lacks*"
 )
+VERDICT: Final = record("level ok at? errors first", errors=COUNT, first=TEXT)
 CLUSTER: Final = record(
     "address dashboard? workers*", workers=record("name address threads memory_bytes? version", version=TEXT)
 )
@@ -155,8 +156,8 @@ SUMMARY: Final[Mapping[str, Schema]] = {
     "items": record("name kind size_bytes shard", kind=TEXT),
 }
 RESULT_KEYS: Final = (
-    "ref ok level findings* fingerprint? bytes_read sealed shards shards_read ids_read checks* checksums (sample)"
-    " (loader) (newer*) (fallback?)"
+    "ref ok? state path level findings* fingerprint? bytes_read sealed shards shards_read ids_read checks* checksums"
+    " (sample) (loader) (newer*) (fallback?)"
 )
 FALLBACK: Final = record("ref why command")
 RESULT: Final[Mapping[str, Schema]] = {
@@ -205,7 +206,7 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
         "locations* (experiment)",
         locations=record(
             "location layout? versions* modes interrupted_copies* foreign*",
-            versions=record(VERSION_KEYS),
+            versions=record(VERSION_KEYS, verdict=VERDICT),
             foreign=record("name elasticdl_version?"),
         ),
         experiment=record(
@@ -217,7 +218,7 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
     "report": record(
         "location made seed layout? total_versions complete_versions size_bytes versions* best retention? opened*"
         " newest? tensors* drift* problems* left_out* bytes_read unread",
-        versions=record(f"{VERSION_KEYS} action? reasons*"),
+        versions=record(f"{VERSION_KEYS} action? reasons*", verdict=VERDICT),
         best=map_of(TEXT),
         retention=record("rules* stored deletions deleted_bytes"),
         opened=record(

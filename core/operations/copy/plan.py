@@ -90,6 +90,7 @@ def plan_copy(versions: Sequence[VersionLike], target: LocationLike, *, force: b
     # An unreadable one may be complete: it fails, so that nobody takes the copy for a whole backup.
     wanted = [v for v in given if v.state in {State.COMPLETE, State.UNREADABLE} or len(given) == 1]
     warnings = [f"{v.ref}: {v.state}, so not copied" for v in given if v not in wanted]
+    warnings += [f"{v.ref}: {v.damage}; it is copied as it is" for v in wanted if v.damage]
     entries: list[CopyEntry] = []
     beside = layouts_among([base_name(v.path) for v in existing if v.is_elasticdl])
     beside |= {v.layout for v in existing if not v.is_elasticdl}

@@ -87,7 +87,7 @@ class PruneEntry:
         goes = self.action is Action.DELETE
         size_bytes = facts.size_bytes(version) if goes else version.size_bytes
         identity = identify(version, facts if goes else NO_FACTS)
-        now = (version.location.url, version.version, version.state, size_bytes, identity)
+        now = (version.location.url, version.version, version.shown_state, size_bytes, identity)
         return now == (self.location.url, self.version, self.state, self.size_bytes, self.identity)
 
 
@@ -420,7 +420,10 @@ def _fit_budget(
         v for v in versions if not kept[v.path] and v.version not in guards.delete and v.state is State.COMPLETE
     ]
     kept_bytes = sum(v.size_bytes for v in versions if kept[v.path])
-    over = {v.path for v in fit(limit, kept_bytes, candidates)}
+    good = [v for v in candidates if v.is_good]
+    over = {v.path for v in fit(limit, kept_bytes, good)}
+    used = kept_bytes + sum(v.size_bytes for v in good if v.path not in over)  # before those that are damaged
+    over |= {v.path for v in fit(limit, used, [v for v in candidates if not v.is_good])}
     for version in candidates:
         if version.path in over:
             going[version.path] = f"no rule keeps it, and the size budget of {size(limit)} is full"
@@ -437,7 +440,7 @@ def _entry(version: Version, kept: Sequence[str], going: str, facts: Facts, *, w
         location=version.location,
         version=version.version,
         path=version.path,
-        state=version.state.value,
+        state=version.shown_state,
         action=Action.KEEP if kept else Action.DELETE,
         reasons=tuple(dict.fromkeys(kept)) or (going,),
         size_bytes=version.size_bytes if kept else facts.size_bytes(version),

@@ -25,7 +25,7 @@ from edl_ckpt.core.base.errors import EdlCkptError, LockedError, RefusedError, U
 from edl_ckpt.core.base.words import Mode, abridged, counted, duration, size
 from edl_ckpt.core.catalog.listing import ranked
 from edl_ckpt.core.catalog.swaps import GRACE_SECONDS, staged_paths
-from edl_ckpt.core.model.versions import State, Version
+from edl_ckpt.core.model.versions import DAMAGED, State, Version
 from edl_ckpt.core.reading.loss import newest_readable
 from edl_ckpt.core.state.metadata import mode_of
 from edl_ckpt.core.state.shard_note import has_newer_note, noted_versions
@@ -268,12 +268,20 @@ def determined(
 
 
 def evaluate(policy: Policy, versions: Iterable[Version]) -> Reasons:
-    """Return why the policy's rules keep versions, by path. Only complete versions count; others have no entry."""
+    """Return why the policy's rules keep versions, by path. Only good versions count; others have no entry.
+
+    A version that is known to be damaged stays too where a rule would keep it if it were good: to know of damage never
+    deletes more.
+    """
     complete = [v for v in versions if v.state is State.COMPLETE]
+    good = [v for v in complete if v.is_good]
     reasons: Reasons = {}
     for rule in policy.rules:
-        for version, why in rule.choose(complete):
+        for version, why in rule.choose(good):
             reasons.setdefault(version.path, []).append(why)
+        for version, why in rule.choose(complete) if len(good) < len(complete) else ():
+            if not version.is_good:
+                reasons.setdefault(version.path, []).append(f"{why}, but it does not count: {version.damage}")
     return reasons
 
 
@@ -397,7 +405,7 @@ def is_good(version: Version, unreadable: Mapping[str, str]) -> bool:
 
     Only a good version is the newest one, counts for a rule, or is the reason to delete another one.
     """
-    return version.state is State.COMPLETE and version.path not in unreadable
+    return version.is_good and version.path not in unreadable
 
 
 def guard_reasons(
@@ -488,6 +496,8 @@ def _against_the_newest(
         return ["newest complete version"]
     if version.path in unreadable:
         return [f"newer than the newest version that can be read: {unreadable[version.path]}"]
+    if version.version >= newest.version and version.damage:
+        return [f"newer than the newest good version; {version.damage}"]
     if version.version >= newest.version:
         return ["newer than the newest complete version"]
     if _written_long_after(version, newest, grace_seconds):
@@ -509,6 +519,8 @@ def guard_warnings(trial: Sequence[Version], guards: Guards, unreadable: Mapping
         older = len(torn) - 1
         has = f" and {counted(older, 'older version')} have all their" if older else " has all its"
         warnings.append(f"{torn[-1].ref}{has} files but cannot be read: {unreadable[torn[-1].path]}")
+    damaged = [v for v in trial if v.shown_state == DAMAGED]
+    warnings += [f"{v.ref} does not count as a version to keep: {v.damage}" for v in damaged]
     whole = [v for v in counted_versions(trial) if is_good(v, unreadable)]
     late = [str(v.version) for v in whole if _written_long_after(v, whole[-1], guards.grace_seconds)]
     if late and not guards.everything:
@@ -521,14 +533,14 @@ def guard_warnings(trial: Sequence[Version], guards: Guards, unreadable: Mapping
 
 
 def find_unreadable(versions: Iterable[Version], errors: list[EdlCkptError] | None = None) -> dict[str, str]:
-    """Return, by path, why complete versions cannot be read: from each location's newest down to the first that can.
+    """Return, by path, why good versions cannot be read: from each location's newest down to the first that can.
 
     Reads headers only: a shard that is still being written is shorter than its headers say, grows while it is read, or
     ends before it describes its tables. `errors` gets the errors of reading, which say nothing of the content.
     """
     faults: dict[str, str] = {}
     found: list[EdlCkptError] = []
-    for trial in by_location(v for v in versions if v.state is State.COMPLETE):
+    for trial in by_location(v for v in versions if v.is_good):
         faults |= newest_readable(trial, found)[1]
     if errors is not None:
         errors += [error for error in found if not isinstance(error, LockedError)]

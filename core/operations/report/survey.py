@@ -196,7 +196,7 @@ def report_location(
     opened, newest, notes = _opened(shown, limits, reporter)
     sampled = Samples(limits, seed, reporter)
     if newest is not None and values:
-        whole = [each.version for each in opened if each.ok and each.version.state is State.COMPLETE]
+        whole = [each.version for each in opened if each.ok and each.version.is_good]
         sampled.take(newest, whole)
     names = [name for name, _ in Counter(n for v in shown for n in v.metrics).most_common()]
     report = LocationReport(
@@ -275,7 +275,7 @@ def _opened(
     cut = 0
     for version in reversed(chosen):  # the newest findings are those that are kept
         found, summary = _open(version, beside=version is chosen[-1])
-        newest = newest or (summary if found.ok and version.state is State.COMPLETE else None)
+        newest = newest or (summary if found.ok and version.is_good else None)
         cut += max(len(found.findings) - left, 0)
         opened.append(replace(found, findings=found.findings[:left]))
         left -= len(opened[-1].findings)

@@ -44,6 +44,7 @@ from edl_ckpt.core.operations.verify.findings import HINTS, LEVELS, UNREAD, Find
 from edl_ckpt.core.operations.verify.headers import check_headers, check_names, open_readable_shards
 from edl_ckpt.core.operations.verify.ids import ContentCheck, check_companions, ids_of
 from edl_ckpt.core.operations.verify.loaders import look_with
+from edl_ckpt.core.operations.verify.memory import Memory, is_settled
 from edl_ckpt.core.operations.verify.stored_sums import check_sample, check_stored_sums, report_chunks
 from edl_ckpt.core.proof.sealing import ChunkSums, Mismatch, comparable, make_seal, rereads_correctly
 from edl_ckpt.core.proof.trust import check_trust
@@ -215,6 +216,7 @@ def verify_version(
     sample: ValueSample | None = None,
     loader: tuple[str, int | None] | None = None,
     take_ids: TakeIds | None = None,
+    remember: bool = True,
     **options: Unpack[JobOptions],
 ) -> VerifyResult:
     """Check a version at one of LEVELS and return all findings, errors before warnings.
@@ -222,7 +224,8 @@ def verify_version(
     A sealed version is compared with its seal: names and sizes at each level, every byte at `deep`. `use_seal=False`
     ignores the seal. `beside=False` does not look at the other names in the location, on which ElasticDL's scan may
     crash. A `sample` reads a random part of the values at the level `default`, and compares it with the checksums that
-    there are. With a `loader`, its name and a number of ranks or None, the result says what that loader would do with
+    there are. What was found is remembered for `list`, `prune` and others (`state/verdicts.py`), unless `remember` is
+    False. With a `loader`, its name and a number of ranks or None, the result says what that loader would do with
     the files. `take_ids` gets the ids of all rows in findings. With a `distributed.Client` as `executor`, its workers
     read the ids and values. When a job changes a shard meanwhile, the version is verified again. Raises UsageError for
     another level, LockedError when a shard keeps changing, and the errors of storage; a damaged checkpoint raises
@@ -234,7 +237,11 @@ def verify_version(
     """
     version = as_version(version)
     scope = Scope(level, use_seal, beside, sample, loader, take_ids)
-    return verify_indexed(version, verify_job(version, **options), scope)[0]
+    result = verify_indexed(version, verify_job(version, **options), scope)[0]
+    if remember:
+        with Memory() as memory:
+            memory.take(version.location, result)
+    return result
 
 
 def verify_job(version: Version, **options: Unpack[JobOptions]) -> Job:
@@ -285,7 +292,7 @@ def _verify(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tup
     level, sample = scope.level, scope.sample
     if version.fault and not version.shards:
         raise version.fault.error()
-    store = open_store(version.location)
+    store, begun = open_store(version.location), time.time()
     report, read_before = Report(), job.executor.bytes_read()
     with ExitStack() as stack:
         others = Beside(2)  # far away, each of these takes a request or two, as the headers do
@@ -345,6 +352,10 @@ def _verify(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tup
         sample=sample,
         checksums=compared,
         loader=view,
+        state=version.state,
+        path=version.path,
+        files=version.files_identity if is_settled(version, begun) else "",
+        begun=begun,
     )
     return result, checkpoint.shards
 
@@ -423,29 +434,31 @@ def verify_versions(
     failed: list[tuple[str, EdlCkptError]] = []
     seen: set[Location] = set()
     verify = (
-        partial(verify_and_seal, wait_seconds=wait_seconds, take_ids=take_ids)
+        partial(verify_and_seal, wait_seconds=wait_seconds, take_ids=take_ids, remember=False)
         if seal
-        else partial(verify_version, level=level, sample=sample, loader=loader, take_ids=take_ids)
+        else partial(verify_version, level=level, sample=sample, loader=loader, take_ids=take_ids, remember=False)
     )
     versions = list(versions)
     if level == "deep" or seal:
         reporter = options.get("reporter", WARNINGS)
         expect(reporter, sum(v.size_bytes << (seal and not v.fingerprint) for v in versions if isinstance(v, Version)))
-    for wanted in versions:
-        COMMIT.more()  # between two versions a signal ends the command: the one before may have been sealed
-        try:
-            version = as_version(wanted)
-            beside = version.location not in seen
-            result = verify(version, use_seal=use_seal, beside=beside, **options)
-            if may_be_writing and version.state is State.WRITING and not result.sealed:
-                result = replace(result, findings=tuple(replace(f, severity="warning") for f in result.findings))
-        except EdlCkptError as error:
-            failed.append((wanted.ref if isinstance(wanted, Version) else str(wanted), error))
-            take(failed[-1])
-            continue
-        results.append(result)
-        seen.add(version.location)
-        take(result)
+    with Memory() as memory:
+        for wanted in versions:
+            COMMIT.more()  # between two versions a signal ends the command: the one before may have been sealed
+            try:
+                version = as_version(wanted)
+                beside = version.location not in seen
+                result = verify(version, use_seal=use_seal, beside=beside, **options)
+                memory.take(version.location, result)
+                if may_be_writing and version.state is State.WRITING and not result.sealed:
+                    result = replace(result, findings=tuple(replace(f, severity="warning") for f in result.findings))
+            except EdlCkptError as error:
+                failed.append((wanted.ref if isinstance(wanted, Version) else str(wanted), error))
+                take(failed[-1])
+                continue
+            results.append(result)
+            seen.add(version.location)
+            take(result)
     return VerifyRun(tuple(results), tuple(failed))
 
 
@@ -456,6 +469,7 @@ def verify_and_seal(
     beside: bool = True,
     take_ids: TakeIds | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
+    remember: bool = True,
     **options: Unpack[JobOptions],
 ) -> VerifyResult:
     """Verify a version at the level `deep`, and seal it when it is whole and has no seal, or a matching old one.
@@ -467,6 +481,17 @@ def verify_and_seal(
     version = as_version(version)
     job = verify_job(version, **options)
     result, _ = verify_indexed(version, job, Scope("deep", use_seal, beside, take_ids=take_ids))
+    sealed = _seal_checked(version, result, job, use_seal=use_seal, wait_seconds=wait_seconds)
+    if remember:
+        with Memory() as memory:
+            memory.take(version.location, sealed)
+    return sealed
+
+
+def _seal_checked(
+    version: Version, result: VerifyResult, job: Job, *, use_seal: bool, wait_seconds: float
+) -> VerifyResult:
+    """Seal a version that was verified, if nothing is against it; return the result as it is then."""
     if result.fingerprint is None:
         job.reporter.warn(f"{result.ref}: not sealed, because shards are missing or damaged")
         return result

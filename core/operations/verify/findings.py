@@ -10,8 +10,10 @@ from typing import Final
 
 from edl_ckpt.core.base.notebook import card, table
 from edl_ckpt.core.base.words import Level, counted, describe, escaped
-from edl_ckpt.core.model.versions import ShardFile
+from edl_ckpt.core.model.versions import DAMAGED, ShardFile, State
 
+UNFINISHED: Final = frozenset({State.WRITING, State.INCOMPLETE})
+"""The states of a version that is no whole: its verdict is its state."""
 LEVELS: Final = ("quick", "default", "deep")
 NAMED: Final = 3
 """Ids that a finding has; `ids_of` reads all of them."""
@@ -112,6 +114,14 @@ class VerifyResult:
     """The checksums of values in the files themselves that were compared at the level `deep`."""
     loader: LoaderView | None = None
     """What a system's own loader would do with the files, where that was asked for."""
+    state: State = State.COMPLETE
+    """The state of the version as it was listed."""
+    path: str = ""
+    """The path of the version."""
+    files: str = ""
+    """What tells the files that were read from any others (`Version.files_identity`); '' where that is not certain."""
+    begun: float = 0.0
+    """When the verification began, in seconds since the epoch."""
 
     @property
     def unread(self) -> tuple[str, ...]:
@@ -120,8 +130,30 @@ class VerifyResult:
 
     @property
     def ok(self) -> bool:
-        """Return True when no finding is an error."""
-        return all(finding.severity != "error" for finding in self.findings)
+        """Return True for a whole version in which no finding is an error."""
+        return self.is_whole and not self.has_errors
+
+    @property
+    def has_errors(self) -> bool:
+        """Return True when a finding is an error; those of a version that is being written may be warnings."""
+        return any(finding.severity == "error" for finding in self.findings)
+
+    @property
+    def is_whole(self) -> bool:
+        """Return False for a version that is being written, or whose save never finished: its state is its verdict."""
+        return self.sealed or self.state not in UNFINISHED  # a sealed one was whole once
+
+    @property
+    def shown_state(self) -> str:
+        """Return the state as `list` shows it once this result is remembered."""
+        return DAMAGED if self.state is State.COMPLETE and self.has_errors else self.state.value
+
+    @property
+    def verdict(self) -> str:
+        """Return the one word for it that every output has: ok, damaged, or the state of what is not whole."""
+        if not self.is_whole:
+            return self.state.value
+        return "damaged" if self.has_errors else "ok"
 
     def __repr__(self) -> str:
         verdict, *facts = self._facts()

@@ -59,7 +59,8 @@ def _version(listing: FlatListing, entry: Entry, named: VersionName) -> Version:
             continue
         fault = fault or file.fault
         suffixes.add(part.suffix)
-        shards.append(ShardFile(part.ps_id, part.ps_num, file.path, file.size_bytes, file.modified, file.linked))
+        facts = (file.path, file.size_bytes, file.modified, file.linked)
+        shards.append(ShardFile(part.ps_id, part.ps_num, *facts, mark=file.mark, changed_ns=file.changed_ns))
     shards.sort(key=lambda s: (s.ps_num, s.ps_id, s.path))
     counts = {shard.ps_num for shard in shards}
     ps_num = counts.pop() if len(counts) == 1 and len(suffixes) == 1 else None

@@ -210,7 +210,8 @@ def _shards(files: Files, claims: Sequence[Claim], ps_num: int) -> tuple[ShardFi
 
 
 def _file(entry: Entry, ps_id: int, ps_num: int, others: tuple[ShardFile, ...] = ()) -> ShardFile:
-    return ShardFile(ps_id, ps_num, entry.path, entry.size_bytes, entry.modified, entry.linked, others)
+    facts = (entry.path, entry.size_bytes, entry.modified, entry.linked, others)
+    return ShardFile(ps_id, ps_num, *facts, mark=entry.mark, changed_ns=entry.changed_ns)
 
 
 def alone(listing: FlatListing, path: str, name: str, read_small: ReadSmall) -> Version | None:

@@ -13,6 +13,7 @@ import pytest
 from edl_ckpt.core import list_versions
 from edl_ckpt.core.catalog import small_reads
 from edl_ckpt.core.model.versions import State, Version
+from edl_ckpt.core.state import user_cache
 from edl_ckpt.core.storage.local import LocalReader
 from torch_checkpoints import SAVED
 
@@ -23,9 +24,9 @@ LONG_AGO = 1_000_000_000
 def memory(tmp_path: Path) -> Iterator[Path]:
     """A directory in which listings remember."""
     folder = tmp_path / "cache"
-    small_reads.remember_in(str(folder))
+    user_cache.remember_in(str(folder))
     yield folder
-    small_reads._directory.clear()
+    user_cache.remember_in("")
 
 
 @pytest.fixture

@@ -22,12 +22,13 @@ from edl_ckpt.core.state.index import INDEX_SCHEMA, parse_index
 from edl_ckpt.core.state.metadata import LOCATION_SCHEMA, VERSION_SCHEMA
 from edl_ckpt.core.state.seal import SEAL_SCHEMA
 from edl_ckpt.core.state.shard_note import NOTE_SCHEMA, note_names, read_note
+from edl_ckpt.core.state.verdicts import VERDICTS_SCHEMA, parse_verdicts
 from edl_ckpt.core.storage import open_store
 
 DATA = Path(__file__).parents[2] / "data/schemas"
 WRITTEN = (
     VERSION_SCHEMA, LOCATION_SCHEMA, SEAL_SCHEMA, NOTE_SCHEMA, JOURNAL_SCHEMA, DELETIONS_SCHEMA, RECORD_SCHEMA,
-    PLAN_SCHEMA, INDEX_SCHEMA, "edl-ckpt/manager/1",
+    PLAN_SCHEMA, INDEX_SCHEMA, "edl-ckpt/manager/1", VERDICTS_SCHEMA,
 )  # fmt: skip
 
 
@@ -55,6 +56,12 @@ def test_every_schema_has_a_file() -> None:
     text = b"\n".join(path.read_bytes() for path in DATA.rglob("*.json")).decode("latin-1")
     assert set(WRITTEN) <= set(re.findall(r"edl-ckpt/[a-z-]+/[0-9]+", text))
     assert "edl-ckpt/seal/1" in text
+
+
+def test_verdicts() -> None:
+    """Verdicts of the first schema are read."""
+    (found,) = parse_verdicts((DATA / "verdicts.json").read_bytes())
+    assert (found.name, found.verdict.level, found.verdict.first) == ("version-100", "deep", "checksum of user")
 
 
 def test_versions(run: Path) -> None:
