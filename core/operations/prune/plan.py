@@ -345,7 +345,7 @@ def _reasons_to_keep(
 ) -> dict[str, list[str]]:
     """Return, by path, the reasons of guards and of rules; RefusedError for a guarded version named for deletion."""
     known = [v for trial in by_location(versions) for v in counted_versions(trial)]
-    rules = evaluate(policy, (v for v in known if is_good(v, unreadable)))
+    rules = evaluate(policy, (v for v in known if v.path not in unreadable))  # it knows which are damaged
     kept: dict[str, list[str]] = {}
     for version in versions:
         why, named = reasons.get(version.path, {}), version.version in guards.delete
