@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self, TypeGuard
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, UnsupportedError
 from edl_ckpt.core.storage.faults import Fault, storage_errors
 from edl_ckpt.core.storage.location import Fact, Location
+from edl_ckpt.core.storage.tree import Tree, object_tree
 
 if TYPE_CHECKING:
     from edl_ckpt.core.storage.parts import PartMemory
@@ -173,6 +174,12 @@ class Store(Protocol):
         location itself.
         """
 
+    def raw_tree(self, relative: str) -> Tree:
+        """Return every entry below a directory, raw: hidden ones too, links as links, at any depth.
+
+        Raises NotFoundError when a store with directories has none of that path, RefusedError for one without end.
+        """
+
     def open(self, path: str) -> RangeReader:
         """Open a file by its full path."""
 
@@ -273,6 +280,14 @@ class ObjectStore(Store, Protocol):
     def path(self, relative: str) -> str:
         """Return the full URL of something below the location."""
         return f"{self.location.url.rstrip('/')}/{relative}"
+
+    def raw_tree(self, relative: str) -> Tree:
+        """Return every object below a directory."""
+
+        def inside(path: str) -> bool:
+            return f"{path}/".startswith(f"{relative}/" if relative else "") or relative.startswith(f"{path}/")
+
+        return object_tree(relative, self.entries(inside))
 
     def new_object(self, relative: str, size_bytes: int, memory: PartMemory | None = None) -> ObjectWriter:
         """Begin a file of a known size below the location; objects with one `memory` for parts keep its bound."""

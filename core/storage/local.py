@@ -25,6 +25,8 @@ from edl_ckpt.core.storage.beneath import Directory, ForeignError, close_read, k
 from edl_ckpt.core.storage.faults import Fault, storage_errors
 from edl_ckpt.core.storage.interface import SMALL_BYTES, Entry, Inside, ObjectStat, OnDisk, Properties, RangeReader
 from edl_ckpt.core.storage.location import Fact, Location, disk_facts
+from edl_ckpt.core.storage.tree import Tree
+from edl_ckpt.core.storage.walk import local_tree
 
 _ATTEMPTS: Final = 3
 """How often something is read that another process may be replacing."""
@@ -214,6 +216,11 @@ class LocalStore:
                     info = item.stat(follow_symlinks=False)
                     entries.append(_private_entry(f"{relative}/{item.name}", directory.join(item.name), info))
         return entries
+
+    def raw_tree(self, relative: str) -> Tree:
+        """Return every entry below a directory, to which links may lead; below it none is followed."""
+        with Directory.open(self.path(relative)) as directory:
+            return local_tree(directory)
 
     def open(self, path: str) -> RangeReader:
         """Open a file for ranged reads."""

@@ -41,6 +41,7 @@ from edl_ckpt.core.storage.location import Fact, Location, Verdict, judged, yes
 from edl_ckpt.core.storage.parts import PartMemory, Windows
 from edl_ckpt.core.storage.s3.client import NoBucketError, S3Target, connect, served_at, told_time
 from edl_ckpt.core.storage.s3.upload import MIN_PART_BYTES, WRITE_ID, Parts, Upload
+from edl_ckpt.core.storage.tree import Tree, object_tree
 
 _FIRST_READ_BYTES: Final = 256 << 10
 """What the request that opens an object brings: of most shards the whole index, with the small values inside."""
@@ -227,6 +228,11 @@ class S3Store(ObjectStore):
         # The first part of each: there are services that ignore the delimiter, and list everything below.
         names = ((item.get("Key") or item["Prefix"]).removeprefix(prefix).partition("/")[0] for item in listed)
         return {name: self.path(inside + name) for name in names if name}
+
+    def raw_tree(self, relative: str) -> Tree:
+        """Return every object below a directory."""
+        found = self.below(relative, lambda _: True) if relative else self.entries(lambda _: True)
+        return object_tree(relative, found)
 
     def tree(self, relative: str) -> list[str]:
         """Return the paths, below the location, of all objects in a directory and its subdirectories."""

@@ -1,0 +1,77 @@
+"""The tree of a directory on a disk.
+
+Directories are opened without following links, one at a time. A mount point is an entry, and nothing below it is: its
+content belongs to another file system, or to another place of this one.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+from typing import Final
+
+from edl_ckpt.core.storage.beneath import Directory
+from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.mounts import mount_points
+from edl_ckpt.core.storage.tree import MOST_DEPTH, MOST_ENTRIES, Kind, TreeEntry, too_large
+
+_KINDS: Final = {stat.S_IFREG: Kind.FILE, stat.S_IFDIR: Kind.DIRECTORY, stat.S_IFLNK: Kind.LINK,
+                 stat.S_IFIFO: Kind.PIPE, stat.S_IFSOCK: Kind.SOCKET}  # fmt: skip
+
+
+def local_tree(top: Directory) -> dict[str, TreeEntry]:
+    """Return every entry below an open directory, in the order of their paths; RefusedError for too many.
+
+    What disappears while it is looked at is left out. A directory that cannot be listed raises its error.
+    """
+    found: dict[str, TreeEntry] = {}
+    mounts = _mounts_below(top)
+    waiting = [""]
+    while waiting:
+        folder = waiting.pop()
+        if folder.count("/") > MOST_DEPTH:
+            raise too_large(top.path)
+        inner = _of_directory(top, folder, mounts)
+        found |= inner
+        if len(found) > MOST_ENTRIES:
+            raise too_large(top.path)
+        waiting += [path for path, entry in inner.items() if entry.kind is Kind.DIRECTORY]
+    return dict(sorted(found.items(), key=lambda item: item[0].split("/")))
+
+
+def _mounts_below(top: Directory) -> frozenset[str]:
+    """Return the mount points below an open directory, by their paths in it; none where the system does not say."""
+    with suppress(OSError):
+        real = os.readlink(f"/proc/self/fd/{top.fd}").rstrip("/")
+        return frozenset(point[len(real) + 1 :] for point in mount_points() if point.startswith(f"{real}/"))
+    return frozenset()
+
+
+def _of_directory(top: Directory, folder: str, mounts: frozenset[str]) -> dict[str, TreeEntry]:
+    """Return the entries of one directory, by their paths below the top."""
+    entries: dict[str, TreeEntry] = {}
+    directory = top.enter(folder) if folder else top
+    try:
+        with storage_errors(directory.path):
+            names = os.listdir(directory.fd)
+        for name in names:
+            path = f"{folder}/{name}" if folder else name
+            state = directory.stat(name)
+            if state is not None:
+                entries[path] = _entry(directory, name, state, is_mount=path in mounts)
+    finally:
+        if directory is not top:
+            directory.close()
+    return entries
+
+
+def _entry(directory: Directory, name: str, state: os.stat_result, *, is_mount: bool) -> TreeEntry:
+    kind = Kind.MOUNT if is_mount else _KINDS.get(stat.S_IFMT(state.st_mode), Kind.DEVICE)
+    if kind is Kind.FILE:
+        return TreeEntry(kind, state.st_size, f"{state.st_ino:x}_{state.st_size:x}_{state.st_mtime_ns:x}")
+    if kind is not Kind.LINK:
+        return TreeEntry(kind, 0, f"{state.st_ino:x}")  # the time of a directory says no more than its entries
+    with suppress(OSError):
+        return TreeEntry(kind, 0, f"{state.st_ino:x}", os.readlink(name, dir_fd=directory.fd))
+    return TreeEntry(kind, 0, f"{state.st_ino:x}")
