@@ -23,6 +23,7 @@ from typing import Any, Final, TypeAlias
 from edl_ckpt.core.base.errors import EdlCkptError, RefusedError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.words import base_name
+from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.commit.writers import SharedUploads, StagedTargets, TargetPart
 from edl_ckpt.core.model.layouts import Layout
 from edl_ckpt.core.model.versions import Seal, ShardFile, State, Version
@@ -88,6 +89,10 @@ class NewVersion:
     """The version whose place it takes."""
     copies: Version | None = None
     """A version of another system of which it is a copy, file by file."""
+    contents: Contents | None = None
+    """The directory of the version that it replaces, or that it copies, before anything of it was read."""
+    carried: tuple[str, ...] = ()
+    """The files and links in it that go along; the writer of the files writes those files too."""
     keep_old: bool = False
     """Move the replaced shards to the trash."""
     memory_bytes: int | None = None
@@ -112,7 +117,10 @@ class NewVersion:
     def old_names(self) -> tuple[str, ...]:
         """Return the names in the directory of the version that it replaces, in order."""
         old = self.replaces
-        return tuple(sorted({old.name_of(file.path).partition("/")[0] for file in old.files})) if old else ()
+        names = {old.name_of(file.path).partition("/")[0] for file in old.files} if old else set[str]()
+        if old and self.contents is not None:
+            names |= {path.partition("/")[0] for path in self.contents.tree}
+        return tuple(sorted(names))
 
     def names(self, ps_num: int) -> list[str]:
         """Return the names of its files, those of its shards unless it is a copy file by file."""
@@ -248,6 +256,8 @@ class Journal:
     """What tells new files that lie in the location itself from others, by name; the last one that appears first."""
     inode: int = 0
     """What tells the new local directory from the old one."""
+    tree: str = ""
+    """A digest of the old local directory: one that has changed since goes to the trash, and is not removed."""
     keep_old: bool = False
     """True when the old shards go to the trash."""
     trash: str = ""

@@ -10,15 +10,18 @@ import math
 import os
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
 from edl_ckpt.core.base.arrays import ThreadMemory
-from edl_ckpt.core.base.errors import UnsupportedError, UsageError
+from edl_ckpt.core.base.errors import RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.base.job import Job, expect
 from edl_ckpt.core.base.parallel import run_all
+from edl_ckpt.core.base.words import escaped
+from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.converting.changes import Changes, LeftOut, Outgoing, OutTable, OutVariable, outgoing
 from edl_ckpt.core.converting.destinations import DESTINATIONS
 from edl_ckpt.core.converting.destinations.interface import Cut, Destination, Given
@@ -37,7 +40,7 @@ from edl_ckpt.core.reading.stored_sums import NO_SUMS, StoredSums, SumsCompared
 from edl_ckpt.core.sorting.partition import PartitionedTable, Ranges, parts_needed
 from edl_ckpt.core.sources.dcp.tables import is_table_name
 from edl_ckpt.core.sources.steps import source as steps
-from edl_ckpt.core.storage.interface import OnDisk, Sinks
+from edl_ckpt.core.storage.interface import OnDisk, RangeReader, Sinks
 
 _PIECE_BYTES: Final = 4 << 20
 _MOST_NAME_BYTES: Final = 255
@@ -84,6 +87,13 @@ class Conversion:
         kept = shapes == [self.whole.find_variable(table)[1].shape]
         return rows if kept else sum(shape[0] for shape in shapes)
 
+    def opened(self, name: str) -> AbstractContextManager[RangeReader]:
+        """Return a file of the source that goes along, open; on no way over a link where its contents are known."""
+        contents = self.destination.given.contents
+        if contents is not None and name in contents.tree:
+            return contents.open(name)
+        return nullcontext(self.source.files[self.source.version.path_of(name)])
+
     @property
     def size_bytes(self) -> int:
         """Return the bytes of all files."""
@@ -99,10 +109,13 @@ def plan_conversion(
     *,
     number: int,
     most_file_bytes: int | None = None,
+    contents: Contents | None = None,
 ) -> Conversion:
     """Return how a version is written in the files of a system, from headers and ids; nothing is written.
 
-    Raises UnsupportedError for what the system cannot hold, UsageError and NotFoundError for changes that cannot be.
+    `contents` are all entries of its directory: with them, hidden files go along too.
+    Raises UnsupportedError for what the system cannot hold, UsageError and NotFoundError for changes that cannot be,
+    RefusedError where a new file has the name of one that goes along.
     """
     if system not in DESTINATIONS:
         known = ", ".join(DESTINATIONS)
@@ -112,7 +125,7 @@ def plan_conversion(
     out = outgoing(source, changes) if whole is None else _tensors(source, whole, changes)
     if whole is not None:
         _warn_of_lost_tables(source, out, job)
-    destination = DESTINATIONS[system](Given(source, out, ranks, number, most_file_bytes, whole))
+    destination = DESTINATIONS[system](Given(source, out, ranks, number, most_file_bytes, whole, contents))
     destination.out.check_names(source.version.ref)
     for variable in destination.out.variables if system not in _ANY_DIMENSIONS else ():
         check_dimensions(variable.name, variable.shape, source.version.ref)
@@ -145,6 +158,7 @@ def plan_conversion(
     destination.out = replace(destination.out, left_out=(*destination.out.left_out, *gone))
     destination.lay_out(counted)
     _check_names(destination)
+    _check_apart(source, destination)
     return Conversion(source, whole, destination, counted, changes)
 
 
@@ -166,6 +180,22 @@ def _check_names(destination: Destination) -> None:
         if max(len(os.fsencode(part)) for part in path.split("/")) > _MOST_NAME_BYTES:
             hint = "give a shorter name to its table: --rename OLD=NEW"
             raise UnsupportedError(f"the name of a file would have over {_MOST_NAME_BYTES} bytes: {path}", hint=hint)
+
+
+def _check_apart(source: Checkpoint, destination: Destination) -> None:
+    """Raise RefusedError where a new file would take the name of a file that the version has and nothing was read of.
+
+    That may be of an earlier save, or of a bundle that is not the newest; only its owner knows.
+    """
+    contents = destination.given.contents
+    others = {*destination.carried, *(contents.tree if contents else ())} - destination.own_names
+    for name in destination.new_files:
+        if name in others:
+            raise RefusedError(
+                f"the version does not use this file, and a new one needs its name ({escaped(name)})",
+                path=source.version.path,
+                hint="nothing was changed; move it away, or write another number of files",
+            )
 
 
 def _check_signs(source: Checkpoint, rows: CountedRows) -> None:
@@ -296,10 +326,11 @@ class Writing:
 
     def _carry(self, name: str) -> None:
         """Copy a file that is none of the system's own."""
-        source, number = self.plan.source, self.plan.destination.number(name)
-        reader = source.files[source.version.path_of(name)]
-        for start in range(0, reader.size_bytes, _PIECE_BYTES):
-            self.sinks[number].write(start, reader.read(start, min(_PIECE_BYTES, reader.size_bytes - start)))
+        sink = self.sinks[self.plan.destination.number(name)]
+        with self.plan.opened(name) as reader:
+            for start in range(0, reader.size_bytes, _PIECE_BYTES):
+                sink.write(start, reader.read(start, min(_PIECE_BYTES, reader.size_bytes - start)))
+            reader.check_unchanged()
 
     def _variables(self) -> None:
         opened = self.plan.whole or self.plan.source

@@ -102,10 +102,10 @@ def _different(writing: Writing, target: Checkpoint, sketch: ContentSketch) -> I
                 sums.add_dense(entry.name, entry.size_bytes, place.start, read_dense(whole, place))
         yield from _different_dense(writing.tensors, sums, whole)
     for name, size in plan.destination.carried.items():
-        read, written = (opened.files.get(opened.version.path_of(name)) for opened in (plan.source, target))
         pairs = ((start, min(_STEP_BYTES, size - start)) for start in range(0, size, _STEP_BYTES))
-        if read is None or written is None or any(read.read(*pair) != written.read(*pair) for pair in pairs):
-            yield name
+        with plan.opened(name) as read, target.store.open(target.version.path_of(name)) as written:
+            if written.size_bytes != size or any(read.read(*pair) != written.read(*pair) for pair in pairs):
+                yield name
 
 
 def _different_dense(meant: ContentSketch, found: ContentSketch, opened: Checkpoint) -> Iterator[str]:

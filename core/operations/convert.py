@@ -19,6 +19,7 @@ from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
 from edl_ckpt.core.base.memory import peak_memory_bytes
 from edl_ckpt.core.base.words import LayoutName, base_name, command, describe, escaped
 from edl_ckpt.core.catalog.annotated import has_no_number
+from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.catalog.files import alone_at, open_location
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed, list_versions
 from edl_ckpt.core.catalog.target import apart, check_outside, free_target, layouts_at, step_numbers
@@ -103,6 +104,9 @@ def convert_version(
     new = _new_version(version, where, system, number, layout, in_place=output is None)
     new = replace(new, purpose=purpose, keep_old=keep_old, reporter=reporter)
     trust = check_trust(version, force=force, reporter=reporter)
+    contents = Contents.of(version) if system == version.layout.system else None
+    if contents is not None and version.is_elasticdl and output is None:
+        contents.check_only(version.sizes, "move it away, or try: --output LOCATION")
     names = names or NameMap()
     changes = replace(changes, rename=(*names.rename.items(), *changes.rename))
     with open_checkpoint(version) as source:
@@ -115,7 +119,11 @@ def convert_version(
             job,
             number=new.number,
             most_file_bytes=most_file_bytes,
+            contents=None if version.is_elasticdl else contents,
         )
+        own = version.sizes if version.is_elasticdl else plan.destination.own_names
+        if contents is not None:
+            new = replace(new, contents=contents, carried=contents.all_but(own))
         if changes == Changes():  # nobody has asked for it
             for one in plan.out.left_out:
                 reporter.warn(f"{one.name} is left out: {one.reason}")
@@ -129,7 +137,7 @@ def convert_version(
         ref=f"{where}@{new.number}",
         output=where.url,
         from_ps=version.ps_num or 0,
-        to_ps=sum(f.endswith(ENDING) for f in plan.destination.files) or plan.destination.ranks,
+        to_ps=sum(f.endswith(ENDING) for f in plan.destination.new_files) or plan.destination.ranks,
         version=new.number,
         size_bytes=plan.size_bytes,
         bytes_read=bytes_read,

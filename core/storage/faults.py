@@ -237,6 +237,19 @@ class Access:
         return lost if is_kept else (*lost, "ACL")
 
 
+def give_attributes(old: int, new: int) -> bool:
+    """Give an open file the attributes that users have set on another one (`user.*`); False where one is lost."""
+    names: list[str] = []
+    with lacking(_NO_ACL):
+        names = [name for name in os.listxattr(old) if name.startswith("user.")]
+    for name in names:
+        with lacking(_NO_ACL | {errno.ENOSPC, errno.E2BIG}):
+            os.setxattr(new, name, os.getxattr(old, name))
+            continue
+        return False
+    return True
+
+
 def inherit_as(place: int, stage: int) -> None:
     """Let new files in an open directory of ours inherit what they would inherit in another one; raises OSError.
 

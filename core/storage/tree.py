@@ -86,9 +86,10 @@ def object_tree(directory: str, entries: Iterable[Entry]) -> dict[str, TreeEntry
         if entry.fault is not None:
             raise entry.fault.error()
         path = entry.relative[len(start) :]
-        if entry.is_dir or not path:
-            continue
-        tree[path] = TreeEntry(Kind.FILE, entry.size_bytes, entry.mark or f"{entry.size_bytes}-{entry.modified}")
+        if path.endswith("/") and not entry.size_bytes:  # as consoles of S3 write directories
+            tree[path.rstrip("/")] = TreeEntry(Kind.DIRECTORY)
+        elif path and not entry.is_dir:
+            tree[path] = TreeEntry(Kind.FILE, entry.size_bytes, entry.mark or f"{entry.size_bytes}-{entry.modified}")
     return tree
 
 

@@ -12,7 +12,7 @@ import errno
 import os
 import stat
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
@@ -35,6 +35,7 @@ from edl_ckpt.core.commit.interface import (
     Written,
     parse_journal,
 )
+from edl_ckpt.core.commit.publish.carried import Carrying
 from edl_ckpt.core.commit.publish.staging import Staging
 from edl_ckpt.core.commit.writers import WRITERS, StagedTargets, Writers
 from edl_ckpt.core.model.versions import Seal, Version
@@ -50,6 +51,8 @@ from edl_ckpt.core.storage.files import NEW, Flusher, PreallocatedFile
 from edl_ckpt.core.storage.interface import Sink
 from edl_ckpt.core.storage.local import LocalStore
 from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.storage.tree import digest_of
+from edl_ckpt.core.storage.walk import local_tree
 
 _SEAL: Final = "seal.json"
 _OLD_SEAL: Final = "old-seal.json"
@@ -66,25 +69,39 @@ class OldAccess:
         self._reporter = reporter
         self._warned = False
         self._shards = [Access.of(shard.path) for shard in old.shards]
+        self._named = {old.name_of(file.path): file.path for file in old.files}
         self._directory = Access.of(old.path)
 
-    def give_file(self, shard: int, file: PreallocatedFile) -> None:
-        """Give a new shard the access of the old one with its number; more shards than before get the first one's."""
-        if self._shards:
-            self._warn(file.give(self._shards[shard if shard < len(self._shards) else 0]))
+    def give_file(self, name: str, shard: int, file: PreallocatedFile) -> None:
+        """Give a new file the access of the old one with its name, else of the old shard with its number.
+
+        More shards than before get the access of the first one.
+        """
+        if name in self._named:
+            self.warn(file.give(Access.of(self._named[name])))
+        elif self._shards:
+            self.warn(file.give(self._shards[shard if shard < len(self._shards) else 0]))
 
     def give_directory(self, directory: Directory) -> None:
         """Give the new directory the access of the old one, once all files are in it."""
         with storage_errors(directory.path):
-            self._warn(self._directory.give(directory.fd))
+            self.warn(self._directory.give(directory.fd))
 
-    def _warn(self, lost: Sequence[str]) -> None:
+    def warn(self, lost: Sequence[str]) -> None:
+        """Say once what could not be kept; nothing for nothing."""
         if lost and not self._warned:
             self._warned = True
             self._reporter.warn(
                 f"{self._old.path}: this user cannot keep the {' and '.join(lost)} of the replaced files;"
                 " the new files have those of this process"
             )
+
+
+def _carrying(new: NewVersion) -> Carrying | None:
+    """Return what goes along into a version; None for files side by side."""
+    if new.contents is None or not new.contents.tree:
+        return None
+    return Carrying(new.contents, frozenset(new.carried), new.replaces is not None)
 
 
 class LocalOutput(VersionOutput):
@@ -94,6 +111,7 @@ class LocalOutput(VersionOutput):
         super().__init__(place, new)
         self._store = store
         self._access = OldAccess(new.replaces, new.reporter) if new.replaces else None
+        self._carrying = _carrying(new)
         stage = os.path.basename(resumable_stage(new.number)) if new.resumes else ""
         self._staging = Staging(store.root, new.purpose, name=stage)
         self._directory = os.path.join(self._staging.path, self._name)
@@ -143,12 +161,21 @@ class LocalOutput(VersionOutput):
                     folder.remove(last)
                     self._files[i] = file = folder.create(last, sizes[i])
                 self.callback(file.close)
-                if self._access is not None:  # before there is anything to read in it
-                    self._access.give_file(i, file)
+                self._protect(i, file)  # before there is anything to read in it
         if self._new.resumes is None:
             # Not beside `finish`: of two flushes of one file, the kernel tells only the first that the disk failed.
             self._flusher = self.enter_context(Flusher(list(self._files.values())))
         return [self._files[i] if i in self._files else FinishedSink(inside.join(name)) for i, name in enumerate(names)]
+
+    def _protect(self, number: int, file: PreallocatedFile) -> None:
+        """Give a new file the access that it is to have."""
+        name = self._names[number]
+        if self._carrying is not None and name in self._carrying.names:
+            lost = self._carrying.protect(name, file)
+            if self._access is not None:
+                self._access.warn(lost)
+        elif self._access is not None:
+            self._access.give_file(name, number, file)
 
     def _check_target(self) -> None:
         """Raise RefusedError when the name of a new version is taken, or the version to be replaced is a link."""
@@ -216,8 +243,7 @@ class LocalOutput(VersionOutput):
                     with inside.above(self._names[number]) as (folder, name):
                         copied = folder.create(f"{name}{NEW}", file.size_bytes)
                         copied.copy_of(file)
-                        if self._access is not None:
-                            self._access.give_file(number, copied)
+                        self._protect(number, copied)
                         folder.rename(f"{name}{NEW}", folder, name)
                     file.become(copied)
 
@@ -239,9 +265,15 @@ class LocalOutput(VersionOutput):
             file.close()
         with COMMIT:
             with self._stage.enter(self._name) as inside:
+                folders: Sequence[str] = ()
+                if self._carrying is not None:
+                    lost = self._carrying.finish(inside)
+                    folders = self._carrying.directories
+                    if self._access is not None:
+                        self._access.warn(sorted(lost))
                 if self._access is not None:
                     self._access.give_directory(inside)
-                _flush_below(inside, self._names)
+                _flush_below(inside, self._names, folders)
                 inode = os.fstat(inside.fd).st_ino
                 marks = marks_of(inside, self._names) if new.is_loose else {}
             self._stage.replace(_SEAL, data)
@@ -249,16 +281,28 @@ class LocalOutput(VersionOutput):
             self._check_target()
             self._root.enter(META_DIR, make=True).close()  # now, not later: then only renames are left
             replaces, old = new.replaces is not None, new.old_names
-            journal = replace(self._journal, replaces=replaces, old=old, inode=inode, marks=marks)
+            contents = new.contents if replaces else None
+            tree = digest_of(contents.tree) if contents is not None else ""
+            journal = replace(self._journal, replaces=replaces, old=old, inode=inode, marks=marks, tree=tree)
             self._place.check()
+            look = contents.check_unchanged if contents is not None else None
             try:
                 self._stage.replace(JOURNAL, journal.to_bytes())
-                put_in_place(self._root, self._stage, journal)
+                put_in_place(self._root, self._stage, journal, look)
             except EdlCkptError as error:
                 _settle_after(self._root, self._stage, journal, self._store.location, error)
             if replaces:
                 forget_notes(self._store, [new.number])
+                self._warn_of_change()
         return seal
+
+    def _warn_of_change(self) -> None:
+        """Say where a replaced version is that changed at the moment of its replacement."""
+        if not self._new.keep_old:
+            with self._root.find(f"{TRASH_DIR}/{os.path.basename(self._stage.path)}") as trash:
+                for name in trash.names():
+                    path = trash.join(name)
+                    self._new.reporter.warn(f"{path}: it changed while it was being replaced, and was kept here")
 
     def _stage_metadata(self, describe: Describe | None) -> None:
         if describe is not None:
@@ -270,12 +314,12 @@ class LocalOutput(VersionOutput):
                 staged.flush()
 
 
-def _flush_below(directory: Directory, names: Sequence[str]) -> None:
-    """Flush a directory, and those below it that files of these paths are in."""
-    for folder in sorted({parent for name in names for parent in PurePosixPath(name).parents}, reverse=True):
-        if folder.name:
-            with directory.enter(str(folder)) as inside:
-                inside.flush()
+def _flush_below(directory: Directory, names: Sequence[str], folders: Sequence[str]) -> None:
+    """Flush a directory, and those below it that files of these paths are in, or that are named."""
+    parents = {str(parent) for name in names for parent in PurePosixPath(name).parents if parent.name}
+    for folder in sorted(parents | {*folders}, reverse=True):
+        with directory.enter(folder) as inside:
+            inside.flush()
     directory.flush()
 
 
@@ -333,11 +377,16 @@ def put_replaced_back(store: LocalStore, name: str, number: int, deletion: str) 
                 _settle_after(root, stage, journal, store.location, error)
 
 
-def put_in_place(root: Directory, stage: Directory, journal: Journal) -> None:
-    """Put a staged directory into a free place, or into that of a version, as its journal, which is written, says."""
+def put_in_place(root: Directory, stage: Directory, journal: Journal, look: Callable[[], None] | None = None) -> None:
+    """Put a staged directory into a free place, or into that of a version, as its journal, which is written, says.
+
+    `look` raises an error where the version is not the one that was read: then it stays.
+    """
     name = journal.directory
     _take_seal(root, META_DIR, journal.version, stage, _OLD_SEAL)
     if journal.replaces:
+        if look is not None:
+            look()
         try:
             exchanged = stage.exchange(name, root, name)
         except UnsupportedError as error:  # a lower layer of overlayfs
@@ -416,21 +465,33 @@ def _old_name(directory: str) -> str:
 
 def _put_away(root: Directory, stage: Directory, journal: Journal) -> None:
     """Remove a replaced version, or put it into the trash under its own name; of a link, only the link goes."""
-    old = _old_name(journal.directory)
+    old, gone = _old_name(journal.directory), f"gone-{journal.directory}"
+    _remove_all(stage, gone)  # of a process that was killed while it removed it
     found = stage.stat(old)
     if found is None:
         return
     keep = journal.keep_old
     if stat.S_ISDIR(found.st_mode) and not keep:
         with stage.enter(old) as inside:
-            keep = not set(journal.old).issuperset(inside.names())
+            keep = not set(journal.old).issuperset(inside.names()) or _has_changed(inside, journal)
     if not keep:
-        problems: list[EdlCkptError] = []
-        stage.remove(old, problems.append)
-        if problems:
-            raise problems[0]
+        stage.rename(old, stage, gone)
+        _remove_all(stage, gone)
         return
     _to_trash(root, stage, journal, old, os.path.basename(stage.path), _OLD_SEAL)
+
+
+def _remove_all(stage: Directory, name: str) -> None:
+    """Remove something of a staging directory; raise the error of the first file that cannot be removed."""
+    problems: list[EdlCkptError] = []
+    stage.remove(name, problems.append)
+    if problems:
+        raise problems[0]
+
+
+def _has_changed(old: Directory, journal: Journal) -> bool:
+    """Say whether a replaced directory is not the one that was read: a job wrote into it at the last moment."""
+    return bool(journal.tree) and digest_of(local_tree(old)) != journal.tree
 
 
 def _to_trash(root: Directory, stage: Directory, journal: Journal, name: str, deletion: str, seal: str) -> None:

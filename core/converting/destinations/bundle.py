@@ -10,7 +10,7 @@ has no groups stays in one piece, as TFPlus and TFRA have it. Source: DeepRec's
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -28,6 +28,7 @@ from edl_ckpt.core.model.tables import Encoding
 from edl_ckpt.core.sources.bundle.tables import part_of
 from edl_ckpt.core.sources.bundle.writing import lay_out
 from edl_ckpt.core.sources.steps.file_layout import Array, FileLayout, Slab
+from edl_ckpt.core.sources.steps.names import prefix_of
 
 _GROUPS: Final = 1000
 """Of keys, by DeepRec: `kSavedPartitionNum`."""
@@ -35,6 +36,7 @@ _WHOLE: Final = Spread(1, None)
 _OFFSETS: Final = "-partition_offset"
 _COLUMNS: Final = ("freqs", "versions")
 _PART: Final = "part_"
+_NUMBER_OF_FILE: Final = re.compile(r"(?<=\.data-)\d{5}(?=-of-\d{5}$)")
 _OF_PARTS: Final = re.compile(r"-(?:partition_(?:filter_)?offset|(?:keys|freqs|versions)_filtered)$")
 _INT64, _INT32 = DTYPES["int64"], DTYPES["int32"]
 
@@ -43,7 +45,7 @@ class ToBundle(ArrayDestination):
     """A bundle with a data file for each part."""
 
     system = "tensorflow"
-    of_system = re.compile(r"\.index$|\.data-\d{5}-of-\d{5}$|(?:^|/)checkpoint$", re.DOTALL)
+    of_system = re.compile(r"\.index$|\.data-\d{5}-of-\d{5}$", re.DOTALL)
 
     def accepted(self, out: Outgoing) -> Outgoing:
         """Leave out what is made anew for the parts, and keys that wait for their admission."""
@@ -61,6 +63,12 @@ class ToBundle(ArrayDestination):
         )
         left_out = tuple(one for one in out.left_out if one.name not in made)
         return Outgoing(out.tables, out.variables, left_out)
+
+    def describes(self, name: str, read: Collection[str]) -> bool:
+        """Say whether a file is the index of a bundle that was read, or a data file of it without values."""
+        if name.endswith(".index"):
+            return prefix_of(name) in set(map(prefix_of, read))
+        return _NUMBER_OF_FILE.sub("", name) in {_NUMBER_OF_FILE.sub("", path) for path in read}
 
     def _check(self, tables: Sequence[OutTable]) -> None:
         """Raise UnsupportedError for tables that a loader would not find, or not read."""
@@ -158,12 +166,11 @@ class ToBundle(ArrayDestination):
 
     def laid_out(self, arrays: Sequence[Array]) -> FileLayout:
         """Return the bundle, with the prefix that the source has, and with its strings."""
-        names = [name for name in self.source.version.sizes if name.endswith(".index")]
+        names = [name for name in self.source.version.sizes if name in self.own_names and name.endswith(".index")]
         prefix = names[0].removesuffix(".index") if self.is_own and names else "model"
-        with_state = not self.is_own or "checkpoint" in self.source.version.sizes
-        return lay_out(
-            prefix, arrays, self.ranks, strings=dict(self._strings()) if self.is_own else {}, with_state=with_state
-        )
+        strings = dict(self._strings()) if self.is_own else {}
+        # The file `checkpoint` of the source goes along: it names this prefix, and perhaps others.
+        return lay_out(prefix, arrays, self.ranks, strings=strings, with_state=not self.is_own)
 
     def _strings(self) -> Iterator[tuple[str, bytes]]:
         """Yield the scalar strings of the source; UnsupportedError for anything else that is no tensor of ours."""

@@ -7,7 +7,7 @@ TorchRec gives its tables, and its companions those of an optimizer.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -30,6 +30,11 @@ class ToDcp(ArrayDestination):
         """Return tables with the keys of TorchRec."""
         keys = {t.name: _key_of(t.name) for t in out.tables if not t.info.companion_of}
         return replace(out, tables=tuple(_named(table, keys) for table in out.tables))
+
+    def describes(self, name: str, read: Collection[str]) -> bool:
+        """Say whether a file is an index; with several, `_index` refuses."""
+        del read
+        return name.rpartition("/")[2] == METADATA
 
     def rank_of(self, variable: OutVariable) -> int:
         """Return the rank of the shard that has it, modulo the new number; by the name from another system."""

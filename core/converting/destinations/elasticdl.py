@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -29,6 +29,11 @@ class ToElasticDL(Destination):
     varints = True
     _layout: VersionLayout
 
+    def describes(self, name: str, read: Collection[str]) -> bool:
+        """Say True: shards without a value are shards, and a version has nothing else."""
+        del name, read
+        return True
+
     def spread(self, table: OutTable) -> Spread:
         """Return the rule of ElasticDL."""
         del table
@@ -50,7 +55,7 @@ class ToElasticDL(Destination):
         self._sizes = {v.name: v.size_bytes for v in variables}
 
     @property
-    def files(self) -> Mapping[str, int]:
+    def new_files(self) -> Mapping[str, int]:
         """Return the shards."""
         names = (DESIGN.shard_file(rank, self.ranks) for rank in range(self.ranks))
         return dict(zip(names, self._layout.size_bytes.tolist(), strict=True))

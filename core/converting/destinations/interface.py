@@ -9,7 +9,7 @@ import json
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import ClassVar, Final, NamedTuple
@@ -17,6 +17,7 @@ from typing import ClassVar, Final, NamedTuple
 import numpy as np
 
 from edl_ckpt.core.base.errors import UnsupportedError
+from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.converting.changes import FLOATS, Outgoing, OutTable, OutVariable
 from edl_ckpt.core.converting.rows import CountedRows, RowPlaces, Spread
 from edl_ckpt.core.kernel import bulk, placement
@@ -37,7 +38,10 @@ class Cut(NamedTuple):
 
 
 class Given(NamedTuple):
-    """What a destination is made for."""
+    """What a destination is made for.
+
+    Of a source of the same system, `contents` are all entries of its directory, where those go along too.
+    """
 
     source: Checkpoint
     out: Outgoing
@@ -46,6 +50,7 @@ class Given(NamedTuple):
     most_file_bytes: int | None = None
     whole: Checkpoint | None = None
     """The source as tensors alone, where it goes out so."""
+    contents: Contents | None = None
 
 
 class Destination(ABC):
@@ -53,7 +58,10 @@ class Destination(ABC):
 
     system: ClassVar[str]
     of_system: ClassVar[re.Pattern[str]]
-    """What the paths of its own files have; a source of the same system may have others, which go along."""
+    """What the paths of its own files have; a source of the same system may have others, which go along.
+
+    So do files with such a path from which nothing was read: those of another bundle, or of an earlier save.
+    """
     varints: ClassVar[bool] = False
     """True where the bytes of ids as varints must be counted."""
 
@@ -66,9 +74,27 @@ class Destination(ABC):
     @cached_property
     def carried(self) -> Mapping[str, int]:
         """The other files that lie in a version of the same system, with their sizes: they are copied as they are."""
-        version = self.source.version
-        others = {name: size for name, size in version.sizes.items() if not self.of_system.search(name)}
-        return others if self.is_own else {}
+        if not self.is_own:
+            return {}
+        contents = self.given.contents
+        files = contents.files if contents and contents.tree else self.source.version.sizes
+        return {name: size for name, size in files.items() if name not in self.own_names}
+
+    @cached_property
+    def own_names(self) -> frozenset[str]:
+        """The files of the source that the new ones stand for: those that were read, and those that describe them."""
+        if not self.is_own:
+            return frozenset()
+        named = [name for name in self.source.version.sizes if self.of_system.search(name)]
+        read = files_read(self.source)
+        if read.isdisjoint(named):  # a checkpoint of nothing
+            return frozenset(named)
+        return frozenset(name for name in named if name in read or self.describes(name, read))
+
+    def describes(self, name: str, read: Collection[str]) -> bool:
+        """Say whether a file of the system, without values, belongs to those that were read, such as their index."""
+        del name, read
+        return False
 
     @property
     def is_own(self) -> bool:
@@ -91,9 +117,14 @@ class Destination(ABC):
         """Lay out all files, from the counted rows of the tables that are spread."""
 
     @property
-    @abstractmethod
     def files(self) -> Mapping[str, int]:
-        """Return the bytes of each file by its path in the version, the one that completes it last."""
+        """Return the bytes of each file by its path in the version: those that are carried, then the new ones."""
+        return {**self.carried, **self.new_files}
+
+    @property
+    @abstractmethod
+    def new_files(self) -> Mapping[str, int]:
+        """Return the bytes of each new file by its path in the version, the one that completes it last."""
 
     def places(self, table: str) -> RowPlaces:
         """Return where the rows of a table that is spread go."""
@@ -127,6 +158,23 @@ class Destination(ABC):
         if not self._numbers:
             self._numbers = {name: number for number, name in enumerate(self.files)}
         return self._numbers[file]
+
+
+def files_read(source: Checkpoint) -> frozenset[str]:
+    """Return the files of a version, by their paths in it, that have a value or an id of anything in its index."""
+    paths: set[str] = set()
+    for shard in source.shards:
+        files = shard.file.files
+        extents = [entry.values for entry in shard.variables]
+        extents += [entry.values for entry in shard.tables] + [blob.values for blob in shard.blobs]
+        extents += [run for table in shard.tables for run in table.ids if run.is_stored]
+        paths.update(files[extent.file].path for extent in extents if extent.file < len(files))
+        of_boxes = shard.sources
+        for rows in shard.gathered:
+            paths.update(of_boxes[box.extent.file].path for box in rows.boxes)
+            if rows.order is not None:
+                paths.add(of_boxes[rows.order.file].path)
+    return frozenset(map(source.version.name_of, paths))
 
 
 def check_ids(rows: CountedRows, low: int, high: int | None, why: str) -> None:
@@ -184,9 +232,9 @@ class ArrayDestination(Destination):
         return Array(table.name, table.dtype, shape, row_slabs(shape, self.ranks))
 
     @property
-    def files(self) -> Mapping[str, int]:
-        """Return those that are carried, and then those of the layout."""
-        return {**self.carried, **self.layout.files}
+    def new_files(self) -> Mapping[str, int]:
+        """Return those of the layout."""
+        return self.layout.files
 
     @property
     def checksum(self) -> str:
@@ -356,7 +404,7 @@ class ToTfra(RawDestination):
 
     def laid_out(self, arrays: Sequence[Array]) -> FileLayout:
         """Return the files in the directory and the form that the source has."""
-        files = [path for path in self.source.version.sizes if "_mht_" in path and path.endswith("-keys")]
+        files = [path for path in self.source.version.sizes if path in self.own_names and path.endswith("-keys")]
         known = files[0] if self.is_own and files else "TFRADynamicEmbedding/"
         folder = known.rpartition("/")[0]
         folder += "/" if folder else ""
@@ -383,6 +431,9 @@ def _check_floats(system: str, out: Outgoing) -> None:
             )
 
 
+_ARGUMENTS: Final = "_opt_args.json"
+
+
 class ToDynamicemb(RawDestination):
     """dynamicemb's files: keys, values, and as companions the scores and the state of the optimizer."""
 
@@ -391,6 +442,11 @@ class ToDynamicemb(RawDestination):
     least_id = 0
     forbidden = re.compile(r"\0|(?:^|/)\.{0,2}(?:/|$)", re.DOTALL)
     _COUNTS: Final = ("scores", "counts", "freqs", "frequencies")
+
+    def describes(self, name: str, read: Collection[str]) -> bool:
+        """Say whether a file has the arguments of a table that was read."""
+        stem = name.removesuffix(_ARGUMENTS)
+        return stem != name and any(path.startswith(f"{stem}_") for path in read)
 
     def accepted(self, out: Outgoing) -> Outgoing:
         """Return tables, the scores and one state of the optimizer of each; other companions are left out by name."""
@@ -434,10 +490,10 @@ class ToDynamicemb(RawDestination):
 
     def laid_out(self, arrays: Sequence[Array]) -> FileLayout:
         """Return the files, with the arguments of the source, or those that a router needs to know."""
-        kept = _small_files(self.source, "_opt_args.json")
+        kept = _small_files(self.source, _ARGUMENTS)
         tables = [t.name for t in self.out.tables if t.name not in self._ends]
         args = json.dumps({"dist_type": "roundrobin"}).encode()
-        others = {f"{name}_opt_args.json": kept.get(f"{name}_opt_args.json", args) for name in tables}
+        others = {f"{name}{_ARGUMENTS}": kept.get(f"{name}{_ARGUMENTS}", args) for name in tables}
         return RawLayout(arrays, lambda key, rank: f"{key}.rank_{rank}.world_size_{self.ranks}", others)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.converting.changes import OutVariable
 from edl_ckpt.core.converting.destinations.interface import ArrayDestination
 from edl_ckpt.core.sources.safetensors.indexing import read_header
-from edl_ckpt.core.sources.safetensors.sets import ENDING, set_of
+from edl_ckpt.core.sources.safetensors.sets import ENDING, INDEX, set_of
 from edl_ckpt.core.sources.safetensors.writing import lay_out
 from edl_ckpt.core.sources.steps.file_layout import Array, FileLayout
 
@@ -20,6 +20,11 @@ class ToSafetensors(ArrayDestination):
     system = "safetensors"
     of_system = re.compile(r"\.safetensors(?:\.index\.json)?$")
 
+    def describes(self, name: str, read: Collection[str]) -> bool:
+        """Say whether a file is the index of a set that was read."""
+        sets = {set_of(path) for path in read if path.endswith(ENDING)}
+        return name.endswith(INDEX) and name.removesuffix(INDEX) in sets
+
     def rank_of(self, variable: OutVariable) -> int:
         """Return 0: an array has no rank, and files are filled in the order of names."""
         del variable
@@ -28,7 +33,7 @@ class ToSafetensors(ArrayDestination):
     def laid_out(self, arrays: Sequence[Array]) -> FileLayout:
         """Return the files, with the metadata of the first one."""
         version = self.source.version
-        paths = [name for name in version.sizes if name.endswith(ENDING)]
+        paths = [name for name in version.sizes if name in self.own_names and name.endswith(ENDING)]
         stems = {set_of(path) for path in paths}
         blobs = [blob.name for shard in self.source.shards for blob in shard.blobs]
         if not self.is_own or len(stems) > 1 or blobs:

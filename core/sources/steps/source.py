@@ -194,13 +194,18 @@ def _version(listing: FlatListing, step: _FoundStep, parts: Sequence[tuple[Forma
 
 
 def _shards(files: Files, claims: Sequence[Claim], ps_num: int) -> tuple[ShardFile, ...]:
-    """Return the shards of all formats together; the files of no shard are with the first one."""
+    """Return the shards of all formats together; the files of no shard are with the first one.
+
+    A link that no format claims is no file of theirs: what it leads to may be of others.
+    """
     of_shard: defaultdict[int, list[str]] = defaultdict(list)
     for claim in claims:
         for ps_id, members in claim.shards.items():
             of_shard[ps_id] += members
     claimed = {name for members in of_shard.values() for name in members}
-    rest = sorted(name for name, file in files.items() if name not in claimed and not file.fault)
+    common = {name for claim in claims for name in claim.common}
+    unclaimed = ((name, file) for name, file in files.items() if name not in claimed and not file.fault)
+    rest = sorted(name for name, file in unclaimed if not file.linked or name in common)
     shards: list[ShardFile] = []
     for ps_id, members in sorted(of_shard.items()):
         every = list(dict.fromkeys(members if shards else [*members, *rest]))
