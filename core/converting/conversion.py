@@ -23,6 +23,7 @@ from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.base.words import escaped
 from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.converting.changes import Changes, LeftOut, Outgoing, OutTable, OutVariable, outgoing
+from edl_ckpt.core.converting.described import stale_dtypes
 from edl_ckpt.core.converting.destinations import DESTINATIONS
 from edl_ckpt.core.converting.destinations.interface import Cut, Destination, Given
 from edl_ckpt.core.converting.rows import CountedRows, RowWriter, Spread, count_pieces, id_places
@@ -159,6 +160,7 @@ def plan_conversion(
     destination.lay_out(counted)
     _check_names(destination)
     _check_apart(source, destination)
+    _warn_of_stale_dtypes(source, destination, changes, job)
     return Conversion(source, whole, destination, counted, changes)
 
 
@@ -172,6 +174,12 @@ def _warn_of_lost_tables(source: Checkpoint, out: Outgoing, job: Job) -> None:
                 f"{variable.name!r} is no name of a table, so {variable.source!r} becomes a plain tensor;"
                 " the names of TorchRec end with embedding_bags.TABLE.weight"
             )
+
+
+def _warn_of_stale_dtypes(source: Checkpoint, destination: Destination, changes: Changes, job: Job) -> None:
+    if changes.cast:
+        for sentence in stale_dtypes(source, destination.carried, destination.out.variables):
+            job.reporter.warn(sentence)
 
 
 def _check_names(destination: Destination) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -530,3 +531,16 @@ def test_dropped_and_renamed_at_once(tmp_path: Path) -> None:
         names = [*checkpoint.table_names, *checkpoint.variable_names]
     assert "items-versions" in names
     assert not [name for name in names if "item_emb" in name]
+
+
+@pytest.mark.parametrize(("said", "warned"), [("float32", True), ("bfloat16", False), (7, False), (None, False)])
+def test_a_cast_says_what_config_json_still_claims(tmp_path: Path, said: object, warned: bool) -> None:
+    """Transformers believes config.json: where its dtype is that of before the cast, a warning says so."""
+    model_dir = tmp_path / "model"
+    model_dir.mkdir()
+    save_checkpoint(str(tmp_path / "run"), 1, 1, variables={"w": np.ones((4, 3), np.float32)}, tables={})
+    assert edl("export", f"{tmp_path / 'run'}@1", model_dir / "model.safetensors").returncode == 0
+    (model_dir / "config.json").write_text(json.dumps({"torch_dtype": said} if said else {}))
+    done = edl("edit", model_dir, "--cast", "w=bfloat16", "--output", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert ("config.json still says float32, and the tensors are bfloat16 now" in done.stderr) == warned
