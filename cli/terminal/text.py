@@ -12,6 +12,7 @@ from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.words import plural
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgtp]?)(i?)b?", re.IGNORECASE | re.ASCII)
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?", re.ASCII)
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhdw])", re.ASCII)
 _UNSURE = re.compile("[\ufe00-\ufe0f\U0001f1e6-\U0001f1ff\U0001f3fb-\U0001f3ff\U000e0100-\U000e01ef]")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -132,11 +133,16 @@ def histogram(values: Sequence[float]) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of `512MiB`, `10GB`, `4096`; UsageError for anything else.
+    """Return the bytes of `512MiB`, `10GB`, `4096B`, `0`; UsageError for anything else.
 
-    >>> parse_size("512MiB"), parse_size("10GB"), parse_size("1.5k")
-    (536870912, 10000000000, 1500)
+    A number without a unit may mean GB to whoever wrote it, so it is refused.
+
+    >>> parse_size("512MiB"), parse_size("10GB"), parse_size("1.5k"), parse_size("0")
+    (536870912, 10000000000, 1500, 0)
     """
+    if _NUMBER.fullmatch(text.strip()) and float(text):
+        number = text.strip()
+        raise UsageError(f"{number!r} has no unit", hint=f"did you mean {number}GB, {number}MiB or {number}B?")
     match = _SIZE.fullmatch(text.strip())
     base = 1024 if match and match[3] else 1000
     found = float(match[1]) * base ** " kmgtp".index(match[2].lower() or " ") if match else math.inf
@@ -146,13 +152,16 @@ def parse_size(text: str) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds of `90m`, `36h`, `7d`, `0`; UsageError for anything else.
+    """Return the seconds of `90m`, `36h`, `7d`, `0`; UsageError for anything else, such as a number without a unit.
 
     >>> parse_duration("90m"), parse_duration("7d"), parse_duration("0")
     (5400.0, 604800.0, 0.0)
     """
     if text.strip() == "0":
         return 0.0
+    if _NUMBER.fullmatch(text.strip()):
+        number = text.strip()
+        raise UsageError(f"{number!r} has no unit", hint=f"did you mean {number}s, {number}m, {number}h or {number}d?")
     match = _DURATION.fullmatch(text.strip())
     found = float(match[1]) * _SECONDS[match[2]] if match else math.inf
     if math.isinf(found):

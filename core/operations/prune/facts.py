@@ -16,7 +16,7 @@ from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.base.words import abridged, counted, escaped, size
 from edl_ckpt.core.catalog.pointers import Pointers
 from edl_ckpt.core.commit.deletion.holdings import Holdings, holdings, leads_to
-from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.prune.retention import Guards, Why
 from edl_ckpt.core.sources.companions import unaccounted
 from edl_ckpt.core.storage import Location, open_store
@@ -106,7 +106,7 @@ class Facts:
         if known is not None and known.mounts:
             places = abridged((escaped(place) or "the directory itself" for place in known.mounts), _SHOWN)
             why[f"a file system is mounted in it: {places}"] = ()
-        if path in self.unlisted:
+        if path in self.unlisted and version.state is not State.UNREADABLE:
             why[f"what is in it cannot be listed now: {self.unlisted[path]}"] = ()
         if path in self.foreign and not (is_named and guards.with_foreign):
             content = f"foreign content: {self.foreign[path].shown}"

@@ -311,7 +311,8 @@ def by_location(versions: Iterable[Version]) -> list[list[Version]]:
 Why = Mapping[str, tuple[str, ...]]
 """Why a version must not be deleted: each reason, with the option that lifts it and its value; () when none does."""
 NEWEST: Final = ("--even-newest",)
-"""The option that lifts the guards of the newest complete version and of newer ones."""
+"""The option that lifts the guard of the newest complete version; of a version that is named, of newer ones too."""
+_IS_NEWEST: Final = "newest complete version"
 _NEWER: Final[Why] = {"a newer edl-ckpt wrote its state; upgrade": ()}
 ELASTICDL: Final = "elasticdl"
 _NO_COPY: Final = frozenset({State.INCOMPLETE, State.WRITING, State.MIXED, State.INVALID})
@@ -328,7 +329,10 @@ class Guards:
     incomplete: bool = False
     """Delete incomplete versions older than the newest complete one."""
     everything: bool = False
-    """Delete even the newest complete version when no rule keeps it (`--even-newest`); it counts beside a rule."""
+    """Delete even the newest complete version when no rule keeps it (`--even-newest`), and no newer one.
+
+    It needs a rule or `delete`: a version of `delete` goes even if it is newer than the newest complete one.
+    """
     delete: tuple[int, ...] = ()
     """Delete these versions, whatever the rules keep; mixed and invalid versions are deleted only if named here.
 
@@ -430,8 +434,9 @@ def guard_reasons(
         fresh = age <= guards.grace_seconds
         strange = {} if version.path in counts else _not_of_the_location(version, system, is_named=named)
         first = list[str]()
-        if version.path in compared and not (guards.everything or strange):
+        if version.path in compared and not (strange or (guards.everything and named)):
             first = _against_the_newest(version, newest, guards.grace_seconds, unreadable)
+            first = [reason for reason in first if not (guards.everything and reason == _IS_NEWEST)]
         why |= strange
         given_up = named and version.state in _NO_COPY
         doubtful = version.state is State.INCOMPLETE or version.path in unreadable or (given_up and first)
@@ -493,7 +498,7 @@ def _against_the_newest(
     if newest is None:
         return ["no complete version could take its place"]
     if version.path == newest.path:
-        return ["newest complete version"]
+        return [_IS_NEWEST]
     if version.path in unreadable:
         return [f"newer than the newest version that can be read: {unreadable[version.path]}"]
     if version.version >= newest.version and version.damage:
@@ -523,11 +528,11 @@ def guard_warnings(trial: Sequence[Version], guards: Guards, unreadable: Mapping
     warnings += [f"{v.ref} does not count as a version to keep: {v.damage}" for v in damaged]
     whole = [v for v in counted_versions(trial) if is_good(v, unreadable)]
     late = [str(v.version) for v in whole if _written_long_after(v, whole[-1], guards.grace_seconds)]
-    if late and not guards.everything:
+    if late:
         was = "version {} was" if len(late) == 1 else "versions {} were"
         warnings.append(
             f"{trial[0].location}: {was.format(', '.join(late))} written long after higher numbers. The job may have"
-            " restarted its count, but ElasticDL restores the highest number"
+            f" restarted its count{', but ElasticDL restores the highest number' if whole[-1].is_elasticdl else ''}"
         )
     return warnings
 
