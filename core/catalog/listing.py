@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 
 from edl_ckpt.core.base.errors import EdlCkptError, IncompleteError, LockedError, NotFoundError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
+from edl_ckpt.core.base.several import several
 from edl_ckpt.core.base.words import closest, command, meant, neighbours
 from edl_ckpt.core.catalog.annotated import listed_metadata, one_of_many, read_uuid_metadata, with_metadata, with_uuid
 from edl_ckpt.core.catalog.files import (
@@ -447,7 +448,7 @@ def narrowed(
     `tags` keeps versions with one of the tags. `best` keeps the best of these by a metric. `sort` puts the best by a
     metric first, and versions without a value last. `mode` and errors are as in `best_version`.
     """
-    wanted = set(tags)
+    wanted = set(several(tags, "tags"))
     versions = tuple(v for v in listing.versions if not wanted or wanted & set(v.tags))
     chosen = replace(listing, versions=versions)
     if best is not None and versions:

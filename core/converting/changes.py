@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from edl_ckpt.core.base.errors import NotFoundError, UnsupportedError, UsageError
+from edl_ckpt.core.base.several import several, several_pairs
 from edl_ckpt.core.base.words import escaped, meant
 from edl_ckpt.core.converting.names import new_names, with_companions
 from edl_ckpt.core.converting.row_filters import BoundFilter, bind, parse_row_filter
@@ -47,6 +48,15 @@ class Changes:
     rows: tuple[str, ...] = ()
     cast: tuple[tuple[str, str], ...] = ()
     resize: tuple[tuple[str, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tables", several(self.tables, "tables"))
+        object.__setattr__(self, "variables", several(self.variables, "variables"))
+        object.__setattr__(self, "drop", several(self.drop, "drop"))
+        object.__setattr__(self, "rows", several(self.rows, "rows"))
+        object.__setattr__(self, "rename", several_pairs(self.rename, "rename"))
+        object.__setattr__(self, "cast", several_pairs(self.cast, "cast"))
+        object.__setattr__(self, "resize", several_pairs(self.resize, "resize"))
 
 
 @dataclass(frozen=True, slots=True)

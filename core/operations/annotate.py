@@ -24,6 +24,7 @@ from typing import IO, Any, Final, Unpack
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.base.interruption import COMMIT
+from edl_ckpt.core.base.several import several
 from edl_ckpt.core.base.words import Mode, command, extra_hint, meant
 from edl_ckpt.core.catalog.files import check_in_location
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, list_versions
@@ -78,7 +79,7 @@ def set_metrics(
 def remove_metrics(version: VersionLike, names: Sequence[str], **locking: Unpack[Locking]) -> None:
     """Remove metrics of a version; NotFoundError when it has none of such a name."""
     with _changing(version, "metrics remove", **locking) as changed:
-        annotate.erase_metrics(*changed, names)
+        annotate.erase_metrics(*changed, several(names, "names"))
 
 
 def set_modes(location: LocationLike, modes: Mapping[str, Mode], **locking: Unpack[Locking]) -> None:
@@ -151,7 +152,7 @@ def set_metadata(version: VersionLike, metadata: Mapping[str, Any], **locking: U
 def remove_metadata(version: VersionLike, keys: Sequence[str], **locking: Unpack[Locking]) -> None:
     """Remove values of a version by their keys; NotFoundError, and nothing is removed, when it lacks one of them."""
     with _changing(version, "metadata remove", **locking) as changed:
-        annotate.erase_metadata(*changed, keys)
+        annotate.erase_metadata(*changed, several(keys, "keys"))
 
 
 def set_note(version: VersionLike, text: str, **locking: Unpack[Locking]) -> None:

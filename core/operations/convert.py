@@ -12,11 +12,12 @@ import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Unpack
+from typing import Final
 
 from edl_ckpt.core.base.errors import RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
 from edl_ckpt.core.base.memory import peak_memory_bytes
+from edl_ckpt.core.base.several import several
 from edl_ckpt.core.base.words import LayoutName, base_name, command, describe, escaped
 from edl_ckpt.core.catalog.annotated import has_no_number
 from edl_ckpt.core.catalog.contents import Contents
@@ -41,7 +42,7 @@ from edl_ckpt.core.sources.elasticdl.target import DESIGN
 from edl_ckpt.core.sources.safetensors.sets import ENDING
 from edl_ckpt.core.sources.steps.names import STEPS, number_of_directory
 from edl_ckpt.core.state.annotate import MetadataCopies
-from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS, Locking
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage.location import Location, LocationLike
 
 
@@ -278,7 +279,8 @@ def strip_versions(
     *,
     spared: Collection[str] = (),
     dry_run: bool = False,
-    **locking: Unpack[Locking],
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = WARNINGS,
 ) -> tuple[ConvertResult, ...]:
     """Rewrite in place, without the companions of tables, the versions older than the newest `after` whole ones.
 
@@ -291,17 +293,26 @@ def strip_versions(
     if after < 1:
         raise UsageError("the newest whole version is never stripped: 1 is the least")
     done: list[ConvertResult] = []
-    for where in dict.fromkeys(map(Location.of, locations)):
+    kept = set(several(spared, "spared"))
+    for where in dict.fromkeys(map(Location.of, several(locations, "locations"))):
         versions, unreadable = looked_at(list_versions(where).versions)
         whole = [v for v in versions if is_good(v, unreadable)]
         for version in sorted(whole, key=lambda v: v.version)[:-after]:
-            if version.tags or version.metadata_fault or version.path in spared:
+            if version.tags or version.metadata_fault or version.path in kept:
                 continue
             with open_checkpoint(version) as checkpoint:  # headers tell: a bare version has none of its ids read
                 if not any(info.companion_of for info in checkpoint.infos.values()):
                     continue
             try:
-                done.append(convert_version(version, changes=_BARE, dry_run=dry_run, purpose="prune", **locking))
+                stripped = convert_version(
+                    version,
+                    changes=_BARE,
+                    dry_run=dry_run,
+                    purpose="prune",
+                    wait_seconds=wait_seconds,
+                    reporter=reporter,
+                )
+                done.append(stripped)
             except RefusedError as error:
-                locking.get("reporter", WARNINGS).warn(f"not stripped: {error}")
+                reporter.warn(f"not stripped: {error}")
     return tuple(done)

@@ -25,6 +25,7 @@ from edl_ckpt.core.base.errors import CorruptError, IncompleteError, Unsupported
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.memory import check_memory
 from edl_ckpt.core.base.numbers import whole_number
+from edl_ckpt.core.base.several import several
 from edl_ckpt.core.base.words import abridged, counted, describe, escaped
 from edl_ckpt.core.catalog.listing import VersionLike, as_version
 from edl_ckpt.core.kernel.bulk import I64
@@ -465,8 +466,8 @@ def tensor_stats(
 
     Raises NotFoundError for an unknown name, and the errors of reading.
     """
-    names = checkpoint.variable_names if variables is None else list(variables)
-    table_names = checkpoint.table_names if tables is None else list(tables)
+    names = checkpoint.variable_names if variables is None else list(several(variables, "variables"))
+    table_names = checkpoint.table_names if tables is None else list(several(tables, "tables"))
     wanted, among = set(names), set(table_names)
     total = sum(v.size_bytes for shard in checkpoint.shards for v in shard.variables if v.name in wanted)
     total += sum(t.values.size_bytes for shard in checkpoint.shards for t in shard.tables if t.name in among)

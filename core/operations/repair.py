@@ -14,12 +14,12 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
-from typing import Final, Unpack
+from typing import Final
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, RefusedError, UsageError
 from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.base.job import WARNINGS, Job
+from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
 from edl_ckpt.core.base.words import command, counted, describe, escaped
 from edl_ckpt.core.catalog.files import check_in_location
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed, list_versions
@@ -33,7 +33,7 @@ from edl_ckpt.core.proof.sealing import batches, make_seal, sums_of
 from edl_ckpt.core.proof.trust import Trust, check_trust
 from edl_ckpt.core.reading.reader import open_checkpoint, raise_problems
 from edl_ckpt.core.sources.registry import source_of
-from edl_ckpt.core.state.lock import Locking
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.owner import write_proved
 from edl_ckpt.core.state.paths import TRASH_DIR, seal_file
 from edl_ckpt.core.state.seal import read_seal, seal_bytes
@@ -107,7 +107,8 @@ def repair_version(
     mix: bool = False,
     dry_run: bool = False,
     workers: int | None = None,
-    **locking: Unpack[Locking],
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = WARNINGS,
 ) -> RepairResult:
     """Replace the missing and damaged files of a version by those of another copy; both copies are read first.
 
@@ -116,7 +117,7 @@ def repair_version(
     copy does not match its seal, or when the result of a mixture is none; and what `open_checkpoint` raises.
     """
     begin, version, source = time.perf_counter(), as_version(version), as_version(source)
-    job = Job.here(workers, reporter=locking.get("reporter", WARNINGS))
+    job = Job.here(workers, reporter=reporter)
     wanted = _wanted(version, source)
     other_trust, (flagged, content) = _trust_of(source, job), _flagged(version, wanted, job)
     with ExitStack() as stack:
@@ -145,7 +146,9 @@ def repair_version(
         )
         text = "" if doubt else trust.seal.fingerprint if trust.seal else source.fingerprint if bad else content
         if replaced and not dry_run:
-            lock = stack.enter_context(location_lock(version.location, "repair", **locking))
+            lock = stack.enter_context(
+                location_lock(version.location, "repair", wait_seconds=wait_seconds, reporter=reporter)
+            )
             check_listed(version, "the version changed before its repair; nothing was changed")
             replaced = _replace(version, replaced, both, lock.store, job)
             forget_notes(lock.store, [version.version])

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -133,20 +133,21 @@ _Read = tuple[int, Callable[[], None]]
 """How many bytes one call reads, and the call."""
 
 
-class Restoring(TypedDict, total=False):
+@dataclass(frozen=True, slots=True)
+class Restoring:
     """Arrays to fill in place, how many threads read, and what gets warnings: by default Python's."""
 
-    out: PartLike | None
-    workers: int | None
-    reporter: Reporter
+    out: PartLike | None = None
+    workers: int | None = None
+    reporter: Reporter = WARNINGS
 
 
 class Gathering:
     """The work on one part: `ids`, then `values`."""
 
     def __init__(self, source: Checkpoint, server: Server, shards: Sequence[ShardIndex], how: Restoring) -> None:
-        workers = how.get("workers")
-        self._out, self._reporter = how.get("out"), how.get("reporter", WARNINGS)
+        workers = how.workers
+        self._out, self._reporter = how.out, how.reporter
         self._remote = source.is_far
         if workers is not None:
             whole_number("workers", workers, least=1)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from typing import Final, Literal, Self, Unpack
+from typing import Final, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ from edl_ckpt.core.base.errors import (
     ReplacedError,
     UsageError,
 )
-from edl_ckpt.core.base.job import WARNINGS, Job
+from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
 from edl_ckpt.core.base.memory import check_memory
 from edl_ckpt.core.base.notebook import Bytes, card, table
 from edl_ckpt.core.base.parallel import run_all
@@ -42,7 +42,7 @@ from edl_ckpt.core.reading.names import slots_of, whole_name
 from edl_ckpt.core.reading.open_files import OpenFiles
 from edl_ckpt.core.reading.readers import GatheredReader, KeptReader, keep, take_over
 from edl_ckpt.core.reading.stored_sums import StoredSums
-from edl_ckpt.core.reading.table import Part, TableView
+from edl_ckpt.core.reading.table import Part, PartLike, TableView
 from edl_ckpt.core.sources.interface import OnFault
 from edl_ckpt.core.sources.registry import source_of
 from edl_ckpt.core.state.seal import read_seal
@@ -296,12 +296,21 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         """
         return TableView(self, name, batch_rows=batch_rows)
 
-    def restore(self, ps_id: int, ps_num: int, *, all_shards: bool = False, **how: Unpack[Restoring]) -> Part:
+    def restore(
+        self,
+        ps_id: int,
+        ps_num: int,
+        *,
+        all_shards: bool = False,
+        out: PartLike | None = None,
+        workers: int | None = None,
+        reporter: Reporter = WARNINGS,
+    ) -> Part:
         """Return the content of parameter server `ps_id` of `ps_num` after it has restored this version.
 
         As the function `restore`, which opens only the shards that it reads; here all of them are open already.
         """
-        server = Server(ps_id, ps_num)
+        server, how = Server(ps_id, ps_num), Restoring(out, workers, reporter)
         all_shards = all_shards or self.version.layout.placement is not Placement.MOD
         missing = [i for i in self.version.missing if all_shards or server.may_own(i, self.version.ps_num or 1)]
         if missing:
@@ -479,7 +488,14 @@ def problem_error(version: Version, shard: ShardIndex | None, problem: Problem, 
 
 
 def restore(
-    version: catalog.VersionLike, ps_id: int, ps_num: int, *, all_shards: bool = False, **how: Unpack[Restoring]
+    version: catalog.VersionLike,
+    ps_id: int,
+    ps_num: int,
+    *,
+    all_shards: bool = False,
+    out: PartLike | None = None,
+    workers: int | None = None,
+    reporter: Reporter = WARNINGS,
 ) -> Part:
     """Return what parameter server `ps_id` of `ps_num` has after it has restored a version, saved by any number.
 
@@ -505,13 +521,13 @@ def restore(
         hint = f"latest() passes over it; if one run saved all its shards: {copy}, and restore the copy"
         raise RefusedError(mixture, path=version.ref, hint=hint)
     if version.seal_fault:
-        how.get("reporter", WARNINGS).warn(f"{version.ref}: it does not match its seal: {version.seal_fault}")
+        reporter.warn(f"{version.ref}: it does not match its seal: {version.seal_fault}")
     if not all_shards and version.layout.placement is Placement.MOD:
-        part = _from_own_shards(version, server, how)
+        part = _from_own_shards(version, server, Restoring(out, workers, reporter))
         if part is not None:
             return part
     with open_checkpoint(version) as checkpoint:
-        return checkpoint.restore(ps_id, ps_num, all_shards=True, **how)
+        return checkpoint.restore(ps_id, ps_num, all_shards=True, out=out, workers=workers, reporter=reporter)
 
 
 def _from_own_shards(version: Version, server: Server, how: Restoring) -> Part | None:

@@ -31,7 +31,7 @@ from edl_ckpt.core.commit.shard import DiskShard, Hold, ObjectShard, ShardOutput
 from edl_ckpt.core.sources.registry import completes, shard_named, version_named
 from edl_ckpt.core.state.document import is_newer, schema_at_head
 from edl_ckpt.core.state.index import refresh_index
-from edl_ckpt.core.state.lock import Locking, holding, open_lock
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS, Locking, holding, open_lock
 from edl_ckpt.core.state.owner import LostLockError
 from edl_ckpt.core.state.paths import META_DIR, STATE_DIR, metadata_owner
 from edl_ckpt.core.state.shard_note import sweep_notes
@@ -125,7 +125,8 @@ def location_lock(
     create: bool = False,
     may_be_empty: bool = False,
     frees_space: bool = False,
-    **locking: Unpack[Locking],
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = WARNINGS,
 ) -> Iterator[LockedLocation]:
     """Hold the lock of a location while the block runs, after settling what dead commands left there.
 
@@ -137,13 +138,13 @@ def location_lock(
     free within `wait_seconds`.
     """
     store, repair = _opened(location)
-    where, reporter = store.location, locking.get("reporter", WARNINGS)
+    where = store.location
     COMMIT.more()
     with made_directory(where.local_path if create else None):
         _check_location(where, repair, lambda: create or may_be_empty)
         lock = open_lock(store, purpose, reporter, frees_space=frees_space)
         try:
-            with holding(lock, where, **locking):
+            with holding(lock, where, wait_seconds=wait_seconds, reporter=reporter):
                 settled = Settled(lock.is_exclusive)
                 repair.settle(settled)
                 for text in (*settled.done, *settled.left):
@@ -151,7 +152,8 @@ def location_lock(
                 yield LockedLocation(store, lock.is_exclusive, lock.check)
                 refresh_index(store)
         except LostLockError:  # its last request may have come too late
-            with suppress(EdlCkptError), location_lock(where, purpose, may_be_empty=True, **locking):
+            waiting = location_lock(where, purpose, may_be_empty=True, wait_seconds=wait_seconds, reporter=reporter)
+            with suppress(EdlCkptError), waiting:
                 pass
             raise
 

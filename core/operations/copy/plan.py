@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from edl_ckpt.core.base.errors import NotFoundError, UsageError
 from edl_ckpt.core.base.notebook import Bytes, card, table
+from edl_ckpt.core.base.several import several
 from edl_ckpt.core.base.words import base_name, command, counted, describe, escaped, size
 from edl_ckpt.core.catalog.annotated import has_no_number
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, list_versions
@@ -81,7 +82,7 @@ def plan_copy(versions: Sequence[VersionLike], target: LocationLike, *, force: b
 
     Raises UsageError when the target is the location of a version, NotFoundError when it is no directory.
     """
-    where, given = Location.of(target), [as_version(version) for version in versions]
+    where, given = Location.of(target), [as_version(version) for version in several(versions, "versions")]
     for version in given:
         if version.location.is_same_place(where):
             raise UsageError("a copy goes to another location", path=where.url)

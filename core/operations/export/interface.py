@@ -19,6 +19,7 @@ import numpy.typing as npt
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.parallel import default_workers, run_parallel
+from edl_ckpt.core.base.several import several, several_pairs
 from edl_ckpt.core.base.words import counted, describe, escaped, meant
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.converting.changes import FLOATS, NameMap
@@ -66,6 +67,8 @@ class Selection:
     remap: bool = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "tables", several(self.tables, "tables"))
+        object.__setattr__(self, "variables", several(self.variables, "variables"))
         words = ("dtype", CASTS), ("fill", FILLS), ("order", ORDERS), ("quantize", tuple(QUANTIZED))
         for name, known in words:
             word = getattr(self, name)
@@ -253,6 +256,9 @@ class ExportRequest:
     """Pairs of an old name, or a glob, and a new one, behind those of the map."""
     partial: bool = False
     """True to export what can be read, where shards are missing or damaged."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rename", several_pairs(self.rename, "rename"))
 
 
 @dataclass(frozen=True, slots=True)

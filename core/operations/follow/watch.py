@@ -13,12 +13,15 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Unpack
 
 from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.words import Mode, counted, describe, escaped
 from edl_ckpt.core.catalog.listing import listed_mode, ranked
 from edl_ckpt.core.catalog.swaps import GRACE_SECONDS
 from edl_ckpt.core.model.versions import Listing, ShardFile, State, Version
 from edl_ckpt.core.operations.follow.observe import (
+    CLOCK,
+    Clock,
     Health,
     HealthCheck,
     Limits,
@@ -245,7 +248,9 @@ def watch_location(
     timeout_seconds: float | None = None,
     stall_seconds: float | None = DEFAULT_LIMITS.stall_seconds,
     corrupt_seconds: float = DEFAULT_LIMITS.corrupt_seconds,
-    **looking: Unpack[Looking],
+    interval_seconds: float | None = None,
+    clock: Clock = CLOCK,
+    reporter: Reporter = WARNINGS,
 ) -> Iterator[WatchEvent]:
     """Yield what happens to the versions of a location from now on; a location that does not exist is waited for.
 
@@ -258,7 +263,16 @@ def watch_location(
     does not answer is tried again.
     """
     limits = Limits(stall_seconds, corrupt_seconds)
-    for look in watch_steps(location, after=after, timeout_seconds=timeout_seconds, limits=limits, **looking):
+    looks = watch_steps(
+        location,
+        after=after,
+        timeout_seconds=timeout_seconds,
+        limits=limits,
+        interval_seconds=interval_seconds,
+        clock=clock,
+        reporter=reporter,
+    )
+    for look in looks:
         yield from look.events
 
 

@@ -21,6 +21,7 @@ from typing import Any, Final, TypeAlias, get_type_hints
 
 from edl_ckpt.core.base.errors import EdlCkptError, RefusedError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
+from edl_ckpt.core.base.several import several
 from edl_ckpt.core.base.words import counted, describe, size
 from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.catalog.pointers import Pointers, pointers_at
@@ -223,7 +224,7 @@ def prune(
     >>> prune(["run"], Policy((Latest(1),)), trash=True).deleted
     ('run@100',)
     """
-    places = tuple(dict.fromkeys(map(Location.of, locations)))
+    places = tuple(dict.fromkeys(map(Location.of, several(locations, "locations"))))
     moment = time.time() if now is None else now
     known = {place: Known() for place in places}
 

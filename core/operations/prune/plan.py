@@ -18,6 +18,7 @@ from typing import Final, Unpack
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.base.names import name_bytes
 from edl_ckpt.core.base.notebook import Bytes, card, table
+from edl_ckpt.core.base.several import several
 from edl_ckpt.core.base.words import abridged, command, counted, describe, escaped, meant, neighbours, size
 from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.listing import check_one, common_modes, list_versions
@@ -191,7 +192,7 @@ def plan_prune(
     when there is no policy, when the stored ones differ, or when the locations disagree on a metric's mode. Raises
     RefusedError for a plan that deletes versions by a rule whose metric or tag no version has.
     """
-    places = tuple(dict.fromkeys(map(Location.of, locations)))
+    places = tuple(dict.fromkeys(map(Location.of, several(locations, "locations"))))
     moment = time.time() if now is None else now
     if guards.everything and policy.is_empty and not guards.delete:
         raise UsageError("--even-newest needs a rule or --delete VERSION", hint=_WAYS)

@@ -22,6 +22,7 @@ from itertools import groupby
 from typing import Any, ClassVar, Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, RefusedError, UsageError
+from edl_ckpt.core.base.several import several
 from edl_ckpt.core.base.words import Mode, abridged, counted, duration, size
 from edl_ckpt.core.catalog.listing import ranked
 from edl_ckpt.core.catalog.swaps import GRACE_SECONDS, staged_paths
@@ -137,6 +138,9 @@ class Tagged:
 
     tags: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tags", several(self.tags, "tags"))
+
     def choose(self, versions: Sequence[Version]) -> Iterator[tuple[Version, str]]:
         """Yield the versions to keep, with the reason."""
         for version in versions:
@@ -182,6 +186,9 @@ class Policy:
 
     rules: tuple[Rule, ...] = ()
     max_size_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rules", several(self.rules, "rules"))
 
     @property
     def is_empty(self) -> bool:
@@ -347,6 +354,10 @@ class Guards:
     """Delete the versions of `delete` even if there is more in their directories than a checkpoint; all of it goes."""
     allow_empty_rule: bool = False
     """Delete although no version of any location has the metric or the tag that a rule names: it keeps nothing."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "delete", several(self.delete, "delete"))
+        object.__setattr__(self, "drop_tags", several(self.drop_tags, "drop_tags"))
 
     @property
     def ask_for_deletion(self) -> bool:

@@ -32,6 +32,7 @@ from edl_ckpt.core.base.errors import (
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.job import WARNINGS, Job, expect
 from edl_ckpt.core.base.parallel import Beside, awaited, default_workers
+from edl_ckpt.core.base.several import several
 from edl_ckpt.core.base.words import Level, base_name, command, counted, describe
 from edl_ckpt.core.catalog.files import check_in_location, named_file
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, being_replaced, check_listed, list_versions
@@ -438,7 +439,7 @@ def verify_versions(
         if seal
         else partial(verify_version, level=level, sample=sample, loader=loader, take_ids=take_ids, remember=False)
     )
-    versions = list(versions)
+    versions = several(versions, "versions")
     if level == "deep" or seal:
         reporter = options.get("reporter", WARNINGS)
         expect(reporter, sum(v.size_bytes << (seal and not v.fingerprint) for v in versions if isinstance(v, Version)))

@@ -1,0 +1,164 @@
+"""What public functions do with arguments that a caller gets wrong: a text for several, and unknown keywords."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from checkpoints import at, numbers, save_small
+from edl_ckpt import core
+from edl_ckpt.core import (
+    Changes,
+    Guards,
+    Latest,
+    Policy,
+    Selection,
+    Tagged,
+    open_checkpoint,
+    plan_copy,
+    plan_prune,
+    prune,
+    remove_metadata,
+    remove_metrics,
+    set_metadata,
+    set_metrics,
+    strip_versions,
+    tensor_stats,
+    verify_versions,
+)
+from edl_ckpt.core.base.errors import NotFoundError, UsageError
+from edl_ckpt.core.base.several import several, several_pairs
+from system_runs import step_run, tree
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A location of two versions, with locations of one letter around it."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("run", "r", "u", "n"):
+        save_small(tmp_path / name, 1, 2)
+    return tmp_path / "run"
+
+
+def test_a_location_as_a_text_is_one_location(run: Path) -> None:
+    """Its letters are no locations, even where there are such."""
+    assert [str(place) for place in plan_prune("run", Policy((Latest(1),))).locations] == ["run"]
+    assert prune("run", Policy((Latest(1),))).deleted == ("run@1",)
+    assert [numbers(run.parent / name) for name in ("run", "r", "u", "n")] == [[2], [1, 2], [1, 2], [1, 2]]
+    one_rule, one_place = cast("Any", Latest(1)), cast("Any", run)
+    prune(one_place, Policy(one_rule))
+
+
+def test_a_reference_as_a_text_is_one_version(run: Path) -> None:
+    """Verification and the plan of a copy take it, alone or in a list."""
+    assert len(verify_versions("run@1").results) == 1
+    assert len(plan_copy("run@1", run.parent / "copy").entries) == 1
+    assert len(plan_copy(cast("Any", at(run, 1)), run.parent / "copy").entries) == 1
+
+
+def test_a_key_as_a_text_is_one_key(run: Path) -> None:
+    """Keys whose names are in that of another stay."""
+    set_metadata("run@1", {"a": 1, "b": 2, "ab": 3})
+    remove_metadata("run@1", "ab")
+    assert set(at(run, 1).metadata) == {"a", "b"}
+    set_metrics("run@1", {"a": 1, "auc": 3})
+    remove_metrics("run@1", "auc")
+    assert set(at(run, 1).metrics) == {"a"}
+    with pytest.raises(NotFoundError):
+        remove_metadata("run@1", "abc")
+
+
+def test_names_as_texts_are_one_name(run: Path) -> None:
+    """So it is in selections, changes, rules and guards."""
+    one: Any = "user"
+    assert Selection(tables=one, variables=one) == Selection(tables=("user",), variables=("user",))
+    assert Changes(drop=one, rename=cast("Any", ("a", "b"))) == Changes(drop=("user",), rename=(("a", "b"),))
+    assert Tagged(one).tags == ("user",)
+    assert Guards(drop_tags=one, delete=cast("Any", 7)) == Guards(drop_tags=("user",), delete=(7,))
+    with open_checkpoint("run@1") as checkpoint:
+        assert [one.name for one in tensor_stats(checkpoint, variables="bias", tables=())] == ["bias"]
+
+
+def test_a_step_that_is_spared_as_a_text_stays(tmp_path: Path) -> None:
+    """A path that is spared is one path, and one location is one location."""
+    place = step_run(tmp_path / "run")
+    before = tree(place)
+    assert strip_versions(str(place), 2, spared=str(place / "step_10")) == ()
+    assert tree(place) == before
+
+
+@pytest.mark.parametrize("wrong", [None, b"run"])
+def test_no_element_at_all_is_a_usage_error(wrong: Any) -> None:
+    """Bytes and None are no elements."""
+    with pytest.raises(UsageError):
+        several(wrong, "names")
+    with pytest.raises(UsageError):
+        prune(wrong, Policy((Latest(1),)))
+
+
+@pytest.mark.parametrize("wrong", ["ab", ["ab"], [("a", "b", "c")], [1]])
+def test_what_is_no_pair_is_a_usage_error(wrong: Any) -> None:
+    """A text of two letters is no pair of names."""
+    with pytest.raises(UsageError):
+        several_pairs(wrong, "rename")
+
+
+GIVEN = {
+    "version": "run@1",
+    "versions": ["run@1"],
+    "locations": ["run"],
+    "location": "run",
+    "source": "run@2",
+    "target": "other",
+    "output": "other",
+    "tag": "best",
+    "metrics": {"auc": 1.0},
+    "modes": {"auc": "max"},
+    "metadata": {"a": 1},
+    "names": ["a"],
+    "keys": ["a"],
+    "text": "a",
+    "policy": Policy((Latest(1),)),
+    "ps_id": 0,
+    "after": 1,
+    "purpose": "test",
+}
+"""What the required arguments of a public function get, by their names; 1 for all others."""
+
+
+def public_functions() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield the functions, the classes, and the methods of the classes."""
+    for name in core.__all__:
+        found = getattr(core, name)
+        if inspect.isfunction(found):
+            yield name, found
+        elif inspect.isclass(found) and not issubclass(found, BaseException) and not getattr(found, "_is_protocol", 0):
+            methods = inspect.getmembers(found, inspect.isfunction)
+            yield from ((f"{name}.{each}", method) for each, method in methods if not each.startswith("_"))
+
+
+@pytest.mark.parametrize(("name", "function"), [pytest.param(*pair, id=pair[0]) for pair in public_functions()])
+def test_an_unknown_keyword_is_a_type_error(run: Path, name: str, function: Callable[..., Any]) -> None:
+    """A misspelt argument, such as `outs` for `out`, is never taken and forgotten."""
+    parameters = inspect.signature(function).parameters.values()
+    required = [
+        p for p in parameters if p.default is p.empty and p.kind in {p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD}
+    ]
+    if required and required[0].name == "self":
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            with pytest.raises(TypeError):
+                inspect.signature(function).bind(*required, unknown_keyword=1)
+            return
+        if name != "Checkpoint.restore":
+            pytest.skip("its keywords are the lock's, which `holding` refuses")
+    before = tree(run)
+    arguments = [GIVEN.get(p.name, 1) for p in required]
+    if name == "execute_copy":
+        arguments = [plan_copy("run@1", "other")]
+    with pytest.raises(TypeError):
+        function(*arguments, unknown_keyword=1)
+    assert tree(run) == before
