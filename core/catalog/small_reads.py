@@ -23,7 +23,7 @@ from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnsupportedErr
 from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.base.version import VERSION
 from edl_ckpt.core.sources.hostile import hostile_bytes
-from edl_ckpt.core.sources.interface import Digest, NotOfFormatError
+from edl_ckpt.core.sources.interface import Digest, NotOfFormatError, OtherFormatError
 from edl_ckpt.core.state.user_cache import cache_directory
 from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.faults import Fault
@@ -38,7 +38,9 @@ _FRESH_SECONDS: Final = 2.0
 """A file that was written so short a time ago may be written again with the same size and time."""
 _IN_PROCESSES: Final = 64
 """For so many files a second process is worth the 0.2 s of its start. Only the program starts one, no user's script."""
-_ERRORS: Final = {error.__name__: error for error in (CorruptError, UnsupportedError, NotOfFormatError)}
+_ERRORS: Final = {
+    error.__name__: error for error in (CorruptError, UnsupportedError, NotOfFormatError, OtherFormatError)
+}
 
 
 class SmallReads:

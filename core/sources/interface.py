@@ -26,6 +26,10 @@ class NotOfFormatError(CorruptError):
     """A file has the name of a format, and by its first or last bytes it is none of it: it tears nothing."""
 
 
+class OtherFormatError(NotOfFormatError):
+    """A file that is recognised as one of another format, which is not read: its message says of which one."""
+
+
 Digest: TypeAlias = Callable[[RangeReader], Any]
 """Says of an open file what a listing needs of it, as a JSON value; a pure function of a module."""
 

@@ -196,6 +196,8 @@ HINTS: Final = {
     UNREAD: "edl-ckpt does not read this tensor: its values were not checked, and no command writes them anew",
     "missing-file": "a job may still be writing this version; if not, its save never finished",
     "missing-shard": "a job may still be writing this version; if not, its save never finished",
+    "other-format": "put the file itself in its place; nothing says what it should have",
+    "passed-over": "remove the files that are not meant; loaders may read other ones than edl-ckpt",
     "extra-file": "move the file away: ElasticDL refuses a version with more entries than shards",
     "misplaced-row": "ElasticDL moves such rows on restore; `edl-ckpt reshard` writes them to their shards",
     "misplaced-variable": "ElasticDL moves such variables on restore; `edl-ckpt reshard` writes them to their shards",

@@ -18,7 +18,8 @@ from edl_ckpt.core.sources.bundle.index import read_index, read_index_of
 from edl_ckpt.core.sources.bundle.state_file import NAME as STATE_FILE
 from edl_ckpt.core.sources.bundle.state_file import STATE_BYTES, name_in, parse_state
 from edl_ckpt.core.sources.bundle.table import FOOTER_BYTES, SMALL_BYTES, is_table
-from edl_ckpt.core.sources.interface import NotOfFormatError
+from edl_ckpt.core.sources.interface import NotOfFormatError, OtherFormatError
+from edl_ckpt.core.sources.recognised import recognised_file
 from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
 from edl_ckpt.core.storage.interface import RangeReader
 
@@ -84,6 +85,8 @@ def digest(file: RangeReader) -> Digest:
     if file.path.rpartition("/")[2] == STATE_FILE:
         return name_in(parse_state(file.read(0, min(file.size_bytes, STATE_BYTES)), file.path).newest)
     if not is_table(file):
+        if words := recognised_file(file):
+            raise OtherFormatError(words, path=file.path)
         message = f"not the index of a bundle: it does not end with the footer of a table ({file.size_bytes} bytes)"
         raise NotOfFormatError(message, path=file.path, offset=max(file.size_bytes - FOOTER_BYTES, 0))
     if file.size_bytes > SMALL_BYTES:
@@ -107,8 +110,8 @@ def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | No
         prefixes = ", ".join(one.prefix for one in named[:_SHOWN])
         reason = f"{counted(len(named), 'bundle')} in one directory ({prefixes}): name one by its prefix"
         return Claim({}, None, unsupported=reason)
-    if isinstance(known, UnsupportedError):
-        return Claim({}, None, common=[bundle.index], unsupported=str(known))
+    if isinstance(known, UnsupportedError | OtherFormatError):
+        return Claim({}, None, common=[bundle.index], unsupported=str(known), is_known=_is_known(bundle, digests))
     counts = {count for _, count in bundle.data}
     said = known if isinstance(known, dict) else {}
     count = said.get("shards", max(counts, default=0))

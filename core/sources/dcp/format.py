@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.sources.dcp import metadata
-from edl_ckpt.core.sources.interface import NotOfFormatError
+from edl_ckpt.core.sources.interface import NotOfFormatError, OtherFormatError
+from edl_ckpt.core.sources.recognised import recognised_file
 from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
 from edl_ckpt.core.storage.interface import RangeReader
 
@@ -25,6 +26,7 @@ HEAD: Final = ".metadata"
 _RANK: Final = re.compile(r"__([0-9]{1,6})_[0-9]+\.distcp")
 _OF_RANK: Final = re.compile(r"__[0-9]{1,6}\.metadata")
 _RANKS_ALONE: Final = "each rank has an index of its own, which is not read (a save with use_collectives=False)"
+_NOT_READ: Final = (UnsupportedError, OtherFormatError)
 _NAMES: Final = (b"torch.distributed", b"megatron.core")
 _HEAD_BYTES: Final = 128
 """The name of the first object in a pickle is before them."""
@@ -56,6 +58,8 @@ def digest(file: RangeReader) -> Digest:
     Raises NotOfFormatError for a file that is no index of torch, UnsupportedError for that of one rank alone.
     """
     if not is_index(file.read(0, min(file.size_bytes, _HEAD_BYTES))):
+        if words := recognised_file(file):
+            raise OtherFormatError(words, path=file.path)
         raise NotOfFormatError("it does not begin as an index of torch does", path=file.path, offset=0)
     if file.path.rpartition("/")[2] != HEAD:
         raise UnsupportedError(_RANKS_ALONE, path=file.path)
@@ -83,9 +87,9 @@ def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | No
     for path in sorted(ranked | (ends.keys() & files.keys())):
         shards.setdefault(_rank(path) or 0, []).append(path)
     words = {path: _words(path, fault) for path, fault in faults.items()}
-    unsupported = [words[path] for path, fault in faults.items() if isinstance(fault, UnsupportedError)]
+    unsupported = [words[path] for path, fault in faults.items() if isinstance(fault, _NOT_READ)]
     lacks = [f"{folder}{HEAD}" for folder in sorted(without)]
-    lacks += [words[path] for path, fault in faults.items() if not isinstance(fault, UnsupportedError)]
+    lacks += [words[path] for path, fault in faults.items() if not isinstance(fault, _NOT_READ)]
     ps_num = max((_rank(path) or 0 for path in ends or ranked), default=0) + 1
     is_known = any(not _is_foreign(digests[path]) for path in indexes)
     every = [*lacks, *_torn(files, ends)]

@@ -41,7 +41,7 @@ def add_all(content: Content, indexes: Sequence[str]) -> None:
     if content.tables:
         add_tables(saved)
     for one in saved.values():
-        _add_variable(one)
+        add_variable(one)
     for shard in content.shards.values():
         shard.infos = list(dict.fromkeys(shard.infos))  # one for all parts of a table
 
@@ -165,7 +165,7 @@ def _add_blob(stored_in: Found, item: Item, kind: str) -> None:
     stored_in.shard.blobs.append(Blob(item.name, kind, Extent(item.start, item.end, file=stored_in.number)))
 
 
-def _add_variable(saved: SavedTensor) -> None:
+def add_variable(saved: SavedTensor) -> None:
     """Add a tensor to the shard of its first box; nothing where boxes of it are missing."""
     if not saved.whole:
         return

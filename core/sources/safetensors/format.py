@@ -1,7 +1,8 @@
 """safetensors files among the files of a step, alone or in a set with `NAME.safetensors.index.json`.
 
 A shard is a file: `NAME-0000I-of-0000N` is shard I - 1 of N, and files with other names are in the order of their
-paths. A listing reads no more than the index of a set, so the sizes in a header are compared when it is indexed.
+paths. A listing reads no more than the index of a set and the headers of parts of tensors, so the sizes in a header
+are compared when it is indexed.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from edl_ckpt.core.base.errors import UnsupportedError
+from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.base.json_objects import parse_object
+from edl_ckpt.core.sources.recognised import recognised_file
+from edl_ckpt.core.sources.safetensors.parts import Part, PartName, beside_wholes, lacking, part_named
 from edl_ckpt.core.sources.safetensors.sets import ENDING, INDEX, listing, number_of, read_by_loaders, weight_map
 from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files, read_head
 from edl_ckpt.core.storage.interface import RangeReader
@@ -21,43 +24,86 @@ if TYPE_CHECKING:  # a listing needs no index
 
 system: Final = "safetensors"
 marks: Final = (".safetensors",)
+_SMALL_BYTES: Final = 64 << 10
+"""A listing looks how a file begins that is no larger: it may be a pointer, or the page of a server."""
 _MOST_NAMED: Final = 8
 """So many missing files are named one by one."""
 
 
 def heads(files: Files) -> Sequence[str]:
-    """Return the indexes of sets."""
-    return [path for path in files if path.endswith(INDEX)]
+    """Return the indexes of sets, files of parts, and files that are so small that they may be no tensors at all."""
+    return [path for path, file in files.items() if path.endswith(INDEX) or _is_head(path, file.size_bytes)]
+
+
+def _is_head(path: str, size_bytes: int) -> bool:
+    return path.endswith(ENDING) and (size_bytes <= _SMALL_BYTES or part_named(path) is not None)
 
 
 def digest(file: RangeReader) -> Digest:
-    """Return the names of the files that an index of a set lists, in order."""
-    return sorted(set(weight_map(parse_object(read_head(file), ""), "").values()))
+    """Return of an index the paths that it lists, in order; of a file with parts of tensors the box of each; else None.
+
+    Raises UnsupportedError for a file that is recognised as one of another format.
+    """
+    if file.path.endswith(INDEX):
+        try:
+            return sorted(set(weight_map(parse_object(read_head(file), ""), "").values()))
+        except CorruptError as error:
+            if words := recognised_file(file):
+                raise UnsupportedError(words, path=file.path) from error
+            raise
+    if part_named(file.path) is None:
+        if words := recognised_file(file):
+            raise UnsupportedError(words, path=file.path)
+        return None
+    from edl_ckpt.core.sources.safetensors.indexing import boxes_in  # few listings have parts
+
+    return {name: list(map(list, part)) for name, part in boxes_in(file).items()} or None
 
 
 def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | None:
-    """Return the files of tensors and the indexes of their sets."""
+    """Return the files of tensors and the indexes of their sets; without parts of tensors that are there whole too."""
     paths = {path for path in files if path.endswith(ENDING)}
-    indexes = [path for path in heads(files) if path in digests]
+    indexes = [path for path in files if path.endswith(INDEX) and path in digests]
     if not paths and not indexes:
         return None
     listed = {path: listing(path, names) for path in indexes if not isinstance(names := digests[path], Exception)}
     paths, wanted = read_by_loaders(paths, listed), set[str]().union(*listed.values())
-    shards, ps_num = _numbered(paths | wanted)
-    faults = {path: fault for path in indexes if isinstance(fault := digests[path], Exception)}
+    parts = {path: name for path in paths if digests.get(path) and (name := part_named(path))}
+    paths -= beside_wholes(paths, parts)
+    parts = {path: name for path, name in parts.items() if path in paths}
+    shards, ps_num = _numbered(paths | wanted, parts)
+    known = {path: digest for path, digest in digests.items() if path in paths or path in indexes}
+    faults = {path: fault for path, fault in known.items() if isinstance(fault, Exception)}
     torn = [f"{path}: {fault}" for path, fault in faults.items() if not isinstance(fault, UnsupportedError)]
+    torn += lacking(parts.values(), _boxes(parts, digests))
+    of_shard: dict[int, list[str]] = {}
+    for path, number in shards.items():
+        if path in files:
+            of_shard.setdefault(number, []).append(path)
     return Claim(
-        {number: [path] for path, number in shards.items() if path in files},
+        of_shard,
         ps_num,
         indexes,
-        [*torn, *_missing(paths, wanted)],
+        [*torn, *_missing(paths - parts.keys(), wanted)],
         "; ".join(str(fault) for fault in faults.values() if isinstance(fault, UnsupportedError)),
     )
 
 
-def _numbered(paths: Iterable[str]) -> tuple[dict[str, int], int]:
-    """Return the number of each file among all of a step, and how many there should be."""
+def _boxes(parts: Mapping[str, PartName], digests: Mapping[str, Digest | Exception]) -> dict[str, list[Part]]:
+    """Return the boxes of each tensor in parts of it, by its directory and its name."""
+    boxes: dict[str, list[Part]] = {}
+    for path, part in parts.items():
+        known = digests[path]
+        for name, (offsets, sizes) in known.items() if isinstance(known, dict) else ():
+            boxes.setdefault(f"{part.folder}{name}", []).append(Part(tuple(offsets), tuple(sizes)))
+    return boxes
+
+
+def _numbered(paths: Iterable[str], parts: Mapping[str, PartName]) -> tuple[dict[str, int], int]:
+    """Return the number of each file among all of a step, and how many there should be; files of parts have ranks."""
     names = sorted(paths)
+    if names and len(parts) == len(names):
+        return {path: part.rank for path, part in parts.items()}, max(part.rank for part in parts.values()) + 1
     numbers = [number for number in map(number_of, names) if number]
     if len(numbers) == len(names) and len({(name, total) for name, _, total in numbers}) == 1:
         return {path: number[1] - 1 for path, number in zip(names, numbers, strict=True)}, numbers[0][2]

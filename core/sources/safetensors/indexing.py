@@ -13,17 +13,24 @@ rest of the file. No header is trusted: nothing is read or allocated for a numbe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeGuard
 
-from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError, UnsupportedError
 from edl_ckpt.core.base.json_objects import parse_object
 from edl_ckpt.core.base.parallel import run_parallel
-from edl_ckpt.core.base.words import counted, ends_early
+from edl_ckpt.core.base.words import abridged, counted, ends_early
 from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import Blob, DenseEntry, Encoding, Extent, Problem, TableEntry, TableInfo
+from edl_ckpt.core.sources.dcp.archives import ItemValues
+from edl_ckpt.core.sources.dcp.indexing import add_variable
+from edl_ckpt.core.sources.dcp.metadata import IndexedTensor, Item, SavedBox
+from edl_ckpt.core.sources.dcp.tables import BoxValues, SavedTensor, untiled
+from edl_ckpt.core.sources.recognised import recognised_file
+from edl_ckpt.core.sources.safetensors.parts import INFO, Part, PartName, beside_wholes, hull, offsets_in, part_named
 from edl_ckpt.core.sources.safetensors.sets import ENDING, INDEX, listing, read_by_loaders, set_of, weight_map
 from edl_ckpt.core.sources.steps.content import Content, Found
 from edl_ckpt.core.sources.steps.interface import read_head
@@ -89,7 +96,30 @@ class Header:
 
 
 def read_header(reader: RangeReader) -> Header:
-    """Return the header of a file; CorruptError unless its tensors tile the bytes behind it."""
+    """Return the header of a file; CorruptError unless its tensors tile the bytes behind it.
+
+    Raises UnsupportedError for a file that is recognised as one of another format.
+    """
+    try:
+        return _header(reader)
+    except CorruptError as error:
+        if words := recognised_file(reader):
+            raise UnsupportedError(words, path=reader.path, code="other-format") from error
+        raise
+
+
+def boxes_in(reader: RangeReader) -> dict[str, Part]:
+    """Return the box of each tensor of a file, where its header says so, as torch writes parts; else {}."""
+    header = read_header(reader)
+    return boxes_of(header, reader.path)
+
+
+def boxes_of(header: Header, path: str) -> dict[str, Part]:
+    """Return the box of each tensor of a header; errors as `offsets_in`."""
+    return offsets_in(header.metadata, {tensor.name: tensor.shape for tensor in header.tensors}, path)
+
+
+def _header(reader: RangeReader) -> Header:
     if reader.size_bytes < 8:
         raise CorruptError("too short for a safetensors file", code="truncated", path=reader.path, offset=0)
     size = int.from_bytes(reader.read(0, 8), "little")
@@ -113,14 +143,20 @@ def _tensor(name: str, entry: Any, begin: int, path: str) -> FileTensor:
     """Return the tensor of an entry; CorruptError for a damaged one. Offsets are counted from byte `begin` on."""
     fields = entry if isinstance(entry, dict) else {}
     tag, shape, span = (fields.get(key) for key in ("dtype", "shape", "data_offsets"))
-    bits = _BITS.get(tag) if isinstance(tag, str) else None
-    if bits is None or not are_naturals(shape) or not are_naturals(span) or len(span) != 2 or span[0] > span[1]:
+    if (
+        not isinstance(tag, str)
+        or not are_naturals(shape)
+        or not are_naturals(span)
+        or len(span) != 2
+        or span[0] > span[1]
+    ):
         raise CorruptError(f"the entry of {name!r} in the header is damaged", path=path, offset=8)
     start, end = span
-    if _bits_of(shape, bits, most=8 * (end - start)) != 8 * (end - start):
+    bits = _BITS.get(tag)  # of a newer dtype than these, nothing says how large an element is
+    if bits is not None and _bits_of(shape, bits, most=8 * (end - start)) != 8 * (end - start):
         message = f"{name!r} has {counted(end - start, 'byte')} (expected as many as {tag} and its shape say)"
         raise CorruptError(message, code="content-size-mismatch", path=path, offset=begin + start)
-    return FileTensor(name, str(tag), tuple(shape), begin + start, begin + end)
+    return FileTensor(name, tag, tuple(shape), begin + start, begin + end)
 
 
 def are_naturals(value: Any) -> TypeGuard[list[int]]:
@@ -183,16 +219,97 @@ def index_files(content: Content) -> None:
     for index, document in documents.items():
         sets |= dict.fromkeys(listed[index], index.removesuffix(INDEX))
         _check_weights(index, content.files[index], weight_map(document, index), headers)
-    several = len(set(sets.values())) > 1
+    parts = {path: name for path, header in headers.items() if INFO in header.metadata and (name := part_named(path))}
+    _pass_over(content, headers, beside_wholes(headers, parts))
+    sets |= {path: f"{name.folder}{name.stem}" for path, name in parts.items()}
+    several = len({sets[path] for path in headers}) > 1
     tensors: dict[str, _OpenTensor] = {}
+    boxes: dict[str, list[tuple[Part, _OpenTensor]]] = {}
     for path, header in headers.items():
         file, before = content.files[path], f"{sets[path]}/" if several else ""
+        if path in parts:
+            _sort_by_tensor(content, file, header, before, boxes)
+            continue
         for stored in header.tensors:
             first = tensors.setdefault(before + stored.name, _OpenTensor(stored, file))
             if first.stored is not stored:
                 message = f"{first.file.file.path} has it too"
                 file.shard.problems.append(Problem("duplicate-variable", stored.name, stored.start, message))
     _add_tensors(tensors, _wholes(documents.values()), pairs=content.tables)
+    lost = {_group(name) for path in content.files if path not in headers and (name := part_named(path))}
+    for title, found in boxes.items():
+        name = part_named(content.version.name_of(found[0][1].file.file.path))
+        _add_joined(title, found, is_lost=name is not None and _group(name) in lost)
+    _warn_of_others(content, documents, listed)
+
+
+def _group(name: PartName) -> tuple[str, str, int]:
+    """Return what the files have in common that have the boxes of the same tensors."""
+    return name.folder, name.stem, name.number
+
+
+def _pass_over(content: Content, headers: dict[str, Header], paths: Collection[str]) -> None:
+    """Take files of parts out of those that are read: their tensors are there whole, as loaders read them."""
+    for path in paths:
+        del headers[path]
+    if paths and headers:
+        shard = content.files[min(headers)].shard
+        message = (
+            f"{counted(len(paths), 'file')} with parts of the same tensors, not read: {abridged(sorted(paths), 2)}"
+        )
+        shard.problems.append(Problem("passed-over", min(paths), None, message, warning=True))
+
+
+def _warn_of_others(content: Content, documents: Mapping[str, object], listed: Mapping[str, set[str]]) -> None:
+    """Add a warning for a file with the name of a set: transformers loads it, and not the set."""
+    for index in documents:
+        single = index.removesuffix(INDEX) + ENDING
+        if single in content.files and single not in listed[index]:
+            message = f"transformers loads this file first; the set of {index} was read"
+            content.files[index].shard.problems.append(Problem("passed-over", single, None, message, warning=True))
+
+
+def _sort_by_tensor(
+    content: Content, file: Found, header: Header, before: str, boxes: dict[str, list[tuple[Part, _OpenTensor]]]
+) -> None:
+    """Add the boxes of one file to those of their tensors."""
+    try:
+        found = boxes_of(header, file.file.path)
+    except CorruptError as error:
+        content.fail(file.shard, error)
+        return
+    for stored in header.tensors:
+        boxes.setdefault(before + stored.name, []).append((found[stored.name], _OpenTensor(stored, file)))
+
+
+def _add_joined(title: str, found: Sequence[tuple[Part, _OpenTensor]], *, is_lost: bool) -> None:
+    """Add a tensor that is the hull of its boxes to the shard of its first one."""
+    home, stored = found[0][1].file, found[0][1].stored
+    shape, dtype = hull(part for part, _ in found), stored.dtype
+    fault = untiled(shape, [SavedBox(*part) for part, _ in found if 0 not in part.sizes]) if 0 not in shape else ""
+    if len({(tensor.stored.tag, len(part.sizes)) for part, tensor in found}) > 1:
+        fault = "its boxes have different dtypes or numbers of dimensions"
+    if is_lost:
+        message = "a file with values of it cannot be read"
+        home.shard.problems.append(Problem("missing-file", title, None, message, warning=True))
+    elif fault:
+        home.shard.problems.append(Problem("malformed", title, stored.start, fault))
+    elif dtype is None:
+        for _, tensor in found:
+            tensor.file.shard.blobs.append(Blob(title, tensor.stored.tag, tensor.extent))
+    else:
+        pieces = [SavedBox(*part) for part, _ in found]
+        parts = [_values_of(title, part, tensor, dtype) for part, tensor in found if 0 not in part.sizes or 0 in shape]
+        add_variable(SavedTensor(IndexedTensor(title, dtype.name, shape, tuple(pieces)), parts))
+
+
+def _values_of(title: str, part: Part, tensor: _OpenTensor, dtype: DType) -> BoxValues:
+    """Return where the values of a box are: in C order in its file."""
+    stored, sizes = tensor.stored, part.sizes
+    strides = tuple(math.prod(sizes[n + 1 :]) * dtype.itemsize for n in range(len(sizes)))
+    values = ItemValues(dtype.name, sizes, strides, stored.start, stored.start, stored.end, 0)
+    item = Item(title, part.offsets, tensor.file.file.path, stored.start, stored.end)
+    return BoxValues(SavedBox(*part), tensor.file, values, item)
 
 
 def _read_indexes(content: Content) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -225,7 +342,7 @@ def _read_headers(content: Content, paths: Iterable[str]) -> dict[str, Header]:
 def _try_header(reader: RangeReader) -> Header | EdlCkptError:
     try:
         return read_header(reader)
-    except (CorruptError, NotFoundError) as error:
+    except (CorruptError, NotFoundError, UnsupportedError) as error:
         return error
 
 
@@ -270,6 +387,10 @@ def _add_tensors(tensors: Mapping[str, _OpenTensor], wholes: Mapping[str, str], 
             _add_table(title.removesuffix(_VECTORS) if whole in names else whole, ids, tensor)
         elif stored.dtype is None:
             shard.blobs.append(Blob(title, stored.tag, tensor.extent))
+            if stored.tag not in _BITS:
+                message = f"its dtype {stored.tag!r:.40} is none that is known, so its values are not read"
+                fault = Problem("unsupported-item", title, stored.start, message, warning=True, unread=True)
+                shard.problems.append(fault)
         else:
             shard.variables.append(DenseEntry(title, stored.dtype, stored.shape, tensor.extent, stored.start))
 

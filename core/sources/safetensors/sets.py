@@ -14,12 +14,15 @@ _NUMBERED: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors", re.DOTALL
 
 
 def weight_map(document: Mapping[str, object], path: str) -> Mapping[str, str]:
-    """Return the name of the file of each tensor in a set; CorruptError for a name that leads out of its directory."""
+    """Return the path of the file of each tensor in a set, from the directory of its index on.
+
+    Raises CorruptError for a path that leads out of that directory.
+    """
     weights = document.get("weight_map")
     if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights.values()):
         raise CorruptError("there is no weight_map in it", path=path)
     for name in sorted(set(weights.values())):
-        if "/" in name or "\\" in name or not name.endswith(ENDING):
+        if {"", ".", ".."} & {*name.split("/")} or "\\" in name or "\0" in name or not name.endswith(ENDING):
             raise CorruptError(f"weight_map names a file that is none of its set: {name!r:.80}", path=path)
     return weights
 

@@ -16,6 +16,7 @@ from edl_ckpt.core.model.layouts import Layout, ShardName
 from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.sources.hostile import hostile_bytes
 from edl_ckpt.core.sources.interface import FlatListing, OnFault, ReadSmall
+from edl_ckpt.core.sources.recognised import POINTER_BYTES, recognised_file
 from edl_ckpt.core.sources.steps import names
 from edl_ckpt.core.sources.steps.formats import FORMATS
 from edl_ckpt.core.sources.steps.interface import Claim, Files, Format
@@ -111,8 +112,9 @@ def _versions(listing: FlatListing, steps: Sequence[_FoundStep], read_small: Rea
     doubtful = [n for n, claim in enumerate(claims) if claim.is_doubtful]
     for n, claim in zip(doubtful, _claims([steps[n] for n in doubtful], read_small, again=True), strict=True):
         claims[n] = claim
+    _look_for_pointers(steps, claims, read_small)
     return [
-        _version(listing, step, claim.parts)
+        _version(listing, step, claim)
         for step, claim in zip(steps, claims, strict=True)
         if claim.parts or (step.entry and step.fault)  # what cannot be listed now may be whole
     ]
@@ -123,6 +125,12 @@ class _Claimed(NamedTuple):
 
     parts: Sequence[tuple[Format, Claim]]
     is_doubtful: bool
+
+    @property
+    def names(self) -> list[str]:
+        """Return the files that formats claim."""
+        groups = [group for _, claim in self.parts for group in (claim.common, *claim.shards.values())]
+        return [name for group in groups for name in group]
 
 
 def _claims(steps: Sequence[_FoundStep], read_small: ReadSmall, *, again: bool = False) -> list[_Claimed]:
@@ -147,6 +155,18 @@ def _claims(steps: Sequence[_FoundStep], read_small: ReadSmall, *, again: bool =
     return claims
 
 
+def _look_for_pointers(steps: Sequence[_FoundStep], claims: Sequence[_Claimed], read_small: ReadSmall) -> None:
+    """Give a fault to the steps of which a file is only a pointer of Git LFS: they are neither whole nor torn."""
+    found: list[tuple[_FoundStep, Entry]] = []
+    for step, claim in zip(steps, claims, strict=True):
+        files = [step.files[name] for name in claim.names]
+        found += [(step, file) for file in files if file.size_bytes in POINTER_BYTES and not file.fault]
+    words = read_small.digests([(file, recognised_file) for _, file in found])
+    for (step, file), what in zip(found, words, strict=True):
+        if isinstance(what, str) and what:
+            step.fault = step.fault or Fault(UnsupportedError, what, file.path)
+
+
 def _claim_of(form: Format, step: _FoundStep, digests: Mapping[str, Any]) -> Claim | None:
     """Return the part of a step that a format has; a step whose bytes it cannot stand is damaged, and only that."""
     try:
@@ -156,15 +176,15 @@ def _claim_of(form: Format, step: _FoundStep, digests: Mapping[str, Any]) -> Cla
         return Claim({}, None, lacks=[error.message])
 
 
-def _version(listing: FlatListing, step: _FoundStep, parts: Sequence[tuple[Format, Claim]]) -> Version:
+def _version(listing: FlatListing, step: _FoundStep, claimed: _Claimed) -> Version:
     """Return a step as a version."""
+    parts = claimed.parts
     ps_num = max((claim.ps_num for _, claim in parts if claim.ps_num is not None), default=None)
     shards = _shards(step.files, [claim for _, claim in parts], ps_num or 0)
     lacks = tuple(words for _, claim in parts for words in claim.lacks)
     modified = max([entry.modified for entry in step.files.values()] + ([step.entry.modified] if step.entry else []))
     unsupported = next((claim.unsupported for _, claim in parts if claim.unsupported), "")
-    claimed = [name for _, claim in parts for names in (claim.common, *claim.shards.values()) for name in names]
-    faults = [step.fault, *(step.files[name].fault for name in claimed)]
+    faults = [step.fault, *(step.files[name].fault for name in claimed.names)]
     faults += [Fault(UnsupportedError, unsupported, step.path)] if unsupported else []
     fault = next(filter(None, faults), None)
     if fault:
@@ -189,7 +209,7 @@ def _version(listing: FlatListing, step: _FoundStep, parts: Sequence[tuple[Forma
         fault=fault,
         linked=step.entry is not None and step.entry.linked,
         lacks=lacks,
-        unclaimed=tuple(sorted(step.files.keys() - set(claimed))),
+        unclaimed=tuple(sorted(step.files.keys() - {*claimed.names})),
     )
 
 

@@ -148,7 +148,7 @@ def test_every_truncation(data: bytes) -> None:
         ('{"a": {"dtype": "I8", "shape": [-1], "data_offsets": [0, 1]}}', "is damaged"),
         ('{"a": {"dtype": "I8", "shape": [1], "data_offsets": [-1, 0]}}', "is damaged"),
         ('{"a": {"dtype": "I8", "shape": [1], "data_offsets": [1, 0]}}', "is damaged"),
-        ('{"a": {"dtype": "I9", "shape": [1], "data_offsets": [0, 1]}}', "is damaged"),
+        ('{"a": {"dtype": 9, "shape": [1], "data_offsets": [0, 1]}}', "is damaged"),
         ('{"a": {"dtype": "I16", "shape": [1], "data_offsets": [0, 1]}}', "has 1 byte"),
         ('{"a": {"dtype": "F4", "shape": [3], "data_offsets": [0, 1]}}', "has 1 byte"),
         ('{"a": {"dtype": "I8", "shape": [2], "data_offsets": [0, 2]}}', "ends after "),
