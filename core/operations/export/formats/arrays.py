@@ -34,6 +34,7 @@ from edl_ckpt.core.operations.export.output.places import (
     flush_file,
     reads_back_differently,
 )
+from edl_ckpt.core.operations.export.output.reopen import StoredAt, in_bundle, in_safetensors
 from edl_ckpt.core.operations.export.output.target import ExportTarget, NewFile
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sources.bundle.writing import lay_out
@@ -177,6 +178,10 @@ class Safetensors(LaidOut, PartsFormat):
             files = {file_of_several(number, len(groups)): group for number, group in enumerate(groups)}
         named = {file: {tensor.name: tensor for tensor in tensors} for file, tensors in files.items()}
         return lay_out_files(named, {**metadata, **_notes(content)}, SHARDED if self._is_split else "")
+
+    def reopened(self, path: str, files: Sequence[str]) -> Mapping[str, StoredAt]:
+        """Return the tensors in the headers."""
+        return in_safetensors(path, files)
 
     index: ClassVar = SHARDED
     write_part = staticmethod(_write_part)
@@ -416,3 +421,7 @@ class TensorFlow(LaidOut):
         return lay_out(
             CHECKPOINT_PREFIX, _arrays(content), with_state=True, others={METADATA_FILE: _notes_file(content, metadata)}
         )
+
+    def reopened(self, path: str, files: Sequence[str]) -> Mapping[str, StoredAt]:
+        """Return the tensors in the index."""
+        return in_bundle(path, files)

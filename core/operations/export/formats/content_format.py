@@ -30,6 +30,7 @@ from edl_ckpt.core.operations.export.interface import (
     WrittenContent,
 )
 from edl_ckpt.core.operations.export.output.places import Place, finish_outputs
+from edl_ckpt.core.operations.export.output.reopen import StoredAt, check_reopened
 from edl_ckpt.core.operations.export.output.target import ExportTarget, NewFile, check_output, open_target
 from edl_ckpt.core.proof.fingerprint import PREFIX
 from edl_ckpt.core.proof.stored_sums import confirm_sums
@@ -153,8 +154,15 @@ class LaidOut(ContentFormat):
         """Return where everything goes, '' for the output itself; other metadata of the same size change no place."""
 
     def write(self, content: ExportContent, target: ExportTarget) -> None:
-        """Write the values, then what stands around them."""
+        """Write the values, then what stands around them, and open the files as a reader does."""
         write_laid_out(content, content.tensors, partial(self.layout, content), target.path, target.new_file)
+        layout = self.layout(content, content.finish())
+        check_reopened(target.path, layout, content.tensors, partial(self.reopened, target.path))
+
+    def reopened(self, path: str, files: Sequence[str]) -> Mapping[str, StoredAt] | None:
+        """Return what new files say of themselves, by the format's own reader; None where there is none here."""
+        del self, path, files
+        return None
 
     def planned(self, content: ExportContent, path: str, beside: str) -> Mapping[str, int | None]:
         """Return all files with their sizes."""

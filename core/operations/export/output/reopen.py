@@ -1,0 +1,77 @@
+"""What a written file says of itself, read by the format's own reader: each tensor's file, shape and bytes.
+
+The values are compared while they are written. What stands around them is compared here: a file whose header cannot be
+read, or that gives a tensor another place, must never become visible.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from edl_ckpt.core.base.errors import CorruptError
+from edl_ckpt.core.operations.export.interface import Tensor
+from edl_ckpt.core.operations.export.output.places import reads_back_differently
+from edl_ckpt.core.sources.bundle.index import read_index
+from edl_ckpt.core.sources.safetensors.indexing import read_header
+from edl_ckpt.core.sources.steps.file_layout import FileLayout
+from edl_ckpt.core.storage.faults import storage_errors
+from edl_ckpt.core.storage.local import LocalReader
+
+
+class StoredAt(NamedTuple):
+    """Where a file has a tensor: bytes [start, end), C order; `file` as in the layout."""
+
+    file: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+def in_safetensors(path: str, files: Sequence[str]) -> Mapping[str, StoredAt]:
+    """Return the tensors in the headers of safetensors files; others are left out."""
+    found: dict[str, StoredAt] = {}
+    for file in files:
+        if file and not file.endswith(".safetensors"):
+            continue
+        with LocalReader(os.path.join(path, file) if file else path) as reader:
+            for tensor in read_header(reader).tensors:
+                found[tensor.name] = StoredAt(file, tensor.shape, tensor.start, tensor.end)
+    return found
+
+
+def in_bundle(path: str, files: Sequence[str]) -> Mapping[str, StoredAt]:
+    """Return the tensors in the index of a bundle."""
+    (index_file,) = (file for file in files if file.endswith(".index"))
+    place = os.path.join(path, index_file)
+    with storage_errors(place), open(place, "rb") as opened:
+        index = read_index(opened.read(), place)
+    prefix = index_file.removesuffix(".index")
+    data_files = [f"{prefix}.data-{number:05}-of-{index.shards:05}" for number in range(index.shards)]
+    return {
+        name: StoredAt(data_files[tensor.shard], tensor.shape, tensor.start, tensor.end)
+        for name, tensor in index.tensors.items()
+    }
+
+
+def check_reopened(
+    path: str,
+    layout: FileLayout,
+    tensors: Sequence[Tensor],
+    reopened: Callable[[Sequence[str]], Mapping[str, StoredAt] | None],
+) -> None:
+    """Raise EdlCkptError unless files give each tensor the place, the shape and the size that were planned.
+
+    `reopened` reads some files by the format's own reader, or returns None where it has none.
+    """
+    try:
+        stored = reopened(list(layout.files))
+    except CorruptError as error:
+        raise reads_back_differently(f"the header of the new file ({error.message})", path) from None
+    if stored is None:
+        return
+    for tensor in tensors:
+        file, start = layout.at(tensor.name, 0)
+        if stored.get(tensor.name) != StoredAt(file, tuple(tensor.shape), start, start + tensor.size_bytes):
+            raise reads_back_differently(f"the place of {tensor.name!r} in the new file", path)
