@@ -123,5 +123,8 @@ def _texts(table: TableRows, rows: int) -> Iterator[tuple[npt.NDArray[np.int64],
     for ids, vectors in table.batches():
         if remaining <= 0:
             return
-        yield ids[:remaining], vectors[:remaining].astype(str).tolist()
+        some = vectors[:remaining]
+        if some.dtype == np.float16:  # its own shortest digits are another number to whoever reads float32
+            some = some.astype(np.float32)
+        yield ids[:remaining], some.astype(str).tolist()
         remaining -= len(ids)

@@ -166,7 +166,6 @@ BAD: dict[str, tuple[str, str, str]] = {
     "a long row": ("t.vec", "0 999999999999\n", "line 1: "),
     "no JSON": ("t.jsonl", '{"id": 1, "vector": [1]}\n{"id": 2, "vector": [1\n', "line 2: "),
     "no first JSON": ("t.jsonl", "id,v0\n", "line 1: "),
-    "no row": ("t.jsonl", "", "line 1: "),
     "other length": (
         "t.jsonl",
         '{"id": 1, "vector": [1]}\n{"id": 2, "vector": [1, 2]}\n',
