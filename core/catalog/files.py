@@ -20,6 +20,7 @@ from edl_ckpt.core.base.errors import (
     IncompleteError,
     NotFoundError,
     RefusedError,
+    UnsupportedError,
     UsageError,
 )
 from edl_ckpt.core.base.words import command
@@ -28,6 +29,7 @@ from edl_ckpt.core.model.versions import CheckpointRef, ForeignEntry, Listing, S
 from edl_ckpt.core.sources import registry
 from edl_ckpt.core.sources.elasticdl.loader import elasticdl_version
 from edl_ckpt.core.sources.interface import FlatListing, Source
+from edl_ckpt.core.sources.recognised import recognised_file
 from edl_ckpt.core.sources.registry import ALONE, directory_named, shard_named, version_named
 from edl_ckpt.core.state.paths import JOURNAL, META_DIR, NOTES_DIR, STAGE_DIR, STATE_DIR, is_resumable
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
@@ -143,8 +145,8 @@ def check_in_location(version: Version) -> None:
 def file_version(location: Location) -> Version | None:
     """Return the checkpoint in a file as a complete version of one shard; None when there is no such file.
 
-    Raises CorruptError for a file that does not begin as a checkpoint does, IncompleteError for one shard of several,
-    UsageError for a pipe, a device or a socket.
+    Raises CorruptError for a file that does not begin as a checkpoint does, UnsupportedError where it begins as one of
+    another format, IncompleteError for one shard of several, UsageError for a pipe, a device or a socket.
     """
     folder, name = location.split()
     path = location.local_path
@@ -163,7 +165,12 @@ def file_version(location: Location) -> Version | None:
         size, modified = local.st_size, local.st_mtime
     _check_alone(folder, path)
     with store.open(path) as reader:
-        number = ALONE.number_in_file(reader, name)
+        try:
+            number = ALONE.number_in_file(reader, name)
+        except CorruptError as error:
+            if words := recognised_file(reader):
+                raise UnsupportedError(words, path=path, code="other-format") from error
+            raise
     shard = ShardFile(0, 1, path, size, modified)
     return Version(folder, number, path, ALONE.alone, State.COMPLETE, 1, (shard,), modified=modified)
 

@@ -18,7 +18,7 @@ from dataclasses import fields, replace
 from shlex import quote
 from typing import Any, Final
 
-from edl_ckpt.core.base.errors import CorruptError, NotFoundError, UsageError
+from edl_ckpt.core.base.errors import CorruptError, NotFoundError, UnsupportedError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
 from edl_ckpt.core.base.words import LayoutName, counted, meant
 from edl_ckpt.core.catalog.files import directory_alone, named_file
@@ -162,7 +162,7 @@ def _as_version(place: Location, reporter: Reporter) -> Version | None:
     ref = parse_ref(place.url, options=place.options)
     try:
         alone = named_file(ref)
-    except CorruptError:
+    except (CorruptError, UnsupportedError):
         if ending.endswith((".ckpt", ".chkpt")):
             raise
         return None  # perhaps arrays in a format that this module does not know

@@ -46,6 +46,8 @@ from edl_ckpt.core.storage.location import Location
 _HEAD_BYTES: Final = 30
 """Of a member, before its name and its extra field."""
 _ENCRYPTED: Final = 1
+_MOST_RATIO: Final = 1032
+"""What deflate makes of a byte at most: of 258 bytes a copy takes two bits."""
 _NPY_HEAD_BYTES: Final = 1 << 16
 _ELEMENTS_AT_ONCE: Final = 1 << 18
 """Of an array whose order changes."""
@@ -151,6 +153,26 @@ def check_members(members: Sequence[StoredMember], archive: FileValue, job: Job)
     for member, crc in zip(members, sums, strict=True):
         if crc != member.crc:
             raise CorruptError(f"not a readable .npz: Bad CRC-32 for file {member.name!r}", path=member.path)
+
+
+def check_directory(archive: zipfile.ZipFile, size_bytes: int) -> None:
+    """Raise BadZipFile for a directory by which an archive of so many bytes would unpack to more than it can hold.
+
+    No two members have a name or a byte in common, and deflate makes at most 1,032 bytes of one: so the size of the
+    file bounds what is unpacked. Raises UnsupportedError for other compressions, which numpy does not write.
+    """
+    end, names = 0, set[str]()
+    for info in sorted(archive.infolist(), key=lambda info: info.header_offset):
+        if info.filename in names:
+            raise zipfile.BadZipFile(f"its directory names {info.filename!r:.80} twice")
+        if info.header_offset < end:
+            raise zipfile.BadZipFile(f"{info.filename!r:.80} lies in another member")
+        if info.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+            raise UnsupportedError(f"{info.filename!r:.80} is compressed in a way that numpy does not write")
+        names.add(info.filename)
+        end = info.header_offset + _HEAD_BYTES + len(info.orig_filename) + info.compress_size
+        if info.file_size > _MOST_RATIO * info.compress_size or end > size_bytes:
+            raise zipfile.BadZipFile(f"{info.filename!r:.80} has more bytes than its entry can hold")
 
 
 def unpacked(archive: zipfile.ZipFile, name: str) -> Iterator[bytes]:

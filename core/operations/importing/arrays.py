@@ -39,6 +39,7 @@ from edl_ckpt.core.operations.importing.archives import (
     arrays_of,
     as_stream,
     bundle_at,
+    check_directory,
     check_shape,
     in_order,
     names_of,
@@ -400,6 +401,9 @@ class ArraySource:
                 self._archive = self._reader(self.path) if self.shared else None
                 source = self.path if self._archive is None else as_stream(self._archive)
                 archive = self._stack.enter_context(zipfile.ZipFile(source))
+                check_directory(
+                    archive, os.path.getsize(self.path) if self._archive is None else self._archive.size_bytes
+                )
                 names = archive.namelist()
                 readers = self._members(archive, [name for name in names if name.endswith(".npy")])
                 index = self._index_of(archive, names, dict(readers))

@@ -156,8 +156,8 @@ class _Archive:
 def _tensor(pickled: bytes) -> tuple[str, int, int, ItemValues]:
     """Return what `data.pkl` says: key and bytes of the storage, the bytes that the tensor needs, its place in them."""
     tensor = load(pickled, TENSOR_NAMES)
-    args: tuple[Any, ...] = tensor.args if kind_of(tensor) == "Tensor" else ()
-    storage: Any = args[0].args[0] if len(args) > 5 and kind_of(args[0]) == "Pickled" else ()
+    args: tuple[Any, ...] = tensor.given if kind_of(tensor) == "Tensor" else ()
+    storage: Any = args[0].given[0] if len(args) > 5 and kind_of(args[0]) == "Pickled" else ()
     if type(storage) is not tuple or len(storage) != 5:
         raise CorruptError("its pickle is no tensor")
     _, dtype, key, _, length = storage

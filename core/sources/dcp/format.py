@@ -82,7 +82,8 @@ def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | No
             faults[path] = known
         else:
             ends |= {_folder(path) + name: end for name, end in known.items()}
-    without = {_folder(path) for path in ranked - ends.keys()} - {_folder(path) for path in indexes}
+    without = {_folder(path) for path in ranked - ends.keys()}
+    without -= {_folder(path) for path in indexes} if without else set()
     shards: dict[int, list[str]] = {}
     for path in sorted(ranked | (ends.keys() & files.keys())):
         shards.setdefault(_rank(path) or 0, []).append(path)

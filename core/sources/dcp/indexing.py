@@ -65,7 +65,7 @@ def _indexes(content: Content, paths: Sequence[str]) -> Iterator[_ReadIndex]:
 
 def _read(path: str, stored_in: Found, reader: RangeReader) -> _ReadIndex:
     """Return the index in an open file."""
-    with uncollected(reader.size_bytes):
+    with uncollected():
         root = metadata.read(reader)
         metadata.ends(root)  # raises the error of a path
         folder = path[: path.rfind("/") + 1]

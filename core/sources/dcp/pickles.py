@@ -16,7 +16,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import accumulate, chain
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 
@@ -45,11 +45,16 @@ class Pickled:
     args: tuple[Any, ...]
     state: object
 
-    def __new__(cls, *args: object) -> Self:
-        """Return an object, which pickles make in two ways: by a call, and by this method alone."""
-        made = super().__new__(cls)
-        made.args = args
-        return made
+    def __init__(self, *args: object) -> None:
+        self.args = args
+
+    @property
+    def given(self) -> tuple[Any, ...]:
+        """Return its arguments; () for one that was made without a call, as most are."""
+        try:
+            return self.args
+        except AttributeError:
+            return ()
 
     def __setstate__(self, state: object) -> None:
         self.state = state
@@ -163,23 +168,27 @@ def _rewrite(data: bytes, opcodes: re.Pattern[bytes], file: io.BytesIO) -> int |
     """
     done, dicts, window = 0, 0, _WINDOW_BYTES
     while True:
-        part = data[done : done + window]
-        pieces = opcodes.split(part)
-        found, ends = pieces[2::3], [*accumulate(map(len, pieces))][2::3]
-        # An opcode that the end of the window cuts is in its last bytes: what ends before them was read as it is.
         is_last = done + window >= len(data)
-        sure = len(found) if is_last else bisect_right(ends, len(part) - _LONGEST_OPCODE)
-        stop = next((n for n, opcode in enumerate(found[:sure]) if opcode == b"." or opcode not in _AS_LISTS), sure)
-        count = min(stop + 1, sure)
+        pieces = opcodes.split(data[done : done + window])
+        found = pieces[2::3]
+        sure = len(found)
+        if not is_last:  # an opcode that the end of the window cuts begins in its last bytes
+            ends = [*accumulate(map(len, pieces))][2::3]
+            sure = bisect_right(ends, window - _LONGEST_OPCODE)
+        is_end = b"." in found[:sure]
+        count = found.index(b".") + 1 if is_end else sure
+        known = found[:count]
+        if not _AS_LISTS.keys() >= {*known}:
+            count = next(n for n, opcode in enumerate(known) if opcode not in _AS_LISTS)
+            return done + sum(map(len, pieces[: 3 * count + 3]))
         dicts += count
-        is_end = stop < sure and found[stop] == b"."
-        if (stop < sure and not is_end) or dicts * _LEAST_BYTES >= done + ends[count - 1] + _SMALL_BYTES:
-            return done + ends[min(stop, count - 1)]
-        pieces[2 : 3 * count : 3] = [_AS_LISTS[opcode] for opcode in found[:count]]
+        done = len(data) if is_last else done + sum(map(len, pieces[: 3 * count]))
+        if dicts * _LEAST_BYTES >= done + _SMALL_BYTES:
+            return done
+        pieces[2 : 3 * count : 3] = [_AS_LISTS[opcode] for opcode in known]
         file.writelines(pieces[: 3 * count])  # to join so many would take ten times the memory
         if is_end:
             return None
-        done += ends[count - 1] if count else 0
         window *= 1 if count else 2
 
 
@@ -190,19 +199,21 @@ def load(data: bytes, names: Mapping[str, object]) -> Any:
     """
     size_bytes, plain = len(data), _without_dicts(data)
     del data  # where the caller keeps it neither, there is one copy of it
+    unpickler = _Unpickler(plain, names)
     try:
-        with uncollected(size_bytes):
-            return _Unpickler(plain, names).load()
+        if size_bytes < _MANY_BYTES:
+            return unpickler.load()
+        with uncollected():
+            return unpickler.load()
     except _DAMAGE as error:
         raise CorruptError(f"the pickle is damaged: {type(error).__name__}") from None
 
 
 @contextmanager
-def uncollected(size_bytes: int) -> Iterator[None]:
-    """Let no garbage be looked for in the block, if it makes many objects of so many bytes: none of them is garbage."""
+def uncollected() -> Iterator[None]:
+    """Let no garbage be looked for in the block, which makes many objects: none of them is garbage."""
     was_enabled = gc.isenabled()
-    if size_bytes >= _MANY_BYTES:
-        gc.disable()
+    gc.disable()
     try:
         yield
     finally:

@@ -71,8 +71,9 @@ class _FoundStep:
         every = "\n".join(self.shown)
         self.formats = [form for form in formats if any(mark in every for mark in form.marks)]
         self.heads = [(form, name) for form in self.formats for name in form.heads(self.shown)]
-        known = (*self.files.values(), *([entry] if entry else ()))
-        self.fault = next((one.fault for one in known if one.fault and (one is entry or not one.linked)), None)
+        faulty = [one for one in (*self.files.values(), *([entry] if entry else ())) if one.fault]
+        self.fault = next((one.fault for one in faulty if one is entry or not one.linked), None)
+        self.has_faults = bool(faulty)
 
 
 def _directories(listing: FlatListing) -> Iterator[_FoundStep]:
@@ -125,12 +126,8 @@ class _Claimed(NamedTuple):
 
     parts: Sequence[tuple[Format, Claim]]
     is_doubtful: bool
-
-    @property
-    def names(self) -> list[str]:
-        """Return the files that formats claim."""
-        groups = [group for _, claim in self.parts for group in (claim.common, *claim.shards.values())]
-        return [name for group in groups for name in group]
+    names: Sequence[str]
+    """The files that formats claim."""
 
 
 def _claims(steps: Sequence[_FoundStep], read_small: ReadSmall, *, again: bool = False) -> list[_Claimed]:
@@ -151,7 +148,9 @@ def _claims(steps: Sequence[_FoundStep], read_small: ReadSmall, *, again: bool =
         # Where the content of a file names its system, names of other files alone name no second one.
         known = [(form, claim) for form, claim in parts if claim.is_known]
         is_torn = any(claim.lacks for _, claim in parts)
-        claims.append(_Claimed(known or parts, is_doubtful or bool(step.heads and is_torn)))
+        groups = [group for _, claim in known or parts for group in (claim.common, *claim.shards.values())]
+        every_name = [name for group in groups for name in group]
+        claims.append(_Claimed(known or parts, is_doubtful or bool(step.heads and is_torn), every_name))
     return claims
 
 
@@ -159,8 +158,10 @@ def _look_for_pointers(steps: Sequence[_FoundStep], claims: Sequence[_Claimed], 
     """Give a fault to the steps of which a file is only a pointer of Git LFS: they are neither whole nor torn."""
     found: list[tuple[_FoundStep, Entry]] = []
     for step, claim in zip(steps, claims, strict=True):
-        files = [step.files[name] for name in claim.names]
-        found += [(step, file) for file in files if file.size_bytes in POINTER_BYTES and not file.fault]
+        for name in claim.names:
+            file = step.files[name]
+            if file.size_bytes < POINTER_BYTES.stop and file.size_bytes in POINTER_BYTES and not file.fault:
+                found.append((step, file))
     words = read_small.digests([(file, recognised_file) for _, file in found])
     for (step, file), what in zip(found, words, strict=True):
         if isinstance(what, str) and what:
@@ -184,7 +185,9 @@ def _version(listing: FlatListing, step: _FoundStep, claimed: _Claimed) -> Versi
     lacks = tuple(words for _, claim in parts for words in claim.lacks)
     modified = max([entry.modified for entry in step.files.values()] + ([step.entry.modified] if step.entry else []))
     unsupported = next((claim.unsupported for _, claim in parts if claim.unsupported), "")
-    faults = [step.fault, *(step.files[name].fault for name in claimed.names)]
+    faults = [step.fault]
+    if step.has_faults:
+        faults += [step.files[name].fault for name in claimed.names]
     faults += [Fault(UnsupportedError, unsupported, step.path)] if unsupported else []
     fault = next(filter(None, faults), None)
     if fault:
