@@ -140,6 +140,8 @@ class Restoring:
     out: PartLike | None = None
     workers: int | None = None
     reporter: Reporter = WARNINGS
+    dtypes: Mapping[str, DType] = field(default_factory=dict)
+    """The dtypes that other shards show of tables without rows in those that are read."""
 
 
 class Gathering:
@@ -147,7 +149,7 @@ class Gathering:
 
     def __init__(self, source: Checkpoint, server: Server, shards: Sequence[ShardIndex], how: Restoring) -> None:
         workers = how.workers
-        self._out, self._reporter = how.out, how.reporter
+        self._out, self._reporter, self._dtypes = how.out, how.reporter, how.dtypes
         self._remote = source.is_far
         if workers is not None:
             whole_number("workers", workers, least=1)
@@ -237,7 +239,7 @@ class Gathering:
         typed = next((entry for _, entry in entries if entry.dtype), None)
         info = self._source.infos.get(name)
         dim = typed.dim if typed else info.dim if info else 0
-        dtype = (typed.dtype if typed else None) or self._source.written_dtype(name)
+        dtype = (typed.dtype if typed else None) or self._dtypes.get(name) or self._source.written_dtype(name)
         # As many as can be expected; all of them where each shard that is read has rows of this server only.
         ps_num = self._server.ps_num
         expected = sum(entry.rows * math.gcd(shard.file.ps_num, ps_num) // ps_num for shard, entry in entries)

@@ -7,7 +7,7 @@ except when the caller asks for one.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Final, Literal, Self
@@ -544,4 +544,33 @@ def _from_own_shards(version: Version, server: Server, how: Restoring) -> Part |
         others = any(s.version != version.version or s.generation not in _PLACED for s in checkpoint.shards)
         if others or checkpoint.lost or source_of(version).blocking(checkpoint.version, checkpoint.shards):
             return None
+        untyped = [name for name in checkpoint.table_names if not _shows_dtype(checkpoint, name)]
+        how = replace(how, dtypes=_dtypes_in_others(version, own, untyped))
         return Gathering(checkpoint, server, checkpoint.shards, how).part_unless_misplaced()
+
+
+def _shows_dtype(checkpoint: Checkpoint, table: str) -> bool:
+    """Say whether the shards that are open tell the dtype of a table: by rows, by an empty tensor, or by an info.
+
+    Python's servers write no dtype where a table has no rows, and float32 into each info.
+    """
+    named = checkpoint.infos[table].named_dtype if table in checkpoint.infos else None
+    entries = [entry for _, entry in checkpoint.entries(table)]
+    return any(e.dtype or e.empty_dim for e in entries) or (named is not None and named.name != "float32")
+
+
+def _dtypes_in_others(version: Version, own: Sequence[ShardFile], names: Collection[str]) -> Mapping[str, DType]:
+    """Return the dtypes of tables that have no rows in some shards, as the headers of the other shards show them.
+
+    A server saves a table without rows too, and its info says float32 of every table that Python's servers have. So
+    what a job trains on must not depend on which shard has the first row. Few headers are read where a table has rows.
+    """
+    found: dict[str, DType] = {}
+    others, count = [file for file in version.shards if file not in own], 1
+    while others and len(found) < len(names):
+        some, others, count = others[:count], others[count:], 2 * count
+        with open_checkpoint(replace(version, shards=tuple(some)), partial=True) as checkpoint:
+            for name in (name for name in names if checkpoint.has_table(name)):
+                if (dtype := checkpoint.table_dtype(name)) is not None:
+                    found.setdefault(name, dtype)
+    return found

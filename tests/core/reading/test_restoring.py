@@ -136,7 +136,10 @@ def test_is_elasticdls(
 
 @pytest.mark.parametrize("case", ALL)
 def test_golden(case: str, expected: Any, either_kernel: str, opened: list[LocalReader]) -> None:
-    """What ElasticDL saved in any generation is restored whole; of generations v0 to v2 every shard is read."""
+    """What ElasticDL saved in any generation is restored whole; of generations v0 to v2 every shard is read.
+
+    Of the others those are read that can have anything for the server.
+    """
     section, reporter = section_of(expected, case), Recorder()
     shards = len(only(GOLDEN / case).shards)
     for new in (1, 2, 3, 4):
@@ -146,7 +149,11 @@ def test_golden(case: str, expected: Any, either_kernel: str, opened: list[Local
             part = restore(str(GOLDEN / case), ps_id, new, reporter=reporter)
             old = LEGACY.get(case.split("/")[1], "v4") in {"v0", "v1", "v2"}
             step = 1 if old else math.gcd(shards, new)
-            assert set(shard_numbers(opened)) == {i for i in range(shards) if i % step == ps_id % step}
+            own = {i for i in range(shards) if i % step == ps_id % step}
+            read = {int(Path(file.path).name.split("-")[1]) if shards > 1 else 0 for file in opened if file.bytes_read}
+            assert own <= {*shard_numbers(opened)}
+            # Python's servers do not say the dtype of a table without rows: then headers of other shards do.
+            assert read == own or any(not len(table.ids) for table in part.tables.values())
             add_part(model, part, ps_id, new)
         assert combined(without_slots(model)) == section["combined"] == combined(expected_model(section))
     assert reporter.warnings == []
