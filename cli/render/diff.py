@@ -10,7 +10,7 @@ from edl_ckpt.cli.render.shared_tables import first_rows, long_table
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import as_dict
 from edl_ckpt.cli.terminal.tables import MOST_ROWS, Bar, Cell, Column, Content, Histogram, Lines, beside, styled
-from edl_ckpt.core.operations.diff.results import HISTOGRAM_EDGES, DenseDiff, DiffResult, TableDiff
+from edl_ckpt.core.operations.diff.results import HISTOGRAM_EDGES, DenseDiff, DiffResult, ItemDiff, TableDiff
 
 Part = TypeVar("Part", "DenseDiff", "TableDiff")
 COUNTS: Final = ("added", "removed", "changed", "unchanged")
@@ -29,14 +29,15 @@ def document(result: DiffResult, *, rows: bool = False) -> dict[str, Any]:
 
 
 def rows(result: DiffResult) -> list[list[Any]]:
-    """Return a header and one row for each variable and table."""
+    """Return a header and one row for each variable, table and item."""
     keys = ("name", "status", *COUNTS, "max_abs", "l2", "relative", "what")
-    parts = [*(("variable", v) for v in result.variables), *(("table", t) for t in result.tables)]
+    parts: list[tuple[str, object]] = [*(("variable", v) for v in result.variables)]
+    parts += [*(("table", t) for t in result.tables), *(("item", item) for item in result.items)]
     return [["kind", *keys], *([kind, *(getattr(part, key, None) for key in keys)] for kind, part in parts)]
 
 
 def changed_rows(result: DiffResult) -> list[list[Any]]:
-    """Return a header and one row for each variable, table and row of a table that differs.
+    """Return a header and one row for each variable, table, row of a table and item that differs.
 
     A table has a row of its own when it differs in more than rows, or is on one side only.
     """
@@ -47,6 +48,7 @@ def changed_rows(result: DiffResult) -> list[list[Any]]:
         if table.what or table.status in {"added", "removed"}:
             body.append(["table", table.name, None, table.status, None, None])
         body += [["row", table.name, i, status, None, l2] for i, status, l2 in table.rows]
+    body += [["item", item.name, None, item.status, None, None] for item in result.items if item.status != "equal"]
     return [["kind", "name", "id", "status", "max_abs", "l2"], *body]
 
 
@@ -64,13 +66,22 @@ def human(result: DiffResult, *, every: bool = True) -> Lines:
     parts: list[DenseDiff | TableDiff] = [*result.variables, *result.tables]
     differ = sum(part.status != "equal" for part in parts)
     verb = "differs" if differ == 1 else "differ"
-    yield head.append(f"  {differ} of {text.count(len(parts), 'tensor')} {verb}", "dim")
+    changed = [item for item in result.items if item.status != "equal"]
+    others = f", and {len(changed)} of {text.count(len(result.items), 'other item')}" if changed else ""
+    yield head.append(f"  {differ} of {text.count(len(parts), 'tensor')} {verb}{others}", "dim")
     largest = largest_of(part.relative for part in parts)
     tables, variables = _by_interest(result.tables, every=every), _by_interest(result.variables, every=every)
     yield from _drawn("embedding table", tables, _OF_TABLES, largest, every=every)
     yield from _drawn("dense variable", variables, _OF_VARIABLES, largest, every=every)
     for table in first_rows(tables, "table", every=every)[0]:
         yield from _details(table)
+    columns = (Column("other item", "name"), COLUMNS["status"], COLUMNS["kind"])
+    if changed:
+        yield from long_table(columns, changed, _item_row, "item", every=every)
+
+
+def _item_row(item: ItemDiff) -> list[Any]:
+    return [item.name, Cell(item.status, _STYLES[item.status]), item.kind]
 
 
 def _by_interest(parts: Sequence[Part], *, every: bool) -> Sequence[Part]:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from edl_ckpt.core.base.errors import NotFoundError, UnsupportedError, UsageError
 from edl_ckpt.core.base.several import several, several_pairs
-from edl_ckpt.core.base.words import escaped, meant
+from edl_ckpt.core.base.words import abridged, counted, escaped, meant
 from edl_ckpt.core.converting.names import new_names, with_companions
 from edl_ckpt.core.converting.row_filters import BoundFilter, bind, parse_row_filter
 from edl_ckpt.core.model.dtypes import DTYPES, DType
@@ -30,6 +30,8 @@ from edl_ckpt.core.storage.local import read_toml
 from edl_ckpt.core.storage.location import as_url
 
 FLOATS: Final = ("float16", "bfloat16", "float32", "float64")
+_LISTED: Final = 8
+"""So many names are in a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ class OutTable:
 
 @dataclass(frozen=True, slots=True)
 class OutVariable:
-    """A dense variable that goes out, or a whole tensor that a system keeps as one."""
+    """A dense variable that goes out, or a whole tensor that a system keeps as one; or an item, as bytes."""
 
     source: str
     name: str
@@ -97,11 +99,18 @@ class OutVariable:
     shape: tuple[int, ...]
     in_slabs: bool = False
     """True where its rows are spread over ranks."""
+    item_bytes: int = 0
+    """The bytes of an item; 0 for a variable."""
+
+    @property
+    def is_item(self) -> bool:
+        """Say whether it is texts, a value or the like."""
+        return self.dtype.is_item
 
     @property
     def size_bytes(self) -> int:
         """Return the bytes of all values."""
-        return math.prod(self.shape) * self.dtype.itemsize
+        return self.item_bytes if self.is_item else math.prod(self.shape) * self.dtype.itemsize
 
     def is_as(self, entry: DenseEntry) -> bool:
         """Say whether its values go out as they were."""
@@ -116,6 +125,26 @@ class LeftOut:
     rows: int
     size_bytes: int
     reason: str
+    kind: str = ""
+    """What an item is, such as 'value' or 'string'; '' for tables and variables."""
+    lacks_place: bool = False
+    """True where nobody has asked for it: the system has no place for an item."""
+
+
+def left_out_lines(left_out: Iterable[LeftOut]) -> Iterator[str]:
+    """Yield a line for each table and variable that is left out, and one for all items of a kind.
+
+    >>> list(left_out_lines(LeftOut(name, 0, 9, "not in npz", "value") for name in ("lr", "step")))
+    ['left out: lr, step (2 values; not in npz)']
+    """
+    items: dict[tuple[str, str], list[str]] = {}
+    for one in left_out:
+        if one.kind:
+            items.setdefault((one.kind, one.reason), []).append(one.name)
+        else:
+            yield f"{one.name} is left out: {one.reason}"
+    for (kind, reason), names in items.items():
+        yield f"left out: {abridged(map(escaped, names), _LISTED)} ({counted(len(names), kind)}; {reason})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +155,15 @@ class Outgoing:
     variables: tuple[OutVariable, ...]
     left_out: tuple[LeftOut, ...] = ()
 
-    def without(self, names: Iterable[str], reason: str) -> Outgoing:
+    def without(self, names: Iterable[str], reason: str, *, lacks_place: bool = False) -> Outgoing:
         """Return the rest, with these tables and variables, by their names in the source, left out for a reason."""
         gone = set(names)
         tables = [LeftOut(t.name, t.rows, t.rows * t.row_bytes, reason) for t in self.tables if t.source in gone]
-        dense = [LeftOut(v.name, 0, v.size_bytes, reason) for v in self.variables if v.source in gone]
+        dense = [
+            LeftOut(v.name, 0, v.size_bytes, reason, v.dtype.name if v.is_item else "", lacks_place)
+            for v in self.variables
+            if v.source in gone
+        ]
         return Outgoing(
             tuple(t for t in self.tables if t.source not in gone),
             tuple(v for v in self.variables if v.source not in gone),
@@ -161,7 +194,7 @@ def outgoing(checkpoint: Checkpoint, changes: Changes, *, meaning: Checkpoint | 
     Raises NotFoundError for a name or a glob that matches nothing, UsageError for two of one name, for a dtype that
     values cannot have and for a condition that cannot be read.
     """
-    slots, tables, variables = checkpoint.slots, checkpoint.table_names, checkpoint.variable_names
+    slots, tables, variables = checkpoint.slots, checkpoint.table_names, _entry_names(checkpoint)
     kept = set(chosen_names(tables, changes.tables, changes.variables, "table", slots))
     kept.update(chosen_names(variables, changes.variables, changes.tables, "variable"))
     dropped = {name for glob in changes.drop for name in _named(glob, tables, variables, slots)}
@@ -183,6 +216,11 @@ def outgoing(checkpoint: Checkpoint, changes: Changes, *, meaning: Checkpoint | 
     return out
 
 
+def _entry_names(checkpoint: Checkpoint) -> list[str]:
+    """Return the names of variables and items: all of them go out, are renamed and dropped alike."""
+    return sorted((*checkpoint.variable_names, *checkpoint.item_names))
+
+
 def _named(glob: str, tables: Sequence[str], variables: Sequence[str], slots: Mapping[str, str]) -> list[str]:
     """Return the whole names that a glob matches, of a whole name that one; NotFoundError for none."""
     if glob in (*tables, *variables):
@@ -202,7 +240,7 @@ def renamed_by(
     Raises NotFoundError for a glob that matches nothing, UsageError for several that would be one, and for no name.
     """
     meaning = meaning or checkpoint
-    known = checkpoint.table_names, checkpoint.variable_names, meaning.slots
+    known = checkpoint.table_names, _entry_names(checkpoint), meaning.slots
     new = new_names(pairs, lambda glob: _named(glob, *known))
     if "" in new.values():
         raise UsageError("a table or variable needs a name; the new one is empty", path=checkpoint.version.ref)
@@ -239,7 +277,7 @@ def _dtype_of(checkpoint: Checkpoint, name: str) -> DType:
 
 def _cast(name: str, dtype: DType, casts: Mapping[str, DType]) -> DType:
     """Return the dtype that goes out: only floats are cast."""
-    return casts.get(name, dtype) if dtype.name in FLOATS else dtype
+    return casts.get(name, dtype) if dtype.name in FLOATS and not dtype.is_item else dtype
 
 
 def _table(
@@ -268,7 +306,8 @@ def _table(
 
 def _variable(checkpoint: Checkpoint, name: str, renamed: Mapping[str, str], casts: Mapping[str, DType]) -> OutVariable:
     _, entry = checkpoint.find_variable(name)
-    return OutVariable(name, renamed.get(name, name), _cast(name, entry.dtype, casts), entry.shape)
+    new, item_bytes = renamed.get(name, name), entry.size_bytes if entry.is_item else 0
+    return OutVariable(name, new, _cast(name, entry.dtype, casts), entry.shape, item_bytes=item_bytes)
 
 
 ROWS: Final = "rows"
@@ -336,10 +375,10 @@ def with_tables(checkpoint: Checkpoint, names: NameMap) -> Checkpoint:
     """
     shards = list(checkpoint.shards)
     for table, parts in names.tables.items():
-        _, vectors = checkpoint.find_variable(checkpoint.variable_name(parts["vectors"]))
+        _, vectors = checkpoint.find_array(checkpoint.variable_name(parts["vectors"]))
         ids = None
         if parts["ids"] != ROWS:
-            ids = checkpoint.find_variable(checkpoint.variable_name(parts["ids"]))[1]
+            ids = checkpoint.find_array(checkpoint.variable_name(parts["ids"]))[1]
         if table in checkpoint.table_names:
             raise UsageError(f"the version has a table {table!r} already", path=checkpoint.version.ref)
         check_table(table, ids, vectors, checkpoint.version.ref)

@@ -132,7 +132,7 @@ def plan_conversion(
         check_dimensions(variable.name, variable.shape, source.version.ref)
     _check_files(source, destination)
     counted: dict[str, CountedRows] = {}
-    gone = [] if system == source.version.layout.system or changes.tables or changes.variables else _values(source)
+    gone: list[LeftOut] = []
     left = destination.out.left_out
     if left and not (destination.out.tables or destination.out.variables):
         message = f"nothing of it would be written: {left[0].name!r} is left out ({left[0].reason})"
@@ -226,12 +226,6 @@ def _check_files(source: Checkpoint, destination: Destination) -> None:
                 raise UnsupportedError(message, path=path, hint="export each system's part: export --format FORMAT")
 
 
-def _values(source: Checkpoint) -> list[LeftOut]:
-    """Return what no other system reads: values, texts and the like."""
-    blobs, system = [blob for shard in source.shards for blob in shard.blobs], source.version.layout.system
-    return [LeftOut(b.name, 0, b.values.size_bytes, f"only {system} reads it ({b.kind})") for b in blobs]
-
-
 def as_tensors(source: Checkpoint) -> Checkpoint:
     """Return the same open files as tensors alone."""
     shards = steps.index(source.version, source.files, tables=False)
@@ -263,6 +257,8 @@ def _tensors(source: Checkpoint, whole: Checkpoint, changes: Changes) -> Outgoin
 
 
 def _in_slabs(whole: Checkpoint, variable: OutVariable, sizes: Mapping[str, int]) -> OutVariable:
+    if variable.is_item:
+        return variable
     shard, entry = whole.find_variable(variable.source)
     is_spread = entry.values.file >= len(shard.file.files)
     shape = (sizes.get(variable.source, variable.shape[0]), *variable.shape[1:]) if variable.shape else ()
@@ -353,7 +349,7 @@ class Writing:
         cuts = self.plan.destination.cuts(variable.name)
         unit = math.lcm(bulk.CHUNK_BYTES, entry.dtype.itemsize, self._row_bytes(variable) or 1)
         step = max(_PIECE_BYTES // unit, 1) * unit
-        size = math.prod(variable.shape) * entry.dtype.itemsize
+        size = variable.size_bytes if variable.is_item else math.prod(variable.shape) * entry.dtype.itemsize
         for start in range(0, max(size, 1), step):
             yield variable, cuts, start, min(start + step, size)
 
@@ -386,7 +382,7 @@ class Writing:
             ids = np.arange(offset // row_bytes, (offset + len(out)) // row_bytes, dtype=np.int64)
             self.meant.add_rows(variable.name, ids, out.reshape(-1, row_bytes))
         else:
-            known = self.plan.whole is None or (variable.source in self.plan.source and not self._is_remade)
+            known = self.plan.whole is None or (self.plan.source.has_entry(variable.source) and not self._is_remade)
             (self.meant if known else self.tensors).add_dense(variable.name, variable.size_bytes, offset, out)
         self._put(cuts, offset, out)
         self.job.reporter.advance(len(out))

@@ -65,9 +65,20 @@ def confirm_source(writing: Writing, trust: Trust) -> str:
     writing.compared = confirm_sums(writing.sums, trust, writing.job)
     if is_changed(writing.plan):
         return ""
+    _add_left_out(writing)
     text = fingerprint_of(writing.plan.source, writing.meant).text
     trust.confirm(text)
     return text
+
+
+def _add_left_out(writing: Writing) -> None:
+    """Add to the sums the items of the source that do not go out: they are few, and its fingerprint counts them."""
+    source, known = writing.plan.source, writing.meant.variable_names()
+    left = {name for name in source.item_names if name not in known}
+    for place in dense_at(source, 0) if left else ():
+        entry = place.entry(source)
+        if entry.name in left:
+            writing.meant.add_dense(entry.name, entry.size_bytes, place.start, read_dense(source, place))
 
 
 def is_changed(plan: Conversion) -> bool:
@@ -76,7 +87,9 @@ def is_changed(plan: Conversion) -> bool:
     if plan.whole is not None:  # matrices are summed by their rows, tables with ids as plain tensors
         entries = [entry for shard in source.shards for entry in shard.tables]
         return plan.changes != Changes() or any(run.is_stored for entry in entries for run in entry.ids)
-    return unchanged(plan) != {*source.table_names, *source.variable_names}
+    items, same = set(source.item_names), unchanged(plan)
+    renamed = any(v.is_item and v.name != v.source for v in plan.out.variables)
+    return renamed or same - items != {*source.table_names, *source.variable_names}
 
 
 def unchanged(plan: Conversion) -> set[str]:
@@ -111,7 +124,7 @@ def _different(writing: Writing, target: Checkpoint, sketch: ContentSketch) -> I
 def _different_dense(meant: ContentSketch, found: ContentSketch, opened: Checkpoint) -> Iterator[str]:
     """Yield the names of what a version lacks, and then of what has other sums than were meant."""
     names = sorted(meant.variable_names())
-    yield from (name for name in names if name not in opened)
+    yield from (name for name in names if not opened.has_entry(name))
     for (name, one), (_, other) in zip(meant.variable_sums(names), found.variable_sums(names), strict=True):
         if not np.array_equal(one, other):
             yield name

@@ -9,11 +9,21 @@ from edl_ckpt.core.base.errors import UnsupportedError
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """An element type: our name (numpy's where numpy has it), its size, its number in tensorflow.DataType."""
+    """An element type: our name (numpy's where numpy has it), its size, its number in tensorflow.DataType, 0 for none.
+
+    An item is no array of elements: texts, a value of Python, a tensor whose elements are not whole bytes. Its bytes
+    are as its system stores them, whatever its shape is.
+    """
 
     name: str
     itemsize: int
     tf_enum: int
+    is_item: bool = False
+
+    @property
+    def is_ours(self) -> bool:
+        """Say whether tables may have it, and ElasticDL's shards contain it."""
+        return self.name in DTYPES and not self.is_item
 
 
 _DTYPES = (
@@ -33,6 +43,25 @@ _DTYPES = (
 )
 DTYPES = {dtype.name: dtype for dtype in _DTYPES}
 TF_DTYPES = {dtype.tf_enum: dtype for dtype in _DTYPES}
+_OTHERS = (
+    DType("complex32", 4, 0),
+    DType("complex64", 8, 8),
+    DType("complex128", 16, 18),
+    DType("float8_e5m2", 1, 24),
+    DType("float8_e4m3fn", 1, 25),
+    DType("float8_e4m3fnuz", 1, 26),
+    DType("float8_e4m3b11fnuz", 1, 27),
+    DType("float8_e5m2fnuz", 1, 28),
+    DType("float8_e8m0fnu", 1, 0),
+    DType("float4_e2m1fn_x2", 1, 0),
+)
+TENSOR_DTYPES = DTYPES | {dtype.name: dtype for dtype in _OTHERS}
+"""With those that only variables have, as bytes: nothing computes with them. The last has two elements in a byte."""
+
+
+def item_type(kind: str) -> DType:
+    """Return the type of an item, such as 'value' or 'string': its bytes are as its system stores them."""
+    return DType(kind, 1, 0, is_item=True)
 
 
 def dtype_named(name: str, dtype: str, *, path: str | None = None) -> DType:

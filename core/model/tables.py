@@ -141,7 +141,10 @@ def table_dtype(rows: DType | None, info: TableInfo | None) -> DType:
 
 @dataclass(frozen=True, slots=True)
 class DenseEntry:
-    """A dense variable in a shard: its values are the bytes of `values`, C order, little-endian."""
+    """A dense variable in a shard: its values are the bytes of `values`, C order, little-endian.
+
+    So is an item, whose dtype says so: then `values` are its bytes as the system stores them.
+    """
 
     name: str
     dtype: DType
@@ -155,9 +158,14 @@ class DenseEntry:
         return self.values.size_bytes
 
     @property
+    def is_item(self) -> bool:
+        """Say whether it is texts, a value or the like: then it is no array."""
+        return self.dtype.is_item
+
+    @property
     def elements(self) -> int:
-        """Return the number of elements."""
-        return math.prod(self.shape)
+        """Return the number of elements; none is known of an item."""
+        return 0 if self.is_item else math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,15 +234,6 @@ class LostShard:
 
 
 @dataclass(frozen=True, slots=True)
-class Blob:
-    """Bytes in a shard that are no tensor of ours: a pickled value, texts, an element type that numpy lacks."""
-
-    name: str
-    kind: str
-    values: Extent
-
-
-@dataclass(frozen=True, slots=True)
 class StoredSum:
     """A checksum that a file has of some bytes; `extents` are read one after the other."""
 
@@ -279,16 +278,21 @@ class ShardIndex:
     """Rows that are read like files of the shard; as files they have the numbers after the real ones."""
     borrowed: tuple[ShardFile, ...] = field(default=(), repr=False)
     """Files of other shards that boxes of gathered rows are in; for boxes they have the numbers after the own ones."""
-    blobs: tuple[Blob, ...] = field(default=(), repr=False)
     sums: tuple[StoredSum, ...] = field(default=(), repr=False, compare=False)
     """The checksums that the files have of their values; `verify --deep` compares them."""
 
     @property
+    def items(self) -> tuple[DenseEntry, ...]:
+        """Return those of its variables that are texts, values and the like."""
+        return tuple(entry for entry in self.variables if entry.is_item)
+
+    @property
     def summary(self) -> ShardSummary:
-        """Return what the shard contains, in numbers."""
+        """Return what the shard contains, in numbers; items are not counted."""
         companions = {info.name for info in self.infos if info.companion_of}
         rows = sum(table.rows for table in self.tables if table.name not in companions)
-        return ShardSummary(self.file.ps_id, self.file.path, self.file.all_bytes, len(self.variables), rows)
+        variables = sum(not entry.is_item for entry in self.variables)
+        return ShardSummary(self.file.ps_id, self.file.path, self.file.all_bytes, variables, rows)
 
     def path(self, extent: Extent) -> str:
         """Return the file that has an extent, for gathered rows the first of them."""
@@ -304,5 +308,6 @@ class ShardIndex:
 
     def __repr__(self) -> str:
         version, problems = f"version {self.version}", counted(len(self.problems), "problem") if self.problems else ""
-        content = counted(len(self.variables), "variable"), counted(len(self.tables), "table")
+        variables = sum(not entry.is_item for entry in self.variables)
+        content = counted(variables, "variable"), counted(len(self.tables), "table")
         return describe("ShardIndex", escaped(self.file.path), version, self.generation, *content, problems)

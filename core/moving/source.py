@@ -21,6 +21,7 @@ from typing import ClassVar, Final, NamedTuple, Protocol, Self, TypeVar, overloa
 
 import numpy as np
 
+from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.job import Job, Opens, near
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import PART_NUMBERS, Part, tally_parts
@@ -300,6 +301,9 @@ class VersionSource(CheckpointHolder, Source):
     def variables(self) -> tuple[PlacedVariable, ...]:
         """Return all dense variables."""
         variables = {v.name: v for shard in self.checkpoint.shards for v in shard.variables}
+        wrong = next((v for v in variables.values() if not v.dtype.is_ours), None)
+        if wrong is not None:
+            raise UnsupportedError(f"{wrong.name!r} is {wrong.dtype.name}, and a shard cannot contain that")
         return tuple(PlacedVariable(v.name, v.dtype, v.shape, v.size_bytes) for v in variables.values())
 
     @property

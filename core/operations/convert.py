@@ -27,7 +27,7 @@ from edl_ckpt.core.catalog.target import apart, check_outside, free_target, layo
 from edl_ckpt.core.commit.interface import NewVersion, Written
 from edl_ckpt.core.commit.publish.disk import replaces_link
 from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
-from edl_ckpt.core.converting.changes import Changes, LeftOut, NameMap, with_tables
+from edl_ckpt.core.converting.changes import Changes, LeftOut, NameMap, left_out_lines, with_tables
 from edl_ckpt.core.converting.conversion import Conversion, Writing, plan_conversion
 from edl_ckpt.core.converting.proof import Proved, confirm_source, is_changed, prove, unchanged
 from edl_ckpt.core.model.tables import ShardSummary
@@ -125,9 +125,8 @@ def convert_version(
         own = version.sizes if version.is_elasticdl else plan.destination.own_names
         if contents is not None:
             new = replace(new, contents=contents, carried=contents.all_but(own))
-        if changes == Changes():  # nobody has asked for it
-            for one in plan.out.left_out:
-                reporter.warn(f"{one.name} is left out: {one.reason}")
+        for line in left_out_lines(one for one in plan.out.left_out if changes == Changes() or one.lacks_place):
+            reporter.warn(line)
         if trust.seal is not None and not dry_run and (names.tables or is_changed(plan)):
             trust.confirm(fingerprint(source, job.silent()).text)  # else damage would get a new seal
             trust.seal = None  # what goes out has another fingerprint than it says

@@ -161,7 +161,7 @@ def _open_with(version: Version, name: str) -> Iterator[tuple[Checkpoint, str]]:
             if chosen is None:
                 with loss.explains():
                     own = checkpoint.variable_name(own)
-            if own in checkpoint:
+            if checkpoint.has_entry(own):
                 yield checkpoint, own
                 return
 
@@ -176,7 +176,7 @@ def slice_variable(version: VersionLike, name: str, index: Index | str = ...) ->
     """
     wanted = parse_index(index) if isinstance(index, str) else index
     with _open_with(as_version(version), name) as (checkpoint, own):
-        shard, entry = checkpoint.find_variable(own)
+        shard, entry = checkpoint.find_array(own)
         check_dimensions(entry.name, entry.shape, shard.file.path)
         axes = choose(wanted, entry.shape)
         shape = result_shape(axes)
@@ -466,7 +466,11 @@ def tensor_stats(
 
     Raises NotFoundError for an unknown name, and the errors of reading.
     """
-    names = checkpoint.variable_names if variables is None else list(several(variables, "variables"))
+    every = [name for name in checkpoint.variable_names if checkpoint.find_variable(name)[1].dtype.is_ours]
+    names = every if variables is None else list(several(variables, "variables"))
+    for name in names:
+        if not (entry := checkpoint.find_variable(name)[1]).dtype.is_ours:
+            raise UnsupportedError(f"{name!r} is {entry.dtype.name}: no statistics of it", path=checkpoint.version.ref)
     table_names = checkpoint.table_names if tables is None else list(several(tables, "tables"))
     wanted, among = set(names), set(table_names)
     total = sum(v.size_bytes for shard in checkpoint.shards for v in shard.variables if v.name in wanted)

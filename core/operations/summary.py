@@ -108,7 +108,8 @@ class CheckpointSummary:
 
 def summarize(version: Version, shards: Sequence[ShardIndex]) -> CheckpointSummary:
     """Return the summary of a version from its shards' indexes, in ps_id order; variables and tables by name."""
-    placed = sorted(((v, s.file.ps_id) for s in shards for v in s.variables), key=lambda p: (p[0].name, p[1]))
+    entries = sorted(((v, s.file.ps_id) for s in shards for v in s.variables), key=lambda p: (p[0].name, p[1]))
+    placed = [(entry, shard) for entry, shard in entries if not entry.is_item]
     tables = _tables(shards)
     if not version.is_elasticdl:  # other systems keep no initializer
         tables = tuple(replace(table, initializer="") for table in tables)
@@ -126,9 +127,7 @@ def summarize(version: Version, shards: Sequence[ShardIndex]) -> CheckpointSumma
         metadata=version.metadata,
         system=version.layout.system,
         items=tuple(
-            ItemSummary(blob.name, blob.kind, blob.values.size_bytes, shard.file.ps_id)
-            for shard in shards
-            for blob in sorted(shard.blobs, key=lambda blob: blob.name)
+            ItemSummary(item.name, item.dtype.name, item.size_bytes, shard) for item, shard in entries if item.is_item
         ),
         lacks=version.lacks,
     )

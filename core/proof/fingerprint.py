@@ -25,6 +25,11 @@ A row of no bytes has one chunk of no columns. A dense variable is one row with 
 
 with numpy's dtype names; a table without rows has dtype "" and an empty S. Written `edl1:` and 64 hex digits.
 
+**What tables cannot hold.** Variables of a dtype that no table has, such as float8 and complex, and items (texts,
+values of Python, resources), are not in that digest. Where a checkpoint has any, `+` and 32 hex digits follow: BLAKE2b
+of 16 bytes over b"edl-ckpt others 1\n" and their records, as those of dense variables. An item is bytes as its system
+stores them, and its dtype is what it is, such as "value" or "string".
+
 **What it shows.** A changed bit of one value always changes S, since no key is zero; the same for an id, a name, a
 dtype, a shape, a dim or an initializer, through the digest. Any other fixed difference of two contents stays undetected
 only if eight independent 16-bit equations between keys hold, about 1 in 2**128. The sum is linear, so rows may come
@@ -53,6 +58,8 @@ from edl_ckpt.core.reading.reader import Checkpoint
 
 PREFIX: Final = "edl1:"
 _DOMAIN: Final = b"edl-ckpt fingerprint 1\n"
+_OTHERS: Final = b"edl-ckpt others 1\n"
+_PLUS: Final = "+"
 _VARIABLES_AT_ONCE: Final = 64
 """Variables whose sums are made at a time: those of one may take 64 KiB."""
 
@@ -85,11 +92,26 @@ class _TableForm:
     rows: int = 0
 
 
+def agrees(sealed: str, found: str) -> bool:
+    """Say whether content with a fingerprint is what a seal says; older seals do not say what tables cannot hold.
+
+    >>> agrees("edl1:00", "edl1:00+11"), agrees("edl1:00+22", "edl1:00+11")
+    (True, False)
+    """
+    return sealed in {found, found.partition(_PLUS)[0]}
+
+
+def blank_text(*, others: bool) -> str:
+    """Return a text as long as a fingerprint, with zeros: with `others`, as long as one of content with such."""
+    return PREFIX + "0" * 64 + (_PLUS + "0" * 32 if others else "")
+
+
 class Forms:
     """What a fingerprint says of variables and tables besides their values; shards are added in their order."""
 
     def __init__(self, shards: Iterable[ShardIndex] = ()) -> None:
         self._variables: dict[str, tuple[str, tuple[int, ...]]] = {}
+        self._others: set[str] = set()
         self._tables: dict[str, _TableForm] = {}
         for shard in shards:
             self.add(shard)
@@ -98,6 +120,8 @@ class Forms:
         """Add what a shard says."""
         for variable in shard.variables:
             self._variables[variable.name] = variable.dtype.name, variable.shape
+            if not variable.dtype.is_ours:
+                self._others.add(variable.name)
         for name, info in {info.name: info for info in shard.infos}.items():
             form = self._tables.setdefault(name, _TableForm())
             form.info = form.info or info
@@ -110,19 +134,24 @@ class Forms:
     def fingerprint(self, sketch: ContentSketch) -> Fingerprint:
         """Return the fingerprint of all shards from the sketch of all their values."""
         digest = hashlib.blake2b(_DOMAIN, digest_size=32)
+        others = hashlib.blake2b(_OTHERS, digest_size=16)
 
-        def part(record: bytes) -> bytes:
-            digest.update(record)
+        def part(record: bytes, total: hashlib.blake2b) -> bytes:
+            total.update(record)
             return hashlib.blake2b(record, digest_size=32).digest()
 
         # One record at a time: that of a variable may have 64 KiB, and there may be thousands.
         sums = sketch.variable_sums(_in_order(self._variables))
-        dense = {name: part(_dense_record(name, *self._variables[name], own)) for name, own in sums}
+        dense = {
+            name: part(_dense_record(name, *self._variables[name], own), others if name in self._others else digest)
+            for name, own in sums
+        }
         tables = {
-            name: part(_table_record(name, self._tables[name], sketch.tables.get(name)))
+            name: part(_table_record(name, self._tables[name], sketch.tables.get(name)), digest)
             for name in _in_order(self._tables)
         }
-        return Fingerprint(PREFIX + digest.hexdigest(), dense, tables)
+        end = _PLUS + others.hexdigest() if self._others else ""
+        return Fingerprint(PREFIX + digest.hexdigest() + end, dense, tables)
 
 
 def _in_order(names: Iterable[str]) -> list[str]:

@@ -111,11 +111,17 @@ def _edges_of_fields(shard: ShardIndex) -> tuple[Sequence[int], dict[int, tuple[
 def _edges_of_extents(shard: ShardIndex, file: int) -> tuple[Sequence[int], dict[int, tuple[str, str]]]:
     """Return the same of the extents in a file; gathered rows count where their columns are."""
     files = len(shard.file.files)
-    extents: list[tuple[str, str, Extent]] = [("variable", entry.name, entry.values) for entry in shard.variables]
+
+    def places(values: Extent) -> Sequence[Extent]:
+        rows = values.file - files
+        return [values] if rows < 0 else [box.extent for box in shard.gathered[rows].boxes]
+
+    extents: list[tuple[str, str, Extent]] = []
+    for variable in shard.variables:
+        kind = "item" if variable.is_item else "variable"
+        extents += [(kind, variable.name, extent) for extent in places(variable.values)]
     for entry in shard.tables:
-        rows = entry.values.file - files
-        values = [entry.values] if rows < 0 else [box.extent for box in shard.gathered[rows].boxes]
-        extents += [("table", entry.name, extent) for extent in (*values, *entry.ids)]
+        extents += [("table", entry.name, extent) for extent in (*places(entry.values), *entry.ids)]
     own = [each for each in extents if each[2].file == file and each[2].size_bytes]
     of = {extent.start: (kind, name) for kind, name, extent in own}
     return sorted({0, *of}), of

@@ -42,7 +42,7 @@ from edl_ckpt.core.model.versions import (
     describe_change,
     now_text,
 )
-from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, Forms, fingerprint_of
+from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, Forms, agrees, fingerprint_of
 from edl_ckpt.core.proof.sealing import cut
 from edl_ckpt.core.proof.values import Marks, ValueOptions, read_back
 from edl_ckpt.core.reading.reader import (
@@ -97,7 +97,7 @@ class Trust:
 
     def confirm(self, fingerprint: str) -> None:
         """Compare the fingerprint of the values that were read with the seal; CorruptError when it is another one."""
-        if self.seal is not None and self.seal.fingerprint != fingerprint:
+        if self.seal is not None and not agrees(self.seal.fingerprint, fingerprint):
             self.doubt("the values do not have the fingerprint in the version's seal", "fingerprint-mismatch")
 
     def sign(self, seal: Seal, command: str) -> Seal:

@@ -97,18 +97,28 @@ class IdBlock:
 
 
 def as_dtype(data: bulk.U8, dtype: DType | None, *, bits: bool = False) -> npt.NDArray[np.generic]:
-    """Return raw bytes as elements; bfloat16 as float32 of the same values, or with `bits` as `BFLOAT16`."""
+    """Return raw bytes as elements; bfloat16 as float32 of the same values, or with `bits` as `BFLOAT16`.
+
+    With `bits`, elements of other dtypes that numpy lacks are unsigned integers.
+    """
     if dtype is None:
         return np.empty(0, np.float32)
     if dtype.name == "bfloat16":
         if bits:
             return data.view(BFLOAT16)
         return (data.view("<u2").astype(np.uint32) << 16).view(np.float32)
-    try:
-        numpy_dtype = np.dtype(dtype.name).newbyteorder("<")
-    except TypeError:
-        raise UnsupportedError(f"numpy has no {dtype.name}") from None
-    return data.view(numpy_dtype)
+    if not in_numpy(dtype, bits=bits):
+        raise UnsupportedError(f"numpy has no {dtype.name}")
+    if not in_numpy(dtype):
+        return data.view(f"<u{dtype.itemsize}")
+    return data.view(np.dtype(dtype.name).newbyteorder("<"))
+
+
+def in_numpy(dtype: DType, *, bits: bool = False) -> bool:
+    """Say whether `as_dtype` can return elements of a dtype."""
+    if bits and not dtype.is_item:
+        return True
+    return dtype.is_ours or (not dtype.is_item and dtype.name.startswith("complex") and dtype.itemsize > 4)
 
 
 def numpy_dtype(dtype: DType | None, *, bits: bool = False) -> np.dtype[Any]:

@@ -28,7 +28,7 @@ from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.buckets import Buckets
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.tables import DenseEntry, ShardIndex, TableEntry
-from edl_ckpt.core.reading.blocks import IdPiece, as_dtype, check_row_count, cuts, numpy_dtype, read_piece
+from edl_ckpt.core.reading.blocks import IdPiece, as_dtype, check_row_count, cuts, in_numpy, numpy_dtype, read_piece
 from edl_ckpt.core.reading.table import Part, PartLike, Rows, check_fits
 from edl_ckpt.core.sources.elasticdl.placement import MAX_PS_NUM, row_owners, variable_owner
 from edl_ckpt.core.storage.interface import RangeReader
@@ -202,6 +202,10 @@ class Gathering:
         found: dict[str, tuple[ShardIndex, DenseEntry]] = {}
         for shard in self._shards.values():
             for entry in shard.variables:
+                if not in_numpy(entry.dtype):
+                    if not entry.is_item:
+                        self._reporter.warn(f"{entry.name!r} is left out: numpy has no {entry.dtype.name}")
+                    continue
                 if self._skipping and variable_owner(entry.name, shard.file.ps_num) != shard.file.ps_id:
                     raise MisplacedError(f"{shard.file.path} has variable {entry.name!r} of another shard")
                 if variable_owner(entry.name, self._server.ps_num) == self._server.ps_id:

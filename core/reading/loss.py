@@ -170,7 +170,8 @@ def loss_of(checkpoint: Checkpoint, version: Version | None = None, owners: set[
     numbers = {one.shard for one in bad if one.shard is not None}
     of_tables = (_lost_table(checkpoint, name, sealed, numbers, absent) for name in names)
     named |= {name for kind, name, is_left in sealed if kind == "variable" and not is_left}
-    gone = tuple(sorted(named - {*checkpoint.variable_names, *checkpoint.table_names}))
+    known = {*checkpoint.variable_names, *checkpoint.item_names, *checkpoint.table_names}
+    gone = tuple(sorted(named - known))
     return Loss(tuple(lost), tuple(filter(None, of_tables)), gone, bool(sealed or named))
 
 

@@ -23,6 +23,7 @@ from edl_ckpt.core.base.errors import (
     NotFoundError,
     RefusedError,
     ReplacedError,
+    UnsupportedError,
     UsageError,
 )
 from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
@@ -36,7 +37,7 @@ from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.shapes import check_dimensions
 from edl_ckpt.core.model.tables import DenseEntry, Extent, LostShard, Problem, ShardIndex, TableEntry, table_dtype
 from edl_ckpt.core.model.versions import ShardFile, State, Version
-from edl_ckpt.core.reading.blocks import read_elements
+from edl_ckpt.core.reading.blocks import in_numpy, read_elements
 from edl_ckpt.core.reading.gather import Gathering, Restoring, Server
 from edl_ckpt.core.reading.names import slots_of, whole_name
 from edl_ckpt.core.reading.open_files import OpenFiles
@@ -102,13 +103,13 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
                 self._variables.setdefault(variable.name, (shard, variable))
 
     def __len__(self) -> int:
-        return len(self._variables)
+        return len(self.variable_names)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self._variables))
+        return iter(self.variable_names)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._variables
+        return name in self._variables and not self._variables[str(name)][1].is_item
 
     def __getitem__(self, name: str) -> npt.NDArray[np.generic]:
         return self.variable(name)
@@ -130,7 +131,7 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
             (name, view.rows, view.dim, view.dtype, view.initializer, Bytes(view.size_bytes))
             for name, view in self.tables.items()
         )
-        found = (self._variables[name][1] for name in self)
+        found = (self._variables[name][1] for name in self.variable_names)
         variables = ((v.name, v.dtype.name, shape(v.shape), Bytes(v.size_bytes)) for v in found)
         columns = ("table", "rows", "dim", "dtype", "initializer", "size")
         shown = [table(columns, tables, len(self._entries), "table")]
@@ -160,7 +161,12 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
     @property
     def variable_names(self) -> list[str]:
         """Return the names of all dense variables, in order."""
-        return sorted(self._variables)
+        return sorted(name for name, (_, entry) in self._variables.items() if not entry.is_item)
+
+    @property
+    def item_names(self) -> list[str]:
+        """Return the names of all items, in order: texts, values of Python and the like, which are no arrays."""
+        return sorted(name for name, (_, entry) in self._variables.items() if entry.is_item)
 
     def reader(self, shard: ShardIndex, extent: Extent | None = None) -> RangeReader:
         """Return what reads an extent of a shard, by default its first file; UsageError when the checkpoint is closed.
@@ -232,7 +238,7 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         return whole_name(name, self._entries, "table", self.version.ref, self.slots)
 
     def variable_name(self, name: str) -> str:
-        """Return the whole name of a variable that somebody gave a part of; errors as `whole_name`."""
+        """Return the whole name of a variable, or of an item, that somebody gave a part of; errors as `whole_name`."""
         return whole_name(name, self._variables, "variable", self.version.ref)
 
     @property
@@ -251,12 +257,25 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
             raise NameNotFoundError(f"no table {table!r}", path=self.version.ref, hint=hint)
         return self._entries[table]
 
+    def has_entry(self, name: str) -> bool:
+        """Say whether there is a variable or an item of a name."""
+        return name in self._variables
+
     def find_variable(self, name: str) -> tuple[ShardIndex, DenseEntry]:
-        """Return the first shard that has a variable, with its entry of it; NameNotFoundError for an unknown name."""
+        """Return the first shard that has a variable or an item, with its entry; NameNotFoundError for another name."""
         if name not in self._variables:
             hint = meant(name, self._variables, "variables")
             raise NameNotFoundError(f"no variable {name!r}", path=self.version.ref, hint=hint)
         return self._variables[name]
+
+    def find_array(self, name: str, *, bits: bool = False) -> tuple[ShardIndex, DenseEntry]:
+        """Return the same of a variable that numpy can have, with `bits` as bits; UnsupportedError for any other."""
+        shard, entry = self.find_variable(name)
+        if not in_numpy(entry.dtype, bits=bits):
+            what = "no array" if entry.is_item else "numpy has no such elements"
+            hint = "it can be exported to a format that has it, such as safetensors, and moved, renamed and dropped"
+            raise UnsupportedError(f"{name!r} is {entry.dtype.name}: {what}", path=self.version.ref, hint=hint)
+        return shard, entry
 
     def table_dtype(self, table: str) -> DType | None:
         """Return the element type of a table's vectors, None for a table without rows."""
@@ -273,9 +292,10 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
     def variable(self, name: str, *, bits: bool = False) -> npt.NDArray[np.generic]:
         """Return a dense variable. numpy lacks bfloat16: it becomes float32 of the same values, with `bits` `BFLOAT16`.
 
-        Raises NameNotFoundError, which is a KeyError, for an unknown name.
+        With `bits`, elements of other dtypes that numpy lacks, such as float8, are unsigned integers of their bits.
+        Raises NameNotFoundError, which is a KeyError, for an unknown name, and UnsupportedError as `find_array`.
         """
-        shard, entry = self.find_variable(name)
+        shard, entry = self.find_array(name, bits=bits)
         check_dimensions(entry.name, entry.shape, shard.file.path)
         check_memory(entry.size_bytes, f"variable {entry.name!r}", self.version.ref)
         return read_elements(self, shard, entry, 0, entry.elements, bits=bits).reshape(entry.shape)
@@ -285,7 +305,7 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
 
         Only these are read. bfloat16 becomes float32. Raises NameNotFoundError and the errors of reading.
         """
-        shard, entry = self.find_variable(name)
+        shard, entry = self.find_array(name)
         return read_elements(self, shard, entry, first, max(0, min(count, entry.elements - first)))
 
     def table(self, name: str, *, batch_rows: int = 65_536) -> TableView:

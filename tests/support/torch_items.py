@@ -56,7 +56,7 @@ _NAMES: dict[tuple[str, str], Any] = {
     )
 }
 _DTYPES = {}
-for _name in (*STORAGES, "complex64", "float8_e4m3fn"):
+for _name in (*STORAGES, "complex64", "float8_e4m3fn", "qint8"):
     _DTYPES[_name] = _NAMES["torch", _name] = _DTYPE()
     _DTYPES[_name].name = _name
 

@@ -16,16 +16,16 @@ from typing import Final
 
 import numpy as np
 
-from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
-from edl_ckpt.core.base.numbers import MalformedError, varint_at
-from edl_ckpt.core.converting.changes import Outgoing, OutTable
+from edl_ckpt.core.base.errors import UnsupportedError
+from edl_ckpt.core.converting.changes import Outgoing, OutTable, OutVariable
 from edl_ckpt.core.converting.destinations.interface import ArrayDestination, check_ids, rule_owners
 from edl_ckpt.core.converting.rows import CountedRows, RowPlaces, Spread
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import Encoding
-from edl_ckpt.core.sources.bundle.tables import part_of
+from edl_ckpt.core.sources.bundle.index import StoredTensor, read_index
+from edl_ckpt.core.sources.bundle.tables import TENSORS, part_of
 from edl_ckpt.core.sources.bundle.writing import lay_out
 from edl_ckpt.core.sources.steps.file_layout import Array, FileLayout, Slab
 from edl_ckpt.core.sources.steps.names import prefix_of
@@ -45,6 +45,7 @@ class ToBundle(ArrayDestination):
     """A bundle with a data file for each part."""
 
     system = "tensorflow"
+    other_dtypes = frozenset(dtype.name for dtype in TENSORS.values())
     of_system = re.compile(r"\.index$|\.data-\d{5}-of-\d{5}$", re.DOTALL)
 
     def accepted(self, out: Outgoing) -> Outgoing:
@@ -168,26 +169,22 @@ class ToBundle(ArrayDestination):
         """Return the bundle, with the prefix that the source has, and with its strings."""
         names = [name for name in self.source.version.sizes if name in self.own_names and name.endswith(".index")]
         prefix = names[0].removesuffix(".index") if self.is_own and names else "model"
-        strings = dict(self._strings()) if self.is_own else {}
+        items = self._items(names[0]) if self.is_own and names else {}
         # The file `checkpoint` of the source goes along: it names this prefix, and perhaps others.
-        return lay_out(prefix, arrays, self.ranks, strings=strings, with_state=not self.is_own)
+        return lay_out(prefix, arrays, self.ranks, items=items, with_state=not self.is_own)
 
-    def _strings(self) -> Iterator[tuple[str, bytes]]:
-        """Yield the scalar strings of the source; UnsupportedError for anything else that is no tensor of ours."""
-        for shard in self.source.shards:
-            for blob in shard.blobs:
-                reader = self.source.reader(shard, blob.values)
-                data = bytes(reader.read(blob.values.start, blob.values.size_bytes))
-                try:
-                    length, end = varint_at(data, 0, len(data))
-                except MalformedError as error:
-                    place = blob.values.start
-                    raise CorruptError(f"the text {blob.name!r}: {error}", path=reader.path, offset=place) from None
-                if len(data) != end + 4 + length:
-                    raise UnsupportedError(
-                        f"{blob.name!r} is no single string, and cannot be written", path=reader.path
-                    )
-                yield blob.name, data[end + 4 :]
+    def _items(self, index: str) -> Mapping[str, StoredTensor]:
+        """Return what the source's index says of each item that goes out, by its new name; its bytes are copied."""
+        new = {v.source: v.name for v in self.out.variables if v.is_item}
+        if not new:
+            return {}
+        reader = self.source.files[self.source.version.path_of(index)]
+        tensors = read_index(reader.read(0, reader.size_bytes), reader.path).tensors
+        return {name: tensors[source] for source, name in new.items()}
+
+    def rank_of(self, variable: OutVariable) -> int:
+        """Return the rank of a variable; items are in the first file."""
+        return 0 if variable.is_item else super().rank_of(variable)
 
     @property
     def computed(self) -> Iterator[tuple[int, int, bytes]]:

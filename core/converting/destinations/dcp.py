@@ -14,6 +14,7 @@ from functools import cached_property
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.converting.changes import Outgoing, OutTable, OutVariable
 from edl_ckpt.core.converting.destinations.interface import ArrayDestination
+from edl_ckpt.core.model.dtypes import TENSOR_DTYPES
 from edl_ckpt.core.sources.dcp import metadata
 from edl_ckpt.core.sources.dcp.tables import collided, is_table_name
 from edl_ckpt.core.sources.dcp.writing import METADATA, lay_out
@@ -24,6 +25,7 @@ class ToDcp(ArrayDestination):
     """A `.distcp` file for each rank that has anything, and `.metadata`."""
 
     system = "dcp"
+    other_dtypes = frozenset(TENSOR_DTYPES) - {"float8_e4m3b11fnuz"}
     of_system = re.compile(r"(?:^|/)(?:\.metadata|__\d+_\d+\.distcp)$")
 
     def accepted(self, out: Outgoing) -> Outgoing:
@@ -48,7 +50,7 @@ class ToDcp(ArrayDestination):
         if not self.is_own:
             return lay_out(arrays)
         folder, index = self._index
-        return lay_out(arrays, folder=folder, blobs=self._blobs(), paths=metadata.paths(index))
+        return lay_out(arrays, folder=folder, items=self._forms, paths=metadata.paths(index))
 
     @cached_property
     def _index(self) -> tuple[str, object]:
@@ -69,6 +71,8 @@ class ToDcp(ArrayDestination):
 
     def dense(self, variable: OutVariable) -> Array:
         """Return the array of a tensor; what belongs to managed collision keeps its boxes."""
+        if variable.is_item:
+            return self._item(variable)
         boxes = self._kept_boxes.get(variable.source, ())
         if any(box.sizes[1:] != variable.shape[1:] for box in boxes) or not boxes:
             return super().dense(variable)
@@ -76,15 +80,34 @@ class ToDcp(ArrayDestination):
         slabs = (Slab(n * self.ranks // len(boxes), box.offsets, box.sizes) for n, box in enumerate(ordered))
         return Array(variable.name, variable.dtype, variable.shape, tuple(slabs))
 
-    def _blobs(self) -> Mapping[str, bytes]:
-        blobs: dict[str, bytes] = {}
-        for shard in self.source.shards:
-            for blob in shard.blobs:
-                if blob.kind != "value":
-                    raise UnsupportedError(f"{blob.name!r} is a tensor that cannot be written", path=shard.file.path)
-                reader = self.source.reader(shard, blob.values)
-                blobs[blob.name] = bytes(reader.read(blob.values.start, blob.values.size_bytes))
-        return blobs
+    @cached_property
+    def _stored_items(self) -> Mapping[str, Sequence[metadata.Item]]:
+        """What the source's index has of each name, in the order of the boxes: as the bytes of an item are read."""
+        found: dict[str, list[metadata.Item]] = {}
+        for item in metadata.items(self._index[1]):
+            found.setdefault(item.name, []).append(item)
+        return {name: sorted(items, key=lambda item: item.offsets) for name, items in found.items()}
+
+    @cached_property
+    def _forms(self) -> Mapping[str, metadata.IndexedTensor]:
+        """What the index says of each item that goes out, by its new name; boxes are in the order of its items."""
+        new = {v.source: v.name for v in self.out.variables if v.is_item}
+        tensors = metadata.tensors(self._index[1]) if new else ()
+        known = (one for one in tensors if one.name in new)
+        return {
+            new[one.name]: replace(one, pieces=tuple(sorted(one.pieces, key=lambda piece: piece.offsets)))
+            for one in known
+        }
+
+    def _item(self, variable: OutVariable) -> Array:
+        """Return the bytes of an item: they are copied as they are, a zip for each box; values go to rank 0."""
+        items = self._stored_items[variable.source]
+        slabs: list[Slab] = []
+        start = 0
+        for number, item in enumerate(items):
+            slabs.append(Slab(number * self.ranks // len(items), (start,), (item.end - item.start,)))
+            start += item.end - item.start
+        return Array(variable.name, variable.dtype, (start,), tuple(slabs), item_shape=variable.shape)
 
 
 def _key_of(name: str) -> str:

@@ -17,6 +17,7 @@ from typing import ClassVar, Final, NamedTuple
 import numpy as np
 
 from edl_ckpt.core.base.errors import UnsupportedError
+from edl_ckpt.core.base.words import abridged
 from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.converting.changes import FLOATS, Outgoing, OutTable, OutVariable
 from edl_ckpt.core.converting.rows import CountedRows, RowPlaces, Spread
@@ -26,6 +27,9 @@ from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sources.elasticdl.target import variable_owner
 from edl_ckpt.core.sources.steps.file_layout import Array, FileLayout, Slab
+
+_LISTED: Final = 8
+"""So many names are in a message."""
 
 
 class Cut(NamedTuple):
@@ -65,11 +69,24 @@ class Destination(ABC):
     varints: ClassVar[bool] = False
     """True where the bytes of ids as varints must be counted."""
 
+    other_dtypes: ClassVar[frozenset[str] | None] = frozenset()
+    """Of the dtypes that no table has, those that its variables may have; None where it keeps no variables."""
+
     def __init__(self, given: Given) -> None:
         self.source, self.ranks, self.given = given.source, given.ranks, given
-        self.out = self.accepted(given.out)
+        self.out = self.accepted(self._with_known_types(given.out))
         """What the system can hold; the rest is left out, by name and with the reason."""
         self._numbers: dict[str, int] = {}
+
+    def _with_known_types(self, out: Outgoing) -> Outgoing:
+        """Return what has types that the system can hold; items of other systems are left out.
+
+        Raises UnsupportedError for variables of dtypes that it lacks: they are left out by name only.
+        """
+        if self.other_dtypes is not None:
+            check_dtypes(out, self.other_dtypes, self.system, self.source.version.ref)
+        items = [v.source for v in out.variables if v.is_item and not self.is_own]
+        return out.without(items, f"not in {self.system}", lacks_place=True)
 
     @cached_property
     def carried(self) -> Mapping[str, int]:
@@ -166,7 +183,7 @@ def files_read(source: Checkpoint) -> frozenset[str]:
     for shard in source.shards:
         files = shard.file.files
         extents = [entry.values for entry in shard.variables]
-        extents += [entry.values for entry in shard.tables] + [blob.values for blob in shard.blobs]
+        extents += [entry.values for entry in shard.tables]
         extents += [run for table in shard.tables for run in table.ids if run.is_stored]
         paths.update(files[extent.file].path for extent in extents if extent.file < len(files))
         of_boxes = shard.sources
@@ -175,6 +192,15 @@ def files_read(source: Checkpoint) -> frozenset[str]:
             if rows.order is not None:
                 paths.add(of_boxes[rows.order.file].path)
     return frozenset(map(source.version.name_of, paths))
+
+
+def check_dtypes(out: Outgoing, known: frozenset[str], what: str, ref: str) -> None:
+    """Raise UnsupportedError for variables of a dtype that is neither one of ours nor known; it names them."""
+    wrong = {v.name: v.dtype.name for v in out.variables if not (v.dtype.is_ours or v.is_item or v.dtype.name in known)}
+    if wrong:
+        names = abridged((f"{name!r} ({dtype})" for name, dtype in wrong.items()), _LISTED)
+        hint = f"nothing was written; leave out what it lacks: edit --drop {next(iter(wrong))!r}, or choose --variable"
+        raise UnsupportedError(f"{what} cannot hold {names}", path=ref, hint=hint)
 
 
 def check_ids(rows: CountedRows, low: int, high: int | None, why: str) -> None:
@@ -219,7 +245,10 @@ class ArrayDestination(Destination):
         return variable_owner(variable.name, self.ranks)
 
     def dense(self, variable: OutVariable) -> Array:
-        """Return the array of a variable."""
+        """Return the array of a variable, or the bytes of an item."""
+        if variable.is_item:
+            slab = Slab(self.rank_of(variable), (0,), (variable.size_bytes,))
+            return Array(variable.name, variable.dtype, slab.sizes, (slab,), item_shape=variable.shape)
         if variable.in_slabs and variable.shape:
             slabs = row_slabs(variable.shape, self.ranks)
         else:
@@ -330,6 +359,7 @@ class RawDestination(ArrayDestination):
     """Tables whose keys and values are files."""
 
     least_id: ClassVar[int | None] = None
+    other_dtypes = None
     forbidden: ClassVar[re.Pattern[str]]
     """What no name of a table may have in it."""
 

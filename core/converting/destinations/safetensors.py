@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.converting.changes import OutVariable
 from edl_ckpt.core.converting.destinations.interface import ArrayDestination
-from edl_ckpt.core.sources.safetensors.indexing import read_header
+from edl_ckpt.core.sources.safetensors.indexing import TAGS, read_header
 from edl_ckpt.core.sources.safetensors.sets import ENDING, INDEX, set_of
 from edl_ckpt.core.sources.safetensors.writing import lay_out
 from edl_ckpt.core.sources.steps.file_layout import Array, FileLayout
@@ -18,6 +18,7 @@ class ToSafetensors(ArrayDestination):
     """The tensors of one file or set, in files of another size; only from files of safetensors."""
 
     system = "safetensors"
+    other_dtypes = frozenset(TAGS)
     of_system = re.compile(r"\.safetensors(?:\.index\.json)?$")
 
     def describes(self, name: str, read: Collection[str]) -> bool:
@@ -35,9 +36,8 @@ class ToSafetensors(ArrayDestination):
         version = self.source.version
         paths = [name for name in version.sizes if name in self.own_names and name.endswith(ENDING)]
         stems = {set_of(path) for path in paths}
-        blobs = [blob.name for shard in self.source.shards for blob in shard.blobs]
-        if not self.is_own or len(stems) > 1 or blobs:
-            what = f"{blobs[0]!r} has a dtype that cannot be written" if blobs else f"{len(stems)} sets cannot be one"
+        if not self.is_own or len(stems) > 1:
+            what = f"{len(stems)} sets cannot be one"
             raise UnsupportedError(what, path=version.ref, hint="try: export --format safetensors")
         metadata = read_header(self.source.files[version.path_of(paths[0])]).metadata
         largest = max(version.sizes[path] for path in paths) if len(paths) > 1 else None

@@ -20,7 +20,7 @@ from edl_ckpt.core.base.words import meant
 from edl_ckpt.core.catalog.listing import VersionLike, as_version
 from edl_ckpt.core.cluster.choice import ExecutorLike, job_of
 from edl_ckpt.core.model.tables import ShardIndex
-from edl_ckpt.core.operations.diff.results import DenseDiff, DiffResult
+from edl_ckpt.core.operations.diff.results import DenseDiff, DiffResult, ItemDiff
 from edl_ckpt.core.operations.diff.tables import PART_BYTES, BothOpened, BothValue, RowOptions, diff_dense, diff_tables
 from edl_ckpt.core.proof.fingerprint import value_bytes
 from edl_ckpt.core.proof.values import fingerprint
@@ -72,20 +72,34 @@ def diff_versions(
         reporter.start("fingerprints", total)
         first, second = (fingerprint(each, job) for each in both)
         variables = sorted({*one.variable_names, *two.variable_names})
+        items = sorted({*one.item_names, *two.item_names}.difference(variables))
         sizes = {v.name: v.size_bytes for each in both for shard in each.shards for v in shard.variables}
         changed = [name for name in variables if first.variables.get(name) != second.variables.get(name)]
+        changed_items = {name for name in items if first.variables.get(name) != second.variables.get(name)}
         limit = max(job.executor.task_bytes(sum(sizes[name] for name in changed)), _LEAST_TASK_BYTES)
         some = together(((name, sizes[name]) for name in changed), limit, most=_VARIABLES_AT_ONCE)
         work = FunctionWork(BothValue.of(both), partial(_diff_variables, options=options))
         with job.silent().run(work, both, some) as results:
             found = {each.name: each for diffs in results for each in diffs}
         dense = tuple(found.get(name) or DenseDiff(name, "equal", 0.0, 0.0, 0.0) for name in variables)
+        of_items = tuple(diff_item(*both, name, same=name not in changed_items) for name in items)
         same = {name for name, digest in first.tables.items() if second.tables.get(name) == digest}
         tables = diff_tables(both, same, options, job)
         one.check_unchanged()
         two.check_unchanged()
-    equal = all(v.status == "equal" for v in dense) and all(t.status == "equal" for t in tables)
-    return DiffResult(a.ref, b.ref, equal, tolerance, dense, tables, first.text, second.text)
+    states = [*(v.status for v in dense), *(t.status for t in tables), *(item.status for item in of_items)]
+    equal = all(state == "equal" for state in states)
+    return DiffResult(a.ref, b.ref, equal, tolerance, dense, tables, first.text, second.text, of_items)
+
+
+def diff_item(one: Checkpoint, two: Checkpoint, name: str, *, same: bool) -> ItemDiff:
+    """Return the change of an item, which at least one of the checkpoints has; `same` is what the fingerprints say."""
+    if not (one.has_entry(name) and two.has_entry(name)):
+        only = one if one.has_entry(name) else two
+        return ItemDiff(name, "removed" if only is one else "added", only.find_variable(name)[1].dtype.name)
+    kinds = [each.find_variable(name)[1].dtype.name for each in (one, two)]
+    kind = kinds[0] if kinds[0] == kinds[1] else " -> ".join(kinds)
+    return ItemDiff(name, "equal" if same else "changed", kind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,17 @@ class DenseDiff:
 
 
 @dataclass(frozen=True, slots=True)
+class ItemDiff:
+    """The change of an item: texts, a value of Python and the like, which are compared as bytes."""
+
+    name: str
+    status: str
+    """As that of a variable."""
+    kind: str
+    """What it is, from -> to."""
+
+
+@dataclass(frozen=True, slots=True)
 class RowChange:
     """A changed row: the L2 norm of its change, and the largest absolute element."""
 
@@ -76,6 +87,7 @@ class DiffResult:
     tables: tuple[TableDiff, ...]
     fingerprint_a: str
     fingerprint_b: str
+    items: tuple[ItemDiff, ...] = ()
 
     def __repr__(self) -> str:
         content = counted(len(self.variables), "variable"), counted(len(self.tables), "table")

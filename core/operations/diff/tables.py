@@ -219,14 +219,16 @@ def _as_slice(places: npt.NDArray[np.intp]) -> Places:
 
 def diff_dense(one: Checkpoint, two: Checkpoint, name: str, tolerance: float) -> DenseDiff:
     """Return the change of a variable, which at least one of the checkpoints has."""
-    if name not in one or name not in two:
-        return DenseDiff(name, "removed" if name in one else "added")
+    if not (one.has_entry(name) and two.has_entry(name)):
+        return DenseDiff(name, "removed" if one.has_entry(name) else "added")
     first, second = one.find_variable(name), two.find_variable(name)
     a, b = first[1], second[1]
     changes = [f"dtype {a.dtype.name} -> {b.dtype.name}"] if a.dtype != b.dtype else []
     if a.shape != b.shape:
         changes.append(f"shape {words.shape(a.shape)} -> {words.shape(b.shape)}")
         return DenseDiff(name, "changed", what=", ".join(changes))
+    if not (a.dtype.is_ours and b.dtype.is_ours):  # nothing computes with them: their bytes differ
+        return DenseDiff(name, "changed", what=", ".join(changes) or "bytes")
     sums, differs = DifferenceSums(), False
     step = _DENSE_BYTES // 8
     for start in range(0, a.elements, step):

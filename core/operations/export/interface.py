@@ -116,6 +116,8 @@ class Tensor:
     name: str
     dtype: DType
     shape: tuple[int, ...]
+    item_shape: ClassVar[None] = None
+    """An export has no items."""
 
     @property
     def size_bytes(self) -> int:

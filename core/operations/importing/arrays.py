@@ -374,7 +374,7 @@ class ArraySource:
             self._take_document({**header.metadata, "tables": tables}, path)
         for tensor in header.tensors:
             check_shape(tensor.name, tensor.shape, path)
-            dtype = tensor.dtype or dtype_named(tensor.name, tensor.tag, path=path)
+            dtype = tensor.dtype if tensor.dtype.is_ours else dtype_named(tensor.name, tensor.tag, path=path)
             self._add(ArrayData(tensor.name, dtype, tensor.shape, reader, tensor.start))
 
     def _take_document(self, document: Mapping[str, Any], path: str) -> None:

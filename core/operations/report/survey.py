@@ -25,6 +25,7 @@ from edl_ckpt.core.base.errors import EdlCkptError, UnavailableError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.words import counted, describe, escaped, size
 from edl_ckpt.core.catalog.listing import best_versions, list_versions
+from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.model.versions import Listing, State, Version
 from edl_ckpt.core.operations.diff.tables import DifferenceSums, compare
 from edl_ckpt.core.operations.lookup import Moments, TensorStats
@@ -387,7 +388,8 @@ class Samples:
         """
         most, size = self.limits.tensors, self.limits.sample_bytes
         tables = [t.name for t in largest((t for t in newest.tables if t.rows), most)]
-        variables = [v.name for v in largest((v for v in newest.variables if v.size_bytes), most)]
+        filled = (v for v in newest.variables if v.size_bytes and v.dtype in DTYPES)
+        variables = [v.name for v in largest(filled, most)]
         self.reporter.start("sampling values", size * (len(tables) + len(variables)))
         with self._opened(versions[-1], "values of {}") as checkpoint:
             for name in tables:
@@ -440,6 +442,8 @@ class Samples:
             else:
                 tables[name] = sample
         for name in filter(checkpoint.__contains__, variable_names):
+            if not checkpoint.find_variable(name)[1].dtype.is_ours:
+                continue
             elements = list(sample_variable(checkpoint, name, most, seed=seed))
             variables[name] = checkpoint.find_variable(name)[1].shape, elements
         return _Sample(checkpoint.version.ref, tables, variables)

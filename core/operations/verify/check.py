@@ -47,6 +47,7 @@ from edl_ckpt.core.operations.verify.ids import ContentCheck, check_companions, 
 from edl_ckpt.core.operations.verify.loaders import look_with
 from edl_ckpt.core.operations.verify.memory import Memory, is_settled
 from edl_ckpt.core.operations.verify.stored_sums import check_sample, check_stored_sums, report_chunks
+from edl_ckpt.core.proof.fingerprint import agrees
 from edl_ckpt.core.proof.sealing import ChunkSums, Mismatch, comparable, make_seal, rereads_correctly
 from edl_ckpt.core.proof.trust import check_trust
 from edl_ckpt.core.reading.reader import Checkpoint, check_not_replaced, open_checkpoint, openings
@@ -318,7 +319,7 @@ def _verify(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tup
                 contradicted = source_of(version).blocking(version, checkpoint.shards)
                 certain = whole and not contradicted and version.state is not State.MIXED
                 fingerprint = _check_all(content, seal, readers, certain=certain)
-                if seal is not None and fingerprint not in {None, seal.fingerprint}:
+                if seal is not None and fingerprint is not None and not agrees(seal.fingerprint, fingerprint):
                     message = f"the fingerprint was {seal.fingerprint} when the version was sealed"
                     with report.checking("seal"):
                         report.add("fingerprint-mismatch", message, path=version.path)

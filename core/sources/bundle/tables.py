@@ -5,7 +5,7 @@ objects, `.../tables_of_VARIABLE/3/.ATTRIBUTES/table-keys`. Frequencies, version
 are companions. Whatever does not fit is left to be a variable.
 
 Below them: open data files; partitioned variables, which are saved in slices and read as one; and what makes all
-tensors of a bundle variables, tables and blobs of the shards that have their bytes.
+tensors of a bundle variables, tables and items of the shards that have their bytes.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from typing import Final, NamedTuple, TypeAlias
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.base.words import base_name
 from edl_ckpt.core.kernel.checksums import unmasked
-from edl_ckpt.core.model.dtypes import TF_DTYPES, DType
+from edl_ckpt.core.model.dtypes import TENSOR_DTYPES, TF_DTYPES, DType, item_type
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import (
-    Blob,
     Box,
     DenseEntry,
     Encoding,
@@ -38,23 +37,18 @@ from edl_ckpt.core.model.versions import ShardFile
 from edl_ckpt.core.sources.bundle.index import Index, Slice, StoredTensor
 from edl_ckpt.core.sources.steps.content import Content, Found, ShardContent
 
-_KINDS: Final = {
-    7: "string",
-    8: "complex64",
-    11: "qint8",
-    12: "quint8",
-    13: "qint32",
-    15: "qint16",
-    16: "quint16",
-    18: "complex128",
-    20: "resource",
-    21: "variant",
-    24: "float8_e5m2",
-    25: "float8_e4m3fn",
-    29: "int4",
-    30: "uint4",
-}
-"""What tensorflow.DataType calls element types that are none of ours."""
+_BYTES: Final = (
+    *(dtype for dtype in TENSOR_DTYPES.values() if dtype.tf_enum),
+    DType("qint8", 1, 11),
+    DType("quint8", 1, 12),
+    DType("qint32", 4, 13),
+    DType("qint16", 2, 15),
+    DType("quint16", 2, 16),
+)
+TENSORS: Final = {dtype.tf_enum: dtype for dtype in _BYTES}
+"""The element types whose tensors are elements of whole bytes, by tensorflow.DataType."""
+_KINDS: Final = {7: "string", 20: "resource", 21: "variant", 29: "int4", 30: "uint4"}
+"""What tensorflow.DataType calls the other ones."""
 _ENCODED: Final = {7, 20, 21}
 """Those whose checksum is of other bytes than those of the file."""
 
@@ -80,10 +74,10 @@ DataFiles = Mapping[int, DataFile]
 """Open data files by their numbers."""
 
 
-def dtype_of(name: str, tensor: StoredTensor, file: DataFile) -> DType | None:
-    """Return the dtype of a tensor, None for one that is not ours; CorruptError when its bytes are not its shape's."""
-    dtype = TF_DTYPES.get(tensor.dtype)
-    if dtype is not None and prod(tensor.shape) * dtype.itemsize != tensor.end - tensor.start:
+def dtype_of(name: str, tensor: StoredTensor, file: DataFile) -> DType:
+    """Return the dtype of a tensor, or the type of an item; CorruptError when its bytes are not its shape's."""
+    dtype = TENSORS.get(tensor.dtype) or item_type(_KINDS.get(tensor.dtype, f"dtype {tensor.dtype}"))
+    if not dtype.is_item and prod(tensor.shape) * dtype.itemsize != tensor.end - tensor.start:
         message = f"{name!r} has {tensor.end - tensor.start} bytes; expected {dtype.name} {list(tensor.shape)}"
         raise CorruptError(message, path=file.file.path, offset=tensor.start)
     return dtype
@@ -92,10 +86,7 @@ def dtype_of(name: str, tensor: StoredTensor, file: DataFile) -> DType | None:
 def add_tensor(name: str, tensor: StoredTensor, file: DataFile) -> None:
     """Add a tensor that lies in one extent, with its checksum."""
     extent, dtype = file.extent(tensor), dtype_of(name, tensor, file)
-    if dtype is not None:
-        file.shard.variables.append(DenseEntry(name, dtype, tensor.shape, extent, tensor.start))
-    else:
-        file.shard.blobs.append(Blob(name, _KINDS.get(tensor.dtype, f"dtype {tensor.dtype}"), extent))
+    file.shard.variables.append(DenseEntry(name, dtype, tensor.shape, extent, tensor.start))
     file.add_sum(name, tensor, extent)
 
 
@@ -282,10 +273,8 @@ def add_slices(index: Index, name: str, tensor: StoredTensor, files: DataFiles) 
             parts.append((bounds, part, files[part.shard]))
     if len(parts) < len(tensor.slices):
         return
-    if tensor.dtype not in TF_DTYPES:
-        for _, part, file in parts:
-            add_tensor(name, part, file)
-        return
+    if tensor.dtype not in TENSORS:
+        raise UnsupportedError(f"{name!r} is saved in slices of {_KINDS.get(tensor.dtype, 'an unknown dtype')}")
     _add_variable(name, tensor, parts)
     for _, part, file in parts:
         dtype_of(name, part, file)
@@ -300,7 +289,7 @@ def _bounds(shape: tuple[int, ...], one: Slice) -> list[tuple[int, int]]:
 
 def _add_variable(name: str, tensor: StoredTensor, parts: Sequence[SlicePart]) -> None:
     """Add a variable to the shard of its first slice: gathered, unless its slices lie one after the other."""
-    dtype, shape, home = TF_DTYPES[tensor.dtype], tensor.shape, parts[0][2]
+    dtype, shape, home = TENSORS[tensor.dtype], tensor.shape, parts[0][2]
     cut = [d for bounds, *_ in parts for d, (_, size) in enumerate(bounds) if size != shape[d]]
     axis = max([1, *cut])  # the dimensions before it count the rows
     rows, row_bytes = prod(shape[:axis]), prod(shape[axis:]) * dtype.itemsize

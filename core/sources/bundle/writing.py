@@ -62,19 +62,24 @@ def lay_out(
     shards: int = 1,
     *,
     strings: Mapping[str, bytes] | None = None,
+    items: Mapping[str, StoredTensor] | None = None,
     with_state: bool = False,
     others: Mapping[str, bytes] | None = None,
 ) -> BundleLayout:
     """Lay out arrays in `PREFIX.data-SSSSS-of-NNNNN`, that of rank S for each slab, and `PREFIX.index`.
 
-    `strings` are scalars, such as the graph of objects that tf.train.Checkpoint keeps. `with_state` adds the file
+    `strings` are scalars, such as the graph of objects that tf.train.Checkpoint keeps. `items` says of arrays that are
+    items what an index said of them: their bytes are copied, and keep their checksum. `with_state` adds the file
     `checkpoint`, by which tf.train.latest_checkpoint knows the bundle; `others` are files as they are. UnsupportedError
     for a name that a bundle cannot have, or has already.
     """
     bundle, data = BundleFiles(prefix), _DataFiles([0] * shards)
     names = [bundle.name_of(rank, shards) for rank in range(shards)]
     for array in arrays:
-        data.add_array(array)
+        if array.dtype.is_item:
+            data.add_item(array, (items or {})[array.key])
+        else:
+            data.add_array(array)
     literals = [(names[0], *data.add_string(name, text)) for name, text in (strings or {}).items()]
     whole = dict(others or {})
     if with_state:
@@ -116,6 +121,14 @@ class _DataFiles:
         self.entries[key] = StoredTensor(dtype, array.shape, rank, start, start, crc, slices), None
         for tensor, part, bounds in slabs:
             self.entries[slice_key(key, bounds)] = tensor, part
+
+    def add_item(self, array: Array, stored: StoredTensor) -> None:
+        """Give the bytes of an item, which are one slab, the next bytes of the file of its rank."""
+        (slab,) = array.slabs
+        start = self.sizes[slab.rank]
+        end = self.sizes[slab.rank] = start + slab.sizes[0]
+        self.places[array.key, 0] = slab.rank, start
+        self.entries[self._key(array.key)] = stored._replace(shard=slab.rank, start=start, end=end), None
 
     def add_string(self, name: str, text: bytes) -> tuple[int, bytes]:
         """Give a string the next bytes of the first file; return their offset and them."""

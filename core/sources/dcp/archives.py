@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.base.job import near
-from edl_ckpt.core.model.dtypes import DTYPES
+from edl_ckpt.core.model.dtypes import TENSOR_DTYPES
 from edl_ckpt.core.sources.dcp.metadata import Item, whole_numbers
 from edl_ckpt.core.sources.dcp.pickles import TENSOR_NAMES, kind_of, load
 from edl_ckpt.core.storage.interface import RangeReader
@@ -57,7 +57,7 @@ class ItemValues:
     @property
     def is_plain(self) -> bool:
         """Return True where the elements follow each other in C order."""
-        return in_c_order(self.shape, self.strides, DTYPES[self.dtype].itemsize)
+        return in_c_order(self.shape, self.strides, TENSOR_DTYPES[self.dtype].itemsize)
 
 
 def in_c_order(sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
@@ -163,9 +163,11 @@ def _tensor(pickled: bytes) -> tuple[str, int, int, ItemValues]:
     _, dtype, key, _, length = storage
     is_untyped = dtype == "untyped" and len(args) > 6
     dtype = args[6] if is_untyped else dtype
-    if type(dtype) is not str or type(key) is not str or dtype not in DTYPES:
+    if any(args[7 if is_untyped else 6 :]):
+        raise UnsupportedError("its values are conjugated or negated only when they are loaded")
+    if type(dtype) is not str or type(key) is not str or dtype not in TENSOR_DTYPES:
         raise CorruptError("its pickle names no dtype of ours")
-    itemsize = DTYPES[dtype].itemsize
+    itemsize = TENSOR_DTYPES[dtype].itemsize
     (length, first), shape, steps = whole_numbers((length, args[1])), whole_numbers(args[2]), whole_numbers(args[3])
     if len(shape) != len(steps):
         raise CorruptError("its pickle has strides for other dimensions than those of its shape")

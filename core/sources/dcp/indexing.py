@@ -1,16 +1,17 @@
-"""The tensors of a checkpoint of torch as variables, tables and blobs: what its indexes say, proved by the items."""
+"""The tensors of a checkpoint of torch as variables, tables and items: what its indexes say, proved by the items."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from itertools import chain
+from typing import NamedTuple, TypeAlias
 
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.base.parallel import run_all
-from edl_ckpt.core.model.dtypes import DTYPES
-from edl_ckpt.core.model.tables import Blob, DenseEntry, Extent, Problem, StoredSum
+from edl_ckpt.core.model.dtypes import DTYPES, TENSOR_DTYPES, item_type
+from edl_ckpt.core.model.tables import Box, DenseEntry, Extent, GatheredRows, Problem, StoredSum
 from edl_ckpt.core.sources.dcp import metadata
 from edl_ckpt.core.sources.dcp.archives import ItemValues, read_values
 from edl_ckpt.core.sources.dcp.metadata import IndexedTensor, Item, SavedBox
@@ -38,8 +39,12 @@ def add_all(content: Content, indexes: Sequence[str]) -> None:
     saved: dict[str, SavedTensor] = {}
     for index in _with_different_names(list(_indexes(content, indexes))):
         saved |= {one.tensor.name: one for one in _saved(content, index) if one.parts}
+    others = {name: one for name, one in saved.items() if one.tensor.dtype not in DTYPES}
     if content.tables:
+        for name in others:
+            del saved[name]
         add_tables(saved)
+        saved |= others
     for one in saved.values():
         add_variable(one)
     for shard in content.shards.values():
@@ -84,26 +89,33 @@ def _with_different_names(indexes: Sequence[_ReadIndex]) -> Iterator[_ReadIndex]
 
 
 def _saved(content: Content, index: _ReadIndex) -> Iterator[SavedTensor]:
-    """Yield the tensors of an index with dtypes of ours; add all else that it names as blobs, and what is wrong."""
+    """Yield the tensors of an index whose bytes are found; add all else that it names as items, and what is wrong."""
     kinds = {tensor.name: tensor.dtype for tensor in index.tensors}
     of_file: dict[str, list[Item]] = defaultdict(list)
+    whole_items: dict[str, list[Item]] = defaultdict(list)
     for item in index.items:
-        path = index.folder + item.path
-        if kinds.get(item.name) in DTYPES:
-            of_file[path].append(item)
-        elif path in content.files:
-            _add_blob(content.files[path], item, kinds.get(item.name) or "value")
-    tensors = [tensor for tensor in index.tensors if tensor.dtype in DTYPES]
+        if kinds.get(item.name) in TENSOR_DTYPES:
+            of_file[index.folder + item.path].append(item)
+        else:
+            whole_items[item.name].append(item)
+    tensors = [tensor for tensor in index.tensors if tensor.dtype in TENSOR_DTYPES]
     boxes = {
         (t.name, p.offsets): (p, t.dtype) for t in tensors for p in sorted(t.pieces, key=lambda p: 0 not in p.sizes)
     }
     parts: dict[_Key, BoxValues | None] = {}
+    unread: set[str] = set()
 
     def read(path: str) -> None:
-        parts.update(_parts(content.files.get(path), boxes, of_file[path]))
+        parts.update(_parts(content.files.get(path), boxes, of_file[path], unread))
 
     run_all(read, of_file, content.workers)
+    for item in chain.from_iterable(of_file.values()) if unread else ():
+        if item.name in unread:
+            whole_items[item.name].append(item)
+    _add_items(content, index, whole_items)
     for tensor in tensors:
+        if tensor.name in unread:
+            continue
         try:
             saved = _whole(tensor, parts)
             if not saved.whole and tensor.name not in _told(content):
@@ -120,9 +132,12 @@ def _told(content: Content) -> set[str]:
 
 
 def _parts(
-    stored_in: Found | None, boxes: Mapping[_Key, tuple[SavedBox, str]], items: Sequence[Item]
+    stored_in: Found | None, boxes: Mapping[_Key, tuple[SavedBox, str]], items: Sequence[Item], unread: set[str]
 ) -> Iterator[tuple[_Key, BoxValues | None]]:
-    """Yield the boxes of a file by names and offsets; None for one that cannot be read, whose shard gets a problem."""
+    """Yield the boxes of a file by names and offsets; None for one that cannot be read, whose shard gets a problem.
+
+    Tensors whose items are sound, but have their values in a way that is not read, are added to `unread`.
+    """
     yield from (((item.name, item.offsets), None) for item in items)
     if stored_in is None or stored_in.reader is None:
         return
@@ -130,7 +145,7 @@ def _parts(
         box, dtype = boxes.get((item.name, item.offsets), (None, ""))
         fault = values if isinstance(values, CorruptError | UnsupportedError) else _mismatch(item, values, box, dtype)
         if isinstance(values, UnsupportedError):
-            _add_blob(stored_in, item, "item")
+            unread.add(item.name)
         if fault:
             stored_in.shard.problems.append(problem_of(fault, item.name, item.start))
         elif box and isinstance(values, ItemValues):
@@ -161,8 +176,53 @@ def _whole(tensor: IndexedTensor, parts: Mapping[_Key, BoxValues | None]) -> Sav
     return SavedTensor(tensor, there, whole=len(there) == len(pieces))
 
 
-def _add_blob(stored_in: Found, item: Item, kind: str) -> None:
-    stored_in.shard.blobs.append(Blob(item.name, kind, Extent(item.start, item.end, file=stored_in.number)))
+class _WholeItem(NamedTuple):
+    """What an index has of a value that is no tensor, or of a tensor that is not read: its items, one for each box."""
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    items: Sequence[Item]
+
+    @property
+    def in_order(self) -> Sequence[Item]:
+        """Return the items in the order of their boxes: so their bytes are the same, whichever ranks have them."""
+        return sorted(self.items, key=lambda item: item.offsets)
+
+
+def _add_items(content: Content, index: _ReadIndex, items: Mapping[str, Sequence[Item]]) -> None:
+    """Add items by their names, each of the kind that the index says."""
+    known = {tensor.name: tensor for tensor in index.tensors}
+    for name, some in items.items():
+        tensor = known.get(name)
+        kind, shape = (tensor.dtype or "value", tensor.shape) if tensor else ("value", ())
+        _add_item(content, index, _WholeItem(name, kind, shape, some))
+
+
+def _add_item(content: Content, index: _ReadIndex, item: _WholeItem) -> None:
+    """Add an item to the shard that has its first box: the bytes of its zips, one after the other."""
+    places = [(content.files.get(index.folder + one.path), one) for one in item.in_order]
+    found = [(stored_in, one) for stored_in, one in places if stored_in is not None and stored_in.reader is not None]
+    if len(found) < len(places):
+        gone = Problem("missing-file", item.name, None, "a file with values of it cannot be read", warning=True)
+        index.stored_in.shard.problems.append(gone)
+        return
+    for stored_in, one in found:
+        if stored_in.reader is not None and one.end > stored_in.reader.size_bytes:
+            message = f"its item ends at byte {one.end:,} of {stored_in.reader.size_bytes:,}"
+            stored_in.shard.problems.append(Problem("values-outside-content", item.name, one.start, message))
+            return
+    (first, one), shard = found[0], found[0][0].shard
+    extent = Extent(one.start, one.end, file=first.number)
+    if len(found) > 1:
+        boxes: list[Box] = []
+        size = 0
+        for stored_in, part in found:
+            own = Extent(part.start, part.end, file=shard.number(stored_in.file))
+            boxes.append(Box(own, 1, own.size_bytes, size))
+            size += own.size_bytes
+        extent = Extent(0, size, file=shard.gather(GatheredRows(size, 1, tuple(boxes))))
+    shard.variables.append(DenseEntry(item.name, item_type(item.kind), item.shape, extent, one.start))
 
 
 def add_variable(saved: SavedTensor) -> None:

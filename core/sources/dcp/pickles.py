@@ -111,6 +111,7 @@ TENSOR_NAMES: Final = _stand_ins(
     torch.storage UntypedStorage=untyped
     torch Size=Size FloatStorage=float32 DoubleStorage=float64 HalfStorage=float16 BFloat16Storage=bfloat16
     torch CharStorage=int8 ShortStorage=int16 IntStorage=int32 LongStorage=int64 ByteStorage=uint8 BoolStorage=bool
+    torch ComplexFloatStorage=complex64 ComplexDoubleStorage=complex128
     collections OrderedDict=Rest
     """
 )

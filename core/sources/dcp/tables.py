@@ -18,7 +18,7 @@ from itertools import pairwise, product
 from typing import Final
 
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
-from edl_ckpt.core.model.dtypes import DTYPES, DType
+from edl_ckpt.core.model.dtypes import TENSOR_DTYPES, DType
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import Box, Encoding, Extent, GatheredRows, IdRun, Problem, TableEntry, TableInfo
 from edl_ckpt.core.sources.dcp.archives import ItemValues, in_c_order
@@ -45,7 +45,7 @@ class BoxValues:
     @property
     def itemsize(self) -> int:
         """Return the bytes of an element."""
-        return DTYPES[self.values.dtype].itemsize
+        return TENSOR_DTYPES[self.values.dtype].itemsize
 
     def _run(self, shape: Sequence[int], axis: int) -> tuple[int, int]:
         """Return (bytes, dimension): so many follow each other in a row and in the storage, from the dimension on."""
@@ -106,7 +106,7 @@ class SavedTensor:
     @property
     def dtype(self) -> DType:
         """Return its dtype."""
-        return DTYPES[self.tensor.dtype]
+        return TENSOR_DTYPES[self.tensor.dtype]
 
     @property
     def size_bytes(self) -> int:

@@ -19,7 +19,8 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from edl_ckpt.core.base.names import name_bytes
 from edl_ckpt.core.model.dtypes import DType
-from edl_ckpt.core.sources.steps.file_layout import Array
+from edl_ckpt.core.sources.dcp.metadata import IndexedTensor, SavedBox
+from edl_ckpt.core.sources.steps.file_layout import Array, Slab
 
 METADATA: Final = ".metadata"
 _ALIGN: Final = 64
@@ -245,19 +246,19 @@ class DcpLayout:
 
     checksum: ClassVar = "crc32"
     files: Mapping[str, int]
-    _items: Mapping[tuple[str, int], tuple[str, int, ZipPlan]]
-    """The file of each slab, where its item begins there, and the item."""
+    _items: Mapping[tuple[str, int], tuple[str, int, ZipPlan | None]]
+    """The file of each slab, where its item begins there, and the item; None where that is copied as it is."""
     _others: Sequence[tuple[str, int, bytes]]
 
     def at(self, key: str, slab: int) -> tuple[str, int]:
         """Return the file of a slab, and the offset of its values."""
         file, start, item = self._items[key, slab]
-        return file, start + item.places["data/0"]
+        return file, start + (item.places["data/0"] if item else 0)
 
     def literals(self, sums: Mapping[tuple[str, int], int]) -> Iterator[tuple[str, int, bytes]]:
         """Yield what stands around values, pickled values, and `.metadata` at last, given the CRC-32 of each slab."""
         for slab, (file, start, item) in self._items.items():
-            for offset, data in item.parts(start, {"data/0": sums[slab]}):
+            for offset, data in item.parts(start, {"data/0": sums[slab]}) if item else ():
                 yield file, offset, data
         yield from self._others
 
@@ -333,37 +334,44 @@ def lay_out(
     arrays: Sequence[Array],
     *,
     folder: str = "",
-    blobs: Mapping[str, bytes] | None = None,
+    items: Mapping[str, IndexedTensor] | None = None,
     paths: Mapping[str, Any] | None = None,
 ) -> DcpLayout:
     """Lay out arrays in `__RANK_0.distcp` files of a folder, which is '' or ends with a slash, and `.metadata`.
 
-    `blobs` are items of other values, as they were stored; they go to rank 0. `paths` are where torch found each key.
+    `items` says what the index has of arrays that are items: their bytes are copied. `paths` are where torch found each
+    key.
     """
     draft = _NewMetadata(folder)
-    items: dict[tuple[str, int], tuple[str, int, ZipPlan]] = {}
+    placed: dict[tuple[str, int], tuple[str, int, ZipPlan | None]] = {}
     for array in arrays:
-        layout = Made(Name("torch.serialization", "_get_layout"), args=("torch.strided",))
-        memory = Made(Name(_CHECKPOINT, "_MEM_FORMAT_ENCODING"), args=(0,))
-        properties = Made(
-            Name(_CHECKPOINT, "TensorProperties"), (Name("torch", array.dtype.name), layout, False, memory, False)
-        )
-        chunks = [
-            Made(Name(_CHECKPOINT, "ChunkStorageMetadata"), {"offsets": _size(s.offsets), "sizes": _size(s.sizes)})
-            for s in array.slabs
-        ]
-        state = {"properties": properties, "size": _size(array.shape), "chunks": chunks}
-        draft.stored[array.key] = Made(Name(_CHECKPOINT, "TensorStorageMetadata"), state)
+        form = (items or {}).get(array.key) if array.dtype.is_item else None
+        if form is not None:
+            draft.stored[array.key] = _described(form.dtype, form.shape, form.pieces)
+            for number, slab in enumerate(array.slabs):
+                box = (number, form.pieces[number].offsets) if form.dtype else None
+                placed[array.key, number] = *draft.add(array.key, box, slab.rank, slab.sizes[0]), None
+            continue
+        draft.stored[array.key] = _described(array.dtype.name, array.shape, array.slabs)
         for number, slab in enumerate(array.slabs):
             item = _item(array.dtype, slab.sizes)
-            file, start = draft.add(array.key, (number, slab.offsets), slab.rank, item.size)
-            items[array.key, number] = file, start, item
-    others = []
-    for key, data in (blobs or {}).items():
-        draft.stored[key] = Made(Name(_CHECKPOINT, "BytesStorageMetadata"))
-        file, start = draft.add(key, None, 0, len(data))
-        others.append((file, start, data))
+            placed[array.key, number] = *draft.add(array.key, (number, slab.offsets), slab.rank, item.size), item
     metadata = draft.metadata(paths or {})
     files = {f"{folder}{name}": size for name, size in sorted(draft.sizes.items())}
     name = f"{folder}{METADATA}"
-    return DcpLayout({**files, name: len(metadata)}, items, [*others, (name, 0, metadata)])
+    return DcpLayout({**files, name: len(metadata)}, placed, [(name, 0, metadata)])
+
+
+def _described(dtype: str, shape: tuple[int, ...], boxes: Sequence[Slab | SavedBox]) -> Made:
+    """Return what `.metadata` says of a tensor in boxes, or, without a dtype, of another value."""
+    if not dtype:
+        return Made(Name(_CHECKPOINT, "BytesStorageMetadata"))
+    layout = Made(Name("torch.serialization", "_get_layout"), args=("torch.strided",))
+    memory = Made(Name(_CHECKPOINT, "_MEM_FORMAT_ENCODING"), args=(0,))
+    properties = Made(Name(_CHECKPOINT, "TensorProperties"), (Name("torch", dtype), layout, False, memory, False))
+    chunks = [
+        Made(Name(_CHECKPOINT, "ChunkStorageMetadata"), {"offsets": _size(box.offsets), "sizes": _size(box.sizes)})
+        for box in boxes
+    ]
+    state = {"properties": properties, "size": _size(shape), "chunks": chunks}
+    return Made(Name(_CHECKPOINT, "TensorStorageMetadata"), state)

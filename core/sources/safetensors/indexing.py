@@ -2,7 +2,8 @@
 
 `NAME.ids` and `NAME.vectors`, with as many rows, are the table NAME, as edl-ckpt exports tables. They may be in two
 files of a set. An export by several machines cuts tables into parts: the index of the set says which tensors are the
-parts of which table, and each file has the rows of its parts. A dtype that our checkpoints cannot contain is a blob.
+parts of which table, and each file has the rows of its parts. A tensor whose elements are not whole
+bytes, or of a dtype that is unknown here, is an item.
 
 The header of a safetensors file, and nothing behind it: which tensors there are, and which bytes are theirs.
 
@@ -22,9 +23,9 @@ from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError,
 from edl_ckpt.core.base.json_objects import parse_object
 from edl_ckpt.core.base.parallel import run_parallel
 from edl_ckpt.core.base.words import abridged, counted, ends_early
-from edl_ckpt.core.model.dtypes import DTYPES, DType
+from edl_ckpt.core.model.dtypes import TENSOR_DTYPES, DType, item_type
 from edl_ckpt.core.model.layouts import Placement
-from edl_ckpt.core.model.tables import Blob, DenseEntry, Encoding, Extent, Problem, TableEntry, TableInfo
+from edl_ckpt.core.model.tables import DenseEntry, Encoding, Extent, Problem, TableEntry, TableInfo
 from edl_ckpt.core.sources.dcp.archives import ItemValues
 from edl_ckpt.core.sources.dcp.indexing import add_variable
 from edl_ckpt.core.sources.dcp.metadata import IndexedTensor, Item, SavedBox
@@ -52,20 +53,19 @@ TAGS: Final = {
     "uint16": "U16",
     "uint8": "U8",
     "bool": "BOOL",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e4m3fnuz": "F8_E4M3FNUZ",
+    "float8_e5m2": "F8_E5M2",
+    "float8_e5m2fnuz": "F8_E5M2FNUZ",
+    "float8_e8m0fnu": "F8_E8M0",
+    "float4_e2m1fn_x2": "F4",
+    "complex64": "C64",
 }
 """The name that the format has for each of our dtypes."""
-_DTYPES: Final = {tag: DTYPES[name] for name, tag in TAGS.items()}
-_BITS: Final = {tag: 8 * dtype.itemsize for tag, dtype in _DTYPES.items()} | {
-    "F4": 4,
-    "F6_E2M3": 6,
-    "F6_E3M2": 6,
-    "F8_E4M3": 8,
-    "F8_E4M3FNUZ": 8,
-    "F8_E5M2": 8,
-    "F8_E5M2FNUZ": 8,
-    "F8_E8M0": 8,
-    "C64": 64,
-}
+_DTYPES: Final = {tag: TENSOR_DTYPES[name] for name, tag in TAGS.items()}
+_PAIRS: Final = "F4"
+"""Two elements are in a byte; PyTorch counts the bytes, and the header the elements."""
+_BITS: Final = {tag: 8 * dtype.itemsize for tag, dtype in _DTYPES.items()} | {_PAIRS: 4, "F6_E2M3": 6, "F6_E3M2": 6}
 _MOST: Final = 1 << 62
 """No dimension and no offset is as large."""
 
@@ -82,9 +82,30 @@ class FileTensor:
     end: int
 
     @property
-    def dtype(self) -> DType | None:
-        """Return our dtype; None for one that no checkpoint of ours can contain."""
-        return _DTYPES.get(self.tag)
+    def dtype(self) -> DType:
+        """Return our dtype, or the type of an item."""
+        if self.tag == _PAIRS and (not self.shape or self.shape[-1] % 2):
+            return item_type(self.tag)
+        return _DTYPES.get(self.tag) or item_type(self.tag)
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Return its shape in elements of our dtype."""
+        if self.tag == _PAIRS and not self.dtype.is_item:
+            return (*self.shape[:-1], self.shape[-1] // 2)
+        return self.shape
+
+
+def tag_and_shape(dtype: DType, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+    """Return how a header names a dtype, or a kind of item, and the shape that it gives a tensor of it.
+
+    >>> tag_and_shape(TENSOR_DTYPES["float4_e2m1fn_x2"], (3, 2))
+    ('F4', (3, 4))
+    """
+    if dtype.is_item:
+        return dtype.name, shape
+    tag = TAGS[dtype.name]
+    return tag, (*shape[:-1], 2 * shape[-1]) if tag == _PAIRS else shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,7 +395,7 @@ def _wholes(documents: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _add_tensors(tensors: Mapping[str, _OpenTensor], wholes: Mapping[str, str], *, pairs: bool) -> None:
-    """Add tensors to their shards: in `pairs` as parts of tables, as variables or as blobs."""
+    """Add tensors to their shards: in `pairs` as parts of tables, or as variables and items."""
     for title, tensor in tensors.items():
         stored, shard = tensor.stored, tensor.file.shard
         if pairs and title.endswith(_IDS) and _is_pair(stored, tensors.get(title.removesuffix(_IDS) + _VECTORS)):
@@ -385,19 +406,17 @@ def _add_tensors(tensors: Mapping[str, _OpenTensor], wholes: Mapping[str, str], 
             names = {table.name for table in shard.tables}
             whole = title.removesuffix(stored.name) + wholes.get(part, part)
             _add_table(title.removesuffix(_VECTORS) if whole in names else whole, ids, tensor)
-        elif stored.dtype is None:
-            shard.blobs.append(Blob(title, stored.tag, tensor.extent))
+        else:
+            shard.variables.append(DenseEntry(title, stored.dtype, stored.dims, tensor.extent, stored.start))
             if stored.tag not in _BITS:
                 message = f"its dtype {stored.tag!r:.40} is none that is known, so its values are not read"
                 fault = Problem("unsupported-item", title, stored.start, message, warning=True, unread=True)
                 shard.problems.append(fault)
-        else:
-            shard.variables.append(DenseEntry(title, stored.dtype, stored.shape, tensor.extent, stored.start))
 
 
 def _is_pair(ids: FileTensor, vectors: _OpenTensor | None) -> bool:
     """Say whether two tensors are the ids and the rows of a table."""
-    if vectors is None or vectors.stored.dtype is None or ids.tag not in _ENCODINGS:
+    if vectors is None or not vectors.stored.dtype.is_ours or ids.tag not in _ENCODINGS:
         return False
     shape = vectors.stored.shape
     return len(ids.shape) == 1 and len(shape) == 2 and shape[0] == ids.shape[0] and (shape[1] > 0 or not shape[0])

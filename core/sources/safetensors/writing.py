@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final, Protocol
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.job import together
 from edl_ckpt.core.model.dtypes import DType
-from edl_ckpt.core.sources.safetensors.indexing import TAGS
+from edl_ckpt.core.sources.safetensors.indexing import tag_and_shape
 from edl_ckpt.core.sources.safetensors.sets import ENDING, INDEX
 from edl_ckpt.core.sources.steps.file_layout import Array
 
@@ -29,7 +29,11 @@ class Named(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return its shape."""
+        """Return its shape; of an item the number of its bytes."""
+
+    @property
+    def item_shape(self) -> tuple[int, ...] | None:
+        """Return the shape that an item says it has."""
 
 
 def header(tensors: Mapping[str, Named], metadata: Mapping[str, str]) -> bytes:
@@ -44,7 +48,9 @@ def header(tensors: Mapping[str, Named], metadata: Mapping[str, str]) -> bytes:
     begin = 0
     for name, tensor in tensors.items():
         end = begin + math.prod(tensor.shape) * tensor.dtype.itemsize
-        document[name] = {"dtype": TAGS[tensor.dtype.name], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        item_shape = tensor.item_shape
+        tag, shape = tag_and_shape(tensor.dtype, tensor.shape if item_shape is None else item_shape)
+        document[name] = {"dtype": tag, "shape": list(shape), "data_offsets": [begin, end]}
         begin = end
     text = json.dumps(document, ensure_ascii=False).encode("utf-8", "surrogatepass")
     text += b" " * (-len(text) % _ALIGN)

@@ -8,7 +8,6 @@ from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.model.tables import (
-    Blob,
     Box,
     DenseEntry,
     Encoding,
@@ -39,7 +38,6 @@ class ShardContent:
     variables: list[DenseEntry] = field(default_factory=list)
     tables: list[TableEntry] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
-    blobs: list[Blob] = field(default_factory=list)
     sums: list[StoredSum] = field(default_factory=list)
     gathered: list[GatheredRows] = field(default_factory=list)
     borrowed: list[ShardFile] = field(default_factory=list)
@@ -81,7 +79,6 @@ class ShardContent:
             tuple(self.problems),
             gathered=tuple(self.gathered),
             borrowed=tuple(self.borrowed),
-            blobs=tuple(self.blobs),
             sums=tuple(self.sums),
         )
 

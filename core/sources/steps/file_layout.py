@@ -34,6 +34,8 @@ class Array:
     dtype: DType
     shape: tuple[int, ...]
     slabs: tuple[Slab, ...]
+    item_shape: tuple[int, ...] | None = None
+    """The shape that an item says it has; its own one counts bytes. None for an array."""
 
 
 class FileLayout(Protocol):

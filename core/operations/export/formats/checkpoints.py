@@ -17,7 +17,7 @@ from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.words import command
 from edl_ckpt.core.catalog.files import alone_at
-from edl_ckpt.core.converting.changes import Changes, NameMap, with_tables
+from edl_ckpt.core.converting.changes import Changes, NameMap, left_out_lines, with_tables
 from edl_ckpt.core.converting.conversion import Conversion, Writing, plan_conversion
 from edl_ckpt.core.converting.proof import confirm_source, is_changed, prove
 from edl_ckpt.core.moving.part_plan import ReshardSettings
@@ -168,7 +168,8 @@ class SystemFormat(ExportFormat):
         return Job.here(reporter=self.request.reporter)
 
     def _counts(self, plan: Conversion) -> ContentCounts:
-        return ContentCounts(len(plan.out.variables), len(plan.out.tables), plan.rows)
+        variables = sum(not variable.is_item for variable in plan.out.variables)
+        return ContentCounts(variables, len(plan.out.tables), plan.rows)
 
     def plan(self) -> ExportPlan:
         """Return the files with their sizes, from headers and ids."""
@@ -212,8 +213,8 @@ class SystemFormat(ExportFormat):
             return self.result(target.publish(), self._counts(plan), trust, *facts, proved=bool(source))
 
     def _warn(self, plan: Conversion) -> None:
-        for one in plan.out.left_out:
-            self.request.reporter.warn(f"{one.name} is left out: {one.reason}")
+        for line in left_out_lines(plan.out.left_out):
+            self.request.reporter.warn(line)
 
 
 def _format_of(system: str) -> type[SystemFormat]:

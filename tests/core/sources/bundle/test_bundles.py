@@ -77,7 +77,7 @@ def test_every_checksum(folder: str) -> None:
         found = list(sums(checkpoint))
         assert found
         assert [name for name, stored, real in found if stored != real] == []
-        texts = {blob.name for shard in checkpoint.shards for blob in shard.blobs if blob.kind == "string"}
+        texts = set(checkpoint.item_names)
         assert not texts & {name for name, _, _ in found}
 
 
@@ -103,12 +103,11 @@ def test_tables_of_deeprec_in_data_files() -> None:
 
 
 def test_what_is_no_tensor_of_ours() -> None:
-    """Texts and complex numbers are blobs of their kind."""
+    """Texts are items of their kind, and complex numbers a variable that no table could be."""
     (shard,) = shards_of(REFS["saved_model"])
-    assert {(blob.name, blob.kind) for blob in shard.blobs} == {
-        ("_CHECKPOINTABLE_OBJECT_GRAPH", "string"),
-        ("z/.ATTRIBUTES/VARIABLE_VALUE", "complex64"),
-    }
+    assert [(item.name, item.dtype.name) for item in shard.items] == [("_CHECKPOINTABLE_OBJECT_GRAPH", "string")]
+    others = [(v.name, v.dtype.name) for v in shard.variables if not v.dtype.is_ours and not v.is_item]
+    assert others == [("z/.ATTRIBUTES/VARIABLE_VALUE", "complex64")]
 
 
 def test_parts_in_one_data_file_are_one_table() -> None:

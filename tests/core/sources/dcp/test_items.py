@@ -174,18 +174,18 @@ def test_items_that_overlap_are_a_problem(tmp_path: Path) -> None:
         assert problem.code == "values-outside-content"
 
 
-def test_other_dtypes_are_blobs(tmp_path: Path) -> None:
-    """A tensor of a dtype that we lack is listed with its size, in the shard of its rank."""
+def test_quantised_tensors_are_items(tmp_path: Path) -> None:
+    """A tensor whose values are not read is an item with its dtype: the bytes of its zip, in the shard of its rank."""
     parts = [
         Saved("x", (2,), (0,), (2,), numbers(2), rank=1, dtype="float32"),
         Saved("y", (2,), (0,), (2,), numbers(2)),
     ]
     parts[0].pickled = tensor_pickle("float32", (2,), (1,))
-    parts[0].dtype = "complex64"
+    parts[0].dtype = "qint8"
     with opened(tmp_path, parts) as checkpoint:
-        (blob,) = checkpoint.shards[1].blobs
-        assert (blob.name, blob.kind) == ("x", "complex64")
-        assert blob.values.size_bytes == (tmp_path / "step_1/__1_0.distcp").stat().st_size
+        (item,) = checkpoint.shards[1].items
+        assert (item.name, item.dtype.name, item.shape) == ("x", "qint8", (2,))
+        assert item.size_bytes == (tmp_path / "step_1/__1_0.distcp").stat().st_size
         assert list(checkpoint) == ["y"]
 
 

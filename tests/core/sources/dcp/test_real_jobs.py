@@ -44,7 +44,8 @@ def test_torchrec_tables_are_read_as_torch_reads_them() -> None:
         assert checkpoint.placement(USER.replace("user", "item")) is Placement.WHOLE_TABLE
         info = checkpoint.infos[MOMENTUM]
         assert (info.companion_of, info.slot, info.dim) == (USER, "momentum1", 16)
-        assert [(blob.name, blob.kind) for shard in checkpoint.shards for blob in shard.blobs] == [("step", "value")]
+        items = [item for shard in checkpoint.shards for item in shard.items]
+        assert [(item.name, item.dtype.name) for item in items] == [("step", "value")]
 
 
 def test_row_wise_tables_are_plain_extents() -> None:
@@ -59,8 +60,7 @@ def test_dtensors_in_boxes_of_both_dimensions() -> None:
     with open_checkpoint(f"{SAVED}/dtensor@1") as checkpoint:
         compare(checkpoint, "dtensor")
         assert checkpoint.table_names == []
-        blobs = {blob.name for shard in checkpoint.shards for blob in shard.blobs}
-        assert {"epoch", "cfg.names", "optim.param_groups.0.lr"} <= blobs
+        assert {"epoch", "cfg.names", "optim.param_groups.0.lr"} <= set(checkpoint.item_names)
 
 
 def test_managed_collision_tables_have_raw_ids() -> None:
