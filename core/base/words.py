@@ -6,7 +6,7 @@ that a parameter is chosen from are types here: a type checker finds a wrong one
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal
 
 _GAPS: Final = 8
@@ -99,6 +99,15 @@ def counted(number: int, noun: str) -> str:
     ('1 row', '2 64-bit ids')
     """
     return f"{number} {plural(number, noun)}"
+
+
+def left_out_items(names: Sequence[str], reason: str, kind: str = "item") -> str:
+    """Return a line of items that are left out for a reason.
+
+    >>> left_out_items(["lr", "step"], "not in npz", "value")
+    'left out: lr, step (2 values; not in npz)'
+    """
+    return f"left out: {abridged(map(escaped, names), 8)} ({counted(len(names), kind)}; {reason})"
 
 
 def abridged(items: Iterable[object], limit: int) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from edl_ckpt.core.base.errors import NotFoundError, UnsupportedError, UsageError
 from edl_ckpt.core.base.several import several, several_pairs
-from edl_ckpt.core.base.words import abridged, counted, escaped, meant
+from edl_ckpt.core.base.words import escaped, left_out_items, meant
 from edl_ckpt.core.converting.names import new_names, with_companions
 from edl_ckpt.core.converting.row_filters import BoundFilter, bind, parse_row_filter
 from edl_ckpt.core.model.dtypes import DTYPES, DType
@@ -30,8 +30,8 @@ from edl_ckpt.core.storage.local import read_toml
 from edl_ckpt.core.storage.location import as_url
 
 FLOATS: Final = ("float16", "bfloat16", "float32", "float64")
-_LISTED: Final = 8
-"""So many names are in a line."""
+NO_PLACE: Final = "not in "
+"""Before the name of a system: why items are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +127,11 @@ class LeftOut:
     reason: str
     kind: str = ""
     """What an item is, such as 'value' or 'string'; '' for tables and variables."""
-    lacks_place: bool = False
-    """True where nobody has asked for it: the system has no place for an item."""
+
+    @property
+    def lacks_place(self) -> bool:
+        """Say whether it is an item that the system has no place for: nobody has asked for that."""
+        return bool(self.kind) and self.reason.startswith(NO_PLACE)
 
 
 def left_out_lines(left_out: Iterable[LeftOut]) -> Iterator[str]:
@@ -144,7 +147,7 @@ def left_out_lines(left_out: Iterable[LeftOut]) -> Iterator[str]:
         else:
             yield f"{one.name} is left out: {one.reason}"
     for (kind, reason), names in items.items():
-        yield f"left out: {abridged(map(escaped, names), _LISTED)} ({counted(len(names), kind)}; {reason})"
+        yield left_out_items(names, reason, kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +158,12 @@ class Outgoing:
     variables: tuple[OutVariable, ...]
     left_out: tuple[LeftOut, ...] = ()
 
-    def without(self, names: Iterable[str], reason: str, *, lacks_place: bool = False) -> Outgoing:
+    def without(self, names: Iterable[str], reason: str) -> Outgoing:
         """Return the rest, with these tables and variables, by their names in the source, left out for a reason."""
         gone = set(names)
         tables = [LeftOut(t.name, t.rows, t.rows * t.row_bytes, reason) for t in self.tables if t.source in gone]
         dense = [
-            LeftOut(v.name, 0, v.size_bytes, reason, v.dtype.name if v.is_item else "", lacks_place)
+            LeftOut(v.name, 0, v.size_bytes, reason, v.dtype.name if v.is_item else "")
             for v in self.variables
             if v.source in gone
         ]

@@ -17,7 +17,7 @@ from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, fingerpr
 from edl_ckpt.core.proof.sealing import cut
 from edl_ckpt.core.proof.stored_sums import confirm_sums
 from edl_ckpt.core.proof.trust import Trust
-from edl_ckpt.core.proof.values import read_back
+from edl_ckpt.core.proof.values import add_entries, read_back
 from edl_ckpt.core.reading.pieces import dense_at, read_dense
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 
@@ -65,20 +65,13 @@ def confirm_source(writing: Writing, trust: Trust) -> str:
     writing.compared = confirm_sums(writing.sums, trust, writing.job)
     if is_changed(writing.plan):
         return ""
-    _add_left_out(writing)
-    text = fingerprint_of(writing.plan.source, writing.meant).text
+    source = writing.plan.source  # its fingerprint counts items that do not go out; they are few
+    read = ContentSketch()
+    read.add(writing.meant)
+    add_entries(read, source, set(source.item_names) - read.variable_names())
+    text = fingerprint_of(source, read).text
     trust.confirm(text)
     return text
-
-
-def _add_left_out(writing: Writing) -> None:
-    """Add to the sums the items of the source that do not go out: they are few, and its fingerprint counts them."""
-    source, known = writing.plan.source, writing.meant.variable_names()
-    left = {name for name in source.item_names if name not in known}
-    for place in dense_at(source, 0) if left else ():
-        entry = place.entry(source)
-        if entry.name in left:
-            writing.meant.add_dense(entry.name, entry.size_bytes, place.start, read_dense(source, place))
 
 
 def is_changed(plan: Conversion) -> bool:

@@ -57,6 +57,8 @@ class SourceSurvey:
     small: tuple[PieceCounts, ...] = ()
     """Of each small table as a whole, in the order of the target: their rows are counted again when they move."""
     bytes_read: int = 0
+    left_out: tuple[str, ...] = ()
+    """What the source has and shards cannot contain: a sentence each."""
     round_trips: bool = field(default=False, repr=False)
     """Each read of the source takes a request."""
 
@@ -95,6 +97,7 @@ def survey_source(
         stretches=tuple(stretches),
         small=small,
         bytes_read=source.bytes_read + job.executor.bytes_read() - read_before,
+        left_out=source.left_out,
         round_trips=source.round_trips,
     )
 
@@ -241,7 +244,7 @@ def lay_out_survey(
 ) -> tuple[VersionLayout, tuple[ShardSummary, ...], tuple[str, ...], SurveyOf, Sequence[StretchRoute]]:
     """Return the layouts of the shards of a surveyed source, the shards, all warnings, the survey, and all routes."""
     layouts, shards, warnings = lay_out(target, survey.number, survey.variables, _count_tables(survey), survey.to_ps)
-    return layouts, shards, warnings, survey, _routes(survey, layouts)
+    return layouts, shards, (*warnings, *survey.left_out), survey, _routes(survey, layouts)
 
 
 def row_marks(plan: MovePlan) -> dict[str, RowMarks]:

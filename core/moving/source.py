@@ -23,14 +23,16 @@ import numpy as np
 
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.job import Job, Opens, near
+from edl_ckpt.core.base.words import left_out_items
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import PART_NUMBERS, Part, tally_parts
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.tables import ShardIndex, TableEntry, TableInfo
 from edl_ckpt.core.proof.duplicates import IdOrder, check_unique, order_of
-from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, fingerprint_of, value_bytes
+from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, Forms, fingerprint_of, value_bytes
 from edl_ckpt.core.proof.stored_sums import confirm_sums
 from edl_ckpt.core.proof.trust import Trust
+from edl_ckpt.core.proof.values import add_entries
 from edl_ckpt.core.reading.blocks import IdBlock, raise_bad_ids, read_piece
 from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue, HeldValue
 from edl_ckpt.core.reading.pieces import PIECE_BYTES, IdsAt, cut_piece, ids_at, is_small, number_rows, total_id_bytes
@@ -185,6 +187,11 @@ class Source(Protocol):
         """Return all tables."""
 
     @property
+    def left_out(self) -> tuple[str, ...]:
+        """Return what it has and shards cannot contain: a sentence each."""
+        return ()
+
+    @property
     def small(self) -> Mapping[str, int]:
         """Return the bytes of ids of tables that are so small that many are read and written together."""
         return MappingProxyType({})
@@ -299,11 +306,13 @@ class VersionSource(CheckpointHolder, Source):
 
     @property
     def variables(self) -> tuple[PlacedVariable, ...]:
-        """Return all dense variables."""
-        variables = {v.name: v for shard in self.checkpoint.shards for v in shard.variables}
+        """Return all dense variables; UnsupportedError for one of a dtype that shards cannot contain."""
+        variables = {v.name: v for shard in self.checkpoint.shards for v in shard.variables if not v.is_item}
         wrong = next((v for v in variables.values() if not v.dtype.is_ours), None)
         if wrong is not None:
-            raise UnsupportedError(f"{wrong.name!r} is {wrong.dtype.name}, and a shard cannot contain that")
+            message = f"elasticdl cannot hold {wrong.name!r} ({wrong.dtype.name})"
+            hint = "nothing was written; choose others: import --variable"
+            raise UnsupportedError(message, path=self.checkpoint.version.ref, hint=hint)
         return tuple(PlacedVariable(v.name, v.dtype, v.shape, v.size_bytes) for v in variables.values())
 
     @property
@@ -377,10 +386,19 @@ class VersionSource(CheckpointHolder, Source):
     def content(self, sketch: ContentSketch, job: Job) -> Fingerprint:
         """Return the fingerprint of the values that were read; CorruptError where a seal or checksums differ."""
         super().content(sketch, job)
-        read = fingerprint_of(self.checkpoint, sketch)
-        if self.trust is not None:
-            self.trust.confirm(read.text)
-        return read
+        items = set(self.checkpoint.item_names)
+        if self.trust is not None and self.trust.seal is not None:
+            whole = ContentSketch()
+            whole.add(sketch)
+            add_entries(whole, self.checkpoint, items)
+            self.trust.confirm(fingerprint_of(self.checkpoint, whole).text)
+        return Forms(self.checkpoint.shards, without=items).fingerprint(sketch)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Return the items in a line."""
+        names = self.checkpoint.item_names
+        return (left_out_items(names, "not in elasticdl"),) if names else ()
 
     def path_of(self, table: str) -> str:
         """Return the first shard with rows of a table."""

@@ -109,9 +109,11 @@ def blank_text(*, others: bool) -> str:
 class Forms:
     """What a fingerprint says of variables and tables besides their values; shards are added in their order."""
 
-    def __init__(self, shards: Iterable[ShardIndex] = ()) -> None:
+    def __init__(self, shards: Iterable[ShardIndex] = (), *, without: Container[str] = ()) -> None:
+        """Take shards, but for the items and variables `without` which the content is meant."""
         self._variables: dict[str, tuple[str, tuple[int, ...]]] = {}
         self._others: set[str] = set()
+        self._without = without
         self._tables: dict[str, _TableForm] = {}
         for shard in shards:
             self.add(shard)
@@ -119,6 +121,8 @@ class Forms:
     def add(self, shard: ShardIndex) -> None:
         """Add what a shard says."""
         for variable in shard.variables:
+            if variable.name in self._without:
+                continue
             self._variables[variable.name] = variable.dtype.name, variable.shape
             if not variable.dtype.is_ours:
                 self._others.add(variable.name)

@@ -7,7 +7,7 @@ begins. What that task does not read of it anyway, it reads for the checksum alo
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, chain
@@ -356,6 +356,15 @@ def read_back(
     sums.add_rest(checkpoint, small.extents(), workers=openers)
     sketch = _sketch(checkpoint, job, small, sums=sums, marks=marks)
     return sketch, [sums.finish(reader.path, workers=job.workers) for reader in readers]
+
+
+def add_entries(sketch: ContentSketch, checkpoint: Checkpoint, names: Container[str]) -> None:
+    """Add some variables and items, which are read whole, to a sketch."""
+    if any(entry.name in names for shard in checkpoint.shards for entry in shard.variables):
+        for place in dense_at(checkpoint, 0):
+            entry = place.entry(checkpoint)
+            if entry.name in names:
+                sketch.add_dense(entry.name, entry.size_bytes, place.start, read_dense(checkpoint, place))
 
 
 def fingerprint(checkpoint: Checkpoint, job: Job) -> Fingerprint:

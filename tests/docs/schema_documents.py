@@ -20,7 +20,7 @@ INTEGER: Final[Schema] = {"type": "integer"}
 COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
 SECONDS: Final[Schema] = {"type": "number", "minimum": 0}
 TIME: Final[Schema] = {"type": "string", "format": "date-time"}
-FINGERPRINT: Final[Schema] = {"type": "string", "pattern": "^edl1:[0-9a-f]{64}$"}
+FINGERPRINT: Final[Schema] = {"type": "string", "pattern": "^edl1:[0-9a-f]{64}([+][0-9a-f]{32})?$"}
 NUMBER: Final[Schema] = {"anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"]}]}
 KEY: Final[Schema] = {"type": ["integer", "string"]}
 """What names a version in its location: its number, or its UUID."""

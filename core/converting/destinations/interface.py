@@ -19,7 +19,7 @@ import numpy as np
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.words import abridged
 from edl_ckpt.core.catalog.contents import Contents
-from edl_ckpt.core.converting.changes import FLOATS, Outgoing, OutTable, OutVariable
+from edl_ckpt.core.converting.changes import FLOATS, NO_PLACE, Outgoing, OutTable, OutVariable
 from edl_ckpt.core.converting.rows import CountedRows, RowPlaces, Spread
 from edl_ckpt.core.kernel import bulk, placement
 from edl_ckpt.core.model.dtypes import DTYPES
@@ -86,7 +86,7 @@ class Destination(ABC):
         if self.other_dtypes is not None:
             check_dtypes(out, self.other_dtypes, self.system, self.source.version.ref)
         items = [v.source for v in out.variables if v.is_item and not self.is_own]
-        return out.without(items, f"not in {self.system}", lacks_place=True)
+        return out.without(items, f"{NO_PLACE}{self.system}")
 
     @cached_property
     def carried(self) -> Mapping[str, int]:

@@ -262,9 +262,18 @@ def _newest_in(place: Location) -> str:
 
 
 def arrays_of(checkpoint: Checkpoint) -> Iterator[ArrayData]:
-    """Yield the arrays of a bundle: the variables, and two of each table."""
+    """Yield the arrays of a bundle: the variables, and two of each table; items are none.
+
+    Raises UnsupportedError for a dtype that a shard cannot contain.
+    """
     for shard in checkpoint.shards:
         for entry in shard.variables:
+            if entry.is_item:
+                continue
+            if not entry.dtype.is_ours:
+                message = f"{entry.name!r}: a checkpoint cannot contain {entry.dtype.name}"
+                hint = f"nothing was written; leave it out first: edit --drop {entry.name!r} --output LOCATION"
+                raise UnsupportedError(message, path=checkpoint.version.path, hint=hint)
             reader = checkpoint.reader(shard, entry.values)
             yield ArrayData(entry.name, entry.dtype, entry.shape, reader, entry.values.start)
     for name in checkpoint.table_names:

@@ -20,6 +20,7 @@ from typing import Any, Final, Self
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError, UnsupportedError, UsageError
 from edl_ckpt.core.base.json_objects import parse_object
+from edl_ckpt.core.base.words import left_out_items
 from edl_ckpt.core.converting.changes import NameMap
 from edl_ckpt.core.model.dtypes import DTYPES, DType, dtype_named
 from edl_ckpt.core.model.versions import Version
@@ -170,6 +171,8 @@ class ArraySource:
         self.path = version.path
         checkpoint = self._stack.enter_context(open_checkpoint(version))
         self.sums = checkpoint.watch()
+        if items := checkpoint.item_names:
+            self.warnings.append(left_out_items(items, "not in elasticdl"))
         for array in arrays_of(checkpoint):
             self._add(array)
         folder = version.shards[0].path.rpartition("/")[0]

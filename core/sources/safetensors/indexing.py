@@ -315,9 +315,10 @@ def _add_joined(title: str, found: Sequence[tuple[Part, _OpenTensor]], *, is_los
         home.shard.problems.append(Problem("missing-file", title, None, message, warning=True))
     elif fault:
         home.shard.problems.append(Problem("malformed", title, stored.start, fault))
-    elif dtype is None:
-        for _, tensor in found:
-            tensor.file.shard.blobs.append(Blob(title, tensor.stored.tag, tensor.extent))
+    elif dtype.is_item or stored.tag == _PAIRS:
+        message = f"its boxes have elements of {stored.tag}, which are not whole bytes, and are not put together"
+        fault_of_it = Problem("unsupported-item", title, stored.start, message, warning=True, unread=True)
+        home.shard.problems.append(fault_of_it)
     else:
         pieces = [SavedBox(*part) for part, _ in found]
         parts = [_values_of(title, part, tensor, dtype) for part, tensor in found if 0 not in part.sizes or 0 in shape]

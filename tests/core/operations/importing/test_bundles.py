@@ -16,7 +16,7 @@ import pytest
 from bundle_files import write_bundle
 from checkpoints import only
 from edl_ckpt.core import open_checkpoint, verify_version
-from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, UsageError
+from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, UnsupportedError, UsageError
 from edl_ckpt.core.operations.importing import NameMap, as_checkpoint, import_arrays
 from forked import run_forked
 from places import DATA
@@ -50,7 +50,6 @@ def imported(source: Path | str, target: Path, names: NameMap | None = None) -> 
     [
         ("objects", "objects"),
         ("partitioned/model.ckpt-30", "partitioned"),
-        ("saved_model/1", "saved_model"),
         ("deeprec@100", "deeprec"),
         ("sharded/model.ckpt-40.index", "sharded"),
         ("tfra", "tfra"),
@@ -70,6 +69,13 @@ def test_values(source: str, folder: str, tmp_path: Path) -> None:
             np.testing.assert_array_equal(found[own], values)
         else:
             np.testing.assert_array_equal(found[f"{own}.vectors"][:, 0], values)
+
+
+def test_a_dtype_that_no_shard_has_is_refused_by_name(tmp_path: Path) -> None:
+    """A complex variable ends an import before anything is written: it was left out without a word."""
+    with pytest.raises(UnsupportedError, match=r"'z/\.ATTRIBUTES/VARIABLE_VALUE': .* complex64"):
+        import_arrays(str(BUNDLES / "saved_model/1"), str(tmp_path / "run"), 1, 1)
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_newest_of_a_directory(tmp_path: Path) -> None:
