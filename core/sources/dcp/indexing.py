@@ -195,7 +195,8 @@ def _add_items(content: Content, index: _ReadIndex, items: Mapping[str, Sequence
     known = {tensor.name: tensor for tensor in index.tensors}
     for name, some in items.items():
         tensor = known.get(name)
-        kind, shape = (tensor.dtype or "value", tensor.shape) if tensor else ("value", ())
+        dtype, shape = (tensor.dtype, tensor.shape) if tensor else ("", ())
+        kind = "item" if dtype in TENSOR_DTYPES else dtype or "value"  # no item has the name of a dtype
         _add_item(content, index, _WholeItem(name, kind, shape, some))
 
 
