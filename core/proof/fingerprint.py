@@ -101,6 +101,11 @@ def agrees(sealed: str, found: str) -> bool:
     return sealed in {found, found.partition(_PLUS)[0]}
 
 
+def has_others(checkpoint: Checkpoint) -> bool:
+    """Say whether a checkpoint has items, or variables of dtypes that no table has."""
+    return any(not entry.dtype.is_ours for shard in checkpoint.shards for entry in shard.variables)
+
+
 def blank_text(*, others: bool) -> str:
     """Return a text as long as a fingerprint, with zeros: with `others`, as long as one of content with such."""
     return PREFIX + "0" * 64 + (_PLUS + "0" * 32 if others else "")

@@ -32,7 +32,7 @@ from edl_ckpt.core.operations.export.interface import (
 from edl_ckpt.core.operations.export.output.places import Place, finish_outputs
 from edl_ckpt.core.operations.export.output.reopen import StoredAt, check_reopened
 from edl_ckpt.core.operations.export.output.target import ExportTarget, NewFile, check_output, open_target
-from edl_ckpt.core.proof.fingerprint import PREFIX
+from edl_ckpt.core.proof.fingerprint import blank_text, has_others
 from edl_ckpt.core.proof.stored_sums import confirm_sums
 from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.reading.reader import Checkpoint
@@ -131,7 +131,7 @@ class ContentFormat(ExportFormat):
         self, checkpoint: Checkpoint, folder: str, confirm: Callable[[str], None] | None = None
     ) -> ContentReader:
         """Return what reads the content, with temporary files in a folder."""
-        request, metadata = self.request, metadata_of(self.request.version)
+        request, metadata = self.request, metadata_of(self.request.version, others=has_others(checkpoint))
         if self.lost:
             metadata |= {"partial": "true", "lost": json.dumps(list(self.lost.lines()))}
         names = renamed_by(checkpoint, request.rename)
@@ -200,8 +200,11 @@ def _inside(path: str, name: str) -> str:
     return os.path.join(path, name) if name else path
 
 
-def metadata_of(version: Version) -> dict[str, str]:
-    """Return what an export says of a version; a fingerprint of zeros stands for the one that is not known yet."""
+def metadata_of(version: Version, *, others: bool = False) -> dict[str, str]:
+    """Return what an export says of a version; a fingerprint of zeros stands for the one that is not known yet.
+
+    With `others` the version has what tables cannot hold: then its fingerprint is longer.
+    """
     if version.unread is not None and version.metadata_fault:
         why = f"its metrics cannot be read now: {version.unread.message}"
         raise version.unread.kind(why, path=version.ref)
@@ -209,7 +212,7 @@ def metadata_of(version: Version) -> dict[str, str]:
     return {
         "schema": "edl-ckpt/export/1",
         "version": "" if version.number is None else str(version.number),
-        "fingerprint": PREFIX + "0" * 64,
+        "fingerprint": blank_text(others=others),
         "metrics": json.dumps(metrics),
     }
 
