@@ -12,7 +12,7 @@ from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import Several, as_dict, document_of, picked, rows_of
 from edl_ckpt.cli.terminal.tables import PIPE, Bar, Cell, Column, Lines, Table, head, styled
 from edl_ckpt.core.base import words
-from edl_ckpt.core.model.versions import DAMAGED, Listing, State, Version
+from edl_ckpt.core.model.versions import DAMAGED, SUSPECT, Listing, State, Version
 from edl_ckpt.core.sources.elasticdl.loader import listed_crashes, mistaken
 from edl_ckpt.core.sources.systems import kinds_of, title_of
 
@@ -31,6 +31,7 @@ STATE_STYLES: Mapping[str, str] = {
     State.INVALID: "red",
     State.UNREADABLE: "red",
     DAMAGED: "red",
+    SUSPECT: "yellow",
 }
 
 _SOME = 4
@@ -71,11 +72,12 @@ def keys_of(version: Version) -> dict[str, Any]:
         "modified": timestamp(version.modified),
         "sealed": bool(version.fingerprint),
         "system": version.layout.system,
+        "suspect": list(version.doubts),
     }
     return picked(
         version,
         "version uuid? ref path state ps_num shards missing missing_count size_bytes modified metrics tags metadata"
-        " fingerprint? note sealed verdict fault? mixture? system lacks",
+        " fingerprint? note sealed verdict fault? mixture? system lacks suspect",
         **own,
     )
 
@@ -186,7 +188,7 @@ def remarks(version: Version, newest: Version | None) -> str:
     if version.fingerprint or version.seal_fault:
         wrong = "its seal cannot be read" if version.unread else "differs from its seal"
         parts.append("sealed" if version.fingerprint else wrong)
-    if why := version.why_unreadable or version.damage:
+    if why := version.why_unreadable or version.why_not_good:
         parts.append(text.escaped(why))
     if version.absent:
         parts.append(version.absent)

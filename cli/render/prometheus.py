@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.cli.terminal.text import escaped
-from edl_ckpt.core.model.versions import DAMAGED, State
+from edl_ckpt.core.model.versions import DAMAGED, SUSPECT, State
 
 if TYPE_CHECKING:
     from edl_ckpt.cli.render.verify import Failed
@@ -83,7 +83,7 @@ def _add_listing(samples: _Gauges, listing: Listing) -> None:
     samples.add("location_readable", not listing.unread, location=location)
     samples.add("list_timestamp_seconds", time.time(), location=location)
     states = Counter(version.shown_state for version in listing.versions)
-    for state in (*State, DAMAGED):
+    for state in (*State, DAMAGED, SUSPECT):
         samples.add("versions", states[state], location=location, state=str(state))
     samples.add("size_bytes", sum(v.size_bytes for v in listing.versions), location=location)
     with suppress(EdlCkptError):  # no version is complete

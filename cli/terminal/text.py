@@ -142,7 +142,7 @@ def parse_size(text: str) -> int:
     """
     if _NUMBER.fullmatch(text.strip()) and float(text):
         number = text.strip()
-        raise UsageError(f"{number!r} has no unit", hint=f"did you mean {number}GB, {number}MiB or {number}B?")
+        raise UsageError(f"{number!r} has no unit (did you mean {number}GB, {number}MiB or {number}B?)")
     match = _SIZE.fullmatch(text.strip())
     base = 1024 if match and match[3] else 1000
     found = float(match[1]) * base ** " kmgtp".index(match[2].lower() or " ") if match else math.inf
@@ -161,7 +161,7 @@ def parse_duration(text: str) -> float:
         return 0.0
     if _NUMBER.fullmatch(text.strip()):
         number = text.strip()
-        raise UsageError(f"{number!r} has no unit", hint=f"did you mean {number}s, {number}m, {number}h or {number}d?")
+        raise UsageError(f"{number!r} has no unit (did you mean {number}s, {number}m, {number}h or {number}d?)")
     match = _DURATION.fullmatch(text.strip())
     found = float(match[1]) * _SECONDS[match[2]] if match else math.inf
     if math.isinf(found):

@@ -32,6 +32,7 @@ from edl_ckpt.core.base.errors import (
 from edl_ckpt.core.base.notebook import Bytes, card, html_of, table
 from edl_ckpt.core.base.parallel import REMOTE_WORKERS, SMALL_READS, run_parallel
 from edl_ckpt.core.base.words import base_name, command, counted, size
+from edl_ckpt.core.catalog.evidence import needs_evidence
 from edl_ckpt.core.catalog.files import has_journal, is_of_interest, look_at
 from edl_ckpt.core.catalog.small_reads import read_small
 from edl_ckpt.core.model.versions import Listing, State, Version, differing_sizes
@@ -237,6 +238,8 @@ def one_of_many(store: MarkedStore, choose: Choose, fresh_after: float, *, by_me
         metadata = listed_metadata(store, [e for e in state if metadata_owner(e.name) == listed.version])
     described = with_metadata(store, [listed], metadata)
     version = VerdictFiles(store).of(described, [entry.name for entry in state if entry.parent == META_DIR])[0]
+    if needs_evidence(version) and not version.fingerprint:  # the versions before it tell
+        return None
     return None if version.seal_fault or version.damage else version
 
 

@@ -21,6 +21,7 @@ from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.several import several
 from edl_ckpt.core.base.words import closest, command, meant, neighbours
 from edl_ckpt.core.catalog.annotated import listed_metadata, one_of_many, read_uuid_metadata, with_metadata, with_uuid
+from edl_ckpt.core.catalog.evidence import with_doubts
 from edl_ckpt.core.catalog.files import (
     directory_alone,
     grouped,
@@ -127,9 +128,15 @@ def _list_once(
         *(f"{v.ref}: {v.mixture}" for v in versions if v.mixture),
     )
     described = with_metadata(store, versions, metadata, unknown, seals=seals)
+    judged = with_doubts(
+        described,
+        fresh_after=fresh_after,
+        beside={entry.name for entry in entries if not entry.parent and not entry.is_dir},
+        sealed=() if seals else metadata.sealed,
+    )
     listing = Listing(
         where,
-        VerdictFiles(store).of(described, [entry.name for entry in state if entry.parent == META_DIR]),
+        VerdictFiles(store).of(judged, [entry.name for entry in state if entry.parent == META_DIR]),
         bare.foreign,
         metadata.modes,
         problems,
@@ -263,8 +270,10 @@ def _picked(listing: Listing, wanted: int | str, reporter: Reporter) -> Version:
     chosen = pick(listing, wanted)
     newer = [v for v in listing.versions if v.version > chosen.version]
     for version in newer if wanted in {"latest", "verified"} else ():
-        if why := version.mixture or version.damage:
+        if why := version.mixture or version.why_not_good:
             reporter.warn(f"{version.ref} is passed over: {why}")
+    if wanted == "latest" and chosen.doubts:
+        reporter.warn(f"{chosen.ref}: {'; '.join(chosen.doubts)}")
     return chosen
 
 

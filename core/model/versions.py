@@ -172,6 +172,10 @@ class State(enum.StrEnum):
     """The directory or a file in it is there and cannot be looked at now, so no other state can be told."""
 
 
+SUSPECT: Final = "suspect"
+"""What is shown as the state of a version that has all its files by their names, and may not be whole all the same."""
+BEING_WRITTEN: Final = "a job may still be writing it: nothing says that its save has ended"
+"""The doubt about a version that changed within the grace period: it is shown as `writing`."""
 DAMAGED: Final = "damaged"
 """What is shown as the state of a complete version in whose very files verify found errors: no listing tells it."""
 
@@ -245,6 +249,10 @@ class Version(Shown):
     """Why its shards are not of one run of a job, as `mixed_runs` says; '' when they are, as far as is known."""
     lacks: tuple[str, ...] = ()
     """What a version of another system than ElasticDL lacks, in words: files, ranks, or the ends of files."""
+    shapes: Mapping[str, tuple[int, int]] = field(default_factory=dict, hash=False)
+    """The rows and the elements of a row of its tables, where names and sizes of files say them."""
+    doubts: tuple[str, ...] = ()
+    """Why a complete version may not be whole, in words: its system does not say when a save has ended."""
     unclaimed: tuple[str, ...] = ()
     """The files in its directory that no format reads, by their names there: they lie with the first shard."""
     held_bytes: int | None = None
@@ -303,8 +311,13 @@ class Version(Shown):
 
     @property
     def is_good(self) -> bool:
-        """Return True for a complete version that is not known to be damaged: one that a rule or a reader counts on."""
-        return self.state is State.COMPLETE and not self.damage
+        """Return True for a complete version without damage or doubts: one that a rule or a reader counts on."""
+        return self.state is State.COMPLETE and not self.why_not_good
+
+    @property
+    def why_not_good(self) -> str:
+        """Return why a version that has all its files does not count, in words; '' for a good one."""
+        return self.damage or "; ".join(self.doubts)
 
     @property
     def is_verified(self) -> bool:
@@ -313,8 +326,14 @@ class Version(Shown):
 
     @property
     def shown_state(self) -> str:
-        """Return its state, or that it is damaged, as people and programs are told."""
-        return DAMAGED if self.state is State.COMPLETE and self.damage else self.state.value
+        """Return its state, or that it is damaged or suspect, as people and programs are told."""
+        if self.state is not State.COMPLETE:
+            return self.state.value
+        if self.damage:
+            return DAMAGED
+        if BEING_WRITTEN in self.doubts:
+            return State.WRITING.value
+        return SUSPECT if self.doubts else self.state.value
 
     @property
     def why_unreadable(self) -> str:
@@ -484,8 +503,12 @@ class Listing(Shown):
 
     @property
     def newest(self) -> Version | None:
-        """Return what `@latest` is: the newest good version whose shards are of one run; None without any."""
-        return next((v for v in reversed(self.versions) if v.is_good and not v.mixture), None)
+        """Return what `@latest` is: the newest good version whose shards are of one run; None without any.
+
+        Where no version is good, it is the newest complete one about which there are only doubts.
+        """
+        whole = [v for v in reversed(self.versions) if v.state is State.COMPLETE and not (v.damage or v.mixture)]
+        return next((v for v in whole if v.is_good), whole[0] if whole else None)
 
     @property
     def layout(self) -> str | None:

@@ -50,7 +50,7 @@ _KINDS: Final = (
             " gives hint host id initializer judged_with kept lacks latest layout left left_out location message metric"
             " mixture name note origin output path place platform policy problems purpose python reasons ref restored"
             " rules script slice slot subject system table tag tags title to uuid value variable warnings what why"
-            " words would"
+            " suspect words would"
         ),
     ),
     (
@@ -87,7 +87,7 @@ _KINDS: Final = (
     (map_of(one_of("max", "min")), "modes"),
     (one_of("max", "min"), "mode"),
     (one_of("keep", "delete"), "action"),
-    (one_of("complete", "incomplete", "writing", "mixed", "invalid", "unreadable", "damaged"), "state"),
+    (one_of("complete", "incomplete", "writing", "mixed", "invalid", "unreadable", "damaged", "suspect"), "state"),
     (one_of("fine", "weaker", "broken", "unknown"), "verdict"),
     (one_of("direct", "spilled", "grouped"), "strategy"),
     (one_of("variable", "table"), "kind"),
@@ -125,7 +125,7 @@ FAILURE_KEYS: Final = "ref code id message"
 FAILURE: Final = record(FAILURE_KEYS, code=COUNT)
 VERSION_KEYS: Final = (
     "version? uuid? ref path state ps_num? shards missing* missing_count size_bytes modified? metrics tags* metadata"
-    " fingerprint? note sealed verdict? fault? mixture? system lacks*"
+    " fingerprint? note sealed verdict? fault? mixture? system lacks* suspect*"
 )
 VERDICT: Final = record("level ok at? errors first", errors=COUNT, first=TEXT)
 CLUSTER: Final = record(

@@ -24,7 +24,7 @@ from edl_ckpt.core.base.interruption import WHOLE
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.catalog.swaps import Snapshots
-from edl_ckpt.core.model.versions import Listing, ShardFile, State, Version
+from edl_ckpt.core.model.versions import BEING_WRITTEN, Listing, ShardFile, State, Version
 from edl_ckpt.core.reading.loss import read_fault
 from edl_ckpt.core.state.metadata import is_unread
 from edl_ckpt.core.storage.location import Location, LocationLike, reports_changes
@@ -89,7 +89,8 @@ class SeenVersion:
     @property
     def is_complete(self) -> bool:
         """Return True for a version that a reader can rely on."""
-        return self.version.state is State.COMPLETE and self.check.health is Health.READABLE
+        whole = self.version.state is State.COMPLETE and not self.version.doubts
+        return whole and self.check.health is Health.READABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +200,7 @@ def _of_files(old: SeenVersion | None, seen: SeenVersion, at: float) -> Iterator
 
 def _due(seen: SeenVersion, limits: Limits) -> Iterator[tuple[EventKind, float]]:
     """Yield what a version will count as, and from when on, unless it changes before."""
-    if seen.is_complete:
+    if seen.is_complete or BEING_WRITTEN in seen.version.doubts:
         return
     if seen.check.health is Health.DAMAGED:
         yield EventKind.CORRUPT, seen.changed + limits.corrupt_seconds
@@ -236,6 +237,8 @@ def why_unfinished(seen: SeenVersion) -> str:
         return seen.check.why
     if version.state is State.UNREADABLE:
         return version.why_unreadable
+    if version.doubts:
+        return "; ".join(version.doubts)
     if version.state is State.COMPLETE:
         return "its headers were not read"
     if version.lacks:

@@ -26,7 +26,7 @@ from edl_ckpt.core.base.several import several
 from edl_ckpt.core.base.words import Mode, abridged, counted, duration, size
 from edl_ckpt.core.catalog.listing import ranked
 from edl_ckpt.core.catalog.swaps import GRACE_SECONDS, staged_paths
-from edl_ckpt.core.model.versions import DAMAGED, State, Version
+from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.reading.loss import newest_readable
 from edl_ckpt.core.state.metadata import mode_of
 from edl_ckpt.core.state.shard_note import has_newer_note, noted_versions
@@ -277,8 +277,8 @@ def determined(
 def evaluate(policy: Policy, versions: Iterable[Version]) -> Reasons:
     """Return why the policy's rules keep versions, by path. Only good versions count; others have no entry.
 
-    A version that is known to be damaged stays too where a rule would keep it if it were good: to know of damage never
-    deletes more.
+    A version that is known to be damaged, or may not be whole, stays too where a rule would keep it if it were good: to
+    know of damage never deletes more.
     """
     complete = [v for v in versions if v.state is State.COMPLETE]
     good = [v for v in complete if v.is_good]
@@ -288,7 +288,7 @@ def evaluate(policy: Policy, versions: Iterable[Version]) -> Reasons:
             reasons.setdefault(version.path, []).append(why)
         for version, why in rule.choose(complete) if len(good) < len(complete) else ():
             if not version.is_good:
-                reasons.setdefault(version.path, []).append(f"{why}, but it does not count: {version.damage}")
+                reasons.setdefault(version.path, []).append(f"{why}, but it does not count: {version.why_not_good}")
     return reasons
 
 
@@ -451,6 +451,7 @@ def guard_reasons(
         why |= strange
         given_up = named and version.state in _NO_COPY
         doubtful = version.state is State.INCOMPLETE or version.path in unreadable or (given_up and first)
+        doubtful = doubtful or bool(version.doubts)
         if not given_up:
             why |= dict.fromkeys(first, NEWEST)
         if version.state is State.WRITING or (doubtful and fresh):
@@ -512,8 +513,8 @@ def _against_the_newest(
         return [_IS_NEWEST]
     if version.path in unreadable:
         return [f"newer than the newest version that can be read: {unreadable[version.path]}"]
-    if version.version >= newest.version and version.damage:
-        return [f"newer than the newest good version; {version.damage}"]
+    if version.version >= newest.version and version.why_not_good:
+        return [f"newer than the newest good version; {version.why_not_good}"]
     if version.version >= newest.version:
         return ["newer than the newest complete version"]
     if _written_long_after(version, newest, grace_seconds):
@@ -535,8 +536,8 @@ def guard_warnings(trial: Sequence[Version], guards: Guards, unreadable: Mapping
         older = len(torn) - 1
         has = f" and {counted(older, 'older version')} have all their" if older else " has all its"
         warnings.append(f"{torn[-1].ref}{has} files but cannot be read: {unreadable[torn[-1].path]}")
-    damaged = [v for v in trial if v.shown_state == DAMAGED]
-    warnings += [f"{v.ref} does not count as a version to keep: {v.damage}" for v in damaged]
+    poor = [v for v in trial if v.state is State.COMPLETE and v.why_not_good]
+    warnings += [f"{v.ref} does not count as a version to keep: {v.why_not_good}" for v in poor]
     whole = [v for v in counted_versions(trial) if is_good(v, unreadable)]
     late = [str(v.version) for v in whole if _written_long_after(v, whole[-1], guards.grace_seconds)]
     if late:

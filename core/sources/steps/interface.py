@@ -8,7 +8,7 @@ folder of its own: the literal table in `registry` is the only other place that 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from edl_ckpt.core.base.errors import UnsupportedError
@@ -51,6 +51,8 @@ class Claim:
     unsupported: str = ""
     """Why nothing can be read although nothing is missing, such as an unknown name in a pickle; '' for no reason."""
     placement: Placement = Placement.NONE
+    shapes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """The rows and the elements of a row of each table, where names and sizes of files say them."""
     is_known: bool = True
     """False where names alone speak for the format: such a part counts only in a step that no other format knows."""
 

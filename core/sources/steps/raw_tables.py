@@ -190,7 +190,12 @@ def claim_tables(
         lacks += [f"{table.name}: {missing_shards(gaps, table.ps_num)}"] if gaps else []
         lacks += [f"{path} {fault}" for path, fault, _ in table.faults()]
     older = [file.path for table in stale for file in table.files]
-    return Claim(shards, max(table.ps_num for table in tables), [*common, *older], lacks)
+    shapes = {
+        table.name + column.suffix: (sum(map(table.rows, table.parts)), dim)
+        for table in tables
+        for column, dim in table.dims.items()
+    }
+    return Claim(shards, max(table.ps_num for table in tables), [*common, *older], lacks, shapes=shapes)
 
 
 def add_tables(

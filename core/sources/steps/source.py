@@ -212,6 +212,7 @@ def _version(listing: FlatListing, step: _FoundStep, claimed: _Claimed) -> Versi
         fault=fault,
         linked=step.entry is not None and step.entry.linked,
         lacks=lacks,
+        shapes={name: shape for _, claim in parts for name, shape in claim.shapes.items()},
         unclaimed=tuple(sorted(step.files.keys() - {*claimed.names})),
     )
 

@@ -313,7 +313,7 @@ def test_files_side_by_side_go_to_an_output(tmp_path: Path) -> None:
     refused(run, "reshard", run, "--ranks", "2", "--output", tmp_path / "out", code=16, words="exists there already")
 
 
-@pytest.mark.parametrize(("size", "files"), [("200", 5), ("1KB", 3), ("1GB", 1)])
+@pytest.mark.parametrize(("size", "files"), [("200B", 5), ("1KB", 3), ("1GB", 1)])
 def test_files_of_a_bounded_size(tmp_path: Path, size: str, files: int) -> None:
     """A set of safetensors is cut again: no file has two tensors that are larger together, and the index names all."""
     run = tmp_path / "run"
@@ -325,7 +325,7 @@ def test_files_of_a_bounded_size(tmp_path: Path, size: str, files: int) -> None:
     assert planned["to_ps"] == done["to_ps"] == len(done["shards"]) == files
     sets = sorted((run / "checkpoint-200").glob("*.safetensors"))
     assert len(sets) == files
-    most, names = {"200": 200, "1KB": 1000, "1GB": 10**9}[size], dict[str, str]()
+    most, names = {"200B": 200, "1KB": 1000, "1GB": 10**9}[size], dict[str, str]()
     for path in sets:
         data = path.read_bytes()
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
