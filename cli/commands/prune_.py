@@ -159,12 +159,22 @@ def _check_file(apply: str | None, plan_out: str | None, strip_after: int | None
         raise UsageError("--strip-after is no part of a plan in a file; give it with the rules")
 
 
-def _strip(after: int | None, locking: Locking, plan: PrunePlan, *, dry_run: bool = True) -> Sequence[ConvertResult]:
+def _strip(
+    after: int | None,
+    locking: Locking,
+    plan: PrunePlan,
+    *,
+    dry_run: bool = True,
+    failed: list[tuple[str, EdlCkptError]] | None = None,
+) -> Sequence[ConvertResult]:
     """Strip old versions that a plan keeps, or only say which ones, if it is asked for."""
+    failed = [] if failed is None else failed
     from edl_ckpt.core.operations.convert import strip_versions
 
     spared = {entry.path for entry in plan.deletions}
-    return strip_versions(plan.locations, after, spared=spared, dry_run=dry_run, **locking) if after else ()
+    if not after:
+        return ()
+    return strip_versions(plan.locations, after, spared=spared, dry_run=dry_run, failed=failed, **locking)
 
 
 def _places(out: Output, locations: list[str] | None, experiment: str | None) -> list[Location]:
@@ -239,23 +249,29 @@ def _strip_and_show(out: Output, done: PrunePlan | PruneResult, *, strip: _Strip
     from edl_ckpt.core.operations.prune.plan import PrunePlan
 
     plan, result = (done, None) if isinstance(done, PrunePlan) else (done.plan, done)
-    stripped = strip(plan, dry_run=result is None)
+    unstripped: list[tuple[str, EdlCkptError]] = []
+    stripped = strip(plan, dry_run=result is None, failed=unstripped)
     out.show(
-        lambda: render.document(plan, result, stripped),
+        lambda: render.document(plan, result, stripped, unstripped),
         render.human(plan, result, stripped, brief=brief, listed=listed, folded=not out.quiet),
         lambda: render.rows(plan, listed=listed),
     )
     errors = result.errors if result else ()
+    for ref, error in unstripped:
+        out.warn(f"{ref} was not stripped: {error}")
     for error in errors:
         out.warn(f"{error} ({error.hint})" if error.hint else str(error))
-    if errors:
-        kinds = {type(error) for error in errors}
+    every = [*errors, *(error for _, error in unstripped)]
+    if every:
+        kinds = {type(error) for error in every}
         kind = kinds.pop() if len(kinds) == 1 else EdlCkptError
-        message = f"{counted(len(errors), 'item')} could not be deleted"
+        parts = [f"{counted(len(errors), 'item')} could not be deleted"] if errors else []
+        parts += [f"{counted(len(unstripped), 'version')} could not be stripped"] if unstripped else []
+        message, hint = " and ".join(parts), _RESUME if errors else None
         if kind in _SAME_CODE:
-            raise kind(message, hint=_RESUME)
-        out.warn(f"{message}; {_RESUME}")
-    out.conclude(ok=not (errors or plan.unread))
+            raise kind(message, hint=hint)
+        out.warn(f"{message}; {hint}" if hint else message)
+    out.conclude(ok=not (every or plan.unread))
 
 
 @declared("policy show run", "policy show s3://models/run --json", exits=LISTS)

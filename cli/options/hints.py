@@ -127,6 +127,7 @@ def trials_hint(place: Location) -> str | None:
         found = [location.url for location in locations_below(place, depth=2, reporter=SILENT)]
     except EdlCkptError:
         return None
+    found = [url for url in found if url.rstrip("/") != place.url.rstrip("/")]  # it was just looked at
     if not found:
         return None
     names = abridged((escaped(name) for name in found), _SOME)

@@ -216,7 +216,7 @@ def warnings(listing: Listing) -> Iterator[str]:
     for version in listing.versions:
         if version.seal_warning:
             yield f"{version.ref}: {version.seal_warning}"
-    if listing.versions and not any(version.is_elasticdl for version in listing.versions):
+    if not any(version.is_elasticdl for version in listing.versions):
         return
     crash = listed_crashes(listing)
     if crash:

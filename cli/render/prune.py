@@ -14,6 +14,7 @@ from edl_ckpt.core.base import words
 from edl_ckpt.core.operations.prune.plan import Action, PruneEntry, PrunePlan
 
 if TYPE_CHECKING:
+    from edl_ckpt.core.base.errors import EdlCkptError
     from edl_ckpt.core.operations.convert import ConvertResult
     from edl_ckpt.core.operations.prune.execute import PruneResult
 
@@ -30,7 +31,10 @@ _COLUMNS: Final = (
 
 
 def document(
-    plan: PrunePlan, result: PruneResult | None = None, stripped: Sequence[ConvertResult] = ()
+    plan: PrunePlan,
+    result: PruneResult | None = None,
+    stripped: Sequence[ConvertResult] = (),
+    unstripped: Sequence[tuple[str, EdlCkptError]] = (),
 ) -> dict[str, Any]:
     """Return `edl-ckpt/prune/1`; without a result it is that of a dry run."""
     keys = "ref size_bytes left_out_bytes fingerprint"
@@ -45,7 +49,10 @@ def document(
         "policy": list(plan.policy),
         "warnings": list(plan.warnings),
         "stripped": [picked(one, keys, fingerprint=one.fingerprint or None) for one in stripped],
-        "failed": [{**failure(ref, error), "path": error.path} for ref, error in (result.failed if result else ())],
+        "failed": [
+            {**failure(ref, error), "path": error.path}
+            for ref, error in (*(result.failed if result else ()), *unstripped)
+        ],
     }
 
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from edl_ckpt.core.base.errors import RefusedError, UnsupportedError, UsageError
+from edl_ckpt.core.base.errors import EdlCkptError, RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
 from edl_ckpt.core.base.memory import peak_memory_bytes
 from edl_ckpt.core.base.several import several
@@ -278,6 +278,7 @@ def strip_versions(
     *,
     spared: Collection[str] = (),
     dry_run: bool = False,
+    failed: list[tuple[str, EdlCkptError]] | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = WARNINGS,
 ) -> tuple[ConvertResult, ...]:
@@ -285,13 +286,16 @@ def strip_versions(
 
     Only complete versions that can be read are counted and rewritten; each is proved, and sealed anew. Tagged ones stay
     as they are, and those whose paths are `spared`; so do those without companions, which no result is of. One that
-    cannot be replaced in its place is left with a warning. Takes the lock of a location for one version at a time.
+    cannot be replaced in its place is left with a warning. One that cannot be stripped for another reason does not stop
+    the others: `failed` gets its reference and the error; without it, the first of these errors is raised at the end.
+    Takes the lock of a location for one version at a time.
     Raises UsageError for `after` below 1, since the newest whole version keeps everything, and else as
     `convert_version`.
     """
     if after < 1:
         raise UsageError("the newest whole version is never stripped: 1 is the least")
     done: list[ConvertResult] = []
+    found: list[tuple[str, EdlCkptError]] = []
     kept = set(several(spared, "spared"))
     for where in dict.fromkeys(map(Location.of, several(locations, "locations"))):
         versions, unreadable = looked_at(list_versions(where).versions)
@@ -299,10 +303,10 @@ def strip_versions(
         for version in sorted(whole, key=lambda v: v.version)[:-after]:
             if version.tags or version.metadata_fault or version.path in kept:
                 continue
-            with open_checkpoint(version) as checkpoint:  # headers tell: a bare version has none of its ids read
-                if not any(info.companion_of for info in checkpoint.infos.values()):
-                    continue
             try:
+                with open_checkpoint(version) as checkpoint:  # headers tell: a bare version has none of its ids read
+                    if not any(info.companion_of for info in checkpoint.infos.values()):
+                        continue
                 stripped = convert_version(
                     version,
                     changes=_BARE,
@@ -314,4 +318,10 @@ def strip_versions(
                 done.append(stripped)
             except RefusedError as error:
                 reporter.warn(f"not stripped: {error}")
+            except EdlCkptError as error:  # the others are stripped all the same
+                found.append((version.ref, error))
+    if failed is not None:
+        failed += found
+    elif found:
+        raise found[0][1]
     return tuple(done)

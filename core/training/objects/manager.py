@@ -9,7 +9,7 @@ Source: `tensorflow/python/checkpoint/checkpoint_management.py`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Final
@@ -19,10 +19,12 @@ from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.words import LayoutName
 from edl_ckpt.core.catalog.listing import list_versions
+from edl_ckpt.core.catalog.pointers import pointers_at
 from edl_ckpt.core.catalog.swaps import GRACE_SECONDS
 from edl_ckpt.core.commit.repair.recovery import location_lock
-from edl_ckpt.core.model.versions import State, Version
+from edl_ckpt.core.model.versions import Listing, State, Version
 from edl_ckpt.core.operations.prune.execute import prune
+from edl_ckpt.core.operations.prune.facts import Facts, Survey
 from edl_ckpt.core.operations.prune.retention import (
     NO_EXCEPTIONS,
     Guards,
@@ -236,7 +238,8 @@ class CheckpointManager:
     def _delete_old(self, number: int) -> None:
         """Delete the versions that are too old after a save, as far as guards allow it, and record what remains."""
         moment = time.time()
-        versions = list_versions(self._location).versions
+        listing = list_versions(self._location)
+        versions = listing.versions
         there = {version.version for version in versions}
         managed = _with(self._remembered(), number, moment)
         present = replace(managed, saved={n: at for n, at in managed.saved.items() if n in there})
@@ -244,6 +247,7 @@ class CheckpointManager:
         swept, doomed = sweep_saved(present, self.max_to_keep, every)
         reasons = guard_reasons(versions, NO_EXCEPTIONS, find_unreadable(versions), now=time.time()) if doomed else {}
         guarded = {version.version for version in versions if version.path in reasons}
+        guarded |= _not_accounted_for(listing, doomed)
         deleted = [n for n in doomed if n not in guarded]
         try:
             if deleted:
@@ -267,6 +271,15 @@ class CheckpointManager:
         result = prune([self._location], Policy((Latest(0),)), guards=Guards(delete=tuple(numbers)), **self._waiting)
         for error in result.errors:
             self.reporter.warn(str(error))
+
+
+def _not_accounted_for(listing: Listing, doomed: Collection[int]) -> set[int]:
+    """Return the versions with foreign content, and those that others need or name: no manager deletes them."""
+    if not doomed:
+        return set()
+    survey = Survey(Facts().with_pointers([pointers_at(listing)]))
+    survey.look(listing.versions, [version.path for version in listing.versions if version.version in doomed])
+    return {version.version for version in listing.versions if survey.facts.why(version, NO_EXCEPTIONS)}
 
 
 def _with(managed: Managed, number: int, moment: float | None = None) -> Managed:

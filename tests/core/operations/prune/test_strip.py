@@ -20,6 +20,7 @@ from edl_ckpt.core import (
 )
 from edl_ckpt.core.base.errors import UsageError
 from foreign import copied
+from places import DATA
 from program import edl
 
 
@@ -88,3 +89,20 @@ def test_of_the_command(run: Path) -> None:
     assert [v.version for v in list_versions(run).versions] == [1, 3, 4, 5]
     assert edl("verify", f"{run}@3", "--deep").returncode == 0
     assert "deleted" in edl("prune", run, "--strip-after", "1").stdout
+
+
+def test_one_version_does_not_stop_the_others(run: Path) -> None:
+    """A version that cannot be stripped has a line of its own and the exit code; the others are stripped."""
+    shutil.copytree(run / "step_3", run / "step_6")
+    shutil.copytree(run / "step_3", run / "step_7")
+    (run / "step_2/extra").mkdir()
+    shutil.copy(DATA / "systems/safetensors/checkpoint-100/model.safetensors", run / "step_2/extra")
+    before = files_of(run / "step_2")
+    done = edl("prune", run, "--strip-after", "1", "--yes", "--json")
+    printed = json.loads(done.stdout)
+    stripped = {each["ref"].rpartition("@")[2] for each in printed["stripped"]}
+    assert stripped == {"3", "4", "6"}
+    assert [each["ref"].rpartition("@")[2] for each in printed["failed"]] == ["2"]
+    assert done.returncode == 15
+    assert "could not be stripped" in done.stderr
+    assert files_of(run / "step_2") == before
