@@ -94,8 +94,11 @@ def _is_there(
 ) -> bool:
     """Say whether the result is there already, and show it then."""
     from edl_ckpt.cli.render import written
+    from edl_ckpt.core.operations.convert import ranks_after
     from edl_ckpt.core.operations.reshard.execute import find_resharded
 
+    if not version.is_elasticdl and version.ps_num != ps:
+        ps = ranks_after(version, ps)  # where less is split, that is what the files will say
     made = find_resharded(version, ps, output=where, layout=layout, force=force, reporter=out)
     if made is not None:
         out.show(lambda: written.written_document("reshard", made, dry_run=dry_run), written.reshard_human(made))

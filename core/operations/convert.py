@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, RefusedError, UnsupportedError, UsageError
-from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
+from edl_ckpt.core.base.job import SILENT, WARNINGS, Job, Reporter
 from edl_ckpt.core.base.memory import peak_memory_bytes
 from edl_ckpt.core.base.several import several
-from edl_ckpt.core.base.words import LayoutName, base_name, command, describe, escaped
+from edl_ckpt.core.base.words import LayoutName, base_name, command, counted, describe, escaped
 from edl_ckpt.core.catalog.annotated import has_no_number
 from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.catalog.files import alone_at, open_location
@@ -44,6 +44,8 @@ from edl_ckpt.core.sources.steps.names import STEPS, number_of_directory
 from edl_ckpt.core.state.annotate import MetadataCopies
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage.location import Location, LocationLike
+
+_STAYS: Final = "the files are those of {}: tables are split, and other tensors from 1 MiB on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,9 @@ def convert_version(
             new = replace(new, contents=contents, carried=contents.all_but(own))
         for line in left_out_lines(one for one in plan.out.left_out if changes == Changes() or one.lacks_place):
             reporter.warn(line)
+        written = plan.destination.written_ranks
+        if ranks is not None and written < ranks and version.ps_num == 1:
+            reporter.warn(f"{version.ref}: {_STAYS.format(counted(written, 'rank'))}")
         if trust.seal is not None and not dry_run and (names.tables or is_changed(plan)):
             trust.confirm(fingerprint(source, job.silent()).text)  # else damage would get a new seal
             trust.seal = None  # what goes out has another fingerprint than it says
@@ -137,7 +142,7 @@ def convert_version(
         ref=f"{where}@{new.number}",
         output=where.url,
         from_ps=version.ps_num or 0,
-        to_ps=sum(f.endswith(ENDING) for f in plan.destination.new_files) or plan.destination.ranks,
+        to_ps=sum(f.endswith(ENDING) for f in plan.destination.new_files) or plan.destination.written_ranks,
         version=new.number,
         size_bytes=plan.size_bytes,
         bytes_read=bytes_read,
@@ -155,6 +160,15 @@ def convert_version(
         dry_run=dry_run,
         checksums=writing.compared if writing else NO_SUMS,
     )
+
+
+def ranks_after(version: VersionLike, ranks: int, *, workers: int | None = None) -> int:
+    """Return how many ranks a reshard in a version's own system would leave: fewer where tensors are not split."""
+    version = as_version(version)
+    with open_checkpoint(version) as source:
+        job, system = Job.here(workers, reporter=SILENT), version.layout.system
+        plan = plan_conversion(source, system, ranks, Changes(), job, number=version.number or 0)
+        return plan.destination.written_ranks
 
 
 def _shards_at(new: NewVersion, where: Location, proved: Proved) -> tuple[ShardSummary, ...]:

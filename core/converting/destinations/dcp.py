@@ -10,15 +10,20 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from math import prod
+from typing import Final
 
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.converting.changes import Outgoing, OutTable, OutVariable
 from edl_ckpt.core.converting.destinations.interface import ArrayDestination
 from edl_ckpt.core.model.dtypes import TENSOR_DTYPES
 from edl_ckpt.core.sources.dcp import metadata
-from edl_ckpt.core.sources.dcp.tables import collided, is_table_name
+from edl_ckpt.core.sources.dcp.tables import collided, is_table_name, owners_of
 from edl_ckpt.core.sources.dcp.writing import METADATA, lay_out
 from edl_ckpt.core.sources.steps.file_layout import Array, FileLayout, Slab
+
+_SPLIT_BYTES: Final = 1 << 20
+"""From this size on, a tensor of one rank that is no table is split, too: each box of it is a zip of its own."""
 
 
 class ToDcp(ArrayDestination):
@@ -48,9 +53,20 @@ class ToDcp(ArrayDestination):
     def laid_out(self, arrays: Sequence[Array]) -> FileLayout:
         """Return the files, with the values that are no tensors and the paths of keys that a source of torch has."""
         if not self.is_own:
-            return lay_out(arrays)
+            return lay_out(arrays, variables=self._marked(arrays))
         folder, index = self._index
-        return lay_out(arrays, folder=folder, items=self._forms, paths=metadata.paths(index))
+        paths, marked = metadata.paths(index), self._marked(arrays)
+        return lay_out(arrays, folder=folder, items=self._forms, paths=paths, variables=marked)
+
+    def _marked(self, arrays: Sequence[Array]) -> Sequence[str]:
+        """Return the variables whose names a reader would take for those of tables or of companions."""
+        taken = owners_of({array.key: array.shape for array in arrays if not array.dtype.is_item})
+        if self.given.whole is None:
+            variables = {variable.name for variable in self.out.variables}
+        else:  # under a new name, a tensor is what that name says
+            same = (v.name for v in self.out.variables if v.name == v.source)
+            variables = {name for name in same if name in self.source}
+        return sorted(variables & taken.keys())
 
     @cached_property
     def _index(self) -> tuple[str, object]:
@@ -75,7 +91,7 @@ class ToDcp(ArrayDestination):
             return self._item(variable)
         boxes = self._kept_boxes.get(variable.source, ())
         if any(box.sizes[1:] != variable.shape[1:] for box in boxes) or not boxes:
-            return super().dense(variable)
+            return super().dense(replace(variable, in_slabs=variable.in_slabs or self._is_split(variable)))
         ordered = sorted(boxes, key=lambda box: box.offsets)
         slabs = (Slab(n * self.ranks // len(boxes), box.offsets, box.sizes) for n, box in enumerate(ordered))
         return Array(variable.name, variable.dtype, variable.shape, tuple(slabs))
@@ -108,6 +124,24 @@ class ToDcp(ArrayDestination):
             slabs.append(Slab(number * self.ranks // len(items), (start,), (item.end - item.start,)))
             start += item.end - item.start
         return Array(variable.name, variable.dtype, (start,), tuple(slabs), item_shape=variable.shape)
+
+    @property
+    def written_ranks(self) -> int:
+        """Return the number of ranks that have a file."""
+        return len({name for name in self.layout.files if name.endswith(".distcp")})
+
+    def _is_split(self, variable: OutVariable) -> bool:
+        """Say whether a tensor that one rank saved is cut into blocks of rows: that it is in one file says nothing.
+
+        Among several ranks, a tensor in one file is there because a job placed it so.
+        """
+        if not (self.is_own and self.ranks > 1 and self.source.version.ps_num == 1 and variable.shape):
+            return False
+        names, begins = collided(self.source.infos)
+        if variable.source in names or variable.source.startswith(begins):
+            return False
+        size_bytes = prod(variable.shape) * variable.dtype.itemsize
+        return self.source.has_table(variable.source) or size_bytes >= _SPLIT_BYTES
 
 
 def _key_of(name: str) -> str:

@@ -114,6 +114,11 @@ class Destination(ABC):
         return False
 
     @property
+    def written_ranks(self) -> int:
+        """Return how many ranks the files say that there are, once they are laid out."""
+        return self.ranks
+
+    @property
     def is_own(self) -> bool:
         """Say whether the source is of this system, too."""
         return self.source.version.layout.system == self.system

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -15,6 +15,7 @@ from edl_ckpt.core.model.tables import Box, DenseEntry, Extent, GatheredRows, Pr
 from edl_ckpt.core.sources.dcp import metadata
 from edl_ckpt.core.sources.dcp.archives import ItemValues, read_values
 from edl_ckpt.core.sources.dcp.metadata import IndexedTensor, Item, SavedBox
+from edl_ckpt.core.sources.dcp.names import shown_names
 from edl_ckpt.core.sources.dcp.pickles import uncollected
 from edl_ckpt.core.sources.dcp.tables import BoxValues, SavedTensor, add_tables, gathered, problem_of, untiled
 from edl_ckpt.core.sources.steps.content import Content, Found
@@ -32,14 +33,18 @@ class _ReadIndex:
     stored_in: Found
     tensors: Sequence[IndexedTensor]
     items: Sequence[Item]
+    variables: frozenset[str]
+    """What the index marks as variables."""
 
 
 def add_all(content: Content, indexes: Sequence[str]) -> None:
     """Add the tensors of some indexes, which are open files, to the content of a version."""
     saved: dict[str, SavedTensor] = {}
+    variables: set[str] = set()
     for index in _with_different_names(list(_indexes(content, indexes))):
         saved |= {one.tensor.name: one for one in _saved(content, index) if one.parts}
-    others = {name: one for name, one in saved.items() if one.tensor.dtype not in DTYPES}
+        variables |= index.variables
+    others = {name: one for name, one in saved.items() if one.tensor.dtype not in DTYPES or name in variables}
     if content.tables:
         for name in others:
             del saved[name]
@@ -58,11 +63,7 @@ def _indexes(content: Content, paths: Sequence[str]) -> Iterator[_ReadIndex]:
         if stored_in.reader is None:
             continue
         try:
-            root = metadata.read(stored_in.reader)
-            metadata.ends(root)  # raises the error of a path
-            yield _ReadIndex(
-                path[: path.rfind("/") + 1], stored_in, list(metadata.tensors(root)), list(metadata.items(root))
-            )
+            yield _read(path, stored_in, stored_in.reader)
         except (CorruptError, UnsupportedError) as error:
             error.path = error.path or stored_in.file.path
             content.fail(stored_in.shard, error)
@@ -74,18 +75,20 @@ def _read(path: str, stored_in: Found, reader: RangeReader) -> _ReadIndex:
         root = metadata.read(reader)
         metadata.ends(root)  # raises the error of a path
         folder = path[: path.rfind("/") + 1]
-        return _ReadIndex(folder, stored_in, list(metadata.tensors(root)), list(metadata.items(root)))
+        return _ReadIndex(
+            folder, stored_in, list(metadata.tensors(root)), list(metadata.items(root)), metadata.marked_variables(root)
+        )
 
 
 def _with_different_names(indexes: Sequence[_ReadIndex]) -> Iterator[_ReadIndex]:
-    """Yield indexes; names that two of them have get those of their directories before them."""
-    counts = Counter(tensor.name for index in indexes for tensor in index.tensors)
+    """Yield indexes with the names of a step that has several of them, as `shown_names`."""
+    named = shown_names({index.folder: [tensor.name for tensor in index.tensors] for index in indexes})
     for index in indexes:
-        prefix = index.folder.replace("/", ".")
-        named = {name: prefix + name for name, count in counts.items() if count > 1}
-        tensors = [replace(one, name=named.get(one.name, one.name)) for one in index.tensors]
-        items = [replace(one, name=named.get(one.name, one.name)) for one in index.items]
-        yield replace(index, tensors=tensors, items=items)
+        shown = named[index.folder]
+        tensors = [replace(one, name=shown[one.name]) for one in index.tensors]
+        items = [replace(one, name=shown.get(one.name, one.name)) for one in index.items]
+        variables = frozenset(shown.get(name, name) for name in index.variables)
+        yield replace(index, tensors=tensors, items=items, variables=variables)
 
 
 def _saved(content: Content, index: _ReadIndex) -> Iterator[SavedTensor]:

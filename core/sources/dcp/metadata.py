@@ -11,6 +11,7 @@ from edl_ckpt.core.sources.dcp.pickles import INDEX_NAMES, fields, kind_of, load
 from edl_ckpt.core.sources.steps.interface import read_head
 from edl_ckpt.core.storage.interface import RangeReader
 
+VARIABLES_MARK: Final = "edl_ckpt_variables"
 _MOST_DIMS: Final = 64
 """As in torch."""
 
@@ -81,6 +82,15 @@ def paths(root: object) -> dict[str, tuple[str | int, ...]]:
         if type(key) is str and type(path) is tuple and all(type(part) in {str, int} for part in path):
             found[key] = path
     return found
+
+
+def marked_variables(root: object) -> frozenset[str]:
+    """Return the keys that whoever wrote the index calls variables, although their names are those of tables.
+
+    Only edl-ckpt writes this mark. torch passes over it.
+    """
+    stored = fields(root, "Index").get(VARIABLES_MARK)
+    return frozenset(key for key in stored if type(key) is str) if type(stored) is list else frozenset()
 
 
 def _place_of(info: object) -> tuple[str, int, int]:

@@ -237,26 +237,39 @@ def collided(infos: Mapping[str, TableInfo]) -> tuple[set[str], tuple[str, ...]]
     return tables | {n for n, info in infos.items() if info.companion_of in tables}, tuple(f"{one}." for one in kept)
 
 
-def add_tables(saved: dict[str, SavedTensor]) -> None:
-    """Add the tables among some tensors to their shards, and take them out of the tensors."""
-    tables = {name: one for name, one in saved.items() if _TABLE.fullmatch(name) and len(one.tensor.shape) == 2}
-    shapes = {name: one.tensor.shape for name, one in tables.items()}
-    roles = {n: [_Role(one, TableInfo(n, shapes[n][1], "", total=shapes[n][0]))] for n, one in tables.items()}
+def owners_of(shapes: Mapping[str, Sequence[int]]) -> dict[str, list[str]]:
+    """Return the tables among tensors, and what may be companions: each name with the tables that it may belong to.
+
+    A table is its own owner. With two owners, a tensor is a companion of neither.
+    """
+    tables = {name: shape[0] for name, shape in shapes.items() if is_table_name(name) and len(shape) == 2}
     by_end: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for parts in (table.split(".") for table in tables):
         by_end[tuple(parts[-3:])].append(".".join(parts))
         by_end[tuple(parts[-2:-1])].append(".".join(parts))
-    for name, one in saved.items():
-        shape = one.tensor.shape
-        if name in tables or not 0 < len(shape) < 3:
-            continue
-        match [table for table in _alike(name, by_end) if tables[table].tensor.shape[0] == shape[0]]:
-            case [table]:
-                roles[table].append(_companion(table, one))
-            case [_, *_] as several:
-                message = f"it may belong to {' or '.join(several)}, so it is no companion of either"
-                problem = Problem("ambiguous-companion", name, one.first.item.start, message, warning=True)
-                one.first.stored_in.shard.problems.append(problem)
+    found = {table: [table] for table in tables}
+    for name, shape in shapes.items():
+        if name not in tables and 0 < len(shape) < 3:
+            owners = [table for table in _alike(name, by_end) if tables[table] == shape[0]]
+            found |= {name: owners} if owners else {}
+    return found
+
+
+def add_tables(saved: dict[str, SavedTensor]) -> None:
+    """Add the tables among some tensors to their shards, and take them out of the tensors."""
+    owned = owners_of({name: one.tensor.shape for name, one in saved.items()})
+    roles: dict[str, list[_Role]] = {}
+    for name in (name for name, owners in owned.items() if owners == [name]):
+        rows, dim = saved[name].tensor.shape
+        roles[name] = [_Role(saved[name], TableInfo(name, dim, "", total=rows))]
+    for name, owners in owned.items():
+        one = saved[name]
+        if len(owners) > 1:
+            message = f"it may belong to {' or '.join(owners)}, so it is no companion of either"
+            problem = Problem("ambiguous-companion", name, one.first.item.start, message, warning=True)
+            one.first.stored_in.shard.problems.append(problem)
+        elif owners != [name]:
+            roles[owners[0]].append(_companion(owners[0], one))
     for group in roles.values():
         try:
             _add_group(group)

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from edl_ckpt.core.base.names import name_bytes
 from edl_ckpt.core.model.dtypes import DType
-from edl_ckpt.core.sources.dcp.metadata import IndexedTensor, SavedBox
+from edl_ckpt.core.sources.dcp.metadata import VARIABLES_MARK, IndexedTensor, SavedBox
 from edl_ckpt.core.sources.steps.file_layout import Array, Slab
 
 METADATA: Final = ".metadata"
@@ -314,15 +314,17 @@ class _NewMetadata:
         self.places.append((Made(kinds[0], index), Made(kinds[1], info)))
         return self.folder + name, start
 
-    def metadata(self, paths: Mapping[str, Any]) -> bytes:
-        """Return the content of `.metadata`."""
-        state = {
+    def metadata(self, paths: Mapping[str, Any], variables: Sequence[str]) -> bytes:
+        """Return the content of `.metadata`, with the mark of variables."""
+        state: dict[str, Any] = {
             "state_dict_metadata": self.stored,
             "planner_data": {key: paths.get(key, (key,)) for key in self.stored},
             "storage_data": _Pairs(self.places),
             "storage_meta": None,
             "version": "1.0.0",
         }
+        if variables:
+            state[VARIABLES_MARK] = list(variables)
         return pickled(Made(Name(_CHECKPOINT, "Metadata"), state))
 
 
@@ -336,11 +338,13 @@ def lay_out(
     folder: str = "",
     items: Mapping[str, IndexedTensor] | None = None,
     paths: Mapping[str, Any] | None = None,
+    variables: Sequence[str] = (),
 ) -> DcpLayout:
     """Lay out arrays in `__RANK_0.distcp` files of a folder, which is '' or ends with a slash, and `.metadata`.
 
     `items` says what the index has of arrays that are items: their bytes are copied. `paths` are where torch found each
     key.
+    `variables` are marked as such, since their names are those of tables.
     """
     draft = _NewMetadata(folder)
     placed: dict[tuple[str, int], tuple[str, int, ZipPlan | None]] = {}
@@ -356,7 +360,7 @@ def lay_out(
         for number, slab in enumerate(array.slabs):
             item = _item(array.dtype, slab.sizes)
             placed[array.key, number] = *draft.add(array.key, (number, slab.offsets), slab.rank, item.size), item
-    metadata = draft.metadata(paths or {})
+    metadata = draft.metadata(paths or {}, variables)
     files = {f"{folder}{name}": size for name, size in sorted(draft.sizes.items())}
     name = f"{folder}{METADATA}"
     return DcpLayout({**files, name: len(metadata)}, placed, [(name, 0, metadata)])

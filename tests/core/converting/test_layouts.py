@@ -60,7 +60,7 @@ def convert(
     there = at(to, version.version)
     found = {f.code for f in verify_version(there, level="deep").findings} - {DTYPE_OF_OTHERS, NEGATIVE}
     assert not found
-    assert (there.layout.system, result.to_ps) == (system, ranks)
+    assert (there.layout.system, result.to_ps) == (system, there.ps_num if system == "dcp" else ranks)
     assert there.fingerprint == result.fingerprint
     return there, result
 

@@ -84,7 +84,7 @@ def test_an_unknown_name_is_unsupported(step: Path) -> None:
 
 
 def test_several_indexes_make_one_step(tmp_path: Path) -> None:
-    """A model and an optimizer in directories of their own are one step; names that both have get their directories."""
+    """A model and an optimizer in directories are one step; names of both get these, and all names of a third do."""
     for folder in ("model", "optimizer"):
         shutil.copytree(SAVED / "torchrec/step_2", tmp_path / "model.ckpt-7" / folder)
     shutil.copytree(SAVED / "dtensor/step_1", tmp_path / "model.ckpt-7" / "rest")
@@ -93,7 +93,7 @@ def test_several_indexes_make_one_step(tmp_path: Path) -> None:
     with open_checkpoint(version) as checkpoint:
         assert "model.model.over.bias" in checkpoint
         assert "optimizer.model.over.bias" in checkpoint
-        assert "emb" in checkpoint
+        assert "rest.emb" in checkpoint
         assert "model.model.ebc.embedding_bags.user.weight" in checkpoint.tables
         state = "model.optim.state.ebc.embedding_bags.user.weight.user.momentum1"  # of either of two tables
         assert state in checkpoint
