@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import reduce
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -86,9 +86,22 @@ class TablePart:
         return as_dtype(np.ascontiguousarray(data).reshape(-1), self.dtype).reshape(len(data), self.dim)
 
 
+class RowArea(Protocol):
+    """Where the ids or the rows of a table are written: offsets are those from its first byte."""
+
+    def write(self, at: int, data: bulk.U8) -> None:
+        """Write bytes, uint8 [n], at an offset."""
+
+    def read_into(self, at: int, data: bulk.U8) -> None:
+        """Fill uint8 [n] with the bytes that were written at an offset."""
+
+    def start_flush(self, at: int, size_bytes: int) -> None:
+        """Let the kernel begin to write some bytes that are final."""
+
+
 @dataclass(frozen=True, slots=True)
 class Area:
-    """A place in a file that is being written: offsets are those from its first byte."""
+    """A place in a file that is being written."""
 
     file: PreallocatedFile
     offset: int
@@ -110,8 +123,8 @@ class Area:
 class Areas:
     """Where the ids (8 bytes each) and the rows of a table are written."""
 
-    ids: Area
-    rows: Area
+    ids: RowArea
+    rows: RowArea
 
 
 def by_hash(parts: int) -> Assign:
@@ -300,7 +313,7 @@ class PartitionedTable:
         if self._row_bytes:
             self._write(self.areas.rows, values, owner, rows, place)
 
-    def _write(self, area: Area, data: bulk.U8, owner: bulk.U16, rows: bulk.I64, place: bulk.I64) -> None:
+    def _write(self, area: RowArea, data: bulk.U8, owner: bulk.U16, rows: bulk.I64, place: bulk.I64) -> None:
         """Write rows ordered by part, each part's at its place: the number of a row."""
         if self.parts > 1:
             grouped = self._memory.take(data.nbytes, "grouped").reshape(data.shape)

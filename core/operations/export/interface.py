@@ -162,6 +162,7 @@ class TableNote:
     """A note on a table for importers: the names of its two tensors, and the initializer of rows for new ids."""
 
     ids: str
+    """ROWS where the ids are the numbers of the rows."""
     vectors: str
     initializer: str
     dim: int
@@ -217,6 +218,8 @@ class FormatTraits:
     """What the name of a table gets behind it as the name of a matrix, unless another name is asked for."""
     lacked_dtypes: frozenset[str] = frozenset()
     """Names of the dtypes that tables cannot have in this format."""
+    keeps_matrices: bool = False
+    """True for tensors: a table that is a matrix in its source goes out under its own name, without ids."""
 
 
 class ExportOptions(TypedDict, total=False):

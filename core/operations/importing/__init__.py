@@ -243,7 +243,7 @@ def assign_names(source: ArraySource) -> NamedArrays:
     tables = [
         ImportedTable(
             renamed.get(name, name),
-            source.arrays.get(ids) or row_numbers(source.arrays[vectors]),
+            row_numbers(source.arrays[vectors]) if ids == ROWS else source.arrays[ids],
             source.arrays[vectors],
             str(sections[name].get("initializer", "uniform")),
         )

@@ -14,6 +14,7 @@ rest of the file. No header is trusted: nothing is read or allocated for a numbe
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,9 +24,9 @@ from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError,
 from edl_ckpt.core.base.json_objects import parse_object
 from edl_ckpt.core.base.parallel import run_parallel
 from edl_ckpt.core.base.words import abridged, counted, ends_early
-from edl_ckpt.core.model.dtypes import TENSOR_DTYPES, DType, item_type
+from edl_ckpt.core.model.dtypes import DTYPES, TENSOR_DTYPES, DType, item_type
 from edl_ckpt.core.model.layouts import Placement
-from edl_ckpt.core.model.tables import DenseEntry, Encoding, Extent, Problem, TableEntry, TableInfo
+from edl_ckpt.core.model.tables import DenseEntry, Encoding, Extent, IdRun, Problem, TableEntry, TableInfo
 from edl_ckpt.core.sources.dcp.archives import ItemValues
 from edl_ckpt.core.sources.dcp.indexing import add_variable
 from edl_ckpt.core.sources.dcp.metadata import IndexedTensor, Item, SavedBox
@@ -212,6 +213,11 @@ def _check_tiles(tensors: Sequence[FileTensor], begin: int, reader: RangeReader)
         raise CorruptError(fault, path=reader.path, offset=end)
 
 
+_NOTES: Final = "tables"
+"""The text in the metadata of an export with notes on its tables, as JSON."""
+_ROWS: Final = "rows"
+"""Says in a note that the ids of a table are the numbers of its rows."""
+_ID_BYTES: Final = 8
 _IDS: Final = ".ids"
 _VECTORS: Final = ".vectors"
 _ENCODINGS: Final = {"I64": Encoding.INT64, "U64": Encoding.UINT64, "I32": Encoding.INT32}
@@ -256,6 +262,9 @@ def index_files(content: Content) -> None:
             if first.stored is not stored:
                 message = f"{first.file.file.path} has it too"
                 file.shard.problems.append(Problem("duplicate-variable", stored.name, stored.start, message))
+    matrices = _matrices(headers) if content.tables else frozenset()
+    for title in [title for title, tensor in tensors.items() if tensor.stored in matrices]:
+        _add_matrix(title, tensors.pop(title))
     _add_tensors(tensors, _wholes(documents.values()), pairs=content.tables)
     lost = {_group(name) for path in content.files if path not in headers and (name := part_named(path))}
     for title, found in boxes.items():
@@ -393,6 +402,35 @@ def _wholes(documents: Iterable[Mapping[str, Any]]) -> dict[str, str]:
             if isinstance(parts, list):
                 wholes |= {part.removesuffix(_VECTORS): table for part in parts if isinstance(part, str)}
     return wholes
+
+
+def _matrices(headers: Mapping[str, Header]) -> frozenset[FileTensor]:
+    """Return the tensors that the notes of an export call tables whose ids are the numbers of their rows."""
+    noted = set[str]()
+    for header in headers.values():
+        try:
+            notes = json.loads(header.metadata.get(_NOTES, "{}"))
+        except (ValueError, RecursionError):
+            continue
+        for note in notes.values() if isinstance(notes, dict) else ():
+            if isinstance(note, dict) and note.get("ids") == _ROWS and isinstance(note.get("vectors"), str):
+                noted.add(note["vectors"])
+    every = (tensor for header in headers.values() for tensor in header.tensors)
+    return frozenset(t for t in every if t.name in noted and _is_matrix(t))
+
+
+def _is_matrix(tensor: FileTensor) -> bool:
+    """Say whether a tensor can be a table by its dtype and its shape."""
+    return tensor.dtype.name in DTYPES and len(tensor.shape) == 2 and all(tensor.shape)
+
+
+def _add_matrix(name: str, tensor: _OpenTensor) -> None:
+    """Add a table whose ids are the numbers of its rows to the shard that has it."""
+    shard, (rows, dim), stored = tensor.file.shard, tensor.stored.shape, tensor.stored
+    run = IdRun(0, _ID_BYTES * rows, Encoding.ROWS)
+    entry = TableEntry(name, stored.dtype, dim, rows, tensor.extent, (run,), stored.start, placement=Placement.NONE)
+    shard.tables.append(entry.described())
+    shard.infos.append(TableInfo(name, dim, "", stored.start))
 
 
 def _add_tensors(tensors: Mapping[str, _OpenTensor], wholes: Mapping[str, str], *, pairs: bool) -> None:

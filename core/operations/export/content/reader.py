@@ -19,6 +19,7 @@ from edl_ckpt.core.base.errors import UnsupportedError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
 from edl_ckpt.core.base.parallel import default_workers, run_parallel
 from edl_ckpt.core.base.words import counted
+from edl_ckpt.core.converting.changes import ROWS
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.operations.export.content.quantizing import QuantizationErrors, quantized
@@ -46,6 +47,7 @@ from edl_ckpt.core.operations.export.interface import (
     Tensor,
     batch_rows,
 )
+from edl_ckpt.core.operations.export.output.numbers import RowNumbers
 from edl_ckpt.core.operations.export.output.places import Place, compare_rows
 from edl_ckpt.core.proof.fingerprint import ContentSketch, fingerprint_of
 from edl_ckpt.core.reading.blocks import read_piece
@@ -81,6 +83,8 @@ class ContentReader:
     names: Mapping[str, str] = field(default_factory=dict)
     """The new names of variables and tables, by the old ones."""
     matrix_ending: str = ""
+    keeps_matrices: bool = False
+    """True for a format of tensors: a table that is a matrix in its source goes out as that matrix."""
     overflowed: int = 0
     errors: dict[str, QuantizationErrors] = field(default_factory=dict)
     """Those of each table whose rows are quantized."""
@@ -88,6 +92,8 @@ class ContentReader:
     """That of the checkpoint; '' until `finish`."""
     source: ContentSketch = field(default_factory=ContentSketch)
     """The sums of all variables and tables that were read to their end."""
+    _matrices: dict[str, bool] = field(default_factory=dict)
+    """What is known of tables: whether they are matrices of the source."""
     _lock: Lock = field(default_factory=Lock)
 
     @property
@@ -104,7 +110,8 @@ class ContentReader:
         tensors = [*map(self._dense, variables), *matrices.values()]
         for name in in_pairs:
             rows, (ids, vectors), (dtype, dim) = self.ids[name].rows, self._keys(name), self._form(name)
-            tensors += [Tensor(ids, _INT64, (rows,)), Tensor(vectors, dtype, (rows, dim))]
+            tensors += [] if ids == ROWS else [Tensor(ids, _INT64, (rows,))]
+            tensors.append(Tensor(vectors, dtype, (rows, dim)))
         notes = {self._title(name): self._note(name) for name in in_pairs}
         _check_unique([t.name for t in tensors])
         counts = ContentCounts(len(variables), len(tables), sum(self.ids[name].rows for name in tables))
@@ -135,9 +142,10 @@ class ContentReader:
         if wanted:
             self._fill_dense(wanted)
         for name in pairs:
-            ids, vectors = map(places.get, self._keys(name))
-            if ids is not None and vectors is not None:
-                self._fill_table(name, ids, vectors)
+            ids, vectors = self._keys(name)
+            id_place = RowNumbers(name) if ids == ROWS else places.get(ids)
+            if id_place is not None and vectors in places:
+                self._fill_table(name, id_place, places[vectors])
         for name, matrix in matrices.items():
             if matrix.name in places:
                 self._fill_matrix(name, matrix.shape[0], places[matrix.name])
@@ -167,23 +175,22 @@ class ContentReader:
                 place.read_back(area, at, len(chunk))
                 at += len(chunk)
 
-    def _fill_table(self, name: str, ids: Place, vectors: Place) -> None:
+    def _fill_table(self, name: str, ids: Place | RowNumbers, vectors: Place) -> None:
         """Write a table's ids and rows, read them back, and compare the sums of both."""
         table, written, (dtype, dim) = self._table(name), ContentSketch(), self._form(name)
         width = dim * dtype.itemsize
         step = max(_VIEW_BYTES // max(width, 8), 1)
-        with ids.file as id_file, vectors.file as row_file:
-            id_area, row_area = ids.area(id_file), vectors.area(row_file)
+        with ids.opened() as id_place, vectors.opened() as row_place:
 
             def done(first: int, count: int) -> None:
                 for start in range(first, first + count, step):
                     rows = min(step, first + count - start)
-                    own = ids.read_back(id_area, 8 * start, 8 * rows).view(np.int64)
-                    values = vectors.read_back(row_area, width * start, width * rows).reshape(rows, width)
+                    own = id_place.read_back(8 * start, 8 * rows).view(np.int64)
+                    values = row_place.read_back(width * start, width * rows).reshape(rows, width)
                     written.add_rows(name, own if own.flags.aligned else own.copy(), values)
                 self.reporter.advance(count * (8 + width))
 
-            table.fill(Areas(id_area, row_area), done)
+            table.fill(Areas(id_place.area, row_place.area), done)
         self.source.tables.update(table.read.tables)
         compare_rows(name, table.meant, written)
 
@@ -197,12 +204,34 @@ class ContentReader:
         return self.names.get(name, self.ids[name].title)
 
     def _keys(self, name: str) -> tuple[str, str]:
-        """Return the names of a table's two tensors; with `remap` its vectors have that of a matrix."""
+        """Return the names of a table's two tensors; with `remap` its vectors have that of a matrix.
+
+        Of a matrix of the source, the first one is ROWS: its ids are the numbers of its rows.
+        """
         title = self._title(name)
+        if self._is_matrix(name):
+            return ROWS, title
         if not self.selection.is_matrix:
             return f"{title}.ids", f"{title}.vectors"
         keeps = name in self.names or title.endswith(self.matrix_ending)
         return f"{title.removesuffix(WEIGHT)}.ids", title if keeps else title + self.matrix_ending
+
+    def _is_matrix(self, name: str) -> bool:
+        """Say whether a table is a matrix in its source, with all rows from 0 on, and goes out as one."""
+        chosen = self.selection
+        if not self.keeps_matrices or chosen.is_matrix or chosen.quantize is not None or chosen.order == STORED:
+            return False
+        if name not in self._matrices:
+            runs = [run for _, entry in self.checkpoint.entries(name) for run in entry.ids]
+            self._matrices[name] = not any(run.is_stored for run in runs) and self._has_all_rows(name)
+        return self._matrices[name]
+
+    def _has_all_rows(self, name: str) -> bool:
+        """Say whether ids that are numbers of rows are 0 to n - 1: no two rows of a matrix have one number."""
+        rows, high = self.ids[name].rows, -1
+        for piece in self.ids[name].pieces:
+            high = max(high, int(read_piece(self.checkpoint, piece).ids.max(initial=-1)))
+        return 0 < rows == high + 1
 
     def _target(self, dtype: DType | None) -> DType:
         """Return the dtype that is written for a dtype that was read."""

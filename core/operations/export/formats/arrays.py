@@ -157,7 +157,7 @@ class Safetensors(LaidOut, PartsFormat):
     loaders read.
     """
 
-    traits: ClassVar = FormatTraits("safetensors", endings=(".safetensors",), spools=False)
+    traits: ClassVar = FormatTraits("safetensors", endings=(".safetensors",), spools=False, keeps_matrices=True)
 
     def directories(self, checkpoint: Checkpoint) -> tuple[bool, Location | None]:
         """Return a directory when the version is split, and none beside it."""
@@ -248,7 +248,7 @@ class NpyDirectory(LaidOut):
     the index has the whole.
     """
 
-    traits: ClassVar = FormatTraits("npy", endings=(".npy",), is_directory=True, spools=False)
+    traits: ClassVar = FormatTraits("npy", endings=(".npy",), is_directory=True, spools=False, keeps_matrices=True)
 
     def layout(self, content: ExportContent, metadata: Mapping[str, str]) -> FileLayout:
         """Return the layout of all files."""
@@ -263,7 +263,7 @@ class NpyDirectory(LaidOut):
 class Npz(ContentFormat):
     """An uncompressed .npz: the keys of numpy are the names of the tensors, and those of `NOTES` its index as JSON."""
 
-    traits: ClassVar = FormatTraits("npz", endings=(".npz",), spools=False)
+    traits: ClassVar = FormatTraits("npz", endings=(".npz",), spools=False, keeps_matrices=True)
 
     def write(self, content: ExportContent, target: ExportTarget) -> None:
         """Write the archive."""
@@ -398,7 +398,9 @@ class Torch(LaidOut):
     `torch.nn.Embedding` NAME is.
     """
 
-    traits: ClassVar = FormatTraits("torch", endings=(".pt", ".pth"), spools=False, matrix_ending=WEIGHT)
+    traits: ClassVar = FormatTraits(
+        "torch", endings=(".pt", ".pth"), spools=False, keeps_matrices=True, matrix_ending=WEIGHT
+    )
 
     def layout(self, content: ExportContent, metadata: Mapping[str, str]) -> FileLayout:
         """Return the layout of one file."""
@@ -414,7 +416,7 @@ class TensorFlow(LaidOut):
     A file `checkpoint` there leads `tf.train.latest_checkpoint` to it, wherever the directory is moved.
     """
 
-    traits: ClassVar = FormatTraits("tensorflow", is_directory=True, spools=False)
+    traits: ClassVar = FormatTraits("tensorflow", is_directory=True, spools=False, keeps_matrices=True)
 
     def layout(self, content: ExportContent, metadata: Mapping[str, str]) -> FileLayout:
         """Return the layout of a bundle; UnsupportedError for a name that it cannot have."""

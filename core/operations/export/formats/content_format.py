@@ -137,7 +137,8 @@ class ContentFormat(ExportFormat):
         names = renamed_by(checkpoint, request.rename)
         ids = look_here(checkpoint, request.part_bytes).ids(checkpoint)
         given = request.selection, metadata, folder, ids, confirm, request.part_bytes, request.reporter
-        return ContentReader(checkpoint, *given, names, self.traits.matrix_ending)
+        keeps = self.traits.keeps_matrices and request.cluster is None and not request.partial
+        return ContentReader(checkpoint, *given, names, self.traits.matrix_ending, keeps)
 
     def counts(self, content: ExportContent) -> ContentCounts:
         """Return the counts of the output: fewer rows than the content when rows are limited."""

@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
+from functools import partial
 from typing import IO, Any, ClassVar, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -28,7 +29,7 @@ from edl_ckpt.core.commit.writers import Extent, SharedUploads, even_edges
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.checksums import Crc32
 from edl_ckpt.core.proof.fingerprint import ContentSketch
-from edl_ckpt.core.sorting.partition import Area
+from edl_ckpt.core.sorting.partition import Area, RowArea
 from edl_ckpt.core.storage.files import PreallocatedFile
 from edl_ckpt.core.storage.interface import SentPart
 from edl_ckpt.core.storage.local import LocalReader
@@ -111,6 +112,14 @@ def finish_outputs(files: Sequence[OutputFile]) -> None:
     run_all(OutputFile.finish, files, min(FLUSHERS, len(files)))
 
 
+class OpenPlace(NamedTuple):
+    """The place of a tensor while its file is open: where it is written, and what reads back bytes that are final."""
+
+    area: RowArea
+    read_back: Callable[[int, int], bulk.U8]
+    """Takes an offset in the tensor and a number of bytes, and returns uint8 [n]."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """The place of a tensor in a file; `crc` adds up what is read back from it."""
@@ -122,6 +131,13 @@ class Place:
     def area(self, file: PreallocatedFile) -> Area:
         """Return the place in the open file."""
         return Area(file, self.offset)
+
+    @contextmanager
+    def opened(self) -> Iterator[OpenPlace]:
+        """Hold the file open while the tensor is written."""
+        with self.file as file:
+            area = self.area(file)
+            yield OpenPlace(area, partial(self.read_back, area))
 
     def read_back(self, area: Area, at: int, size_bytes: int) -> bulk.U8:
         """Return bytes that are final, uint8 [n], as the file has them, and begin to flush them."""
