@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, UnsupportedError
-from edl_ckpt.core.base.words import counted
+from edl_ckpt.core.base.words import abridged, counted
 from edl_ckpt.core.sources.bundle.index import read_index, read_index_of
 from edl_ckpt.core.sources.bundle.state_file import NAME as STATE_FILE
 from edl_ckpt.core.sources.bundle.state_file import STATE_BYTES, name_in, parse_state
@@ -165,3 +165,16 @@ def index(content: Content) -> None:
     add_tensors(
         content, read, {number: file for number, file in data.items() if file and file.reader}, opened.file.path
     )
+    _warn_of_others(content, bundle)
+
+
+def _warn_of_others(content: Content, bundle: BundleFiles) -> None:
+    """Add a warning that names the other bundles in a directory, of which its file `checkpoint` names one."""
+    from edl_ckpt.core.model.tables import Problem
+
+    others = [one.prefix for one in bundles(content.files) if one.prefix != bundle.prefix and one.index and one.data]
+    if others and content.shards:
+        shard = content.shards[min(content.shards)]
+        message = f"{counted(len(others), 'other bundle')} in the directory, not read ({abridged(others, _SHOWN)})"
+        message += f"; {STATE_FILE} names {bundle.prefix}. Name another one by its prefix"
+        shard.problems.append(Problem("passed-over", others[0], None, message, warning=True))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bundle_files import write_bundle
-from edl_ckpt.core import list_versions, open_checkpoint
+from edl_ckpt.core import list_versions, open_checkpoint, verify_version
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.model.versions import State, Version
 from foreign import SYSTEMS
@@ -120,3 +120,17 @@ def test_an_index_of_each_rank_is_unsupported(tmp_path: Path) -> None:
     assert "use_collectives=False" in version.why_unreadable
     with pytest.raises(UnsupportedError, match="each rank has an index of its own"):
         open_checkpoint(version)
+
+
+def test_other_bundles_in_a_directory_are_named(tmp_path: Path) -> None:
+    """Where the file `checkpoint` names one of several bundles, a warning names the others, which are not read."""
+    step = tmp_path / "step_3"
+    for name in ("actor", "critic", "old"):
+        write_bundle(step / name, {name: np.arange(4, dtype=np.float32)})
+    (step / "checkpoint").write_text('model_checkpoint_path: "critic"\n')
+    (version,) = listed(tmp_path)
+    with open_checkpoint(version) as checkpoint:
+        assert [*checkpoint.variable_names] == ["critic"]
+    (finding,) = verify_version(version).findings
+    assert (finding.severity, finding.code) == ("warning", "passed-over")
+    assert "2 other bundles in the directory, not read (actor, old)" in finding.message
