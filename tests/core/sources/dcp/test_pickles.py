@@ -174,14 +174,15 @@ def test_what_follows_a_pickle_is_not_looked_at(more: bytes) -> None:
 def test_bytes_behind_a_pickle_take_no_memory() -> None:
     """64 MiB of zeros behind an index take their own memory and no more, and no time."""
     data = (SAVED / "torchrec/step_2/.metadata").read_bytes() + bytes(64 << 20)
+    began = time.process_time()
+    ends_of(data)
+    assert time.process_time() - began < 2
     tracemalloc.start()
-    began = time.perf_counter()
     try:
         ends_of(data)
         assert tracemalloc.get_traced_memory()[1] < 2 * len(data)
     finally:
         tracemalloc.stop()
-    assert time.perf_counter() - began < 3
 
 
 def test_windows_cut_no_opcode(monkeypatch: pytest.MonkeyPatch) -> None:
