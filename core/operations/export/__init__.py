@@ -114,10 +114,9 @@ def requested(request: ExportRequest, format_name: str | None, executor: Executo
         if request.partial:
             raise UsageError("--partial cannot be used with --cluster")
         _check_parts(name, request)
-    if request.selection.remap and FORMATS[name].traits.spools:
-        of_arrays = ", ".join(kind.traits.name for kind in _FORMATS if not kind.traits.spools)
-        hint = "for dcp, export as safetensors with --remap, then export that file with --map"
-        raise UsageError(f"--remap is for {of_arrays}; other formats have ids in rows or files", hint=hint)
+    if request.selection.remap and FORMATS[name].traits.spools and FORMATS[name] is not Dcp:
+        of_arrays = ", ".join(kind.traits.name for kind in _FORMATS if not kind.traits.spools or kind is Dcp)
+        raise UsageError(f"--remap is for {of_arrays}; other formats have ids in rows or files")
     chosen = Bundle if name == Bundle.traits.name and _is_whole_bundle(request) else FORMATS[name]
     if not issubclass(chosen, SystemFormat) and (request.ranks or request.names):
         of_systems = ", ".join(each.traits.name for each in _FORMATS if issubclass(each, SystemFormat))

@@ -6,7 +6,9 @@ with one checkpoint, which that system loads.
 
 from __future__ import annotations
 
+import json
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -17,10 +19,12 @@ from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.words import command
 from edl_ckpt.core.catalog.files import alone_at
-from edl_ckpt.core.converting.changes import Changes, NameMap, left_out_lines, with_tables
+from edl_ckpt.core.catalog.listing import as_version
+from edl_ckpt.core.converting.changes import ROWS, Changes, NameMap, left_out_lines, with_tables
 from edl_ckpt.core.converting.conversion import Conversion, Writing, plan_conversion
 from edl_ckpt.core.converting.proof import confirm_source, is_changed, prove
 from edl_ckpt.core.moving.part_plan import ReshardSettings
+from edl_ckpt.core.operations.export.formats.arrays import Safetensors
 from edl_ckpt.core.operations.export.interface import (
     STORED,
     ContentCounts,
@@ -39,10 +43,11 @@ from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.proof.values import fingerprint
 from edl_ckpt.core.reading.stored_sums import StoredSums
 from edl_ckpt.core.sources.elasticdl.target import ELASTICDL, EMPTY_MODEL
+from edl_ckpt.core.sources.safetensors.indexing import read_header
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import Flusher, check_space
 from edl_ckpt.core.storage.inside import path_inside
-from edl_ckpt.core.storage.local import check_target, is_stream, remove_tree
+from edl_ckpt.core.storage.local import LocalReader, check_target, is_stream, remove_tree
 from edl_ckpt.core.storage.location import Location
 
 
@@ -217,13 +222,69 @@ class SystemFormat(ExportFormat):
             self.request.reporter.warn(line)
 
 
-def _format_of(system: str) -> type[SystemFormat]:
-    """Return the format of a system."""
+class Tfra(SystemFormat):
+    """Files as TFRA's FileSystemSaver writes them."""
 
-    class Of(SystemFormat):
-        traits: ClassVar = FormatTraits(system, is_directory=True)
-
-    return Of
+    traits: ClassVar = FormatTraits("tfra", is_directory=True)
 
 
-Dcp, Tfra, Dynamicemb, Bundle = map(_format_of, ("dcp", "tfra", "dynamicemb", "tensorflow"))
+class Dynamicemb(SystemFormat):
+    """Files as dynamicemb dumps them."""
+
+    traits: ClassVar = FormatTraits("dynamicemb", is_directory=True)
+
+
+class Bundle(SystemFormat):
+    """A bundle with the names that its source has, for so many parts."""
+
+    traits: ClassVar = FormatTraits("tensorflow", is_directory=True)
+
+
+class Dcp(SystemFormat):
+    """A checkpoint of torch.distributed.
+
+    With `remap`, rows are numbered in the order of their ids, which are the tensor NAME.ids next to the table: first a
+    temporary file of safetensors gets the matrices, and then they go out as tables of their numbers.
+    """
+
+    traits: ClassVar = FormatTraits("dcp", is_directory=True)
+
+    def __init__(self, request: ExportRequest) -> None:
+        self._to_number = request if request.selection.remap else None
+        super().__init__(replace(request, selection=replace(request.selection, remap=False)))
+
+    def plan(self) -> ExportPlan:
+        """Return the files with their sizes; with `remap`, from the temporary file."""
+        if self._to_number is None:
+            return super().plan()
+        with self._numbered(self._to_number) as request:
+            return replace(Dcp(request).plan(), ref=self.request.version.ref)
+
+    def export(self) -> ExportResult:
+        """Write all files; with `remap`, from the temporary file."""
+        if self._to_number is None:
+            return super().export()
+        with self._numbered(self._to_number) as request:
+            return replace(Dcp(request).export(), ref=self.request.version.ref, proved=False)
+
+    @contextmanager
+    def _numbered(self, request: ExportRequest) -> Iterator[ExportRequest]:
+        """Yield the request for a temporary file whose tables are matrices, with their ids next to them."""
+        if request.names and request.names.tables:
+            raise UsageError("--remap numbers the rows of all tables: no [tables] in the map")
+        with tempfile.TemporaryDirectory(prefix="edl-ckpt-") as folder:
+            goal = Location(os.path.join(folder, "numbered.safetensors"))
+            rename = (*(request.names.rename.items() if request.names else ()), *request.rename)
+            Safetensors(replace(request, goal=goal, names=None, rename=rename, ranks=None, force=False)).export()
+            with LocalReader(goal.url) as reader:
+                notes = json.loads(read_header(reader).metadata["tables"])
+            tables = {name: {"ids": ROWS, "vectors": note["vectors"]} for name, note in notes.items()}
+            version = as_version(goal.url)
+            yield replace(
+                self.request,
+                version=version,
+                selection=Selection(),
+                names=NameMap(tables=tables),
+                rename=(),
+                ranks=request.ranks or request.version.ps_num,
+            )

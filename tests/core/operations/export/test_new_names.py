@@ -163,9 +163,9 @@ def test_wrong_names(run: Version, tmp_path: Path, options: dict[str, Any], erro
 
 def test_remap_is_for_arrays(run: Version, tmp_path: Path) -> None:
     """Formats that have ids in their rows, or in their own files, refuse `remap`; so do two orders at once."""
-    takes = {"safetensors", "npz", "npy", "torch", "tensorflow"}
+    takes = {"safetensors", "npz", "npy", "torch", "tensorflow", "dcp"}
     for name in set(get_args(FormatName)) - takes:
-        with pytest.raises(UsageError, match="remap is for safetensors, npz, npy, torch, tensorflow;"):
+        with pytest.raises(UsageError, match=r"remap is for .*safetensors.*torch.*dcp"):
             export_version(run, str(tmp_path / "m"), format_name=name, selection=Selection(remap=True))
     with pytest.raises(UsageError, match="remap"):
         export_version(run, str(tmp_path / "m"), format_name="tensorflow", selection=Selection(remap=True), ranks=2)
@@ -207,3 +207,21 @@ def test_numbered_rows_for_torchrec(run: Version, tmp_path: Path) -> None:
     assert rows.ids.tolist() == [0, 1, 2, 3, 4, 5]
     assert np.array_equal(rows.vectors, ROWS[ASCENDING])
     assert verify_version(resolve(str(tmp_path / "moved"))).ok
+
+
+def test_numbered_tables_for_torch(run: Version, tmp_path: Path) -> None:
+    """`--format dcp --remap` numbers the rows in the order of their ids, which go along as a tensor, in one step."""
+    done = export_version(
+        run, str(tmp_path / "m"), format_name="dcp", selection=Selection(remap=True), ranks=2, rename=(("users", "u"),)
+    )
+    assert done.ref == run.ref
+    planned = plan_export(run, str(tmp_path / "n"), format_name="dcp", selection=Selection(remap=True), ranks=2)
+    assert len(planned.files) == len(done.files)
+    assert not (tmp_path / "n").exists()
+    with open_checkpoint(run) as source, open_checkpoint(str(tmp_path / "m")) as result:
+        rows = source.table("users").to_numpy()
+        order = np.argsort(rows.ids)
+        numbered = result.table("embedding_bags.u.weight").to_numpy()
+        assert np.array_equal(np.sort(numbered.ids), np.arange(len(rows.ids)))
+        assert np.array_equal(numbered.vectors[np.argsort(numbered.ids)], rows.vectors[order])
+        assert np.array_equal(result.variable("u.ids"), rows.ids[order])
