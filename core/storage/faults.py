@@ -126,6 +126,10 @@ def _of_system(error: OSError, path: str) -> EdlCkptError:
         return _silent(error, path)
     if number in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
         return NoSpaceError(os.strerror(number or 0), path=path)
+    if number in {errno.EMFILE, errno.ENFILE}:
+        whose = "this process has" if number == errno.EMFILE else "all processes of this machine have"
+        hint = "raise the limit (`ulimit -n`), use fewer --workers, or run fewer commands at a time"
+        return NoSpaceError(f"too many open files: {whose} as many as the limit allows", path=path, hint=hint)
     kind, message = _MEANINGS.get(number or 0, (None, ""))
     if kind is not None:
         return kind(message, path=path)

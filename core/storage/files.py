@@ -47,33 +47,34 @@ class PreallocatedFile(OnDisk, Sink):
         flags = os.O_NOFOLLOW if size_bytes is None else os.O_CREAT | os.O_EXCL
         with storage_errors(path):
             name = path if directory is None else os.path.basename(path)
-            fd = os.open(name, os.O_RDWR | os.O_CLOEXEC | flags, 0o666, dir_fd=directory)
+            flags |= os.O_RDWR | os.O_CLOEXEC
+            fd = os.open(name, flags, 0o666, dir_fd=directory)
             try:
                 allocate(fd, size_bytes or 0)
-                self._take(path, fd, os.fstat(fd).st_size if size_bytes is None else size_bytes)
+                self._take(path, os.fstat(fd).st_size if size_bytes is None else size_bytes)
+                self.keep(fd, flags)
             except BaseException:
                 os.close(fd)
                 raise
 
-    def _take(self, path: str, fd: int, size_bytes: int) -> None:
+    def _take(self, path: str, size_bytes: int) -> None:
         self.path = path
         self.size_bytes = size_bytes
         self.bytes_written = 0
         self._lock = threading.Lock()
-        self._fd = fd
 
     def give(self, access: Access) -> tuple[str, ...]:
         """Give the file the access of another one; return what could not be kept."""
-        with storage_errors(self.path):
-            return access.give(self._fd)
+        with storage_errors(self.path), self.used() as fd:
+            return access.give(fd)
 
     def write(self, offset: int, data: memoryview | bytes) -> None:
         """Write all of `data` at `offset`."""
         view = memoryview(data).cast("B")
         done = 0
-        with storage_errors(self.path):
+        with storage_errors(self.path), self.used() as fd:
             while done < len(view):
-                done += os.pwrite(self._fd, view[done:], offset + done)
+                done += os.pwrite(fd, view[done:], offset + done)
         self.add_moved(done)
 
     def add_moved(self, size_bytes: int) -> None:
@@ -87,7 +88,8 @@ class PreallocatedFile(OnDisk, Sink):
 
         start = offset - offset % mmap.ALLOCATIONGRANULARITY
         try:
-            mapped = mmap.mmap(self._fd, offset + size_bytes - start, prot=mmap.PROT_READ, offset=start)
+            with self.used() as fd:
+                mapped = mmap.mmap(fd, offset + size_bytes - start, prot=mmap.PROT_READ, offset=start)
         except OSError:  # a file system without mappings
             data = bytearray(size_bytes)
             self.read_into(offset, memoryview(data))
@@ -96,16 +98,17 @@ class PreallocatedFile(OnDisk, Sink):
 
     def start_flush(self, offset: int, size_bytes: int) -> None:
         """Let the kernel begin to write some bytes that are final, where it can; `flush` waits, and reports errors."""
-        begin_flush(self._fd, offset, size_bytes)
+        if self.is_kept_open:  # one that is not waits for its flush
+            begin_flush(self._fd, offset, size_bytes)
 
     def copy_of(self, other: PreallocatedFile) -> None:
         """Take all bytes of another file, by reference or within the storage where it can do that."""
         at = 0
-        with storage_errors(self.path):
+        with storage_errors(self.path), self.used() as own, other.used() as theirs:
             while at < other.size_bytes:
                 count = -1
                 with lacking({errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}):
-                    count = os.copy_file_range(other._fd, self._fd, other.size_bytes - at, at, at)
+                    count = os.copy_file_range(theirs, own, other.size_bytes - at, at, at)
                 if count < 0:
                     data = bytearray(min(_COPY_BYTES, other.size_bytes - at))
                     other.read_into(at, memoryview(data))
@@ -117,19 +120,23 @@ class PreallocatedFile(OnDisk, Sink):
 
     def become(self, other: PreallocatedFile) -> None:
         """Be another file from now on, in one step for all threads; this one's own is closed, and so is the other."""
-        with storage_errors(self.path):
-            os.dup2(other._fd, self._fd, inheritable=False)
+        with storage_errors(self.path), other.used() as theirs:
+            if self.is_kept_open:
+                os.dup2(theirs, self._fd, inheritable=False)
+            else:  # it has the name of the other one by now
+                found = os.fstat(theirs)
+                self._identity = found.st_dev, found.st_ino
         other.close()
 
     def flush(self) -> None:
         """Flush the file to the disk. An error here is final: the file must be written again."""
-        with storage_errors(self.path):
-            os.fsync(self._fd)
+        with storage_errors(self.path), self.used() as fd:
+            os.fsync(fd)
 
     def close(self) -> None:
         """Close the file. An error here means that its bytes are not safe."""
-        if self._fd >= 0:
-            fd, self._fd = self._fd, -1
+        fd = self.let_go()
+        if fd >= 0:
             with storage_errors(self.path):
                 os.close(fd)
 
@@ -146,7 +153,8 @@ class ScratchFile(PreallocatedFile):
         self._fd, place = -1, directory or tempfile.gettempdir()
         with storage_errors(place):
             with tempfile.TemporaryFile(dir=place) as file:
-                self._take(place, os.dup(file.fileno()), size_bytes)
+                self._take(place, size_bytes)
+                self._fd = os.dup(file.fileno())  # always kept: it has no name
             allocate(self._fd, size_bytes)
 
     @property

@@ -14,6 +14,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self, TypeGuard
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, UnsupportedError
+from edl_ckpt.core.storage.descriptors import KeptOpen
 from edl_ckpt.core.storage.faults import Fault, storage_errors
 from edl_ckpt.core.storage.location import Fact, Location
 from edl_ckpt.core.storage.tree import Tree, object_tree
@@ -425,11 +426,8 @@ class RemoteReader(RangeReader):
     """What a connection moves in twice the time that a request waits; each worker has memory for one block."""
 
 
-class OnDisk:
+class OnDisk(KeptOpen):
     """The common part of readers and sinks of the local disk: the compiled kernel may read or write them itself."""
-
-    path: str
-    _fd: int
 
     @property
     def descriptor(self) -> int:
@@ -443,9 +441,9 @@ class OnDisk:
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill the whole buffer from `offset` on."""
         done = 0
-        with storage_errors(self.path):
+        with storage_errors(self.path), self.used() as fd:
             while done < len(buffer):
-                count = os.preadv(self._fd, [buffer[done:]], offset + done)
+                count = os.preadv(fd, [buffer[done:]], offset + done)
                 if count == 0:
                     raise self.failed(-1, offset + done)
                 done += count
@@ -463,7 +461,7 @@ class OnDisk:
         self._advise(offset, size_bytes, os.POSIX_FADV_DONTNEED)
 
     def _advise(self, offset: int, size_bytes: int, advice: int) -> None:
-        with suppress(OSError):  # advice only: whoever reads gets the error
+        with suppress(OSError):  # advice only: whoever reads gets the error; -1 for a file that is not kept open
             os.posix_fadvise(self._fd, offset, size_bytes, advice)
 
     def failed(self, error: int, offset: int) -> EdlCkptError:  # noqa: ARG002 - a reader says where
@@ -475,7 +473,7 @@ class OnDisk:
 
 def is_on_disk(file: object) -> TypeGuard[OnDisk]:
     """Say whether the kernel may read or write a file itself."""
-    return isinstance(file, OnDisk)
+    return isinstance(file, OnDisk) and file.is_kept_open
 
 
 class Sinks(Protocol):

@@ -42,11 +42,16 @@ class LocalReader(RangeReader, OnDisk):
         self.path = path
         self.bytes_read = 0
         with storage_errors(path):
-            self._fd = os.dup(file.fileno()) if file else os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-            self._stat = os.fstat(self._fd)
+            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+            fd = os.dup(file.fileno()) if file else os.open(path, flags)
+            self._stat = os.fstat(fd)
         if not stat.S_ISREG(self._stat.st_mode):
-            os.close(self._fd)
+            os.close(fd)
             raise NotFoundError("not a regular file", path=path)
+        if file is None:
+            self.keep(fd, flags)
+        else:  # it has no name by which it could be opened again
+            self._fd = fd
         self.size_bytes = self._stat.st_size
         # every machine sees these alike on a file system that they share
         self.generation = f"{self._stat.st_ino}-{self._stat.st_size}-{self._stat.st_mtime_ns}"
@@ -54,7 +59,11 @@ class LocalReader(RangeReader, OnDisk):
     def read(self, offset: int, size: int) -> bytes:
         """Return exactly `size` bytes at `offset`."""
         with storage_errors(self.path):
-            data = os.pread(self._fd, size, offset)
+            if self.is_kept_open:
+                data = os.pread(self._fd, size, offset)
+            else:
+                with self.used() as fd:
+                    data = os.pread(fd, size, offset)
         if len(data) != size:
             buffer = bytearray(size)
             self.read_into(offset, memoryview(buffer))
@@ -75,19 +84,21 @@ class LocalReader(RangeReader, OnDisk):
         """Return what the number of a system's error means; -1 for a file that has become shorter."""
         if error >= 0:
             return super().failed(error, offset)
-        with suppress(OSError):  # the kernel reads many bytes in a call: of these the first that is missing is named
-            offset = max(offset, os.fstat(self._fd).st_size)
+        # The kernel reads many bytes in a call: of these the first that is missing is named.
+        with suppress(OSError, LockedError), self.used() as fd:
+            offset = max(offset, os.fstat(fd).st_size)
         return self.shorter(offset)
 
     def close(self) -> None:
         """Close the file."""
-        fd, self._fd = self._fd, -1
-        close_read(fd)
+        fd = self.let_go()
+        if fd >= 0:
+            close_read(fd)
 
     def check_unchanged(self) -> None:
         """Raise LockedError when the file's size or time is not what it was when it was opened."""
-        with storage_errors(self.path):
-            now = os.fstat(self._fd)
+        with storage_errors(self.path), self.used() as fd:
+            now = os.fstat(fd)
         if (now.st_size, now.st_mtime_ns) != (self._stat.st_size, self._stat.st_mtime_ns):
             raise LockedError(
                 "the file changed while it was being read; another process is writing it",

@@ -8,7 +8,6 @@ done.
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -206,7 +205,6 @@ def _opened(plan: ReshardPlan, job: Job, *, force: bool) -> Iterator[VersionSour
         check_listed(source, "the version has changed since the plan was made; try again")
     trust = check_trust(source, force=force, reporter=SILENT)  # the plan has warned
     trust.reporter = job.reporter
-    _allow_open_files(plan.to_ps + plan.from_ps)
     with open_checkpoint(source, workers=job.executor.openings) as checkpoint:
         checkpoint.check_unchanged()
         for shard in checkpoint.shards:
@@ -215,13 +213,6 @@ def _opened(plan: ReshardPlan, job: Job, *, force: bool) -> Iterator[VersionSour
         sums = checkpoint.watch()
         checkpoint.take_ids(plan.survey.kept)
         yield VersionSource(checkpoint, trust, sums)
-
-
-def _allow_open_files(count: int) -> None:
-    """Raise the soft limit of open files towards the hard one when a plan needs more."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < count + 64 and soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(count + 64, hard), hard))
 
 
 class PlanOptions(TypedDict, total=False):
