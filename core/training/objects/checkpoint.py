@@ -21,7 +21,7 @@ from edl_ckpt.core.base.errors import NotFoundError, UsageError
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.words import LayoutName, escaped
 from edl_ckpt.core.catalog.listing import VersionLike
-from edl_ckpt.core.model.versions import CheckpointRef
+from edl_ckpt.core.model.versions import CheckpointRef, Version
 from edl_ckpt.core.operations.save import Table, save_checkpoint
 from edl_ckpt.core.reading.aliases import ALIASES, own_name, path_name
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
@@ -126,6 +126,17 @@ class ObjectCheckpoint(Trackable):
         """Return the status of the last restore, also of one that a manager made."""
         restoration = self._own.restoration
         return NothingRestored() if restoration is None else LoadStatus(restoration, self)
+
+    def not_restored(self) -> tuple[Version, list[str]] | None:
+        """Return the version of the last restore, and the names of its values that no object has taken.
+
+        None without a restore, where all were taken, and where the program expects that some are not.
+        """
+        restoration = self._own.restoration
+        if restoration is None or restoration.is_over or restoration.usage.expect_partial:
+            return None
+        names = [path_name(path) for path in restoration.usage.unused]
+        return (restoration.values.checkpoint.version, names) if names else None
 
     def tracked(self) -> Iterator[Child]:
         """Yield the counter, once it is in use, and the objects."""

@@ -17,7 +17,7 @@ from typing import Any, Final
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError, RefusedError, ReplacedError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.numbers import whole_number
-from edl_ckpt.core.base.words import LayoutName
+from edl_ckpt.core.base.words import LayoutName, abridged, counted
 from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.catalog.pointers import pointers_at
 from edl_ckpt.core.catalog.swaps import GRACE_SECONDS
@@ -40,6 +40,8 @@ from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS, Locking
 from edl_ckpt.core.storage import Location, LocationLike, open_store
 from edl_ckpt.core.training.objects.checkpoint import ObjectCheckpoint, VersionRef
 
+_NAMED: Final = 3
+"""So many values are named of those that were not restored."""
 _LOOKS: Final = 3
 """How often a location is looked at whose versions are replaced meanwhile."""
 
@@ -139,6 +141,7 @@ class CheckpointManager:
         number = int(counter) + 1 if checkpoint_number is None else whole_number("checkpoint_number", checkpoint_number)
         check_version(number)  # before it is noted
         self._make_room(number)
+        self._keep_restored()
         self._note(lambda managed: _with(managed, number))  # first, or a job that dies now would never delete it
         try:
             ref = self.checkpoint.save(self._location, number, ps_num=self.ps_num, layout=self.layout, **self._waiting)
@@ -149,6 +152,24 @@ class CheckpointManager:
         self.last_checkpoint_step = step
         self._delete_old(number)
         return ref
+
+    def _keep_restored(self) -> None:
+        """Keep for ever a version of which a restore left values without an object: what is saved now lacks them.
+
+        A framework that makes its variables at the first step has new ones by then, and would train from them while
+        this manager deletes the trained ones.
+        """
+        left = self.checkpoint.not_restored()
+        if left is None or not left[0].location.is_same_place(self._location):
+            return
+        version, names = left
+        if version.version not in self._remembered().saved:
+            return
+        self._note(lambda managed: _without(managed, {version.version}))
+        self.reporter.warn(
+            f"{version.ref} is kept for ever, because {counted(len(names), 'value')} of it found no object:"
+            f" {abridged(names, _NAMED)}. Build the model and the optimizer first, then restore"
+        )
 
     def restore_or_initialize(self) -> VersionRef | None:
         """Restore the version that was saved last, and return its reference; call `init_fn` when there is none.

@@ -91,9 +91,9 @@ def test_files_beyond_the_limit_are_read_and_written_alike(tmp_path: Path) -> No
     assert [reader.is_kept_open for reader in readers] == [True, False, False, False]
     assert [reader.read(4, 1) for reader in readers] == [bytes([i]) for i in range(4)]
     before = len(os.listdir("/proc/self/fd"))
-    for each in (*files, *readers):
-        each.close()
-        each.close()
+    closing = [*(file.close for file in files), *(reader.close for reader in readers)]
+    for close in (*closing, *closing):
+        close()
     assert len(os.listdir("/proc/self/fd")) == before - 2
     assert descriptors._COUNT.now == 0
 

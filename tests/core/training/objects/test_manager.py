@@ -288,3 +288,61 @@ def test_a_newer_manager(tmp_path: Path) -> None:
         managed(tmp_path, saves=1)
     assert (path.read_text(), numbers(tmp_path)) == (newer, there)
     assert verify_version(at(tmp_path), level="deep").ok
+
+
+class Late:
+    """An object that makes its values at its first step, as models of Keras do, and notices no addition."""
+
+    def __init__(self) -> None:
+        self.w: Any = None
+
+    def step(self) -> None:
+        """Make the value, and train it."""
+        if self.w is None:
+            self.w = np.zeros(2, np.float32)
+        self.w += 1
+
+
+def loop(place: Path, steps: int, *, build: bool, partial: bool = False) -> tuple[CheckpointManager, Late]:
+    """Train as TensorFlow's guide does: restore, then make steps and save each."""
+    net = Late()
+    if build:
+        net.w = np.zeros(2, np.float32)
+    checkpoint = ObjectCheckpoint(net=net)
+    manager = CheckpointManager(checkpoint, place, 1, reporter=Recorder())
+    status = checkpoint.restore(manager.latest_checkpoint)
+    if partial:
+        status.expect_partial()
+    for _ in range(steps):
+        net.step()
+        manager.save()
+    return manager, net
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_version_that_was_restored_in_part_is_kept(tmp_path: Path) -> None:
+    """The loop of the guide trains from fresh values: the trained version stays, and the warning says what to do."""
+    loop(tmp_path, 5, build=True)
+    manager, net = loop(tmp_path, 3, build=False)
+    assert net.w.tolist() == [3, 3]
+    assert numbers(tmp_path) == [5, 8]
+    with open_checkpoint(at(tmp_path, 5)) as checkpoint:
+        assert checkpoint["net/w"].tolist() == [5, 5]
+    (warning,) = [text for text in warnings_of(manager) if "Build the model" in text]
+    assert warning.startswith(f"{tmp_path}@5 is kept for ever, because 1 value of it found no object: net/w.")
+
+
+def test_build_then_restore_is_exact_and_keeps_no_more(tmp_path: Path) -> None:
+    """With objects that exist, training goes on where it was, and old versions go."""
+    loop(tmp_path, 5, build=True)
+    _, net = loop(tmp_path, 2, build=True)
+    assert net.w.tolist() == [7, 7]
+    assert numbers(tmp_path) == [7]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_what_is_expected_to_be_partial_is_not_kept(tmp_path: Path) -> None:
+    """A program that says so deletes as always."""
+    loop(tmp_path, 5, build=True)
+    loop(tmp_path, 2, build=False, partial=True)
+    assert numbers(tmp_path) == [7]
