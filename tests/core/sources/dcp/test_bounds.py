@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 import tracemalloc
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from edl_ckpt.core import list_versions, open_checkpoint
-from edl_ckpt.core.base.errors import UnsupportedError
+from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.model.versions import State
 from edl_ckpt.core.sources.dcp import metadata
 from edl_ckpt.core.sources.steps.interface import HEAD_BYTES
@@ -38,6 +39,29 @@ def test_memory_is_a_multiple_of_the_index(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert len(ends) == 300
+
+
+ATTACKS = {
+    "lists": b"\x80\x04(" + b"]NNNNNNN" * 100_000 + b"t.",
+    "tuples": b"\x80\x04(" + b"N\x85" * 400_000 + b"t.",
+    "numbers": b"\x80\x04(" + b"J\1\2\3\4" * 200_000 + b"t.",
+    "places in the memo": b"\x80\x04(" + b"N\x94" * 400_000 + b"t.",
+    "no pickle": b"\x80\x04" + b"]" * 800_000,
+    "zeros": b"\x80\x04N." + bytes(8 << 20),
+}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_no_pickle_takes_more_than_forty_times_its_bytes(name: str) -> None:
+    """Whatever the opcodes are, the memory that a pickle takes is at most forty times its bytes, and a window."""
+    data = ATTACKS[name]
+    tracemalloc.start()
+    try:
+        with suppress(CorruptError):
+            metadata.read(BytesReader(data, ".metadata"))
+        assert tracemalloc.get_traced_memory()[1] < 40 * len(data) + (24 << 20)
+    finally:
+        tracemalloc.stop()
 
 
 def test_an_index_beyond_the_bound_is_unsupported(tmp_path: Path) -> None:
