@@ -85,9 +85,13 @@ class Contents:
         finally:
             close_read(fd)
 
-    def check_unchanged(self) -> None:
-        """Raise LockedError, which names the first of them, when an entry is new, gone or another one by now."""
-        changed = difference(self.tree, _tree(self.version))
+    def check_unchanged(self, but: Collection[str] = ()) -> None:
+        """Raise LockedError, which names the first of them, when an entry is new, gone or another one by now.
+
+        `but` are files that the caller has written there itself.
+        """
+        now = {path: entry for path, entry in _tree(self.version).items() if path not in but}
+        changed = difference(self.tree, now)
         if changed:
             raise self._changed(changed)
 

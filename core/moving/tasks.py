@@ -25,6 +25,7 @@ from edl_ckpt.core.base.job import SILENT, Counted, FunctionWork, Job, expect, p
 from edl_ckpt.core.base.memory import peak_memory_bytes
 from edl_ckpt.core.base.parallel import RESULT_BYTES, Advance, Executor, run_all
 from edl_ckpt.core.base.words import counted, describe, escaped, size
+from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.catalog.target import check_beside
 from edl_ckpt.core.commit.interface import NewVersion, SharedTargets, VersionOutput, Written
 from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
@@ -285,13 +286,14 @@ def write_version(
     bytes_read: int,
     wait_seconds: float,
     keep_old: bool = False,
+    contents: Contents | None = None,
     describe: Describe | None = None,
 ) -> Result:
     """Write a planned version, prove it, make it visible and seal it, with the lock of the target held.
 
     `opens` opens the source, once the lock is held. `doing` names the phase to the reporter. `bytes_read` are those
-    that were read for the plan, but for those that the opened source counts. `keep_old` is as in `NewVersion`;
-    `describe` is as for `publish`.
+    that were read for the plan, but for those that the opened source counts. `keep_old` and `contents` are as in
+    `NewVersion`; `describe` is as for `publish`.
     Raises LockedError when another command holds the lock for longer than `wait_seconds`, NoSpaceError before anything
     is written when there is no room, EdlCkptError when the proof fails.
     """
@@ -308,6 +310,7 @@ def write_version(
                 purpose,
                 replaces=target.replaces,
                 keep_old=keep_old,
+                contents=contents,
                 memory_bytes=settings.part_memory_bytes,
                 reporter=reporter,
             )

@@ -208,6 +208,8 @@ class RemoteOutput(VersionOutput):
         for group in self._in_order():
             run_all(lambda o: o.complete(), group, _COMPLETIONS)
         seal = prove(self._written())
+        if self._new.replaces and self._new.contents is not None:
+            self._new.contents.check_unchanged({*self._journal.sizes, *self._journal.markers})
         self._place.check()
         self._journal = replace(self._journal, seal=json.loads(seal_bytes(seal)))
         with COMMIT:

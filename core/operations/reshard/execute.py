@@ -29,6 +29,7 @@ from edl_ckpt.core.base.notebook import Bytes, card, table
 from edl_ckpt.core.base.parallel import Executor, Threads, default_workers
 from edl_ckpt.core.base.words import LayoutName, counted, describe, escaped
 from edl_ckpt.core.catalog.annotated import has_no_number
+from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed, resolve
 from edl_ckpt.core.catalog.target import Target, check_outside, free_target
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, job_of, wrapped
@@ -180,6 +181,9 @@ def execute_reshard(
     job = job_of(executor, [source], target=target.location, reporter=reporter)
     copies = MetadataCopies(target.store, reporter=reporter)
     is_described = not target.in_place and target.number == source.version
+    contents = Contents.of(source) if target.in_place else None
+    if contents is not None:
+        contents.check_only(source.sizes, "move it away, or try: --output LOCATION")
     settings = settings or settings_for(plan)
     job = job.limited(settings.workers)
     return write_version(
@@ -193,6 +197,7 @@ def execute_reshard(
         bytes_read=plan.survey.bytes_read,
         wait_seconds=wait_seconds,
         keep_old=keep_old,
+        contents=contents,
         describe=partial(copies.copy, source) if is_described else None,
     )
 
