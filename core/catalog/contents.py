@@ -10,6 +10,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 from edl_ckpt.core.base.errors import LockedError, RefusedError
 from edl_ckpt.core.base.words import escaped
@@ -88,10 +89,11 @@ class Contents:
     def check_unchanged(self, but: Collection[str] = ()) -> None:
         """Raise LockedError, which names the first of them, when an entry is new, gone or another one by now.
 
-        `but` are files that the caller has written there itself.
+        `but` are files that the caller has written there itself, perhaps in directories that it made.
         """
-        now = {path: entry for path, entry in _tree(self.version).items() if path not in but}
-        changed = difference(self.tree, now)
+        own = {*but, *(str(parent) for path in but for parent in PurePosixPath(path).parents)}
+        before, now = ({n: one for n, one in tree.items() if n not in own} for tree in (self.tree, _tree(self.version)))
+        changed = difference(before, now)
         if changed:
             raise self._changed(changed)
 

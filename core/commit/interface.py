@@ -123,8 +123,14 @@ class NewVersion:
         return tuple(sorted(names))
 
     def names(self, ps_num: int) -> list[str]:
-        """Return the names of its files, those of its shards unless it is a copy file by file."""
-        return list(self.copies.sizes) if self.copies else [self.layout.shard_file(i, ps_num) for i in range(ps_num)]
+        """Return the names of its files, those of its shards unless it is a copy file by file.
+
+        Then those follow that are carried, and that no listing of the version shows.
+        """
+        if self.copies is None:
+            return [self.layout.shard_file(i, ps_num) for i in range(ps_num)]
+        names, files = self.copies.sizes, self.contents.files if self.contents is not None else {}
+        return [*names, *(name for name in self.carried if name in files and name not in names)]
 
     def written(self, location: Location, directory: str, sizes: Sequence[int]) -> Version:
         """Return it as a listing shows it, but for its times, once its files are in a directory."""

@@ -10,7 +10,7 @@ shard is replaced. Who seals a version holds the same lock, so no seal ever stan
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Final, Self
@@ -48,6 +48,8 @@ class ShardPlace:
     ps_num: int
     file: str = ""
     """The path of a file of the shard below the location, where a repair replaces one of any name."""
+    like: str = ""
+    """The path of another file of the version below the location: a file that was missing gets its access."""
 
     @property
     def directory(self) -> str:
@@ -284,26 +286,47 @@ class DiskShard(ShardOutput):
 
     def _replace(self, kept: str = "") -> None:
         root, relative = self._staging.root, self._place.relative
+        self._make_directories(root)
         with root.above(relative, make=True) as (version, name), self._staging.place.above(relative) as (inside, _):
             if version.has_file(name):
-                self._keep_access(version, inside)
+                self._give_access(version, name, inside)
                 if kept:
                     with root.above(kept, make=True) as (trash, last):
                         if not version.link(name, trash, last):
                             version.rename(name, trash, last)
                         trash.flush()
+            elif self._place.like:
+                with root.above(self._place.like) as (neighbours, neighbour):
+                    if neighbours.is_file(neighbour):
+                        self._give_access(neighbours, neighbour, inside)
             inside.rename(name, version, name)
             version.flush()
         root.flush()
 
-    def _keep_access(self, version: Directory, inside: Directory) -> None:
+    def _make_directories(self, root: Directory) -> None:
+        """Make the directories of the shard that are missing in its version, with the access of the version."""
+        first, *folders = self._place.directory.split("/")
+        if not first:  # loose files
+            return
+        for depth in range(1, len(folders) + 1 if root.is_directory(first) else 1):
+            path = "/".join([first, *folders[:depth]])
+            with root.above(path) as (above, name):
+                if above.stat(name) is None:
+                    with above.make(name) as made, root.enter(first) as version, storage_errors(made.path):
+                        self._warn(Access.of(version.path, version.fd).give(made.fd))
+
+    def _give_access(self, folder: Directory, name: str, inside: Directory) -> None:
+        """Give the new shard the access of a file."""
         with storage_errors(self._place.path):
-            old, new = (each.open_file(self._place.name, os.O_RDONLY) for each in (version, inside))
+            old, new = folder.open_file(name, os.O_RDONLY), inside.open_file(self._place.name, os.O_RDONLY)
             try:
                 lost = Access.of(self._place.path, old).give(new)
             finally:
                 os.close(old)
                 os.close(new)
+        self._warn(lost)
+
+    def _warn(self, lost: Sequence[str]) -> None:
         if lost:
             self._reporter.warn(f"{self._place.path}: this user cannot keep the {' and '.join(lost)} of the old shard")
 

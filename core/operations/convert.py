@@ -286,6 +286,13 @@ def _planned(plan: Conversion, new: NewVersion, where: Location) -> Version:
 _BARE: Final = Changes(drop_companions=True)
 
 
+def _has_companions(version: Version) -> bool:
+    """Say whether a version has anything to strip, from its headers; what cannot be rewritten raises its error."""
+    Contents.of(version)
+    with open_checkpoint(version) as checkpoint:
+        return any(info.companion_of for info in checkpoint.infos.values())
+
+
 def strip_versions(
     locations: Sequence[LocationLike],
     after: int,
@@ -318,9 +325,8 @@ def strip_versions(
             if version.tags or version.metadata_fault or version.path in kept:
                 continue
             try:
-                with open_checkpoint(version) as checkpoint:  # headers tell: a bare version has none of its ids read
-                    if not any(info.companion_of for info in checkpoint.infos.values()):
-                        continue
+                if not _has_companions(version):
+                    continue
                 stripped = convert_version(
                     version,
                     changes=_BARE,

@@ -11,7 +11,7 @@ proves everything it stays. In every other case the result is verified, and seal
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import Final
@@ -21,6 +21,7 @@ from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
 from edl_ckpt.core.base.words import command, counted, describe, escaped
+from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.catalog.files import check_in_location
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed, list_versions
 from edl_ckpt.core.commit.interface import written_version
@@ -119,6 +120,7 @@ def repair_version(
     begin, version, source = time.perf_counter(), as_version(version), as_version(source)
     job = Job.here(workers, reporter=reporter)
     wanted = _wanted(version, source)
+    contents = Contents.of(version)
     other_trust, (flagged, content) = _trust_of(source, job), _flagged(version, wanted, job)
     with ExitStack() as stack:
         here = stack.enter_context(open_checkpoint(version, partial=True))
@@ -150,7 +152,7 @@ def repair_version(
                 location_lock(version.location, "repair", wait_seconds=wait_seconds, reporter=reporter)
             )
             check_listed(version, "the version changed before its repair; nothing was changed")
-            replaced = _replace(version, replaced, both, lock.store, job)
+            replaced = _replace(contents, replaced, both, lock.store, job)
             forget_notes(lock.store, [version.version])
             text = text if proof is _OWN else _verify_and_seal(version, trust, lock.store, job)
     seconds = time.perf_counter() - begin
@@ -232,15 +234,26 @@ def _check_mixture(version: Version, readers: Mapping[str, RangeReader]) -> None
 
 
 def _replace(
-    version: Version, replaced: tuple[Replacement, ...], both: _Both, store: LocalStore | ObjectStore, job: Job
+    contents: Contents,
+    replaced: tuple[Replacement, ...],
+    both: _Both,
+    store: LocalStore | ObjectStore,
+    job: Job,
 ) -> tuple[Replacement, ...]:
-    """Write all files beside the version, then put them in place one by one, and read them back."""
-    entry, outputs, done = f"{TRASH_DIR}/{new_id()}", [], []
+    """Write all files beside the version, then put them in place one by one, and read them back.
+
+    Before each is put in place, the version is looked at again: what a job wrote there meanwhile stays.
+    """
+    version = contents.version
+    paths = {one.path for one in replaced}
+    entry, outputs = f"{TRASH_DIR}/{new_id()}", []
+    done: list[Replacement] = []
     job.reporter.start("repairing", sum(one.size_bytes for one in replaced))
     with ExitStack() as stack:
         for one in replaced:
             name, relative = version.name_of(one.path), one.path.removeprefix(store.path(""))
-            goal = ShardPlace(store, version.layout, version.version, one.shard, version.ps_num or 0, relative)
+            like = _neighbour(version, one.path, paths).removeprefix(store.path(""))
+            goal = ShardPlace(store, version.layout, version.version, one.shard, version.ps_num or 0, relative, like)
             output = stack.enter_context(kind_of(store).shard(goal, nullcontext, job.reporter))
             sink = output.create(one.size_bytes)
             for chunks in batches(both.sums[name].chunks):
@@ -253,11 +266,31 @@ def _replace(
                 both.compare(store, sink.path, name)
             outputs.append((one, output, f"{entry}/{relative}"))
         for one, output, kept in outputs:
+            _check_unchanged(contents, [version.name_of(each.path) for each in done])
             with COMMIT:
                 done.append(replace(one, kept=output.take_place(kept)))
     for one in done:
         both.compare(store, one.path, version.name_of(one.path))
     return tuple(done)
+
+
+def _neighbour(version: Version, path: str, replaced: Collection[str]) -> str:
+    """Return the path of the file that stays and has the name most like that of another one; '' without any."""
+    present = sorted({version.path_of(name) for name in version.names_inside} - set(replaced))
+    return max(present, key=lambda other: _alike(path, other), default="")
+
+
+def _alike(one: str, other: str) -> int:
+    """Return how many characters two paths begin with alike."""
+    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def _check_unchanged(contents: Contents, own: Sequence[str]) -> None:
+    """Raise LockedError when the version is not as it was, but for files that were replaced."""
+    if contents.tree:
+        contents.check_unchanged(own)
+    elif not own:  # files side by side
+        check_listed(contents.version, "the version changed before its repair; nothing was changed")
 
 
 def _verify_and_seal(version: Version, trust: Trust, store: LocalStore | ObjectStore, job: Job) -> str:

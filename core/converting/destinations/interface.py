@@ -25,6 +25,7 @@ from edl_ckpt.core.kernel import bulk, placement
 from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.reading.used_files import files_read
 from edl_ckpt.core.sources.elasticdl.target import variable_owner
 from edl_ckpt.core.sources.steps.file_layout import Array, FileLayout, Slab
 
@@ -180,23 +181,6 @@ class Destination(ABC):
         if not self._numbers:
             self._numbers = {name: number for number, name in enumerate(self.files)}
         return self._numbers[file]
-
-
-def files_read(source: Checkpoint) -> frozenset[str]:
-    """Return the files of a version, by their paths in it, that have a value or an id of anything in its index."""
-    paths: set[str] = set()
-    for shard in source.shards:
-        files = shard.file.files
-        extents = [entry.values for entry in shard.variables]
-        extents += [entry.values for entry in shard.tables]
-        extents += [run for table in shard.tables for run in table.ids if run.is_stored]
-        paths.update(files[extent.file].path for extent in extents if extent.file < len(files))
-        of_boxes = shard.sources
-        for rows in shard.gathered:
-            paths.update(of_boxes[box.extent.file].path for box in rows.boxes)
-            if rows.order is not None:
-                paths.add(of_boxes[rows.order.file].path)
-    return frozenset(map(source.version.name_of, paths))
 
 
 def check_dtypes(out: Outgoing, known: frozenset[str], what: str, ref: str) -> None:

@@ -11,17 +11,19 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import PurePosixPath
 from typing import Final, Unpack
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, LockedError, RefusedError
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.base.job import FunctionWork, Job, expect
+from edl_ckpt.core.base.job import FunctionWork, Job, Reporter, expect
 from edl_ckpt.core.base.parallel import run_all
-from edl_ckpt.core.base.words import command, counted, describe, size
+from edl_ckpt.core.base.words import command, counted, describe, escaped, size
+from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.catalog.target import check_beside
 from edl_ckpt.core.cluster.choice import JobOptions, check_target, job_of
 from edl_ckpt.core.commit.interface import LockedLocation, NewVersion, Resume, SharedTargets, VersionOutput, Written
@@ -40,15 +42,18 @@ from edl_ckpt.core.proof.values import fingerprint, read_back
 from edl_ckpt.core.reading.picklable import CheckpointValue, HeldValue
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.reading.stored_sums import NO_SUMS, SumsCompared
+from edl_ckpt.core.reading.used_files import files_read
 from edl_ckpt.core.sources.elasticdl.target import check_texts, check_version, restore_warnings
 from edl_ckpt.core.state.annotate import Describe, MetadataCopies
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.owner import LostLockError, write_proved
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.state.seal import read_seal, seal_bytes
-from edl_ckpt.core.storage import Store
-from edl_ckpt.core.storage.interface import RangeReader, Sinks
+from edl_ckpt.core.storage import Store, open_store
+from edl_ckpt.core.storage.inside import is_inside
+from edl_ckpt.core.storage.interface import RangeReader, Sink, Sinks
 from edl_ckpt.core.storage.parts import PART_MEMORY_BYTES
+from edl_ckpt.core.storage.tree import Kind, digest_of
 
 _FAR_BATCH_BYTES: Final = 8 << 20
 """What a request of a copy brings: a connection moves it in four times the time that a request waits."""
@@ -249,6 +254,10 @@ class _Copy:
         self.seal = self.trust.seal
         self.compared = NO_SUMS
         self.shards: list[_Shard] = []
+        self.contents = _contents(version, place.store, self.reporter)
+        self.others = _others(self.contents, version)
+        """The files that no listing of the version shows: hidden ones, and those in deep directories."""
+        self.other_sums: dict[str, list[str]] = {}
         self.batch_bytes = _FAR_BATCH_BYTES if version.location.is_far else CHUNK_BYTES
 
     def run(self, to: str, describe: Describe) -> CopiedVersion:
@@ -257,10 +266,14 @@ class _Copy:
             stored = source.watch()
             _check_content(source, self.job, sealed=self.seal is not None)
             self.shards = self._shards(source)
-            with self._open_output() as output:
-                sinks = output.create([shard.reader.size_bytes for shard in self.shards])
+            with self._open_output(source) as output:
+                sizes = [shard.reader.size_bytes for shard in self.shards]
+                sinks = output.create([*sizes, *(self.contents.files[name] for name in self.others)])
                 for index, sums in output.resumed.items():
-                    self.shards[index].sums = list(sums)
+                    if index < len(self.shards):
+                        self.shards[index].sums = list(sums)
+                    else:
+                        self.other_sums[self.others[index - len(self.shards)]] = list(sums)
                 missing = [shard for shard in self.shards if shard.index not in output.resumed]
                 self.reporter.start("copying", sum(shard.reader.size_bytes for shard in missing))
                 if not self.job.executor.is_cluster:
@@ -270,13 +283,33 @@ class _Copy:
                 for shard in missing:
                     if not shard.chunks:
                         output.finish(shard.index, shard.sums)
+                self._carry_others(output, sinks)
                 if self.seal is None or self.trust.forced:  # else the sums show that the shards are of one moment
                     source.check_unchanged()
                 self.compared = confirm_sums(stored, self.trust, self.job, whole=True)
                 seal = output.publish(partial(self._prove, source), describe)
-        resumed = sum(self.shards[index].reader.size_bytes for index in output.resumed)
+        resumed = sum(shard.reader.size_bytes for shard in self.shards if shard.index in output.resumed)
         size, text = self.version.size_bytes, seal.fingerprint
         return CopiedVersion(self.version.ref, to, size, text, False, resumed, self.trust.forced, self.compared)
+
+    def _carry_others(self, output: VersionOutput, sinks: Sinks) -> None:
+        """Copy the files that no listing shows, one after the other; no link is followed on the way to one."""
+        for number, name in enumerate(self.others, len(self.shards)):
+            if name not in self.other_sums:
+                with self.contents.open(name) as reader:
+                    sums = carry(reader, [_whole(reader)], sinks[number])
+                    reader.check_unchanged()
+                self.other_sums[name] = sums
+                output.finish(number, sums)
+
+    def _check_others(self, written: Version) -> None:
+        """Read the same files back; EdlCkptError unless each has the bytes that were read."""
+        store = open_store(written.location)
+        for name, sums in self.other_sums.items():
+            path = written.path_of(name)
+            with store.open(path) as reader:
+                if carry(reader, [_whole(reader)], _Dropped(path)) != sums:
+                    raise _differs(path, None)
 
     def _shards(self, source: Checkpoint) -> list[_Shard]:
         sealed = {} if self.seal is None else {shard.name: shard for shard in self.seal.shards}
@@ -291,14 +324,19 @@ class _Copy:
             shards.append(_Shard(index, name, reader, shard, chunks, [""] * len(chunks)))
         return shards
 
-    def _open_output(self) -> VersionOutput:
+    def _open_output(self, source: Checkpoint) -> VersionOutput:
         """Open the output; an interrupted copy of the same files, cut into the same chunks, is resumed."""
         edges = [[(chunk.start, chunk.end) for chunk in shard.chunks] for shard in self.shards]
         cuts = hashlib.blake2b(repr(edges).encode(), digest_size=16).hexdigest()
-        resume = Resume(f"{self.version.files_digest}-{cuts}", tuple(len(shard.chunks) for shard in self.shards))
+        lengths = (*(len(shard.chunks) for shard in self.shards), *(1 for _ in self.others))
+        digest = f"{self.version.files_digest}-{cuts}"
+        resume = Resume(f"{digest}-{digest_of(self.contents.tree)}" if self.others else digest, lengths)
         layout = next(iter(layouts_of_copy(self.version))) if self.version.uuid else self.version.layout
         new = NewVersion(layout, self.version.version, "copy", memory_bytes=_PART_MEMORY_BYTES, resumes=resume)
-        new = replace(new, copies=None if self.version.is_elasticdl else self.version)
+        if not self.version.is_elasticdl:
+            linked = {self.version.name_of(file.path) for file in self.version.files if file.linked}
+            carried = self.contents.all_but(linked | files_read(source))
+            new = replace(new, copies=self.version, contents=self.contents, carried=carried)
         return kind_of(self.place.store).output(self.place, new)
 
     def _move_all(self, missing: Sequence[_Shard], output: VersionOutput, sinks: Sinks) -> None:
@@ -347,6 +385,7 @@ class _Copy:
         """
         sealed = tuple(shard.sealed() for shard in self.shards)
         if not written.verified:
+            self._check_others(written.version)
             text = self._read_back(sealed, written)
         elif self.seal is not None and not self.trust.forced:
             text = self.seal.fingerprint
@@ -373,6 +412,65 @@ class _Copy:
                 if wrong is not None:
                     raise _differs(file.path, wrong.start)
         return fingerprint_of(target, sketch).text
+
+
+def _contents(version: Version, target: Store, reporter: Reporter) -> Contents:
+    """Return what a copy accounts for; RefusedError for an entry that the target cannot have, before it is written.
+
+    A directory of Determined has its other files copied by `carry_other_files`.
+    """
+    if version.uuid:
+        return Contents(version, {})
+    contents = Contents.of(version)
+    if version.is_elasticdl:
+        contents.check_only(version.sizes, "move it away, and try again")
+        return contents
+    others = set(contents.all_but(version.sizes))
+    for path in others:
+        if not is_inside(path):
+            raise RefusedError(
+                f"no file can have the name {path!r} in a copy", path=version.path, hint="nothing was changed"
+            )
+    if not target.properties.rename:
+        _check_objects(contents, others, reporter)
+    return contents
+
+
+def _check_objects(contents: Contents, others: Collection[str], reporter: Reporter) -> None:
+    """Raise RefusedError for a link that object storage cannot have; warn of directories that have no file."""
+    tree, ref = contents.tree, contents.version.ref
+    for path in tree:
+        if path in others and tree[path].kind is Kind.LINK:
+            raise RefusedError(
+                f"contains a symbolic link ({escaped(path)}), which object storage cannot have",
+                path=contents.version.path,
+                hint="nothing was changed; replace it by a file, or move it away",
+            )
+    filled = {str(parent) for path in tree if tree[path].kind is Kind.FILE for parent in PurePosixPath(path).parents}
+    for path in tree:
+        if tree[path].kind is Kind.DIRECTORY and path not in filled:
+            reporter.warn(f"{ref}: {escaped(path)} is an empty directory: object storage has none, so it is left out")
+
+
+def _others(contents: Contents, version: Version) -> tuple[str, ...]:
+    """Return the files of a copy that no listing of the version shows."""
+    if version.is_elasticdl:
+        return ()
+    return tuple(path for path in contents.all_but(version.sizes) if path in contents.files)
+
+
+def _whole(reader: RangeReader) -> Chunk:
+    return Chunk("", "", 0, 0, reader.size_bytes)
+
+
+class _Dropped(Sink):
+    """Takes bytes that are only summed."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def write(self, offset: int, data: memoryview | bytes) -> None:
+        """Drop the bytes."""
 
 
 def _tasks(targets: SharedTargets | None, shards: Sequence[_Shard], task_bytes: int) -> list[Carried]:
