@@ -33,7 +33,7 @@ from edl_ckpt.core.operations.verify.check import verify_version
 from edl_ckpt.core.proof.sealing import batches, make_seal, sums_of
 from edl_ckpt.core.proof.trust import Trust, check_trust
 from edl_ckpt.core.reading.reader import open_checkpoint, raise_problems
-from edl_ckpt.core.sources.registry import source_of
+from edl_ckpt.core.sources.registry import completes, source_of
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.owner import write_proved
 from edl_ckpt.core.state.paths import TRASH_DIR, seal_file
@@ -129,6 +129,8 @@ def repair_version(
         sealed = {shard.name: shard for shard in (other_trust.seal or make_seal(other, "", job)).shards}
         sums = {name: sealed[source.name_of(file.path)] for name, file in wanted.items()}
         ours = {n: here.files[path] for n in wanted if (path := version.path_of(n)) in here.files}
+        for name in set(version.extra) & wanted.keys():  # of a version without any shard
+            ours[name] = stack.enter_context(here.store.open(version.path_of(name)))
         both = _Both(ours, {n: other.files[file.path] for n, file in wanted.items()}, sums, job.workers)
         bad = {n: why for n, why in flagged.items() if n not in ours or not both.has(ours[n], sums[n])}
         if flagged and not bad:
@@ -206,7 +208,14 @@ def _verified(version: Version, job: Job, *, use_seal: bool) -> tuple[dict[str |
 def _flagged(version: Version, wanted: Mapping[str, ShardFile], job: Job) -> tuple[dict[str, str], str]:
     """Return the files that are missing, and those of shards with an error, with reasons; and the fingerprint or ''."""
     (reasons, content), present = _verified(version, job, use_seal=True), version.sizes
-    why = {n: reasons.get(n) or reasons.get(file.ps_id) if n in present else "missing" for n, file in wanted.items()}
+    why: dict[str, str] = {}
+    for name, file in wanted.items():
+        if name in present:
+            why[name] = reasons.get(name) or reasons.get(file.ps_id) or ""
+        elif name not in version.extra:
+            why[name] = "missing"
+        elif completes(name):  # nothing was read by it, since a shard is missing
+            why[name] = "not read"
     return {name: reason for name, reason in why.items() if reason}, content
 
 

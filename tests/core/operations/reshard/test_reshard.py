@@ -29,6 +29,7 @@ from edl_ckpt.core import (
 from edl_ckpt.core.base.errors import (
     CorruptError,
     EdlCkptError,
+    EdlCkptWarning,
     IncompleteError,
     LockedError,
     NoSpaceError,
@@ -44,7 +45,7 @@ from edl_ckpt.core.moving import plan as planning
 from edl_ckpt.core.reading import blocks, pieces
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.state.annotate import MetadataCopies
-from edl_ckpt.core.storage import files
+from edl_ckpt.core.storage import beneath, files
 from examples import examples
 from oracle import Model, combined, read_model
 from places import GOLDEN
@@ -202,17 +203,34 @@ def test_existing_target_is_refused(tmp_path: Path) -> None:
 
 
 def test_foreign_files_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In place never removes what is not ours: such a version is refused, what comes meanwhile stays in trash."""
+    """In place never removes what is not ours: such a version is refused, and what comes meanwhile ends the command.
+
+    What comes after the last look stays in the trash, with a warning.
+    """
     version = save_mixed(tmp_path / "a")
     plan, settings = prepare_reshard(version, 2)
-    real = local.put_in_place
+    real_put, real_exchange = local.put_in_place, beneath.Directory.exchange
+
+    def write() -> None:
+        (Path(version.path) / "notes.txt").write_text("mine")
 
     def put(*words: Any) -> None:
-        (Path(version.path) / "notes.txt").write_text("mine")
-        real(*words)
+        write()
+        real_put(*words)
+
+    def exchange(*words: Any) -> bool:
+        write()
+        return real_exchange(*words)
 
     monkeypatch.setattr(local, "put_in_place", put)
-    execute_reshard(plan, settings)
+    with pytest.raises(LockedError, match=r"notes\.txt: changed while"):
+        execute_reshard(plan, settings)
+    assert len(list(Path(version.path).iterdir())) == len(version.shards) + 1
+    monkeypatch.setattr(local, "put_in_place", real_put)
+    (Path(version.path) / "notes.txt").unlink()
+    monkeypatch.setattr(beneath.Directory, "exchange", exchange)
+    with pytest.warns(EdlCkptWarning, match="was kept here"):
+        execute_reshard(plan, settings)
     (kept,) = (tmp_path / "a" / ".edl-ckpt-0").rglob("notes.txt")
     assert kept.read_text() == "mine"
     (Path(version.path) / "notes.txt").write_text("mine")
