@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,8 @@ from edl_ckpt.core.catalog import small_reads
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.state import user_cache
 from edl_ckpt.core.storage.local import LocalReader
+from s3_fixtures import Bucket
+from s3_proxy import Call, Fault, Forward, Reply
 from torch_checkpoints import SAVED
 
 LONG_AGO = 1_000_000_000
@@ -141,3 +145,37 @@ def test_other_code_has_another_memory(location: Path, memory: Path, monkeypatch
     monkeypatch.setattr(small_reads, "_revision", lambda _modules: "another")
     listed(location)
     assert len(list(memory.iterdir())) == 2
+
+
+def with_another_first_byte(call: Call, forward: Forward) -> Reply | None:
+    """Reply with another first byte than the store has."""
+    reply = forward(call)
+    return reply and replace(reply, body=b"\xff" + reply.body[1:])
+
+
+def test_one_corrupted_reply_on_s3(s3: Bucket, memory: Path) -> None:
+    """A byte that one reply of S3 has wrong makes no step torn; one in each reply does, until the next listing."""
+    s3.upload(SAVED / "torchrec/step_2", "run/step_2")
+    for times, state in ((1, State.COMPLETE), (2, State.INCOMPLETE), (0, State.COMPLETE)):
+        shutil.rmtree(memory, ignore_errors=True)
+        s3.proxy.reset()
+        s3.proxy.fail(Fault(with_another_first_byte, operation="get", key=r"\.metadata$", times=times))
+        (version,) = list_versions(s3.url, now=time.time() + 10**6).versions
+        assert version.state is state
+    (version,) = list_versions(s3.url).versions
+    assert version.state is State.COMPLETE
+
+
+def test_foreign_files_on_s3(s3: Bucket) -> None:
+    """A foreign index costs a request each, and nothing is claimed or torn by a foreign, hidden or host file."""
+    s3.upload(SAVED / "torchrec/step_2", "run/step_2")
+    for name in ("faiss.index", "._.metadata", "._model.safetensors", "Thumbs.db", "train.data-00000-of-00002"):
+        s3.put(f"run/step_2/{name}", os.urandom(3000))
+    (version,) = list_versions(s3.url).versions
+    assert (version.state, version.lacks, version.ps_num) == (State.COMPLETE, (), 2)
+    s3.put(
+        "run/step_2/__1_0.distcp", b"version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize 9\n" % (b"0" * 64)
+    )
+    (version,) = list_versions(s3.url).versions
+    assert version.state is State.UNREADABLE
+    assert "git lfs pull" in version.why_unreadable
