@@ -13,11 +13,11 @@ from functools import cached_property
 from math import prod
 from typing import Final
 
-from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.converting.changes import Outgoing, OutTable, OutVariable
 from edl_ckpt.core.converting.destinations.interface import ArrayDestination
 from edl_ckpt.core.model.dtypes import TENSOR_DTYPES
 from edl_ckpt.core.sources.dcp import metadata
+from edl_ckpt.core.sources.dcp.several import StepIndexes, lay_out_several
 from edl_ckpt.core.sources.dcp.tables import collided, is_table_name, owners_of
 from edl_ckpt.core.sources.dcp.writing import METADATA, lay_out
 from edl_ckpt.core.sources.steps.file_layout import Array, FileLayout, Slab
@@ -39,7 +39,7 @@ class ToDcp(ArrayDestination):
         return replace(out, tables=tuple(_named(table, keys) for table in out.tables))
 
     def describes(self, name: str, read: Collection[str]) -> bool:
-        """Say whether a file is an index; with several, `_index` refuses."""
+        """Say whether a file is an index."""
         del read
         return name.rpartition("/")[2] == METADATA
 
@@ -54,9 +54,9 @@ class ToDcp(ArrayDestination):
         """Return the files, with the values that are no tensors and the paths of keys that a source of torch has."""
         if not self.is_own:
             return lay_out(arrays, variables=self._marked(arrays))
-        folder, index = self._index
-        paths, marked = metadata.paths(index), self._marked(arrays)
-        return lay_out(arrays, folder=folder, items=self._forms, paths=paths, variables=marked)
+        sources = {variable.name: variable.source for variable in self.out.variables}
+        marked = self._marked(arrays)
+        return lay_out_several(self._indexes, arrays, sources, items=self._forms, variables=marked)
 
     def _marked(self, arrays: Sequence[Array]) -> Sequence[str]:
         """Return the variables whose names a reader would take for those of tables or of companions."""
@@ -69,19 +69,17 @@ class ToDcp(ArrayDestination):
         return sorted(variables & taken.keys())
 
     @cached_property
-    def _index(self) -> tuple[str, object]:
-        """The directory and the content of the source's `.metadata`."""
-        names = [name for name in self.source.version.sizes if name.rpartition("/")[2] == METADATA]
-        if len(names) != 1:
-            raise UnsupportedError(f"{len(names)} checkpoints of torch in one step are not written together")
-        reader = self.source.files[self.source.version.path_of(names[0])]
-        return names[0].removesuffix(METADATA), metadata.read(reader)
+    def _indexes(self) -> StepIndexes:
+        """The source's `.metadata` files."""
+        version, files = self.source.version, self.source.files
+        names = [name for name in version.sizes if name.rpartition("/")[2] == METADATA]
+        return StepIndexes({n.removesuffix(METADATA): metadata.read(files[version.path_of(n)]) for n in names})
 
     @cached_property
     def _kept_boxes(self) -> Mapping[str, Sequence[metadata.SavedBox]]:
         """The boxes of the tensors that stay cut as they are, by name: those with whole rows."""
         names, begins = collided(self.source.infos)
-        tensors = metadata.tensors(self._index[1]) if names and self.is_own else ()
+        tensors = self._indexes.tensors if names and self.is_own else ()
         kept = {t.name: t.pieces for t in tensors if t.name in names or t.name.startswith(begins)}
         return {name: pieces for name, pieces in kept.items() if len(pieces) > 1}
 
@@ -100,7 +98,7 @@ class ToDcp(ArrayDestination):
     def _stored_items(self) -> Mapping[str, Sequence[metadata.Item]]:
         """What the source's index has of each name, in the order of the boxes: as the bytes of an item are read."""
         found: dict[str, list[metadata.Item]] = {}
-        for item in metadata.items(self._index[1]):
+        for item in self._indexes.items:
             found.setdefault(item.name, []).append(item)
         return {name: sorted(items, key=lambda item: item.offsets) for name, items in found.items()}
 
@@ -108,7 +106,7 @@ class ToDcp(ArrayDestination):
     def _forms(self) -> Mapping[str, metadata.IndexedTensor]:
         """What the index says of each item that goes out, by its new name; boxes are in the order of its items."""
         new = {v.source: v.name for v in self.out.variables if v.is_item}
-        tensors = metadata.tensors(self._index[1]) if new else ()
+        tensors = self._indexes.tensors if new else ()
         known = (one for one in tensors if one.name in new)
         return {
             new[one.name]: replace(one, pieces=tuple(sorted(one.pieces, key=lambda piece: piece.offsets)))
@@ -128,7 +126,7 @@ class ToDcp(ArrayDestination):
     @property
     def written_ranks(self) -> int:
         """Return the number of ranks that have a file."""
-        return len({name for name in self.layout.files if name.endswith(".distcp")})
+        return len({name.rpartition("/")[2] for name in self.layout.files if name.endswith(".distcp")})
 
     def _is_split(self, variable: OutVariable) -> bool:
         """Say whether a tensor that one rank saved is cut into blocks of rows: that it is in one file says nothing.
