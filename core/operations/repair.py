@@ -1,8 +1,8 @@
 """Missing and damaged files of a version, replaced from another copy of it, one by one and in place.
 
 `verify` finds what is damaged. A file of the other copy is taken only if something proves that it is the file that was
-here: the version's own seal names its bytes; or both seals have the same fingerprint; or, without a seal, all other
-files of the two are equal, byte for byte. `mix` overrules that, and the new seal says so. All files are written and
+here: the version's own seal names its bytes; or, without a seal, all other files of the two are equal, byte for byte.
+Equal fingerprints are no proof of equal files. `mix` overrules that, and the new seal says so. All files are written and
 compared before the first one is put in its place. Each becomes visible whole, and a damaged one goes to the trash. So a
 repair that is killed leaves a version that lacks less than before, and the same repair goes on. Where the own seal
 proves everything it stays. In every other case the result is verified, and sealed at the end.
@@ -220,12 +220,13 @@ def _flagged(version: Version, wanted: Mapping[str, ShardFile], job: Job) -> tup
 
 
 def _proof(trust: Trust, source: Version, bad: Mapping[str, str], both: _Both) -> tuple[str, str]:
-    """Return what proves the files that are to be taken, and '', or '' and why nothing does."""
+    """Return what proves the files that are to be taken, and '', or '' and why nothing does.
+
+    A fingerprint is of content, and no proof of files: two versions with one have their rows in other places.
+    """
     if trust.seal is not None:
         named = {shard.name: shard for shard in trust.seal.shards}
         wrong = next((n for n in bad if n not in named or not both.has(both.others[n], named[n])), "")
-        if wrong and source.fingerprint == trust.seal.fingerprint:
-            return "both versions are sealed with the same fingerprint", ""
         return "" if wrong else _OWN, wrong and f"its seal names other bytes for {wrong} than {source.ref} has"
     kept = [name for name in both.ours if name not in bad]
     wrong = next((name for name in kept if not both.has(both.ours[name], both.sums[name])), "")

@@ -1,7 +1,7 @@
 """The plan of a copy: which versions go to a location, which are there already, and which are refused.
 
-Planning reads listings and seals only. A version that is at the target with the same fingerprint, or was copied from
-these very files, is skipped. Another version under the same number is refused. So is a version whose layout is not that
+Planning reads listings and seals only. A version whose files are at the target, by what both seals say of their bytes,
+or that was copied from these very files, is skipped. Another version under the same number is refused. So is a version whose layout is not that
 of the versions at the target: a copy keeps names, and ElasticDL's scan crashes where layouts are mixed.
 """
 
@@ -18,7 +18,8 @@ from edl_ckpt.core.catalog.annotated import has_no_number
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, list_versions
 from edl_ckpt.core.catalog.target import apart
 from edl_ckpt.core.model.layouts import Layout
-from edl_ckpt.core.model.versions import Listing, State, Version
+from edl_ckpt.core.model.versions import Chunk, Listing, Seal, State, Version
+from edl_ckpt.core.proof.sealing import sums_of
 from edl_ckpt.core.sources.elasticdl.target import copied_layouts
 from edl_ckpt.core.sources.registry import layouts_among
 from edl_ckpt.core.state.paths import JOURNAL, resumable_stage
@@ -149,12 +150,36 @@ def _entry(
     there = existing[0]
     if there.state is not State.COMPLETE or not there.fingerprint:
         return _unsealed_entry(version, to, there, store)
-    if version.fingerprint == there.fingerprint:
-        return CopyEntry(version, to, skipped=True, why="is there, sealed with the same fingerprint")
     seal = read_seal(store, version.version)
+    if version.fingerprint and seal is not None and _has_files_of(there, seal, version, store):
+        return CopyEntry(version, to, skipped=True, why="is there, sealed with the same files")
     if not version.fingerprint and seal is not None and seal.origin == version.files_digest:
         return CopyEntry(version, to, skipped=True, why="was copied from these very files")
-    return CopyEntry(version, to, refused=True, why="exists there already with other content")
+    same = "the same content in other files" if version.fingerprint == there.fingerprint else "other content"
+    return CopyEntry(version, to, refused=True, why=f"exists there already with {same}")
+
+
+def _has_files_of(there: Version, seal: Seal, version: Version, store: Store) -> bool:
+    """Say whether a version has the files of another one, by what both seals say of their bytes.
+
+    Where they cut a file in different chunks, the file that is there is read.
+    """
+    own = read_seal(open_store(version.location), version.version)
+    if own is None or own.sizes != seal.sizes:
+        return False
+    sums = {shard.name: list(shard.chunks) for shard in seal.shards}
+    for shard in own.shards:
+        wanted, found = list(shard.chunks), sums[shard.name]
+        if _bounds(wanted) != _bounds(found):
+            with store.open(there.path_of(shard.name)) as reader:
+                found = sums_of(reader, wanted)
+        if [chunk.sum for chunk in wanted] != [chunk.sum for chunk in found]:
+            return False
+    return True
+
+
+def _bounds(chunks: Sequence[Chunk]) -> list[tuple[int, int]]:
+    return [(chunk.start, chunk.end) for chunk in chunks]
 
 
 def _beside_others(version: Version, to: str, beside: frozenset[Layout]) -> CopyEntry:

@@ -148,16 +148,16 @@ def test_no_file_is_left_to_compare(run: Path, tmp_path: Path) -> None:
 
 
 def test_other_bytes_of_the_same_content(tmp_path: Path) -> None:
-    """Shards with the rows in another order are taken if both seals have the same fingerprint, and are sealed anew."""
+    """Shards with the rows in another order are refused although both seals have one fingerprint: no file is proved."""
     ids, rows = np.arange(100), np.random.default_rng(1).standard_normal((100, 3), np.float32)
     for place, step in (("run", 1), ("other", -1)):
         tables = {"t": Table(ids[::step], rows[::step])}
         save_checkpoint(str(tmp_path / place), 7, 2, variables={"w": rows}, tables=tables, layout="elasticdl")
     assert only(tmp_path / "run").fingerprint == only(tmp_path / "other").fingerprint
     (tmp_path / "run/version-7/variables-1-of-2.ckpt").unlink()
-    result = mended(tmp_path / "run", tmp_path / "other")
-    assert result.proof == "both versions are sealed with the same fingerprint"
-    assert only(tmp_path / "run").fingerprint == result.fingerprint
+    with pytest.raises(RefusedError, match="its seal names other bytes"):
+        mended(tmp_path / "run", tmp_path / "other")
+    assert mended(tmp_path / "run", tmp_path / "other", mix=True).forced
 
 
 def test_another_run_is_refused(run: Path, tmp_path: Path) -> None:
