@@ -34,9 +34,8 @@ def repair_command(
 ) -> None:
     """Replace missing and damaged shards from a copy.
 
-    Both copies are read first. A file is taken if the version's seal names its bytes, if both seals have the same
-    fingerprint, or if all other files of the two are equal. Damaged files go to the trash, and what was written is read
-    back.
+    Both copies are read first. A file is taken if the version's seal names its bytes or, without a seal, if all other
+    files of the two are equal. Damaged files go to the trash, and what was written is read back.
     """
     from edl_ckpt.cli.render import written
     from edl_ckpt.core.operations.repair import repair_version

@@ -224,12 +224,15 @@ def repair_human(result: RepairResult) -> Lines:
 
 def export_document(result: ExportResult) -> dict[str, Any]:
     """Return `edl-ckpt/export/1`."""
-    return {"schema": "edl-ckpt/export/1", **as_dict(result), "dry_run": False}
+    proved = result.variables + result.tables if result.proved else 0
+    items = {"proved": proved, "left_out": len(result.left_out)}
+    return {"schema": "edl-ckpt/export/1", **as_dict(result), "items": items, "dry_run": False}
 
 
 def planned_export_document(plan: ExportPlan, work: Working | None = None) -> dict[str, Any]:
     """Return `edl-ckpt/export/1` of a dry run, and the cluster that would work."""
-    unknown = {"fingerprint": None, "seconds": None, "overflowed": 0, "proved": False, "forced": None}
+    unknown: dict[str, Any] = {"fingerprint": None, "seconds": None, "overflowed": 0, "proved": False, "forced": None}
+    unknown["items"] = {"proved": 0, "left_out": len(plan.left_out)}
     return {"schema": "edl-ckpt/export/1", **as_dict(plan), **unknown, "dry_run": True, "cluster": _cluster(work)}
 
 
@@ -263,7 +266,13 @@ def export_human(result: ExportResult) -> Lines:
     if result.partial:
         yield styled("partial, so not proved: the version lacks what the warnings name", "yellow")
     yield from _compared(result)
-    if result.proved:
+    if result.proved and result.left_out:
+        proved = result.variables + result.tables
+        every = text.count(proved + len(result.left_out), "item")
+        yield styled(f"proved: {proved} of {every} are as in the source", "green")
+        names = words.abridged((text.escaped(one.name) for one in result.left_out), 8)
+        yield f"not in this format: {names}"
+    elif result.proved:
         yield from _proved("exported content", result.fingerprint)
 
 

@@ -2,10 +2,10 @@
 
 `verify` finds what is damaged. A file of the other copy is taken only if something proves that it is the file that was
 here: the version's own seal names its bytes; or, without a seal, all other files of the two are equal, byte for byte.
-Equal fingerprints are no proof of equal files. `mix` overrules that, and the new seal says so. All files are written and
-compared before the first one is put in its place. Each becomes visible whole, and a damaged one goes to the trash. So a
-repair that is killed leaves a version that lacks less than before, and the same repair goes on. Where the own seal
-proves everything it stays. In every other case the result is verified, and sealed at the end.
+Equal fingerprints are no proof of equal files. `mix` overrules that, and the new seal says so. All files are written
+and compared before the first one is put in its place. Each becomes visible whole, and a damaged one goes to the
+trash. So a repair that is killed leaves a version that lacks less than before, and the same repair goes on. Where the
+own seal proves everything it stays. In every other case the result is verified, and sealed at the end.
 """
 
 from __future__ import annotations

@@ -273,7 +273,7 @@ class Checkpoint(Mapping[str, npt.NDArray[np.generic]]):
         shard, entry = self.find_variable(name)
         if not in_numpy(entry.dtype, bits=bits):
             what = "no array" if entry.is_item else "numpy has no such elements"
-            hint = "it can be exported to a format that has it, such as safetensors, and moved, renamed and dropped"
+            hint = "commands move, rename and drop it as it is"
             raise UnsupportedError(f"{name!r} is {entry.dtype.name}: {what}", path=self.version.ref, hint=hint)
         return shard, entry
 

@@ -15,11 +15,10 @@ from typing import Final
 
 from edl_ckpt.core.converting.changes import Outgoing, OutTable, OutVariable
 from edl_ckpt.core.converting.destinations.interface import ArrayDestination
-from edl_ckpt.core.model.dtypes import TENSOR_DTYPES
 from edl_ckpt.core.sources.dcp import metadata
 from edl_ckpt.core.sources.dcp.several import StepIndexes, lay_out_several
 from edl_ckpt.core.sources.dcp.tables import collided, is_table_name, owners_of
-from edl_ckpt.core.sources.dcp.writing import METADATA, lay_out
+from edl_ckpt.core.sources.dcp.writing import METADATA, OF_TORCH, lay_out
 from edl_ckpt.core.sources.steps.file_layout import Array, FileLayout, Slab
 
 _SPLIT_BYTES: Final = 1 << 20
@@ -30,7 +29,7 @@ class ToDcp(ArrayDestination):
     """A `.distcp` file for each rank that has anything, and `.metadata`."""
 
     system = "dcp"
-    other_dtypes = frozenset(TENSOR_DTYPES) - {"float8_e4m3b11fnuz"}
+    other_dtypes = OF_TORCH
     of_system = re.compile(r"(?:^|/)(?:\.metadata|__\d+_\d+\.distcp)$")
 
     def accepted(self, out: Outgoing) -> Outgoing:

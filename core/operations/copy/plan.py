@@ -1,8 +1,9 @@
 """The plan of a copy: which versions go to a location, which are there already, and which are refused.
 
 Planning reads listings and seals only. A version whose files are at the target, by what both seals say of their bytes,
-or that was copied from these very files, is skipped. Another version under the same number is refused. So is a version whose layout is not that
-of the versions at the target: a copy keeps names, and ElasticDL's scan crashes where layouts are mixed.
+or that was copied from these very files, is skipped. Another version under the same number is refused. So is a version
+whose layout is not that of the versions at the target: a copy keeps names, and ElasticDL's scan crashes where layouts
+are mixed.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from edl_ckpt.core.base.parallel import default_workers, run_parallel
 from edl_ckpt.core.base.several import several, several_pairs
 from edl_ckpt.core.base.words import counted, describe, escaped, meant
 from edl_ckpt.core.cluster.executor import ClusterExecutor
-from edl_ckpt.core.converting.changes import FLOATS, NameMap
+from edl_ckpt.core.converting.changes import FLOATS, LeftOut, NameMap
 from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export.content.quantizing import QUANTIZED, Quantized
@@ -220,6 +220,8 @@ class FormatTraits:
     """Names of the dtypes that tables cannot have in this format."""
     keeps_matrices: bool = False
     """True for tensors: a table that is a matrix in its source goes out under its own name, without ids."""
+    other_dtypes: frozenset[str] = frozenset()
+    """Of the dtypes that no table has, those that variables can have in this format."""
 
 
 class ExportOptions(TypedDict, total=False):
@@ -307,6 +309,8 @@ class ExportResult:
     lost: Loss = NOTHING
     checksums: SumsCompared = NO_SUMS
     """How many checksums of the version's files were compared, and how many are of values that were not read."""
+    left_out: tuple[LeftOut, ...] = ()
+    """What was asked for and has no place in the format."""
 
     def __repr__(self) -> str:
         return describe(
@@ -353,7 +357,8 @@ class ExportPlan:
     """The bytes that were read for the plan."""
     partial: bool = False
     lost: Loss = NOTHING
-    """As in the result."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Both as in the result."""
 
 
 class ExportFormat(ABC):
@@ -364,6 +369,7 @@ class ExportFormat(ABC):
     def __init__(self, request: ExportRequest) -> None:
         self.request = request
         self.lost = NOTHING
+        self.left_out: tuple[LeftOut, ...] = ()
         self.compared = NO_SUMS
         """The checksums of the version's files that were compared."""
 
@@ -400,7 +406,7 @@ class ExportFormat(ABC):
         """Return the result; where something is lost, or may be, nothing is proved."""
         proved = proved and not (self.request.partial and (self.lost or trust.forced))
         done = ExportResult(*self._named, files, *counts, fingerprint, 0.0, overflowed, proved, trust.forced, errors)
-        done = replace(done, checksums=self.compared)
+        done = replace(done, checksums=self.compared, left_out=self.left_out)
         return replace(done, partial=True, lost=self.lost) if self.lost else done
 
     @property

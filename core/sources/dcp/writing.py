@@ -18,7 +18,7 @@ from math import prod
 from typing import Any, ClassVar, Final, NamedTuple
 
 from edl_ckpt.core.base.names import name_bytes
-from edl_ckpt.core.model.dtypes import DType
+from edl_ckpt.core.model.dtypes import TENSOR_DTYPES, DType
 from edl_ckpt.core.sources.dcp.metadata import VARIABLES_MARK, IndexedTensor, SavedBox
 from edl_ckpt.core.sources.steps.file_layout import Array, Slab
 
@@ -37,6 +37,8 @@ _TYPED: Final = {
     "bool": "Bool",
 }
 """The storages that pickles name; those of other dtypes are untyped."""
+OF_TORCH: Final = frozenset(TENSOR_DTYPES) - {"float8_e4m3b11fnuz"}
+"""The dtypes that torch has, too."""
 _LOCAL: Final = struct.Struct("<4s4xH4x12xHH")
 _AFTER: Final = struct.Struct("<4sIII"), struct.Struct("<4sIQQ")
 _ENTRY: Final = struct.Struct("<4s4xHH4xIIIHHH8xI")

@@ -37,13 +37,17 @@ from edl_ckpt.core.operations.export.output.places import (
 from edl_ckpt.core.operations.export.output.reopen import StoredAt, in_bundle, in_safetensors
 from edl_ckpt.core.operations.export.output.target import ExportTarget, NewFile
 from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.sources.bundle.tables import TENSORS
 from edl_ckpt.core.sources.bundle.writing import lay_out
-from edl_ckpt.core.sources.dcp.writing import lay_out_state
+from edl_ckpt.core.sources.dcp.writing import OF_TORCH, lay_out_state
+from edl_ckpt.core.sources.safetensors.indexing import TAGS
 from edl_ckpt.core.sources.safetensors.writing import SetLayout, file_of_several, index_of, lay_out_files
 from edl_ckpt.core.sources.steps.file_layout import Array, FileLayout, Slab
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.location import Location
 
+OF_NUMPY: Final = frozenset({"complex64", "complex128"})
+"""What numpy has of the dtypes that no table has."""
 _SAFE: Final = " !#$&'()+,-.;=@[]^_`{}~"
 _DEVICES: Final = {"CON", "PRN", "AUX", "NUL", *(f"{name}{k}" for name in ("COM", "LPT") for k in range(1, 10))}
 _MAX_BYTES: Final = 200
@@ -157,7 +161,9 @@ class Safetensors(LaidOut, PartsFormat):
     loaders read.
     """
 
-    traits: ClassVar = FormatTraits("safetensors", endings=(".safetensors",), spools=False, keeps_matrices=True)
+    traits: ClassVar = FormatTraits(
+        "safetensors", endings=(".safetensors",), spools=False, keeps_matrices=True, other_dtypes=frozenset(TAGS)
+    )
 
     def directories(self, checkpoint: Checkpoint) -> tuple[bool, Location | None]:
         """Return a directory when the version is split, and none beside it."""
@@ -248,7 +254,7 @@ class NpyDirectory(LaidOut):
     the index has the whole.
     """
 
-    traits: ClassVar = FormatTraits("npy", endings=(".npy",), is_directory=True, spools=False, keeps_matrices=True)
+    traits: ClassVar = FormatTraits("npy", endings=(".npy",), is_directory=True, spools=False, keeps_matrices=True, other_dtypes=OF_NUMPY)
 
     def layout(self, content: ExportContent, metadata: Mapping[str, str]) -> FileLayout:
         """Return the layout of all files."""
@@ -263,7 +269,7 @@ class NpyDirectory(LaidOut):
 class Npz(ContentFormat):
     """An uncompressed .npz: the keys of numpy are the names of the tensors, and those of `NOTES` its index as JSON."""
 
-    traits: ClassVar = FormatTraits("npz", endings=(".npz",), spools=False, keeps_matrices=True)
+    traits: ClassVar = FormatTraits("npz", endings=(".npz",), spools=False, keeps_matrices=True, other_dtypes=OF_NUMPY)
 
     def write(self, content: ExportContent, target: ExportTarget) -> None:
         """Write the archive."""
@@ -399,7 +405,7 @@ class Torch(LaidOut):
     """
 
     traits: ClassVar = FormatTraits(
-        "torch", endings=(".pt", ".pth"), spools=False, keeps_matrices=True, matrix_ending=WEIGHT
+        "torch", endings=(".pt", ".pth"), spools=False, keeps_matrices=True, matrix_ending=WEIGHT, other_dtypes=OF_TORCH
     )
 
     def layout(self, content: ExportContent, metadata: Mapping[str, str]) -> FileLayout:
@@ -416,7 +422,9 @@ class TensorFlow(LaidOut):
     A file `checkpoint` there leads `tf.train.latest_checkpoint` to it, wherever the directory is moved.
     """
 
-    traits: ClassVar = FormatTraits("tensorflow", is_directory=True, spools=False, keeps_matrices=True)
+    traits: ClassVar = FormatTraits(
+        "tensorflow", is_directory=True, spools=False, keeps_matrices=True, other_dtypes=frozenset(one.name for one in TENSORS.values())
+    )
 
     def layout(self, content: ExportContent, metadata: Mapping[str, str]) -> FileLayout:
         """Return the layout of a bundle; UnsupportedError for a name that it cannot have."""

@@ -185,7 +185,9 @@ class SystemFormat(ExportFormat):
             sizes = plan.destination.files.items()
             files = tuple(PlannedFile(os.path.join(request.goal.url, name), size) for name, size in sizes)
             sums = plan.size_bytes, plan.source.bytes_read
-            return ExportPlan(*self._named, files, *self._counts(plan), *sums, bool(self.lost), self.lost)
+            return ExportPlan(
+                *self._named, files, *self._counts(plan), *sums, bool(self.lost), self.lost, self.left_out
+            )
 
     def export(self) -> ExportResult:
         """Write all files, read them back by their own format, and make the directory visible."""
@@ -218,6 +220,7 @@ class SystemFormat(ExportFormat):
             return self.result(target.publish(), self._counts(plan), trust, *facts, proved=bool(source))
 
     def _warn(self, plan: Conversion) -> None:
+        self.left_out = plan.out.left_out
         for line in left_out_lines(plan.out.left_out):
             self.request.reporter.warn(line)
 

@@ -12,7 +12,7 @@ from functools import partial
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.words import abridged
-from edl_ckpt.core.converting.changes import renamed_by
+from edl_ckpt.core.converting.changes import NO_PLACE, LeftOut, left_out_lines, renamed_by
 from edl_ckpt.core.kernel.checksums import Crc32
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export.content.reader import ContentReader
@@ -35,6 +35,7 @@ from edl_ckpt.core.operations.export.output.target import ExportTarget, NewFile,
 from edl_ckpt.core.proof.fingerprint import blank_text, has_others
 from edl_ckpt.core.proof.stored_sums import confirm_sums
 from edl_ckpt.core.proof.trust import Trust
+from edl_ckpt.core.reading.names import names_like
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sources.steps.file_layout import FileLayout
 from edl_ckpt.core.state.document import json_number
@@ -71,7 +72,9 @@ class ContentFormat(ExportFormat):
             value_bytes = sum(tensor.size_bytes for tensor in content.tensors)
             files = tuple(PlannedFile(*file) for file in sizes.items())
             read += checkpoint.bytes_read
-            return ExportPlan(*self._named, files, *self.counts(content), value_bytes, read, bool(self.lost), self.lost)
+            return ExportPlan(
+                *self._named, files, *self.counts(content), value_bytes, read, bool(self.lost), self.lost, self.left_out
+            )
 
     def plan_files(
         self, checkpoint: Checkpoint, path: str, beside: str
@@ -126,6 +129,33 @@ class ContentFormat(ExportFormat):
                 f"{abridged(map(repr, wrong), 4)}: the format {traits.name} has no {written[wrong[0]]}",
                 hint="nothing was written; choose other names, another format, or for floats --dtype float32",
             )
+        if not traits.takes_limit:
+            self._check_variables(checkpoint)
+
+    def _check_variables(self, checkpoint: Checkpoint) -> None:
+        """Note the items, which no format of arrays has; UnsupportedError for variables of a dtype that it lacks."""
+        selection, name, items = self.request.selection, self.traits.name, checkpoint.item_names
+        variables = checkpoint.variable_names
+        for glob in selection.variables:
+            asked = names_like(glob, items)
+            if asked and glob not in variables and not names_like(glob, variables):
+                kind = checkpoint.find_variable(asked[0])[1].dtype.name
+                raise UnsupportedError(f"{asked[0]!r} is {kind}: the format {name} has no place for it")
+        found = {variable: checkpoint.find_variable(variable)[1] for variable in selection.choose_variables(variables)}
+        known = self.traits.other_dtypes
+        wrong = {n: v.dtype.name for n, v in found.items() if not v.dtype.is_ours and v.dtype.name not in known}
+        if wrong:
+            names = abridged((f"{variable!r} ({dtype})" for variable, dtype in wrong.items()), 4)
+            hint = f"nothing was written; leave it out first: edit --drop {next(iter(wrong))!r}, or choose --variable"
+            raise UnsupportedError(f"the format {name} cannot hold {names}", hint=hint)
+        wanted = [] if selection.tables and not selection.variables else items
+        if selection.variables:
+            wanted = [item for item in items if any(names_like(glob, [item]) for glob in selection.variables)]
+        entries = [checkpoint.find_variable(item)[1] for item in wanted]
+        reason = f"{NO_PLACE}{name}"
+        self.left_out = tuple(LeftOut(e.name, 0, e.size_bytes, reason, e.dtype.name) for e in entries)
+        for line in left_out_lines(self.left_out):
+            self.request.reporter.warn(line)
 
     def reader(
         self, checkpoint: Checkpoint, folder: str, confirm: Callable[[str], None] | None = None

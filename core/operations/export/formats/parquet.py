@@ -27,6 +27,7 @@ from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.operations.export.cluster.run import PartFile, PartsFormat, Span, numbered, sizes_of
 from edl_ckpt.core.operations.export.formats.arrays import (
     METADATA_FILE,
+    OF_NUMPY,
     file_names,
     metadata_document,
     write_json,
@@ -64,7 +65,9 @@ class Parquet(PartsFormat):
     variables are in a directory beside the output, and the footer of each file says how many there are.
     """
 
-    traits: ClassVar = FormatTraits("parquet", endings=(PARQUET,), lacked_dtypes=frozenset({"bfloat16"}))
+    traits: ClassVar = FormatTraits(
+        "parquet", endings=(PARQUET,), lacked_dtypes=frozenset({"bfloat16"}), other_dtypes=OF_NUMPY
+    )
 
     def directories(self, checkpoint: Checkpoint) -> tuple[bool, Location | None]:
         """Return a directory for several tables, and beside it that of the dense variables, if there are any.

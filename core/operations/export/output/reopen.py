@@ -37,7 +37,7 @@ def in_safetensors(path: str, files: Sequence[str]) -> Mapping[str, StoredAt]:
             continue
         with LocalReader(os.path.join(path, file) if file else path) as reader:
             for tensor in read_header(reader).tensors:
-                found[tensor.name] = StoredAt(file, tensor.shape, tensor.start, tensor.end)
+                found[tensor.name] = StoredAt(file, tensor.dims, tensor.start, tensor.end)
     return found
 
 
