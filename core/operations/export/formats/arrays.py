@@ -254,7 +254,9 @@ class NpyDirectory(LaidOut):
     the index has the whole.
     """
 
-    traits: ClassVar = FormatTraits("npy", endings=(".npy",), is_directory=True, spools=False, keeps_matrices=True, other_dtypes=OF_NUMPY)
+    traits: ClassVar = FormatTraits(
+        "npy", endings=(".npy",), is_directory=True, spools=False, keeps_matrices=True, other_dtypes=OF_NUMPY
+    )
 
     def layout(self, content: ExportContent, metadata: Mapping[str, str]) -> FileLayout:
         """Return the layout of all files."""
@@ -423,7 +425,11 @@ class TensorFlow(LaidOut):
     """
 
     traits: ClassVar = FormatTraits(
-        "tensorflow", is_directory=True, spools=False, keeps_matrices=True, other_dtypes=frozenset(one.name for one in TENSORS.values())
+        "tensorflow",
+        is_directory=True,
+        spools=False,
+        keeps_matrices=True,
+        other_dtypes=frozenset(one.name for one in TENSORS.values()),
     )
 
     def layout(self, content: ExportContent, metadata: Mapping[str, str]) -> FileLayout:
