@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy.typing as npt
 import pytest
 
 from edl_ckpt.core import export_version, list_versions, open_checkpoint, verify_version
+from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.model.versions import State, Version
 
 LONG_AGO = 1_000_000_000
@@ -203,3 +205,19 @@ def test_a_dtype_that_nothing_knows(tmp_path: Path) -> None:
     (finding,) = verify_version(version, level="deep").findings
     assert (finding.code, finding.subject) == ("unsupported-item", "odd")
     assert "'I4'" in finding.message
+
+
+@pytest.mark.parametrize("is_joined", [True, False])
+def test_files_of_ranks_with_a_pickle_that_joins_them(is_joined: bool, tmp_path: Path) -> None:
+    """torch_checkpointing's files of ranks are not shown as whole tensors; any other `metadata.pkl` changes nothing."""
+    for rank in range(2):
+        write(tmp_path / f"step_1/weights_{rank}.safetensors", {f"w{rank}": np.zeros((2, 2), np.float32)}, {})
+    content: dict[str, Any] = {"nested_path_to_metadata": {}} if is_joined else {"loss": 0.5}
+    (tmp_path / "step_1/metadata.pkl").write_bytes(pickle.dumps(content))
+    version = listed(tmp_path)
+    if not is_joined:
+        assert version.state is State.COMPLETE
+        return
+    assert (version.state, version.lacks) == (State.UNREADABLE, ())
+    with pytest.raises(UnsupportedError, match="torch_checkpointing"):
+        open_checkpoint(version)
