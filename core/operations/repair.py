@@ -25,6 +25,7 @@ from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.catalog.files import check_in_location
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, check_listed, list_versions
 from edl_ckpt.core.commit.interface import written_version
+from edl_ckpt.core.commit.publish.uploads import marked_uploads
 from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
 from edl_ckpt.core.commit.shard import ShardPlace
 from edl_ckpt.core.model.versions import SealedShard, ShardFile, Version
@@ -41,7 +42,7 @@ from edl_ckpt.core.state.seal import read_seal, seal_bytes
 from edl_ckpt.core.state.shard_note import forget_notes
 from edl_ckpt.core.storage import LocalStore, ObjectStore, Store
 from edl_ckpt.core.storage.inside import is_inside
-from edl_ckpt.core.storage.interface import RangeReader
+from edl_ckpt.core.storage.interface import RangeReader, has_parts
 
 _ODD: Final = frozenset({"nan", "inf", "huge-value"})
 """What verify finds in values that may have been saved so."""
@@ -260,6 +261,9 @@ def _replace(
     done: list[Replacement] = []
     job.reporter.start("repairing", sum(one.size_bytes for one in replaced))
     with ExitStack() as stack:
+        if not isinstance(store, LocalStore) and has_parts(store):  # there no journal lists what a killed repair began
+            began = [one.path.removeprefix(store.path("")) for one in replaced]
+            stack.enter_context(marked_uploads(store, began, "repair"))
         for one in replaced:
             name, relative = version.name_of(one.path), one.path.removeprefix(store.path(""))
             like = _neighbour(version, one.path, paths).removeprefix(store.path(""))

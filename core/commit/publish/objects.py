@@ -17,7 +17,7 @@ import json
 import logging
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Final
 
@@ -39,6 +39,7 @@ from edl_ckpt.core.commit.interface import (
     discarded_copy,
     parse_journal,
 )
+from edl_ckpt.core.commit.publish.uploads import marked_uploads
 from edl_ckpt.core.commit.writers import SharedUpload, SharedUploads, TargetPart
 from edl_ckpt.core.model.versions import Seal
 from edl_ckpt.core.sources.registry import completes
@@ -93,7 +94,15 @@ class RemoteOutput(VersionOutput):
         fresh = [i for i in range(len(sizes)) if i not in self.resumed]
         for i in fresh:
             self._objects[i] = self._store.new_object(self._relative(i), sizes[i], self._memory)
-        run_all(lambda i: self._objects[i].begin(), fresh, _COMPLETIONS)
+        began = [self._relative(i) for i in fresh]
+        with marked_uploads(self._store, began, self._new.purpose) if has_parts(self._store) else nullcontext():
+            run_all(lambda i: self._objects[i].begin(), fresh, _COMPLETIONS)
+            self._list_uploads(wanted, write_ids, old)
+        finished = {i: FinishedSink(self._store.path(self._relative(i))) for i in self.resumed}
+        return [finished.get(i) or self._objects[i] for i in range(len(sizes))]
+
+    def _list_uploads(self, wanted: Mapping[str, int], write_ids: Mapping[str, str], old: tuple[str, ...]) -> None:
+        """Write the journal, which lists all that has begun."""
         self._journal = replace(
             self._journal,
             owner=describe(self._new.purpose),
@@ -101,14 +110,12 @@ class RemoteOutput(VersionOutput):
             source=self._new.resumes.source if self._new.resumes else "",
             finished={self._names[i]: note for i, note in self.resumed.items()},
             uploads={self._names[i]: item.upload_id for i, item in self._objects.items() if item.upload_id},
-            write_ids=write_ids | {self._names[i]: item.write_id for i, item in self._objects.items()},
+            write_ids={**write_ids} | {self._names[i]: item.write_id for i, item in self._objects.items()},
             old=old,
-            markers=tuple(marker_names(len(old), len(sizes), secrets.token_hex(4)) if old else ()),
+            markers=tuple(marker_names(len(old), len(wanted), secrets.token_hex(4)) if old else ()),
         )
         self._write_journal()
         self._is_listed = True
-        finished = {i: FinishedSink(self._store.path(self._relative(i))) for i in self.resumed}
-        return [finished.get(i) or self._objects[i] for i in range(len(sizes))]
 
     def _relative(self, shard: int) -> str:
         return self._journal.path(self._names[shard])

@@ -28,6 +28,7 @@ from edl_ckpt.core.commit.publish.disk import read_journal, settle_stage
 from edl_ckpt.core.commit.publish.objects import settle_remote
 from edl_ckpt.core.commit.publish.single_file import sweep_work
 from edl_ckpt.core.commit.publish.staging import remove_empty_state, remove_stage
+from edl_ckpt.core.commit.publish.uploads import MARK, settle_marked
 from edl_ckpt.core.commit.writers import TOKEN
 from edl_ckpt.core.model.versions import ShardFile, Version
 from edl_ckpt.core.sources.registry import directory_named, shard_named
@@ -231,6 +232,8 @@ class ObjectRepair:
             found = store.stat(relative) if name.startswith(TOKEN) else None  # a question to workers, without the lock
             if found is not None and found.age_seconds > _OLD_TOKEN_SECONDS:
                 store.remove(relative)
+            if name == MARK:
+                settled.done += settle_marked(store, relative, exclusive=settled.exclusive)
             data = store.read_small(relative) if name == JOURNAL else None
             if data is not None:
                 self._settle_journal(relative, data, settled)

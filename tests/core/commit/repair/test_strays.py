@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import threading
 from pathlib import Path
@@ -9,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from checkpoints import drop_seal, only, save_small
-from edl_ckpt.core import recover, reshard_version, verify_version
+from edl_ckpt.core import add_tag, recover, reshard_version, verify_version
 from edl_ckpt.core.base.errors import AuthError
+from edl_ckpt.core.commit.publish.uploads import marked_uploads
 from edl_ckpt.core.storage import open_store
+from edl_ckpt.core.storage.interface import has_parts
 from edl_ckpt.core.storage.s3.upload import WRITE_ID
+from forked import run_forked
 from program import PROGRAM
 from s3_fixtures import Bucket, begun_now
 from s3_proxy import Fault, hook, status
@@ -164,3 +168,31 @@ def test_an_incomplete_version_stays(s3: Bucket) -> None:
     before = s3.objects()
     recover(s3.url)
     assert s3.objects() == before
+
+
+@pytest.mark.parametrize("purpose", ["copy", "repair"])
+@pytest.mark.parametrize("again", [False, True])
+def test_uploads_of_a_command_that_was_killed_before_its_journal(s3: Bucket, purpose: str, again: bool) -> None:
+    """`recover`, and the next command there, abort them at once; those of others with the same names stay."""
+    save_small(s3.url, 7)
+    store = open_store(s3.url)
+    assert has_parts(store)
+    names = ["step_8/__0_0.distcp", "step_8/__1_0.distcp"]
+
+    def killed() -> None:
+        with marked_uploads(store, names, purpose):
+            for name in names:
+                store.new_object(name, 1).begin()
+            os._exit(9)
+
+    assert run_forked(killed) == 9
+    store.new_object("step_9/__0_0.distcp", 1).begin()
+    assert len(s3.open_uploads()) == 3
+    s3.proxy.fail(Fault(begun_now(), operation="list_uploads", times=None))
+    done = [f"aborted an upload of {name} that a killed command had left" for name in names]
+    if again:
+        add_tag(only(s3.url), "good")
+    else:
+        assert [text for text in recover(s3.url).done if "upload" in text] == done
+    assert [key for key, _ in s3.open_uploads()] == ["run/step_9/__0_0.distcp"]
+    assert not [key for key in s3.state() if "uploads.json" in key]
