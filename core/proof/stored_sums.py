@@ -6,13 +6,20 @@ all the same, and the new seal records it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import chain
+from typing import Final
+
 from edl_ckpt.core.base.errors import UnavailableError
-from edl_ckpt.core.base.job import FunctionWork, Job
+from edl_ckpt.core.base.job import FunctionWork, Job, together
 from edl_ckpt.core.base.parallel import Advance
 from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.reading.picklable import CheckpointValue
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.reading.stored_sums import StoredSums, SumPart, SumsCompared, stored_sum_now, sum_part
+from edl_ckpt.core.reading.stored_sums import STEP_BYTES, StoredSums, SumPart, SumsCompared, stored_sum_now, sum_part
+
+_MOST_PARTS: Final = 128
+"""Parts of one task: what it answers stays small."""
 
 
 def confirm_sums(sums: StoredSums, trust: Trust, job: Job, *, whole: bool = False) -> SumsCompared:
@@ -22,10 +29,13 @@ def confirm_sums(sums: StoredSums, trust: Trust, job: Job, *, whole: bool = Fals
     all values are. Raises CorruptError for a difference, with the first value, its file and its offset, unless `trust`
     is forced; UnavailableError where only one read of the bytes was damaged.
     """
-    checkpoint, parts = sums.checkpoint, sums.rest(whole=whole or job.executor.is_cluster)
-    work = FunctionWork(CheckpointValue.of(checkpoint), _sum_part)
-    with job.silent().run(work, checkpoint, parts) as results:
-        sums.take(parts, results)
+    checkpoint, executor = sums.checkpoint, job.executor
+    step = max(executor.task_bytes(sum(value.size_bytes for value in sums.values)), STEP_BYTES)
+    parts = list(sums.rest(whole=whole or executor.is_cluster, step_bytes=step))
+    tasks = together(((part, part.end - part.start) for part in parts), step, most=_MOST_PARTS)
+    work = FunctionWork(CheckpointValue.of(checkpoint), _sum_parts)
+    with job.silent().run(work, checkpoint, tasks) as results:
+        sums.take(parts, chain.from_iterable(results))
     differing = list(sums.wrong())
     if differing:
         number, stored, found = differing[0]
@@ -39,7 +49,7 @@ def confirm_sums(sums: StoredSums, trust: Trust, job: Job, *, whole: bool = Fals
     return sums.compared()
 
 
-def _sum_part(checkpoint: Checkpoint, part: SumPart, advance: Advance) -> int:
-    """Return the checksum of a part of a value, here or in another process."""
+def _sum_parts(checkpoint: Checkpoint, parts: Sequence[SumPart], advance: Advance) -> list[int]:
+    """Return the checksums of some parts of values, here or in another process."""
     del advance
-    return sum_part(checkpoint, part)
+    return [sum_part(checkpoint, part) for part in parts]

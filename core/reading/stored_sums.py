@@ -181,14 +181,12 @@ class StoredSums:
             if start < place.end:
                 yield place
 
-    def rest(self, *, whole: bool) -> list[SumPart]:
-        """Return what must still be read: of values that were read in part, or of all, in steps."""
-        parts: list[SumPart] = []
+    def rest(self, *, whole: bool, step_bytes: int = STEP_BYTES) -> Iterator[SumPart]:
+        """Yield what must still be read: of values that were read in part, or of all, in steps."""
         for value in self.values:
-            for low, high in value.gaps(0, value.size_bytes) if whole or value.is_touched else ():
-                steps = range(low, high, STEP_BYTES)
-                parts += [SumPart(value.shard, value.number, s, min(s + STEP_BYTES, high)) for s in steps]
-        return parts
+            for low, high in list(value.gaps(0, value.size_bytes)) if whole or value.is_touched else ():
+                for start in range(low, high, step_bytes):
+                    yield SumPart(value.shard, value.number, start, min(start + step_bytes, high))
 
     def take(self, parts: Iterable[SumPart], sums: Iterable[int]) -> None:
         """Take the checksums of parts that were read for that."""

@@ -75,9 +75,14 @@ class ToDcp(ArrayDestination):
         return StepIndexes({n.removesuffix(METADATA): metadata.read(files[version.path_of(n)]) for n in names})
 
     @cached_property
+    def _collided(self) -> tuple[set[str], tuple[str, ...]]:
+        """What has managed collision, as `collided` returns it."""
+        return collided(self.source.infos)
+
+    @cached_property
     def _kept_boxes(self) -> Mapping[str, Sequence[metadata.SavedBox]]:
         """The boxes of the tensors that stay cut as they are, by name: those with whole rows."""
-        names, begins = collided(self.source.infos)
+        names, begins = self._collided
         tensors = self._indexes.tensors if names and self.is_own else ()
         kept = {t.name: t.pieces for t in tensors if t.name in names or t.name.startswith(begins)}
         return {name: pieces for name, pieces in kept.items() if len(pieces) > 1}
@@ -134,7 +139,7 @@ class ToDcp(ArrayDestination):
         """
         if not (self.is_own and self.ranks > 1 and self.source.version.ps_num == 1 and variable.shape):
             return False
-        names, begins = collided(self.source.infos)
+        names, begins = self._collided
         if variable.source in names or variable.source.startswith(begins):
             return False
         size_bytes = prod(variable.shape) * variable.dtype.itemsize

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import elasticdl_rules
+import torch_items
 from builders import write_unchecked
 from checkpoints import at, only, save_large, save_mixed, shards_of
 from cluster_tasks import renewed
@@ -22,6 +23,7 @@ from edl_ckpt.core import (
     Table,
     UnsupportedError,
     execute_copy,
+    import_checkpoint,
     list_versions,
     plan_copy,
     verify_version,
@@ -70,6 +72,23 @@ def test_systems(tmp_path: Path, client: Any, make: Callable[..., Path]) -> None
     run = make(tmp_path / "run", (10,))
     same_copies(run, client, tmp_path)
     assert tree(tmp_path / "there") == tree(run)
+
+
+def test_checksums_of_the_files(tmp_path: Path, client: Any) -> None:
+    """Other processes compare what the files of torch say of their values: a flipped bit ends a copy and an import."""
+    torch_items.write_step(tmp_path / "run/step_3", torch_items.boxes("w", np.ones((40_000, 16), np.float32), [[], []]))
+    good = copy(tmp_path / "run", tmp_path / "good", client)
+    assert (good.copied[0].checksums.compared, good.copied[0].checksums.not_compared) == (1, 0)
+    path = tmp_path / "run/step_3/__0_0.distcp"
+    data = bytearray(path.read_bytes())
+    data[2_000_000] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptError, match="crc32"):
+        copy(tmp_path / "run", tmp_path / "there", client)
+    with pytest.raises(CorruptError, match="crc32"):
+        import_checkpoint(only(tmp_path / "run"), tmp_path / "new", 1, 2, executor=client)
+    assert not (tmp_path / "there").exists()
+    assert copy(tmp_path / "run", tmp_path / "there", client, force=True).copied[0].forced
 
 
 def test_damaged(tmp_path: Path, client: Any) -> None:
