@@ -129,13 +129,12 @@ def _tensor_file() -> bytes:
 def kept(place: Place, keep: int) -> set[int]:
     """Return the versions that `prune --keep N` does not delete, by the page."""
     steps = place.steps
-    systems = [_content(place, number).is_tfra for number in sorted(steps)]
-    tfra = max(reversed(systems), key=systems.count)
+    named = [number for number in sorted(steps) if not steps[number].name.isdigit()] or sorted(steps)
+    tfra = _content(place, named[-1]).is_tfra
     counted = [n for n in sorted(steps) if _content(place, n).is_tfra == tfra and not steps[n].name.isdigit()]
     good = _good(place, counted)
     stays = {n for n in steps if n not in counted or steps[n].tagged or steps[n].foreign}
     stays |= set(place.pointers.values())
-    stays |= {steps[n].linked_to for n in place.pointers.values() if n in _named_by_links(place)} - {None}
     stays |= set(counted) - set(good) - _would_go(counted, good, keep)
     if not good:
         stays |= set(counted)
@@ -169,10 +168,6 @@ def _good(place: Place, counted: list[int]) -> list[int]:
 def _would_go(counted: list[int], good: list[int], keep: int) -> set[int]:
     """Return the suspect versions that no rule keeps: a rule keeps one where it would if it were good."""
     return {n for n in counted if n not in good and n not in counted[-keep:]}
-
-
-def _named_by_links(place: Place) -> set[int]:
-    return {place.pointers["best"]} if "best" in place.pointers else set()
 
 
 def _time(place: Place, number: int) -> float:

@@ -322,6 +322,8 @@ NEWEST: Final = ("--even-newest",)
 _IS_NEWEST: Final = "newest complete version"
 _NEWER: Final[Why] = {"a newer edl-ckpt wrote its state; upgrade": ()}
 ELASTICDL: Final = "elasticdl"
+_ORDER: Final = ("dcp", "tensorflow", "tfra", "dynamicemb", "safetensors")
+"""What jobs save comes before what is exported from it."""
 _NO_COPY: Final = frozenset({State.INCOMPLETE, State.WRITING, State.MIXED, State.INVALID})
 """The states in which ElasticDL restores nothing from a version."""
 
@@ -381,12 +383,18 @@ def prunable(versions: Iterable[Version]) -> list[Version]:
 def main_system(trial: Iterable[Version]) -> str:
     """Return the system whose versions the rules of one location are about.
 
-    It is ElasticDL's where it has a version there, else that of most versions, and among equals that of the newest.
+    It is ElasticDL's where it has a version there, else that of the newest complete version, and of two with one number
+    the first one in a fixed order. No prune changes the answer: the newest complete version stays. The system of most
+    versions would be another one after a prune, and the next prune would delete the others.
     """
-    systems = [v.layout.system for v in trial]
-    if ELASTICDL in systems or not systems:
+    versions = list(trial)
+    if not versions or any(v.is_elasticdl for v in versions):
         return ELASTICDL
-    return max(reversed(systems), key=systems.count)
+    named = [v for v in versions if not is_only_a_number(v)] or versions
+    complete = [v for v in named if v.state is State.COMPLETE] or named
+    newest = max(v.version for v in complete)
+    systems = [v.layout.system for v in complete if v.version == newest]
+    return min(systems, key=lambda system: (_ORDER.index(system) if system in _ORDER else len(_ORDER), system))
 
 
 def counted_versions(trial: Iterable[Version]) -> list[Version]:

@@ -52,4 +52,4 @@ def test_the_page_is_what_happens(seeds: range, tmp_path: Path) -> None:
         assert all(path.exists() for number in stays for path in before[number]), seed
         assert not plan_prune([root], Policy((Latest(keep),)), now=NOW).deletions, seed
         deleted += len(plan.deletions)
-    assert deleted > len(seeds)
+    assert deleted > len(seeds) // 2
