@@ -34,5 +34,11 @@ def hostile_bytes(path: str) -> Iterator[None]:
     except EdlCkptError:
         raise
     except BY_BYTES as error:
-        message = f"damaged in a way that its reader does not know ({type(error).__name__})"
-        raise CorruptError(message, path=path) from error
+        raise damage(error, path) from error
+
+
+def damage(error: Exception, path: str) -> CorruptError:
+    """Return what such an error says of the file of a path; an error of ours as it is."""
+    if isinstance(error, CorruptError):
+        return error
+    return CorruptError(f"damaged in a way that its reader does not know ({type(error).__name__})", path=path)

@@ -69,9 +69,11 @@ def digest(file: RangeReader) -> Digest:
 def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | None:
     """Return the files of each rank; it lacks what an index names and no file has, and an index of files without."""
     ranked = {path for path in files if _rank(path) is not None}
-    beside = {_folder(path) for path in ranked}
-    # A file of this name is anything in a directory that has no file of a rank.
-    indexes = [path for path, known in digests.items() if not _is_foreign(known) or _folder(path) in beside]
+    foreign = [path for path, known in digests.items() if isinstance(known, NotOfFormatError)]
+    indexes = [path for path in digests if path not in foreign]
+    if foreign:  # a file of this name is anything in a directory that has no file of a rank
+        beside = {_folder(path) for path in ranked}
+        indexes += [path for path in foreign if _folder(path) in beside]
     if not ranked and not indexes:
         return None
     faults: dict[str, Exception] = {}
@@ -92,13 +94,9 @@ def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | No
     lacks = [f"{folder}{HEAD}" for folder in sorted(without)]
     lacks += [words[path] for path, fault in faults.items() if not isinstance(fault, _NOT_READ)]
     ps_num = max((_rank(path) or 0 for path in ends or ranked), default=0) + 1
-    is_known = any(not _is_foreign(digests[path]) for path in indexes)
+    is_known = len(digests) > len(foreign)
     every = [*lacks, *_torn(files, ends)]
     return Claim(shards, ps_num, indexes, every, "; ".join(unsupported), is_known=is_known)
-
-
-def _is_foreign(known: Digest | Exception) -> bool:
-    return isinstance(known, NotOfFormatError)
 
 
 def _torn(files: Files, ends: Mapping[str, int]) -> Iterator[str]:

@@ -9,7 +9,6 @@ its directory.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import Final
 
 _HOST_BEGINS: Final = ("._", ".nfs", ".fuse_hidden", ".smbdelete", ".afpDeleted", ".__afs", ".gvfs", ".~lock.")
@@ -18,16 +17,16 @@ _HOST_NAMES: Final = frozenset({
     "desktop.ini", "Desktop.ini",
 })  # fmt: skip
 _CLAIMED: Final = ".metadata"
-_ODD: Final = re.compile(r"[/\n](?:\.(?!metadata[/\n])|[Tt]humbs\.|ehthumbs\.|[Dd]esktop\.)")
+_ODD: Final = re.compile(r"(?:^|[/\n])(?:\.(?!metadata(?:[/\n]|$))|[Tt]humbs\.|ehthumbs\.|[Dd]esktop\.)")
 
 
-def are_plain(paths: Iterable[str]) -> bool:
-    """Say whether no path is hidden or of a host, from one look at all of them.
+def are_plain(paths: str) -> bool:
+    r"""Say whether no path is hidden or of a host, from one look at all of them, each on a line.
 
-    >>> are_plain([".metadata", "a/__0_0.distcp"]), are_plain(["a", "b/._a"])
-    (True, False)
+    >>> are_plain(".metadata\na/__0_0.distcp\nb/.metadata"), are_plain("a\nb/._a"), are_plain("Thumbs.db")
+    (True, False, False)
     """
-    return _ODD.search("\n".join(["", *paths, ""])) is None
+    return _ODD.search(paths) is None
 
 
 def is_of_host(path: str) -> bool:

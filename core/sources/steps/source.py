@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnsupportedError
 from edl_ckpt.core.model.layouts import Layout, ShardName
 from edl_ckpt.core.model.versions import ShardFile, State, Version
-from edl_ckpt.core.sources.hostile import hostile_bytes
+from edl_ckpt.core.sources.hostile import BY_BYTES, damage, hostile_bytes
 from edl_ckpt.core.sources.interface import FlatListing, OnFault, ReadSmall
 from edl_ckpt.core.sources.recognised import POINTER_BYTES, recognised_file
 from edl_ckpt.core.sources.steps import names
@@ -65,10 +65,11 @@ class _FoundStep:
     ) -> None:
         self.path, self.number, self.layout, self.entry = path, number, layout, entry
         self.files = self.shown = files
-        if not are_plain(files):
+        every = "\n".join(files)
+        if not are_plain(every):
             self.files = {name: file for name, file in files.items() if not is_of_host(name)}
             self.shown = {name: file for name, file in self.files.items() if is_shown(name)}
-        every = "\n".join(self.shown)
+            every = "\n".join(self.shown)
         self.formats = [form for form in formats if any(mark in every for mark in form.marks)]
         self.heads = [(form, name) for form in self.formats for name in form.heads(self.shown)]
         faulty = [one for one in (*self.files.values(), *([entry] if entry else ())) if one.fault]
@@ -171,10 +172,9 @@ def _look_for_pointers(steps: Sequence[_FoundStep], claims: Sequence[_Claimed], 
 def _claim_of(form: Format, step: _FoundStep, digests: Mapping[str, Any]) -> Claim | None:
     """Return the part of a step that a format has; a step whose bytes it cannot stand is damaged, and only that."""
     try:
-        with hostile_bytes(step.path):
-            return form.claim(step.shown, digests)
-    except CorruptError as error:
-        return Claim({}, None, lacks=[error.message])
+        return form.claim(step.shown, digests)
+    except BY_BYTES as error:
+        return Claim({}, None, lacks=[damage(error, step.path).message])
 
 
 def _version(listing: FlatListing, step: _FoundStep, claimed: _Claimed) -> Version:
@@ -226,10 +226,11 @@ def _shards(files: Files, claims: Sequence[Claim], ps_num: int) -> tuple[ShardFi
     for claim in claims:
         for ps_id, members in claim.shards.items():
             of_shard[ps_id] += members
-    claimed = {name for members in of_shard.values() for name in members}
-    common = {name for claim in claims for name in claim.common}
-    unclaimed = ((name, file) for name, file in files.items() if name not in claimed and not file.fault)
-    rest = sorted(name for name, file in unclaimed if not file.linked or name in common)
+    claimed = set[str]().union(*of_shard.values())
+    rest = sorted(name for name in files if name not in claimed)
+    if any(files[name].linked or files[name].fault for name in rest):
+        common = set[str]().union(*(claim.common for claim in claims))
+        rest = [name for name in rest if not files[name].fault and (not files[name].linked or name in common)]
     shards: list[ShardFile] = []
     for ps_id, members in sorted(of_shard.items()):
         every = list(dict.fromkeys(members if shards else [*members, *rest]))
