@@ -16,6 +16,7 @@ from edl_ckpt.core.base.errors import RefusedError
 from edl_ckpt.core.operations.prune.plan import PrunePlan
 from edl_ckpt.core.operations.prune.retention import Guards, Latest, Policy
 from edl_ckpt.core.operations.undo import undo
+from s3_fixtures import Bucket
 from stranger_files import NOW, age, steps_at
 
 ONE = Policy((Latest(1),))
@@ -266,3 +267,57 @@ def test_a_removal_stops_at_a_mount(tmp_path: Path) -> None:
         pytest.skip(f"no mounts here: {done.stderr[:80]}")
     assert "a file system is mounted here" in done.stdout
     assert (tmp_path / "outside/mine").read_text() == "mine"
+
+
+def test_objects_are_accounted_for(run: Path, s3: Bucket) -> None:
+    """On object storage hidden keys keep a version, too; with `--with-foreign` none of them is left behind."""
+    for path in (".git/HEAD", "a/b/c/d/e/f/g/h"):
+        (run / "step_10" / path).parent.mkdir(parents=True)
+        (run / "step_10" / path).write_bytes(b"mine")
+    (run / "step_20/.DS_Store").write_bytes(b"host")
+    s3.upload(run)
+    plan = plan_prune([s3.url], ONE, now=NOW)
+    assert going(plan) == [20]
+    assert reasons(plan, 10) == ("foreign content: .git, a (--delete 10 --with-foreign)",)
+    assert prune([s3.url], ONE, now=NOW).failed == ()
+    assert not any("step_20" in key for key in s3.objects())
+    both = Guards(delete=(10,), with_foreign=True)
+    done = prune([s3.url], Policy(), guards=both, now=NOW)
+    assert done.freed_bytes == sum(path.stat().st_size for path in (run / "step_10").rglob("*") if path.is_file())
+    assert not any("step_10" in key for key in s3.objects())
+
+
+def test_a_step_of_a_log_is_not_a_version_of_a_job(tmp_path: Path) -> None:
+    """Lightning's logs have ElasticDL's names and none of its shards: nothing of them goes, even if it is named."""
+    logs = tmp_path / "lightning_logs"
+    for number in range(3):
+        (logs / f"version_{number}/checkpoints").mkdir(parents=True)
+        (logs / f"version_{number}/checkpoints/epoch=1.ckpt").write_bytes(b"mine")
+        (logs / f"version_{number}/hparams.yaml").write_text("lr: 1")
+    age(logs)
+    plan = plan_prune([logs], ONE, guards=Guards(incomplete=True), now=NOW)
+    assert going(plan) == []
+    if plan.entries:
+        with pytest.raises(RefusedError, match=r"foreign content: checkpoints, hparams\.yaml"):
+            plan_of(logs, Policy(), Guards(delete=(0,)))
+
+
+def test_runs_of_a_sweep_stay(tmp_path: Path) -> None:
+    """Directories of runs with a number, and steps below them, are no versions to delete."""
+    sweep = tmp_path / "sweep"
+    for number in range(3):
+        steps_at(sweep / str(number) / "checkpoints", (100, 200))
+    steps_at(sweep / "step_7/checkpoints", (1, 2))
+    age(sweep)
+    assert going(plan_prune([sweep], ONE, guards=Guards(incomplete=True), now=NOW)) == []
+
+
+def test_files_of_others_with_the_ending_of_an_index_stay(run: Path) -> None:
+    """`faiss-12.index` is no bundle: it is no version, and nothing deletes it."""
+    (run / "faiss-12.index").write_bytes(bytes(range(256)) * 8)
+    (run / "corpus-7.index").write_bytes(b"")
+    age(run)
+    done = prune([run], ONE, guards=Guards(incomplete=True), now=NOW)
+    assert sorted(ref.rpartition("@")[2] for ref in done.deleted) == ["10", "20"]
+    assert (run / "faiss-12.index").exists()
+    assert (run / "corpus-7.index").exists()
