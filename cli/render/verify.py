@@ -88,7 +88,7 @@ def rows(results: Sequence[VerifyResult]) -> list[list[Any]]:
 
 def _result(result: VerifyResult) -> dict[str, Any]:
     keys = "ref ok state path level findings fingerprint bytes_read sealed shards shards_read ids_read checks"
-    keys += " checksums" + " sample" * bool(result.sample) + " loader" * bool(result.loader)
+    keys += " checksums uncompared unread_files" + " sample" * bool(result.sample) + " loader" * bool(result.loader)
     return picked(result, keys, ok=result.ok if result.is_whole else None, state=result.shown_state)
 
 
@@ -128,11 +128,22 @@ def checked(results: Sequence[VerifyResult]) -> str:
     checked = _CHECKED[results[0].level] if sample is None else _SAMPLED.format(sample.percent, sample.seed)
     if left := sum(len(r.unread) for r in results):
         checked = f"{text.count(left, 'tensor')} not read; of all others {checked}".replace("every", "each")
-    checked += damaged + ("" if sample else _compared(results)) + "."
+    beside = "" if sample else _beside(results)
+    if beside:
+        checked = checked.replace("every", "each")
+    checked += damaged + ("" if sample else _compared(results)) + beside + "."
     if read == total:
         return checked
     of = f" in {len(results)} versions" if len(results) > 1 else ""
     return f"{read} of {text.count(total, 'shard')}{of} could be read; in {'it' if read == 1 else 'them'}, {checked}"
+
+
+def _beside(results: Sequence[VerifyResult]) -> str:
+    """Say what was neither read nor compared with a checksum."""
+    uncompared = [name for result in results for name in result.uncompared]
+    unread = [name for result in results for name in result.unread_files]
+    said = f"; not compared: {abridged(map(text.escaped, uncompared), 4)}" if uncompared else ""
+    return said + (f"; not read: {abridged(map(text.escaped, unread), 4)}" if unread else "")
 
 
 def _compared(results: Sequence[VerifyResult]) -> str:

@@ -281,6 +281,9 @@ class ShardIndex:
     sums: tuple[StoredSum, ...] = field(default=(), repr=False, compare=False)
     """The checksums that the files have of their values; `verify --deep` compares them."""
 
+    text_crcs: tuple[tuple[str, int], ...] = field(default=(), repr=False, compare=False)
+    """The CRC-32C of texts of TensorFlow by their names, masked: that of lengths and texts, which no extent has."""
+
     @property
     def items(self) -> tuple[DenseEntry, ...]:
         """Return those of its variables that are texts, values and the like."""

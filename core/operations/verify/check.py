@@ -46,6 +46,7 @@ from edl_ckpt.core.operations.verify.headers import check_headers, check_names, 
 from edl_ckpt.core.operations.verify.ids import ContentCheck, check_companions, ids_of
 from edl_ckpt.core.operations.verify.loaders import look_with
 from edl_ckpt.core.operations.verify.memory import Memory, is_settled
+from edl_ckpt.core.operations.verify.other_files import NOTHING_ELSE, check_others
 from edl_ckpt.core.operations.verify.stored_sums import check_sample, check_stored_sums, report_chunks
 from edl_ckpt.core.proof.fingerprint import agrees
 from edl_ckpt.core.proof.sealing import ChunkSums, Mismatch, comparable, make_seal, rereads_correctly
@@ -308,7 +309,7 @@ def _verify(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tup
         report.take(awaited(names))
         seal, found = awaited(sealed)
         report.take(found)
-        fingerprint, sound, compared = None, True, 0
+        fingerprint, sound, compared, beside = None, True, 0, NOTHING_ELSE
         if level != "quick":
             content = ContentCheck(checkpoint, report, job, values=level == "deep")
             stack.callback(content.close)
@@ -324,7 +325,8 @@ def _verify(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tup
                     with report.checking("seal"):
                         report.add("fingerprint-mismatch", message, path=version.path)
                 with report.checking("values"):
-                    compared = check_stored_sums(checkpoint, report, job)
+                    beside = check_others(checkpoint, seal, report)
+                    compared = check_stored_sums(checkpoint, report, job) + beside.compared
             elif sample is not None:
                 with report.checking("values"):
                     check_sample(checkpoint, seal, readers, report, job, sample)
@@ -337,7 +339,6 @@ def _verify(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tup
             scope.take_ids(version.ref, _ids_of_all(checkpoint, findings))
         checkpoint.check_unchanged()
         bytes_read = checkpoint.bytes_read + job.executor.bytes_read() - read_before
-        shards_read = len(checkpoint.shards)
     if any(finding.severity == "error" for finding in report.findings):  # names, shards and seal may be of two moments
         check_not_replaced(version)
     result = VerifyResult(
@@ -348,11 +349,13 @@ def _verify(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tup
         bytes_read,
         sealed=seal is not None,
         shards=version.ps_num or len(version.shards),
-        shards_read=shards_read,
+        shards_read=len(checkpoint.shards),
         ids_read=sound,
         checks=report.checks(),
         sample=sample,
         checksums=compared,
+        uncompared=beside.uncompared,
+        unread_files=beside.unread,
         loader=view,
         state=version.state,
         path=version.path,
@@ -498,9 +501,9 @@ def _seal_checked(
         job.reporter.warn(f"{result.ref}: not sealed, because shards are missing or damaged")
         return result
     codes = {finding.code for finding in result.findings}
-    doubts = [finding for finding in result.findings if finding.code in {*_NOT_MATCHING, UNREAD}]
+    doubts = [finding for finding in result.findings if finding.code in {*_NOT_MATCHING, UNREAD, "empty-file"}]
     if doubts and use_seal:
-        why = f"not every tensor was read{_FORCED}"
+        why = f"{'a file is empty' if 'empty-file' in codes else 'not every tensor was read'}{_FORCED}"
         if _NOT_MATCHING & codes:
             why = f"a checksum in its files does not match{_FORCED}"
             if result.sealed or any(finding.check == "seal" for finding in result.findings):

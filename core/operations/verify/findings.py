@@ -112,6 +112,10 @@ class VerifyResult:
     """The part of the values that was read at the level `default`; None when no part was asked for."""
     checksums: int = 0
     """The checksums of values in the files themselves that were compared at the level `deep`."""
+    uncompared: tuple[str, ...] = ()
+    """Items that no checksum is known of, with their kinds: at the level `deep` without a seal."""
+    unread_files: tuple[str, ...] = ()
+    """Files that were not read at the level `deep`: they have neither values nor a checksum, and no seal names them."""
     loader: LoaderView | None = None
     """What a system's own loader would do with the files, where that was asked for."""
     state: State = State.COMPLETE

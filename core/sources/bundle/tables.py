@@ -49,6 +49,7 @@ TENSORS: Final = {dtype.tf_enum: dtype for dtype in _BYTES}
 """The element types whose tensors are elements of whole bytes, by tensorflow.DataType."""
 _KINDS: Final = {7: "string", 20: "resource", 21: "variant", 29: "int4", 30: "uint4"}
 """What tensorflow.DataType calls the other ones."""
+_STRING: Final = 7
 _ENCODED: Final = {7, 20, 21}
 """Those whose checksum is of other bytes than those of the file."""
 
@@ -66,6 +67,8 @@ class DataFile(NamedTuple):
 
     def add_sum(self, name: str, tensor: StoredTensor, extent: Extent) -> None:
         """Add the checksum of a tensor, if it is one of the bytes in the file."""
+        if tensor.dtype == _STRING:
+            self.shard.text_crcs.append((name, tensor.crc32c))
         if tensor.dtype not in _ENCODED:
             self.shard.sums.append(StoredSum(name, "crc32c", unmasked(tensor.crc32c), (extent,)))
 

@@ -39,6 +39,7 @@ class ShardContent:
     tables: list[TableEntry] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     sums: list[StoredSum] = field(default_factory=list)
+    text_crcs: list[tuple[str, int]] = field(default_factory=list)
     gathered: list[GatheredRows] = field(default_factory=list)
     borrowed: list[ShardFile] = field(default_factory=list)
 
@@ -80,6 +81,7 @@ class ShardContent:
             gathered=tuple(self.gathered),
             borrowed=tuple(self.borrowed),
             sums=tuple(self.sums),
+            text_crcs=tuple(self.text_crcs),
         )
 
 
