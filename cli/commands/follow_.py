@@ -42,6 +42,7 @@ def wait_command(
         str | None, option("METRIC", "Wait until a version has this metric, and print the best one.")
     ] = None,
     mode: Mode = None,
+    verified: Annotated[bool, flag("Wait for a version whose every value was checked, by `verify --deep`.")] = False,
     timeout: Annotated[
         str, option("DURATION|none", "Give up after this time; 0 checks once, `none` waits forever.")
     ] = "30m",
@@ -50,7 +51,8 @@ def wait_command(
 ) -> None:
     """Wait for a version, and print its reference.
 
-    It prints the newest complete version that can be read, as soon as there is one. Exit code 3 means a time-out, or a
+    It prints the newest complete version that can be read, and that is not known to be damaged, as soon as there is
+    one. Exit code 3 means a time-out, or a
     location that no longer changes.
     """
     from edl_ckpt.cli.render import follow as render
@@ -65,11 +67,13 @@ def wait_command(
         version_ge=version_ge,
         best=best,
         mode=mode,
+        verified=verified,
         timeout_seconds=parse_limit(timeout),
         stall_seconds=parse_limit(stall_after) or None,
         interval_seconds=None if interval is None else parse_limit(interval),
         reporter=out,
     )
+    out.warn(*(f"{v.ref} is passed over: {v.damage}" for v in result.passed_over))
     if out.json:
         out.print_json(render.wait_document(result))
     elif result.version is not None:

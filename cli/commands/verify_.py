@@ -16,6 +16,7 @@ from edl_ckpt.core.base.words import Level
 if TYPE_CHECKING:
     from edl_ckpt.core.model.versions import Version
     from edl_ckpt.core.operations.verify.check import VerifyRun
+    from edl_ckpt.core.operations.verify.newest import NewestGood
     from edl_ckpt.core.storage.location import Location
 
 
@@ -30,6 +31,9 @@ def verify_command(
     out: Output,
     ref: o.Ref = None,
     every: Annotated[bool, o.flag("Verify every version of the location.", "--all")] = False,
+    newest: Annotated[
+        bool, o.flag("Verify from the newest version down to the first good one, and print its path.", "--newest")
+    ] = False,
     quick: Annotated[bool, o.flag("Read only names and headers.", "--quick")] = False,
     deep: Annotated[bool, o.flag("Also read every value, and compute the fingerprint.", "--deep")] = False,
     strict: Annotated[bool, o.flag("Treat warnings as errors.", "--strict")] = False,
@@ -66,6 +70,7 @@ def verify_command(
     from edl_ckpt.cli.render import verify as render
     from edl_ckpt.core.operations.verify.check import verify_versions
     from edl_ckpt.core.operations.verify.fallback import others_of
+    from edl_ckpt.core.operations.verify.newest import newest_good
     from edl_ckpt.core.storage.local import check_target
 
     if quick and (deep or seal or ids):
@@ -77,14 +82,25 @@ def verify_command(
     o.check_prometheus(out, prometheus=prometheus)
     for path in filter(None, (junit, summary, ids)):  # before hours of reading
         check_target(path)
-    location, versions, latest = _versions(out, ref, every=every)
+    if newest and (every or seal or out.csv):
+        raise UsageError(f"--newest cannot be used with {'--all' if every else '--seal' if seal else '--csv'}")
+    location, versions, latest = _versions(out, ref, every=every or newest)
     level: Level = "quick" if quick else "deep" if deep else "default"
     with working(out, cluster, workers) as work:
         take = (lambda done: out.print_json(render.line(done), line=True)) if out.jsonl else lambda _: None
         options: dict[str, Any] = {**work, **o.locking(out, lock_wait), "take": take, "may_be_writing": every}
         options |= {"sample": part, "loader": eye, "take_ids": render.IdFile(ids).take if ids else None}
-        run = verify_versions(versions, level=level, seal=seal, use_seal=not force, **options)
+        if newest:
+            found = newest_good(
+                versions, lambda version: verify_versions([version], level=level, **options), level=level
+            )
+            run = found.run
+        else:
+            run = verify_versions(versions, level=level, seal=seal, use_seal=not force, **options)
     _write_reports(out, run, junit, summary, strict=strict, prometheus=prometheus)
+    if newest:
+        _end_newest(out, location, found, prometheus=prometheus)
+        return
     if run.failed and not every:
         raise run.failed[0][1]
     others = others_of(run, versions, latest=latest)
@@ -97,6 +113,18 @@ def verify_command(
     if not versions:
         out.say(f"{escaped(location.url)}: no checkpoint, so nothing was verified")
     _end(out, run, strict=strict)
+
+
+def _end_newest(out: Output, location: Location, found: NewestGood, *, prometheus: bool) -> None:
+    """Print the newest good version and those that were passed over; exit with 3 when there is none."""
+    from edl_ckpt.cli.render import verify as render
+
+    out.warn(*(f"{each.ref} is passed over: {each.why}" for each in found.passed_over))
+    if not (prometheus or out.jsonl):
+        out.show(lambda: render.newest_document(location.url, found), render.newest_human(found))
+    if found.version is None:
+        out.say(f"{escaped(location.url)}: no version is good")
+    out.conclude(ok=found.version is not None)
 
 
 def _loader(name: str | None, world_size: int | None, *, clashes: bool) -> tuple[str, int | None] | None:
@@ -142,7 +170,8 @@ def _versions(out: Output, ref: str | None, *, every: bool) -> tuple[Location, t
     parsed = o.parsed_ref(ref, out)
     latest = parsed.version == "latest" and not split_version_dir(parsed.location)
     if not every:
-        return parsed.location, (resolve(parsed, reporter=out, seals=False),), latest
+        # The newest version is checked although it is known to be damaged: else the next check would be a success.
+        return parsed.location, (resolve(parsed, reporter=out, seals=False, damaged=True),), latest
     if not latest:
-        raise UsageError("--all needs a location without a version", path=ref)
+        raise UsageError("--all and --newest need a location without a version", path=ref)
     return parsed.location, list_versions(parsed.location).versions, False

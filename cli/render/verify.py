@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.model.versions import Version
     from edl_ckpt.core.operations.verify.fallback import Fallback, Others
     from edl_ckpt.core.operations.verify.findings import Finding, VerifyResult
+    from edl_ckpt.core.operations.verify.newest import NewestGood
 
 Failed = Sequence[tuple[str, EdlCkptError]]
 """References of versions that could not be verified, and why."""
@@ -66,11 +67,38 @@ def _fallback(others: Others | None) -> dict[str, Any]:
     return {"fallback": others.fallback._asdict() if others and others.fallback else None}
 
 
+def newest_document(location: str, found: NewestGood) -> dict[str, Any]:
+    """Return `edl-ckpt/verify-newest/1`: the newest good version, and those that were passed over."""
+    version = found.version
+    return {
+        "schema": "edl-ckpt/verify-newest/1",
+        "location": location,
+        "ok": version is not None,
+        "ref": version.ref if version else None,
+        "path": version.path if version else None,
+        "level": found.level,
+        "passed_over": [picked(each, "ref state why") for each in found.passed_over],
+        "results": [_result(r) for r in found.run.results],
+        "failed": [failure(*each) for each in found.run.failed],
+    }
+
+
+def newest_human(found: NewestGood) -> Lines:
+    """Yield the path of the newest good version, and at which level it was verified."""
+    if found.version is not None:
+        yield styled(text.escaped(f"{found.version.path}: {found.what}"))
+
+
 def unfinished(newer: Sequence[Version]) -> Iterable[str]:
     """Yield a warning about newer versions that are not whole, if there are any."""
     if newer:
-        lacks = (f"{v.ref} ({v.state}: {v.mixture or v.absent or 'not only shards'})" for v in newer)
-        yield f"{'a newer version is' if len(newer) == 1 else 'newer versions are'} not whole: {abridged(lacks, 3)}"
+        lacks = (f"{v.ref} ({v.damage or f'{v.state}: ' + _why_not_whole(v)})" for v in newer)
+        what = "damaged or not whole" if any(v.damage for v in newer) else "not whole"
+        yield f"{'a newer version is' if len(newer) == 1 else 'newer versions are'} {what}: {abridged(lacks, 3)}"
+
+
+def _why_not_whole(version: Version) -> str:
+    return version.mixture or version.absent or "not only shards"
 
 
 def line(done: VerifyResult | tuple[str, EdlCkptError]) -> dict[str, Any]:
@@ -114,8 +142,15 @@ def human(results: Sequence[VerifyResult], *, every: bool = True, fallback: Fall
         for hint in sorted({f.hint for r in results for f in r.findings if f.hint}):
             yield styled(f"hint: {hint}", "dim")
         if fallback:
-            hint = f"{fallback.ref} is the newest other version that {fallback.why}; try: {fallback.command}"
-            yield styled(f"hint: {text.escaped(hint)}", "dim")
+            yield from _ways_out(fallback)
+
+
+def _ways_out(fallback: Fallback) -> Lines:
+    """Yield the version to resume from, by its path, and a command that is useful first."""
+    yield styled(f"hint: resume from {text.escaped(f'{fallback.path} ({fallback.why})')}", "dim")
+    if fallback.command:
+        what = "to move the tag there" if " tag add " in fallback.command else "to check its values first"
+        yield styled(f"hint: {what}: {text.escaped(fallback.command)}", "dim")
 
 
 def checked(results: Sequence[VerifyResult]) -> str:

@@ -230,6 +230,7 @@ def resolve(
     grace_seconds: float = GRACE_SECONDS,
     reporter: Reporter = WARNINGS,
     seals: bool = True,
+    damaged: bool = False,
 ) -> Version:
     """Return the version a reference names; 'latest' is the newest good one whose shards are of one run.
 
@@ -238,7 +239,8 @@ def resolve(
 
     A checkpoint in a file of any name is a version by itself (`files.py`). Raises NotFoundError, whose hint names the
     versions there, IncompleteError for 'latest' when no version is complete, and UsageError when several versions
-    match. Without `seals` the version may have no fingerprint, for callers that read the seal themselves.
+    match. Without `seals` the version may have no fingerprint, for callers that read the seal themselves. With
+    `damaged`, 'latest' may be a version that is known to be damaged, for a caller that verifies it.
     """
     ref = ref if isinstance(ref, CheckpointRef) else parse_ref(ref)
     if alone := named_step(ref) or named_file(ref):
@@ -259,6 +261,8 @@ def resolve(
     listing = _list(store, grace_seconds, None, entries=entries, seals=seals)
     if not listing.versions and ref.version == "latest" and (alone := directory_alone(ref.location)):
         return alone
+    if damaged and ref.version == "latest":
+        listing = replace(listing, versions=tuple(replace(v, verdict=None) for v in listing.versions))
     return _picked(listing, ref.version, reporter)
 
 

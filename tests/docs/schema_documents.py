@@ -159,7 +159,7 @@ RESULT_KEYS: Final = (
     "ref ok? state path level findings* fingerprint? bytes_read sealed shards shards_read ids_read checks* checksums"
     " (sample) (loader) (newer*) (fallback?)"
 )
-FALLBACK: Final = record("ref why command")
+FALLBACK: Final = record("ref path level why command")
 RESULT: Final[Mapping[str, Schema]] = {
     "newer": record("ref state"),
     "fallback": FALLBACK,
@@ -235,6 +235,12 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
         results=record(RESULT_KEYS, **RESULT),
         failed=FAILURE,
         fallback=FALLBACK,
+    ),
+    "verify-newest": record(
+        "location ok ref? path? level passed_over* results* failed*",
+        passed_over=record("ref state why"),
+        results=record(RESULT_KEYS, **RESULT),
+        failed=FAILURE,
     ),
     "reshard": record(f"{WRITTEN_KEYS} needed dry_run (in_place) {PLANNED_KEYS} {CHANGED_KEYS}", **WRITTEN, **CHANGED),
     "edit": record(f"{WRITTEN_KEYS} needed dry_run {CHANGED_KEYS}", **WRITTEN, **CHANGED),

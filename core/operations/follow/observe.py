@@ -447,6 +447,8 @@ class Observer:
 
         A fault is looked at again for half a minute: a server notes the run of a shard beside the shard.
         """
+        if version.damage:
+            return HealthCheck(Health.DAMAGED, version.damage)
         known, tick = self._checked.get(version.path), self.clock.tick()
         if known is None or known.shards != version.shards:
             known = _Checked(version.shards, tick, _read(version))

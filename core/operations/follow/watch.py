@@ -71,6 +71,8 @@ class WaitResult:
     """The highest number at the location, whatever the state of that version; None when there is no version."""
     newest_complete: int | None = None
     """The highest number of a complete version; None when there is none."""
+    passed_over: tuple[Version, ...] = ()
+    """Versions that are newer than the one that was found, and known to be damaged."""
 
     @property
     def why(self) -> str:
@@ -95,12 +97,14 @@ class WaitResult:
 
 
 def _candidates(
-    listing: Listing | None, wanted: Sequence[Version], best: str | None, mode: Mode | None
+    listing: Listing | None, wanted: Sequence[Version], best: str | None, mode: Mode | None, *, verified: bool
 ) -> Sequence[Version]:
     """Return the versions that would do if they can be read, the one to take first."""
     present = [version for version in reversed(wanted) if not version.replaced_by]
+    if verified:
+        present = [version for version in present if version.is_verified]
     if best is None or listing is None:
-        return [version for version in present if version.state is State.COMPLETE]
+        return [version for version in present if version.is_good]
     return ranked(present, best, listed_mode(listing, best, mode))
 
 
@@ -110,11 +114,15 @@ def wait_for_version(
     version_ge: int | None = None,
     best: str | None = None,
     mode: Mode | None = None,
+    verified: bool = False,
     timeout_seconds: float | None = None,
     stall_seconds: float | None = None,
     **looking: Unpack[Looking],
 ) -> WaitResult:
-    """Wait until a location has a complete version whose headers can be read, and return the newest such version.
+    """Wait until a location has a good version whose headers can be read, and return the newest such version.
+
+    A version that is known to be damaged is passed over. `verified` asks for one whose every value was read without an
+    error, as far as is remembered: another process verifies it.
 
     `version_ge` asks for this number or a higher one. `best` asks for the best version by this metric, as soon as one
     has it; `mode` is 'max' or 'min', as in `best_version`. A location that does not exist is waited for. The wait ends
@@ -130,7 +138,7 @@ def wait_for_version(
             listing = observer.look()
             versions = listing.versions if listing else ()
             wanted = [v for v in versions if v.version >= least]
-            candidates = _candidates(listing, wanted, best, mode)
+            candidates = _candidates(listing, wanted, best, mode, verified=verified)
             found = next((v for v in candidates if observer.check(v).health is Health.READABLE), None)
             tick = observer.clock.tick()
             if (shape := _shape(listing)) != before:
@@ -139,12 +147,14 @@ def wait_for_version(
             ends = {outcome: since + seconds for outcome, since, seconds in limits if seconds is not None}
             outcome = Outcome.FOUND if found else next((o for o, end in ends.items() if tick >= end), None)
             if outcome is not None:
-                unfinished = () if found else tuple(_unfinished(observer, wanted, best))
+                unfinished = () if found else tuple(_unfinished(observer, wanted, best, verified=verified))
                 version = observer.snapshots.described(found) if found else None
                 numbers = {v.version: v.state is State.COMPLETE for v in versions}
                 newest = max(numbers, default=None), max(filter(numbers.get, numbers), default=None)
+                later = [v for v in wanted if found and v.damage and v.version > found.version and best is None]
+                passed = tuple(later)
                 return WaitResult(
-                    observer.location, outcome, version, tick - begin, unfinished, listing is not None, *newest
+                    observer.location, outcome, version, tick - begin, unfinished, listing is not None, *newest, passed
                 )
             observer.pause(min(ends.values()) - tick if ends else None)
 
@@ -153,16 +163,20 @@ def _shape(listing: Listing | None) -> object:
     """Return what must not change for a location to be stalled; the passing of time changes none of it."""
     if listing is None:
         return None
-    return [(v.path, v.shards, v.extra, sorted(v.metrics.items()), v.replaced_by) for v in listing.versions]
+    return [(v.path, v.shards, v.extra, sorted(v.metrics.items()), v.replaced_by, v.verdict) for v in listing.versions]
 
 
-def _unfinished(observer: Observer, wanted: Sequence[Version], best: str | None) -> Iterator[Unfinished]:
+def _unfinished(
+    observer: Observer, wanted: Sequence[Version], best: str | None, *, verified: bool
+) -> Iterator[Unfinished]:
     """Yield the versions that would do if they were complete, could be read, and had the metric."""
     for version in wanted:
         is_complete = version.state is State.COMPLETE
         check = observer.check(version) if is_complete else HealthCheck(Health.UNKNOWN)
         if not is_complete or check.health is not Health.READABLE:
             yield Unfinished(version, why_unfinished(SeenVersion(version, check, 0.0)))
+        elif verified and not version.is_verified:
+            yield Unfinished(version, "its values were not verified")
         elif best is not None:
             yield Unfinished(version, f"it has no value of {best!r}")
 

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
 from edl_ckpt.core.base.errors import EdlCkptError
-from edl_ckpt.core.base.words import command
+from edl_ckpt.core.base.words import Level, command
 from edl_ckpt.core.catalog.listing import list_versions
-from edl_ckpt.core.model.versions import State, Version
+from edl_ckpt.core.model.verdicts import DEPTHS, READ_AT
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.verify.check import VerifyRun, verify_version
+from edl_ckpt.core.operations.verify.findings import VerifyResult
 
 _MOST_TRIED: Final = 3
 
 
 class Fallback(NamedTuple):
-    """A version to go on with, what is known of it, and the command that makes it the one that others load."""
+    """A version to resume from: its path, the level at which it was verified without an error, and what that means.
+
+    `command` is one that is useful before it is used: it moves a tag of the damaged version, or checks what was not
+    checked; '' for none.
+    """
 
     ref: str
+    path: str
+    level: Level
     why: str
-    command: str
+    command: str = ""
 
 
 class Others(NamedTuple):
@@ -34,33 +42,45 @@ class Others(NamedTuple):
 def others_of(run: VerifyRun, versions: Sequence[Version], *, latest: bool) -> Others:
     """Look again at the location from which one version was verified, or all of them.
 
-    `newer` is for the newest complete version, when the `latest` was asked for. `fallback` is for damaged versions: a
-    tag of one moves to it. It verifies, or is complete and sealed, or has right headers at least.
+    `newer` is for the newest complete version, when the `latest` was asked for. `fallback` is for damaged versions: the
+    newest other one that is not known to be damaged, whose headers can be read at least.
     """
-    sound = {result.ref: result.ok for result in run.results} | {ref: False for ref, _ in run.failed}
-    if not versions or versions[0].is_alone or not (latest or False in sound.values()):
+    results = {result.ref: result for result in run.results}
+    damaged = {result.ref for result in run.results if result.has_errors} | {ref for ref, _ in run.failed}
+    if not versions or versions[0].is_alone or not (latest or damaged):
         return Others()
-    present, is_damaged = list(versions), False in sound.values()
+    present = list(versions)
     if len(versions) == 1:
         with suppress(EdlCkptError):
-            present = [*list_versions(versions[0].location, seals=is_damaged).versions]
+            present = [*list_versions(versions[0].location, seals=bool(damaged)).versions]
     newer = tuple(v for v in present if latest and v.version > versions[0].version and not _is_whole(v))
-    tags = sorted({tag for version in present if sound.get(version.ref) is False for tag in version.tags})
-    others = [v for v in present if _is_whole(v) and sound.get(v.ref, True)] if is_damaged else []
+    tags = sorted({tag for version in present if version.ref in damaged for tag in version.tags})
+    others = [v for v in present if damaged and _is_whole(v) and v.ref not in damaged]
     for version in sorted(others, key=lambda v: v.version, reverse=True)[:_MOST_TRIED]:
-        if why := "verifies" if version.ref in sound else _known_of(version):
-            words = ("tag", "add", version.ref, tags[0]) if tags else ("copy", version.ref, "NEW_LOCATION")
-            return Others(newer, Fallback(version.ref, why, command(*words)))
+        if (level := _level_of(version, results)) is not None:
+            return Others(newer, _fallback(version, level, tags))
     return Others(newer)
 
 
+def _fallback(version: Version, level: Level, tags: Sequence[str]) -> Fallback:
+    way = command("tag", "add", version.ref, tags[0]) if tags else ""
+    if not way and level != "deep":
+        way = command("verify", version.ref, "--deep")
+    return Fallback(version.ref, version.path, level, READ_AT[level], way)
+
+
 def _is_whole(version: Version) -> bool:
-    return version.state is State.COMPLETE and not version.mixture
+    return version.is_good and not version.mixture
 
 
-def _known_of(version: Version) -> str:
-    """Return what is known to be right of a version, '' for nothing: only headers are read."""
+def _level_of(version: Version, results: Mapping[str, VerifyResult]) -> Level | None:
+    """Return the deepest level at which a version is known to be good, by this run or a former one; None for none."""
+    known: list[Level] = [results[version.ref].level] if version.ref in results else []
+    if version.verdict is not None and version.verdict.ok:
+        known.append(version.verdict.level)
+    if known:
+        return max(known, key=DEPTHS.__getitem__)
     with suppress(EdlCkptError):
-        if version.fingerprint or verify_version(version, level="quick", beside=False).ok:
-            return "is complete and sealed" if version.fingerprint else "is complete and has right headers"
-    return ""
+        if verify_version(version, level="quick", beside=False).ok:
+            return "quick"
+    return None

@@ -103,17 +103,19 @@ def test_the_version_to_go_on_with(run: Path) -> None:
     bad = document("verify", run, "--deep", code=3)
     assert bad["fallback"] == {
         "ref": f"{run}@200",
-        "why": "is complete and sealed",
-        "command": f"edl-ckpt copy {run}@200 NEW_LOCATION",
+        "path": f"{run}/version_200",
+        "level": "default",
+        "why": "headers and ids checked, not values",
+        "command": f"edl-ckpt verify {run}@200 --deep",
     }
     edl("tag", "add", f"{run}@300", "serving")
     (run / ".edl-ckpt-0/meta-0/200.seal.json").unlink()
     os.truncate(run / SHARD.format(200), 4000)  # no listing shows that, but a look at the headers
     done = edl("verify", run, "--deep")
-    hint = f"{run}@100 is the newest other version that is complete and sealed; try: edl-ckpt tag add {run}@100 serving"
-    assert f"hint: {hint}\n" in done.stdout
+    assert f"hint: resume from {run}/version_100 (headers checked only)\n" in done.stdout
+    assert f"hint: to move the tag there: edl-ckpt tag add {run}@100 serving\n" in done.stdout
     every = document("verify", run, "--all", code=3)
-    assert (every["fallback"]["ref"], every["fallback"]["why"]) == (f"{run}@300", "verifies")
+    assert every["fallback"]["ref"] == f"{run}@100", "300 is known to be damaged"
     shutil.rmtree(run / "version_100")
     assert document("verify", run, "--deep", code=3)["fallback"] is None
 

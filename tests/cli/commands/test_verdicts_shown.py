@@ -1,0 +1,158 @@
+"""One verdict for a version, in every output; and the newest good version."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import pytest
+
+import torch_items
+from program import document, edl
+
+NAME = "model.user.weight"
+LONG_AGO = 1_000_000_000
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Four steps: 1 and 2 are sound, a bit of 3 is flipped, and 4 lacks the end of a file."""
+    for number in (1, 2, 3, 4):
+        rows = np.random.default_rng(number).standard_normal((90, 4), np.float32)
+        torch_items.write_step(tmp_path / f"run/step_{number}", [*torch_items.boxes(NAME, rows, [[30, 60], []], 3)])
+    flipped, cut = (tmp_path / f"run/step_{number}/__1_0.distcp" for number in (3, 4))
+    data = bytearray(flipped.read_bytes())
+    data[len(data) // 2] ^= 1
+    flipped.write_bytes(data)
+    os.truncate(cut, cut.stat().st_size // 2)
+    for path in (tmp_path / "run").rglob("*"):
+        os.utime(path, (LONG_AGO, LONG_AGO))
+    time.sleep(0.06)
+    return tmp_path / "run"
+
+
+def words(name: str, *arguments: str | Path, code: int = 0) -> str:
+    """Return what a command prints on stdout, and check how it ends."""
+    done = edl(name, *arguments)
+    assert done.returncode == code, done.stderr
+    return done.stdout
+
+
+def test_prune_right_after_verify(run: Path) -> None:
+    """`prune --keep 1` after `verify --all --deep` keeps the last good step, and all that is newer."""
+    assert edl("verify", run, "--all", "--deep").returncode == 3
+    done = edl("prune", run, "--keep", "1", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert "does not count as a version to keep: damaged: checksum of" in done.stderr
+    assert sorted(path.name for path in run.iterdir() if path.name.startswith("step")) == ["step_2", "step_3", "step_4"]
+
+
+def test_list_and_latest_and_wait(run: Path) -> None:
+    """A damaged version is shown as such, and is neither the latest nor waited for."""
+    edl("verify", run, "--all", "--deep")
+    listed = {v["version"]: v for v in document("list", run)["locations"][0]["versions"]}
+    assert [listed[n]["state"] for n in (2, 3, 4)] == ["complete", "damaged", "incomplete"]
+    assert listed[3]["verdict"]["first"] == f"checksum of {NAME}"
+    assert (listed[2]["verdict"]["level"], listed[2]["verdict"]["ok"]) == ("deep", True)
+    assert "damaged: checksum of" in words("list", run)
+    assert document("inspect", run)["ref"] == f"{run}@2"
+    waited = edl("wait", run, "--timeout", "0", "--verified")
+    assert (waited.returncode, waited.stdout) == (0, f"{run}@2\n")
+    assert "is passed over" in waited.stderr
+    metrics = words("list", run, "--prometheus")
+    assert 'state="damaged"} 1' in metrics
+    assert [line.rpartition(" ")[2] for line in metrics.splitlines() if line.startswith("edl_ckpt_latest_version")] == [
+        "2"
+    ]
+
+
+def test_the_next_check_is_no_success(run: Path) -> None:
+    """`verify LOCATION` checks the newest complete version although it is known to be damaged."""
+    for _ in range(2):
+        assert document("verify", run, "--deep", code=3)["ref"] == f"{run}@3"
+
+
+def test_newest(run: Path) -> None:
+    """`--newest` walks down to the first good version, and prints its path and the level."""
+    done = edl("verify", run, "--newest", "--deep")
+    assert (done.returncode, done.stdout) == (0, f"{run}/step_2: every value checked\n")
+    assert f"{run}@4 is passed over: incomplete" in done.stderr
+    assert f"{run}@3 is passed over: damaged: checksum of {NAME}" in done.stderr
+    found = document("verify", run, "--newest")
+    assert (found["path"], found["level"]) == (f"{run}/step_2", "default"), "3 is known to be damaged"
+    assert [(each["ref"], each["state"]) for each in found["passed_over"]] == [
+        (f"{run}@4", "incomplete"), (f"{run}@3", "damaged"),
+    ]  # fmt: skip
+    assert document("inspect", f"{run}@verified")["ref"] == f"{run}@2"
+    assert edl("verify", f"{run}@2", "--newest").returncode == 2
+
+
+def test_no_newest(run: Path) -> None:
+    """Without a good version the exit code is 3; without any version it is 0, as of `verify --all`."""
+    for number in (1, 2):
+        os.truncate(run / f"step_{number}/__1_0.distcp", 10)
+    done = edl("verify", run, "--newest", "--deep")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "no version is good" in done.stderr
+    assert edl("inspect", f"{run}@verified").returncode == 10
+
+
+def test_the_way_out_is_a_path_and_a_level(run: Path) -> None:
+    """The hint after damage names a directory to resume from, never one that is known to be damaged."""
+    first = document("verify", f"{run}@4", code=3)["fallback"]
+    assert (first["path"], first["level"]) == (f"{run}/step_3", "quick"), "its values were not read yet"
+    every = document("verify", run, "--all", "--deep", code=3)["fallback"]
+    assert (every["path"], every["level"], every["command"]) == (f"{run}/step_2", "deep", "")
+    text = words("verify", f"{run}@4", code=3)
+    assert f"hint: resume from {run}/step_2 (every value checked)" in text
+    assert "edl-ckpt copy" not in text
+
+
+@pytest.mark.parametrize(
+    ("number", "ok", "state", "said"),
+    [(2, True, "complete", "ok"), (3, False, "damaged", "1 error"), (4, None, "incomplete", "incomplete")],
+)
+def test_every_output_agrees(run: Path, tmp_path: Path, number: int, ok: bool | None, state: str, said: str) -> None:
+    """JSON, JUnit, the summary, Prometheus and the text say the same of a version, alone and with all others."""
+    junit, summary = tmp_path / "junit.xml", tmp_path / "summary.md"
+    code = 0 if ok else 3
+    for words_ in ((f"{run}@{number}",), (run, "--all")):
+        end = code if len(words_) == 1 else 3
+        ref = f"{run}@{number}"
+        summary.unlink(missing_ok=True)
+        done = edl("verify", *words_, "--deep", "--json", "--junit", junit, "--summary", summary)
+        assert done.returncode == end
+        found = json.loads(done.stdout)
+        result = next(each for each in found.get("results", [found]) if each["ref"] == ref)
+        assert (result["ok"], result["state"]) == (ok, state)
+        suite = next(s for s in ET.parse(junit).getroot() if s.get("name") == ref)
+        kinds = {child.tag for case in suite for child in case}
+        assert ("failure" in kinds) == (ok is False)
+        assert (suite.get("skipped") == suite.get("tests")) == (ok is None)
+        row = next(
+            line for line in summary.read_text().splitlines() if f"&#64;{number} |" in line or f"@{number} |" in line
+        )
+        assert {True: "✅", False: "❌", None: "⏳"}[ok] in row
+        gauges = words("verify", *words_, "--deep", "--prometheus", code=end)
+        assert f'edl_ckpt_verify_ok{{ref="{ref}"}} {int(ok is True)}' in gauges
+        assert f'edl_ckpt_verify_state{{ref="{ref}",state="{state}"}} 1' in gauges
+        text = words("verify", *words_, "--deep", code=end)
+        assert f"{ref}  {said}" in text
+
+
+def test_a_version_that_is_being_written(run: Path) -> None:
+    """Of all versions, one that is being written is neither ok nor a failure."""
+    (run / "step_4/__1_0.distcp").touch()
+    (run / "step_3/__1_0.distcp").unlink()
+    for path in (run / "step_3").iterdir():
+        path.unlink()
+    (run / "step_3").rmdir()
+    found = document("verify", run, "--all")
+    result = next(each for each in found["results"] if each["ref"] == f"{run}@4")
+    assert (found["ok"], result["ok"], result["state"]) == (True, None, "writing")
+    assert f"{run}@4  writing" in words("verify", run, "--all")
+    assert f'verify_ok{{ref="{run}@4"}}' not in words("verify", run, "--all", "--prometheus")
