@@ -13,6 +13,7 @@ from edl_ckpt.core.base.errors import EdlCkptError, RefusedError
 from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.parallel import run_all
+from edl_ckpt.core.commit.publish.replaceable import check_directory
 from edl_ckpt.core.state.owner import is_presumed_dead, owner_in
 from edl_ckpt.core.storage.faults import Access, storage_errors
 from edl_ckpt.core.storage.files import exchange_names, flush_path, rename_new
@@ -57,6 +58,13 @@ class StagedOutput:
             os.stat(self._folder)
         if not self._force and is_there(self.target):
             raise RefusedError("exists already; nothing was changed", path=self.target, hint="--force replaces it")
+        if self._force and is_there(self.target) and os.path.isdir(self.target) != self._is_directory:
+            kinds = ("a file", "a directory") if self._is_directory else ("a directory", "a file")
+            raise RefusedError(
+                f"is {kinds[0]}, and this output is {kinds[1]}; nothing was changed",
+                path=self.target,
+                hint="choose another OUTPUT",
+            )
 
     def __enter__(self) -> Self:
         with storage_errors(self._folder):
@@ -91,6 +99,8 @@ class StagedOutput:
                 rename_new(self.path, self.target)
             else:
                 with storage_errors(self.target):
+                    if self._is_directory and not os.path.islink(self.target):  # of a link, only the link goes
+                        check_directory(self.target, self.path)
                     self._keep_access()
                     self._replace()
             self._is_published = True

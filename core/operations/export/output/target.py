@@ -20,7 +20,10 @@ from typing import IO, Any, Final, Self, TypeAlias, cast
 from edl_ckpt.core.base.errors import EdlCkptError, RefusedError, UsageError
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.parallel import Meeting, impatient
+from edl_ckpt.core.base.words import command
+from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.cluster.choice import not_shared
+from edl_ckpt.core.commit.publish.replaceable import check_names
 from edl_ckpt.core.commit.publish.single_file import Ahead, StagedOutput, sweep_work, work_name
 from edl_ckpt.core.commit.writers import SharedDirectory, SharedPrefix, SharedUpload, SharedUploads
 from edl_ckpt.core.operations.export.interface import ExportedFile, FormatTraits
@@ -95,7 +98,24 @@ def check_output(goal: Location, traits: FormatTraits, *, is_directory: bool, fo
 def _place(goal: Location, *, is_directory: bool, force: bool) -> LocalTarget | UploadTarget:
     if goal.local_path is None:
         return UploadTarget(goal, is_directory=is_directory, force=force)
-    return LocalTarget(os.path.normpath(goal.local_path), is_directory=is_directory, force=force)
+    path = os.path.normpath(goal.local_path)
+    if force:
+        _check_is_no_version(path)
+    return LocalTarget(path, is_directory=is_directory, force=force)
+
+
+def _check_is_no_version(target: str) -> None:
+    """Raise RefusedError for the directory of a version in a location, which no option replaces by an export."""
+    folder, name = os.path.split(target)
+    if version_named(name) is None or not os.path.isdir(target):
+        return
+    listed = list_versions(Location(folder or ".")).versions
+    if any(os.path.basename(version.path) == name for version in listed):
+        raise RefusedError(
+            "is a version of a location; nothing was changed",
+            path=target,
+            hint=f"choose another OUTPUT; to delete it: {command('prune', folder or '.', '--delete', 'VERSION')}",
+        )
 
 
 @contextmanager
@@ -202,6 +222,7 @@ class UploadTarget(ExportTarget):
         sizes = {name: item.size_bytes for name, item in self._ahead.others.items()}
         sizes |= {os.path.relpath(file.path, self._directory.name): file.size_bytes for file in here}
         old = self._store.tree(self._name) if self._force else []
+        check_names(old, sizes, self._goal.url)
         self._ahead.publish(local, replace=self._force)
         self._store.remove_many([name for name in old if name not in sizes])
         return tuple(ExportedFile(self._store.path(name), size) for name, size in sorted(sizes.items()))
