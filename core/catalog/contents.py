@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from edl_ckpt.core.base.errors import LockedError, RefusedError
+from edl_ckpt.core.base.errors import LockedError, NotFoundError, RefusedError
 from edl_ckpt.core.base.words import escaped
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.storage import open_store
@@ -76,8 +76,11 @@ class Contents:
             with open_store(self.version.location).open(full) as remote:
                 yield remote
             return
-        with Directory.open(self.version.path) as top, top.above(path) as (folder, name), storage_errors(full):
-            fd = folder.open_file(name, os.O_RDONLY)
+        try:
+            with Directory.open(self.version.path) as top, top.above(path) as (folder, name), storage_errors(full):
+                fd = folder.open_file(name, os.O_RDONLY)
+        except NotFoundError:
+            raise self._changed(path) from None
         try:
             if file_mark(os.fstat(fd)) != self.tree[path].mark:
                 raise self._changed(path)

@@ -37,7 +37,7 @@ def read_seal(store: Store, version: int, *, with_chunks: bool = True) -> Seal |
     """Return a version's seal, None only when there is no such file; `with_chunks` as in `parse_seal`.
 
     Raises CorruptError for a seal that is damaged or that is of another version, UnsupportedError for a schema that is
-    newer than this program, and the errors of storage.
+    newer than this program, RefusedError where our state is no directory of ours, and the errors of storage.
     """
     path = f"{store.location}/{seal_file(version)}"
     try:
@@ -50,7 +50,10 @@ def read_seal(store: Store, version: int, *, with_chunks: bool = True) -> Seal |
     except (CorruptError, UnsupportedError) as error:
         error.path = path
         raise
-    except (UsageError, RefusedError) as error:  # a pipe, say
+    except (UsageError, RefusedError) as error:
+        if os.path.basename(error.path or "") != os.path.basename(path):  # a directory above it is none of ours
+            raise
+        # a pipe, say
         raise CorruptError(f"damaged seal: {error.message}", code="checksum-mismatch", path=path) from None
     return seal
 

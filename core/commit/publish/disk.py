@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final, Self
 
-from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, RefusedError, UnsupportedError
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError, RefusedError, UnsupportedError
 from edl_ckpt.core.base.ids import kernel_id
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.job import Reporter
@@ -267,7 +267,7 @@ class LocalOutput(VersionOutput):
             with self._stage.enter(self._name) as inside:
                 folders: Sequence[str] = ()
                 if self._carrying is not None:
-                    lost = self._carrying.finish(inside)
+                    lost = self._finish_carrying(self._carrying, inside)
                     folders = self._carrying.directories
                     if self._access is not None:
                         self._access.warn(sorted(lost))
@@ -295,6 +295,14 @@ class LocalOutput(VersionOutput):
                 forget_notes(self._store, [new.number])
                 self._warn_of_change()
         return seal
+
+    def _finish_carrying(self, carrying: Carrying, inside: Directory) -> set[str]:
+        """Finish what goes along; LockedError where an entry of it is gone by now."""
+        try:
+            return carrying.finish(inside)
+        except NotFoundError:
+            carrying.contents.check_unchanged()
+            raise
 
     def _warn_of_change(self) -> None:
         """Say where a replaced version is that changed at the moment of its replacement."""
