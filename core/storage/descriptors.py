@@ -22,11 +22,11 @@ _MOST = 1 << 16
 """More open files are of no use, and some systems have no limit."""
 
 
-class _Count:
-    """The files that are kept open now, and how many may be."""
+class OpenCount:
+    """The files that are kept open now, and how many may be: 0 until the system is asked."""
 
-    def __init__(self) -> None:
-        self.most = 0
+    def __init__(self, most: int = 0) -> None:
+        self.most = most
         self.now = 0
         self._lock = threading.Lock()
 
@@ -46,7 +46,7 @@ class _Count:
             self.now -= 1
 
 
-_COUNT = _Count()
+COUNT = OpenCount()
 
 
 def _allowed() -> int:
@@ -84,7 +84,7 @@ class KeptOpen:
     def keep(self, fd: int, flags: int) -> None:
         """Keep an open file, or remember which one it is, and close it."""
         self._fd = fd
-        if _COUNT.take():
+        if COUNT.take():
             self._is_counted = True
             return
         found = os.fstat(fd)
@@ -119,5 +119,5 @@ class KeptOpen:
         fd, self._fd, self._is_closed = self._fd, -1, True
         if self._is_counted:
             self._is_counted = False
-            _COUNT.give()
+            COUNT.give()
         return fd

@@ -54,6 +54,7 @@ def check_no_password(url: str) -> None:
     >>> check_no_password("https://host/x.npz?sv=2024&sig=abc")
     Traceback (most recent call last):
     edl_ckpt.core.base.errors.UsageError: a URL must not contain a secret ('sig' in its query)
+    download the file first, or give the credentials in the environment or in a profile
     """
     if named := _secret_in_query(url):
         hint = "download the file first, or give the credentials in the environment or in a profile"

@@ -73,8 +73,7 @@ def test_every_command_works_with_few_open_files(tmp_path: Path) -> None:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this process keep two files open."""
-    monkeypatch.setattr(descriptors, "_COUNT", descriptors._Count())
-    monkeypatch.setattr(descriptors, "_allowed", lambda: 2)
+    monkeypatch.setattr(descriptors, "COUNT", descriptors.OpenCount(2))
 
 
 @pytest.mark.usefixtures("few")
@@ -95,7 +94,7 @@ def test_files_beyond_the_limit_are_read_and_written_alike(tmp_path: Path) -> No
     for close in (*closing, *closing):
         close()
     assert len(os.listdir("/proc/self/fd")) == before - 2
-    assert descriptors._COUNT.now == 0
+    assert descriptors.COUNT.now == 0
 
 
 @pytest.mark.usefixtures("few")
