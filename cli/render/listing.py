@@ -69,6 +69,7 @@ def keys_of(version: Version) -> dict[str, Any]:
     own |= {
         "state": version.shown_state,
         "verdict": _verdict(version),
+        "name": version.name if version.is_named and not version.uuid else "",
         "modified": timestamp(version.modified),
         "sealed": bool(version.fingerprint),
         "system": version.layout.system,
@@ -76,8 +77,8 @@ def keys_of(version: Version) -> dict[str, Any]:
     }
     return picked(
         version,
-        "version uuid? ref path state ps_num shards missing missing_count size_bytes modified metrics tags metadata"
-        " fingerprint? note sealed verdict fault? mixture? system lacks suspect",
+        "version uuid? name? ref path state ps_num shards missing missing_count size_bytes modified metrics tags"
+        " metadata fingerprint? note sealed verdict fault? mixture? system lacks suspect",
         **own,
     )
 
@@ -165,7 +166,7 @@ class VersionCells:
         # A rank that had nothing to save is not missing.
         all_shards = len(v.shards) if v.state is State.COMPLETE else v.ps_num
         return [
-            "?" if v.number is None else str(v.number),
+            _shown(v),
             v.uuid,
             title_of(v.layout.system) if self._is_mixed else "",
             f"{len(v.shards)}/{'?' if all_shards is None else all_shards}",
@@ -176,6 +177,13 @@ class VersionCells:
             *metric_cells(v, self._metrics, self._best),
             Cell(remarks(v, self._newest), "dim"),
         ]
+
+
+def _shown(version: Version) -> str:
+    """Return the number of a version, or the name that tells it from others."""
+    if version.is_named and not version.uuid:
+        return text.escaped(version.name)
+    return "?" if version.number is None else str(version.number)
 
 
 def remarks(version: Version, newest: Version | None) -> str:

@@ -33,7 +33,8 @@ from edl_ckpt.core.base.notebook import Bytes, card, html_of, table
 from edl_ckpt.core.base.parallel import REMOTE_WORKERS, SMALL_READS, run_parallel
 from edl_ckpt.core.base.words import base_name, command, counted, size
 from edl_ckpt.core.catalog.evidence import needs_evidence
-from edl_ckpt.core.catalog.files import has_journal, is_of_interest, look_at
+from edl_ckpt.core.catalog.files import has_journal, look_at
+from edl_ckpt.core.catalog.interest import is_of_interest
 from edl_ckpt.core.catalog.small_reads import read_small
 from edl_ckpt.core.model.versions import Listing, State, Version, differing_sizes
 from edl_ckpt.core.sources.registry import version_named
@@ -49,6 +50,7 @@ from edl_ckpt.core.state.paths import (
     metadata_owner,
     noted_version,
     seal_file,
+    stored_key,
 )
 from edl_ckpt.core.state.seal import read_seal
 from edl_ckpt.core.state.verdicts import VerdictFiles
@@ -168,7 +170,7 @@ def with_metadata(
 
 def annotated(version: Version, metadata: LocationMetadata, unknown: Fault | None = None) -> Version:
     """Return a version with its metadata, without its seal; `unknown` as in `with_metadata`."""
-    own = metadata.versions.get(version.key)
+    own = metadata.versions.get(stored_key(version.key))
     if unknown:  # it may have any tags
         return replace(version, metadata_fault=unknown.message, unread=unknown)
     if own is None:

@@ -13,6 +13,7 @@ import stat
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from edl_ckpt.core.base.errors import (
     CorruptError,
@@ -24,6 +25,9 @@ from edl_ckpt.core.base.errors import (
     UsageError,
 )
 from edl_ckpt.core.base.words import command
+from edl_ckpt.core.catalog.interest import Interest
+from edl_ckpt.core.catalog.ownership import with_owners
+from edl_ckpt.core.catalog.record import with_record
 from edl_ckpt.core.catalog.small_reads import SmallReads
 from edl_ckpt.core.model.versions import CheckpointRef, ForeignEntry, Listing, ShardFile, State, Version
 from edl_ckpt.core.sources import registry
@@ -31,7 +35,7 @@ from edl_ckpt.core.sources.elasticdl.loader import elasticdl_version
 from edl_ckpt.core.sources.interface import FlatListing, Source
 from edl_ckpt.core.sources.recognised import recognised_file
 from edl_ckpt.core.sources.registry import ALONE, directory_named, shard_named, version_named
-from edl_ckpt.core.state.paths import JOURNAL, META_DIR, NOTES_DIR, STAGE_DIR, STATE_DIR, is_resumable
+from edl_ckpt.core.state.paths import JOURNAL, STAGE_DIR, STATE_DIR, is_resumable
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import Entry, Store, lists_marks
@@ -76,26 +80,40 @@ def named_step(ref: CheckpointRef) -> Version | None:
 
 
 def directory_alone(location: Location) -> Version | None:
-    """Return the checkpoint of another system that a directory is by itself; None for any other directory."""
-    return _alone(location, location.url.rstrip("/") or location.url, "")
+    """Return the checkpoint of another system that a directory is by itself; None for any other directory.
+
+    It has files of a format itself, or in directories with the names that systems give to parts of a step. A directory
+    with others, such as runs, is no checkpoint, whatever lies below.
+    """
+    store = open_location(location)
+    names = [*store.names("")]
+    if not (registry.has_format(names) or registry.is_whole(names) or any(map(registry.is_part, names))):
+        return None
+    is_whole = registry.is_whole(names) or registry.has_format(n for n in names if not registry.is_part(n))
+    path = location.url.rstrip("/") or location.url
+    return _alone(location, path, "", parts=None if is_whole else frozenset(filter(registry.is_part, names)))
 
 
 def alone_at(path: str) -> Version:
     """Return the checkpoint of another system that a directory is; CorruptError where it is none."""
-    version = directory_alone(Location(path))
+    version = _alone(Location(path), path, "")
     if version is None:
         raise CorruptError("the files are no checkpoint of any system that can be read", path=path)
     return version
 
 
-def _alone(folder: Location, path: str, name: str) -> Version | None:
-    """Return the checkpoint of a name in a directory, or the directory itself without a name."""
+def _alone(folder: Location, path: str, name: str, *, parts: frozenset[str] | None = None) -> Version | None:
+    """Return the checkpoint of a name in a directory, or the directory itself without a name.
+
+    Of its directories only the `parts` are looked into, None for all.
+    """
     store = open_location(folder)
     inside: defaultdict[str, list[Entry]] = defaultdict(list)
 
     def is_within(directory: str) -> bool:
         is_link = folder.local_path is not None and os.path.islink(store.path(directory))
-        return not name and not is_link and registry.looked_into(f"0/{directory}")
+        is_wanted = not name and (parts is None or directory.partition("/")[0] in parts)
+        return is_wanted and not is_link and registry.is_within_step(f"step/{directory}")
 
     for entry in store.entries(is_within):
         inside[entry.parent].append(entry)
@@ -188,13 +206,6 @@ def _check_alone(folder: Location, path: str) -> None:
     )
 
 
-def is_of_interest(directory: str) -> bool:
-    """Say whether a listing of a location looks into a directory: versions, metadata, and journals of commits."""
-    if directory.partition("/")[0] == STATE_DIR:
-        return directory in {STATE_DIR, META_DIR, NOTES_DIR, STAGE_DIR} or os.path.dirname(directory) == STAGE_DIR
-    return registry.looked_into(directory)
-
-
 def grouped(store: Store, entries: list[Entry], fresh_after: float) -> Listing:
     """Return the versions among the entries of a location, without metadata; `fresh_after` as in `FlatListing`.
 
@@ -202,16 +213,18 @@ def grouped(store: Store, entries: list[Entry], fresh_after: float) -> Listing:
     """
     system = store.location.system
     listing = _grouped(store, entries, fresh_after, registry.chosen(system))
+    listing = with_record(store, replace(listing, versions=with_owners(store, listing.versions)), entries)
     if listing.versions or not listing.foreign or not (others := registry.others()):
         return listing
     others = tuple(source for source in others if system in {"", *source.systems})
-    wider = store.entries(lambda inside: is_of_interest(inside) or registry.looked_into(inside, others))
+    known = Interest(store)
+    wider = store.entries(lambda inside: known(inside) or registry.looked_into(inside, others))
     return _grouped(store, wider, fresh_after, others)
 
 
 def look_at(store: Store, directory: str, fresh_after: float = math.inf) -> Version | None:
     """Return the version in one directory of a location, without its metadata; None when there is no such version."""
-    listed = store.below(directory, is_of_interest) if lists_marks(store) else store.entries(directory.__eq__)
+    listed = store.below(directory, Interest(store)) if lists_marks(store) else store.entries(directory.__eq__)
     inside = [entry for entry in listed if directory in {entry.relative, entry.parent}]
     return next(iter(grouped(store, inside, fresh_after).versions), None)
 

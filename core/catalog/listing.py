@@ -20,18 +20,19 @@ from edl_ckpt.core.base.errors import EdlCkptError, IncompleteError, LockedError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.several import several
 from edl_ckpt.core.base.words import closest, command, meant, neighbours
+from edl_ckpt.core.catalog import ownership
 from edl_ckpt.core.catalog.annotated import listed_metadata, one_of_many, read_uuid_metadata, with_metadata, with_uuid
 from edl_ckpt.core.catalog.evidence import with_doubts
 from edl_ckpt.core.catalog.files import (
     directory_alone,
     grouped,
     has_journal,
-    is_of_interest,
     journals_among,
     named_file,
     named_step,
     open_location,
 )
+from edl_ckpt.core.catalog.interest import Interest
 from edl_ckpt.core.catalog.swaps import GRACE_SECONDS, Settling
 from edl_ckpt.core.model.versions import DAMAGED, CheckpointRef, Listing, State, Version
 from edl_ckpt.core.sources.registry import is_own_name, version_named
@@ -82,7 +83,8 @@ def list_everything(location: LocationLike) -> tuple[Listing, list[Entry]]:
     """Return the versions of a location, and the entries of all that is there: both from one listing."""
     store = open_location(location)
     entries = store.entries(lambda _: True)
-    known = [entry for entry in entries if not entry.parent or is_of_interest(entry.parent)]
+    is_wanted = Interest(store)
+    known = [entry for entry in entries if not entry.parent or is_wanted(entry.parent)]
     return _list(store, GRACE_SECONDS, None, entries=known), entries
 
 
@@ -112,7 +114,7 @@ def _list_once(
 ) -> tuple[Listing, list[Entry]]:
     """Return the versions of a location as one pass finds them, and what there is of our state."""
     where = store.location
-    entries = store.entries(is_of_interest) if entries is None else entries
+    entries = store.entries(Interest(store)) if entries is None else entries
     bare = grouped(store, entries, fresh_after)
     unnumbered, versions = read_uuid_metadata(store, bare.versions, entries)
     state = [entry for entry in entries if entry.relative.startswith(f"{STATE_DIR}/")]
@@ -122,6 +124,8 @@ def _list_once(
     versions = tuple(with_mixture(store, v) if v.version in noted else v for v in versions)
     problems = (
         *_unreadable(versions, entries),
+        *ownership.warnings(versions),
+        *([bare.record.fault] if bare.record and bare.record.fault else ()),
         *unnumbered,
         *metadata.problems,
         *([_BEGUN.format(where, command("recover", str(where)))] if has_journal(state) else ()),
@@ -142,6 +146,7 @@ def _list_once(
         problems,
         tuple(_interrupted_copies(store, state)),
         unknown.error() if unknown else metadata.fault,
+        record=bare.record,
     )
     return listing, state
 
@@ -243,6 +248,7 @@ def resolve(
     `damaged`, 'latest' may be a version that is known to be damaged, for a caller that verifies it.
     """
     ref = ref if isinstance(ref, CheckpointRef) else parse_ref(ref)
+    given = ref
     if alone := named_step(ref) or named_file(ref):
         return alone
     split = split_version_dir(ref.location)
@@ -250,11 +256,12 @@ def resolve(
         ref = CheckpointRef(*split)
     if ref.version == "latest" and (above := _in_folder(ref.location)):
         return above
+    named = given.location.split()[1] if split else None
     store = open_location(ref.location)
     entries: list[Entry] | None = None
-    if lists_marks(store) and (entries := store.few(is_of_interest)) is None:
+    if lists_marks(store) and (entries := store.few(Interest(store))) is None:
         fresh_after = time.time() - grace_seconds
-        choose = partial(pick, wanted=ref.version)
+        choose = partial(pick, wanted=ref.version, named=named)
         by_metadata = isinstance(ref.version, str) and ref.version != "latest"
         if (found := one_of_many(store, choose, fresh_after, by_metadata=by_metadata)) is not None:
             return found
@@ -263,15 +270,15 @@ def resolve(
         return alone
     if damaged and ref.version == "latest":
         listing = replace(listing, versions=tuple(replace(v, verdict=None) for v in listing.versions))
-    return _picked(listing, ref.version, reporter)
+    return _picked(listing, ref.version, reporter, named)
 
 
-def _picked(listing: Listing, wanted: int | str, reporter: Reporter) -> Version:
+def _picked(listing: Listing, wanted: int | str, reporter: Reporter, named: str | None = None) -> Version:
     """Return one version of a listing, with warnings about others; errors as `resolve`."""
     for version in listing.versions:
         if version.fault and version.version != wanted:
             reporter.warn(f"{version.ref}: {version.why_unreadable}")
-    chosen = pick(listing, wanted)
+    chosen = pick(listing, wanted, named)
     newer = [v for v in listing.versions if v.version > chosen.version]
     for version in newer if wanted in {"latest", "verified"} else ():
         if why := version.mixture or version.why_not_good:
@@ -311,18 +318,21 @@ def check_one(versions: Sequence[Version], number: int) -> None:
         raise UsageError(
             f"version {number} exists {'twice' if len(paths) == 2 else f'{len(paths)} times'}: {', '.join(paths)}",
             path=named[0].location.url,
-            hint=f"name one by its UUID: {named[-1].ref}" if named[-1].uuid else None,
+            hint=f"name one by its {'UUID' if named[-1].uuid else 'name'}: {named[-1].location}@{named[-1].name}",
         )
 
 
-def pick(listing: Listing, wanted: int | str) -> Version:
-    """Return one version of a listing, by number, 'latest', 'verified', 'best', 'best:METRIC' or tag.
+def pick(listing: Listing, wanted: int | str, named: str | None = None) -> Version:
+    """Return one version of a listing, by number, 'latest', 'verified', 'best', 'best:METRIC', name or tag.
 
-    Errors as `resolve`. A tag 'verified', which older releases allowed, comes first.
+    Of several with a number, `named` is the name of the one that is meant; None where only the number was given. Errors
+    as `resolve`. A tag 'verified', which older releases allowed, comes first.
     """
     if isinstance(wanted, int):
         found = [v for v in listing.versions if v.version == wanted]
         found = [v for v in found if not v.uuid] or found  # a UUID tells the others apart
+        if named is not None:
+            found = [v for v in found if v.name == named] or found
         check_one(found, wanted)
         if found:
             return found[0]
@@ -340,6 +350,7 @@ def pick(listing: Listing, wanted: int | str) -> Version:
 
 def _latest(listing: Listing) -> Version:
     """Return the newest good version; IncompleteError says why there is none."""
+    _check_record(listing)
     if listing.newest is not None:
         return listing.newest
     if damaged := [v for v in listing.versions if v.shown_state == DAMAGED]:
@@ -371,6 +382,23 @@ def _verified(listing: Listing) -> Version:
     if found is None:
         raise _not_found(listing, "no checkpoint here")
     return found
+
+
+def _check_record(listing: Listing) -> None:
+    """Raise the error of a record by which its system would load no version, or one that is not whole."""
+    if listing.record is None or not listing.is_recorded:
+        return
+    hint = f"name one, as in {listing.versions[-1].ref}, or see: {command('list', str(listing.location))}"
+    if listing.record.fault:
+        raise NotFoundError(f"no latest version: {listing.record.fault}", path=listing.location.url, hint=hint)
+    decided = listing.decided
+    if decided is not None and decided != listing.newest:
+        why = decided.damage or decided.mixture or decided.absent or decided.why_unreadable
+        raise IncompleteError(
+            f"TensorFlow's file checkpoint names {decided.key}, and it is {decided.shown_state}: {why}",
+            path=listing.location.url,
+            hint=hint,
+        )
 
 
 def ranked(versions: Iterable[Version], metric: str, mode: str) -> list[Version]:
@@ -493,7 +521,8 @@ def command_to_keep(tag: str, versions: Sequence[Version]) -> str:
 
 def _tagged(listing: Listing, tag: str) -> Version:
     """Return the version with a tag, or with this UUID; UsageError when several versions have it."""
-    found = [v for v in listing.versions if v.uuid == tag] or [v for v in listing.versions if tag in v.tags]
+    found = [v for v in listing.versions if v.name == tag and not v.is_alone]
+    found = found or [v for v in listing.versions if tag in v.tags]
     keys = dict.fromkeys(v.key for v in found)
     if len(keys) > 1:
         raise UsageError(

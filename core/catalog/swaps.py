@@ -25,7 +25,8 @@ from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError
 from edl_ckpt.core.base.job import SILENT
 from edl_ckpt.core.base.words import base_name
 from edl_ckpt.core.catalog.annotated import listed_metadata, with_metadata
-from edl_ckpt.core.catalog.files import grouped, has_journal, is_of_interest, open_location
+from edl_ckpt.core.catalog.files import grouped, has_journal, open_location
+from edl_ckpt.core.catalog.interest import Interest
 from edl_ckpt.core.model.versions import Listing, State, Version
 from edl_ckpt.core.state.lock import open_lock
 from edl_ckpt.core.state.metadata import LocationMetadata, read_document, read_metadata
@@ -233,7 +234,7 @@ class Snapshots:
                 self._entries, self._complete = [], frozenset()
                 return None
             listing = grouped(self.store, self._entries, now - GRACE_SECONDS)
-            listing = replace(listing, versions=tuple(v for v in listing.versions if not v.uuid))
+            listing = replace(listing, versions=tuple(v for v in listing.versions if not v.is_named))
             state = [entry for entry in self._entries if entry.relative.startswith(f"{STATE_DIR}/")]
             if not has_journal(state) and not (state and self._lost(listing.versions)):
                 break
@@ -255,7 +256,7 @@ class Snapshots:
         """Return the entries of the location; those of settled directories are the ones of the last look."""
         self._looks += 1
         if not settled or self._looks % _FULL_EVERY == 0 or self.store.properties.round_trips:
-            return self.store.entries(is_of_interest)
+            return self.store.entries(Interest(self.store))
         before = {entry.relative: entry for entry in self._entries if not entry.parent}
         top = self.store.entries(lambda _: False)
         quiet = {
@@ -264,7 +265,8 @@ class Snapshots:
             if entry.path in settled and entry.relative in before and entry == before[entry.relative]
         }
         kept = [entry for entry in self._entries if entry.parent and entry.relative.partition("/")[0] in quiet]
-        return [*self.store.entries(lambda inside: inside not in quiet and is_of_interest(inside)), *kept]
+        is_wanted = Interest(self.store)
+        return [*self.store.entries(lambda inside: inside not in quiet and is_wanted(inside)), *kept]
 
     def annotated(self, listing: Listing, now: float) -> Listing:
         """Return a listing that `take` just returned, with the metadata and the seals of its versions."""

@@ -15,7 +15,8 @@ import numpy as np
 
 from edl_ckpt.core.base.errors import NotFoundError, RefusedError
 from edl_ckpt.core.base.words import LayoutName
-from edl_ckpt.core.catalog.files import grouped, is_of_interest
+from edl_ckpt.core.catalog.files import grouped
+from edl_ckpt.core.catalog.interest import Interest
 from edl_ckpt.core.model.layouts import Layout
 from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.model.versions import Version
@@ -145,7 +146,7 @@ def layouts_at(store: Store) -> frozenset[Layout]:
 
 def step_numbers(store: Store) -> frozenset[int]:
     """Return the numbers of the versions at a location that have files, however they are spelled."""
-    entries = store.entries(is_of_interest) if store.names("") else []
+    entries = store.entries(Interest(store)) if store.names("") else []
     return frozenset(version.version for version in grouped(store, entries, math.inf).versions if version.files)
 
 
@@ -157,7 +158,7 @@ def _layouts_among(store: Store, names: Collection[str]) -> frozenset[Layout]:
         if not any(is_version_dir(name, store.names(name)) for name in mine):
             layouts.remove(layout)
     if any(named.layout.system != DESIGN.system for named in filter(None, map(version_named, names))):
-        versions = grouped(store, store.entries(is_of_interest), math.inf).versions
+        versions = grouped(store, store.entries(Interest(store)), math.inf).versions
         layouts |= {version.layout for version in versions if version.files and not version.is_elasticdl}
     return frozenset(layouts)
 

@@ -6,6 +6,7 @@ A seal has the checksums of the bytes of a version, cut into chunks.
 from __future__ import annotations
 
 import enum
+import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -153,6 +154,8 @@ MISSING_LISTED: Final = 1000
 _LACKS: Final = 3
 _LACK: Final = 160
 """So much of what a version lacks is said, and so many characters of each."""
+_REFERABLE: Final = re.compile(r"(?!(?:latest|verified|best|best:.*)\Z)[^@/]+", re.DOTALL).fullmatch
+"""Names that a reference can have behind '@' without meaning something else."""
 UNNUMBERED: Final = -1
 """The number of a version that has none: it sorts before all others."""
 
@@ -215,7 +218,7 @@ class Version(Shown):
 
     location: Location
     version: int
-    """Its number. In a directory named by a UUID, what Determined's metadata says, else UNNUMBERED."""
+    """Its number; UNNUMBERED where no spelling of its name has one, and no metadata of Determined's."""
     path: str
     """The version's directory; the file itself in the single-file layout."""
     layout: Layout
@@ -257,6 +260,8 @@ class Version(Shown):
     """The files in its directory that no format reads, by their names there: they lie with the first shard."""
     held_bytes: int | None = None
     """The bytes of everything in its directory, where somebody has looked into it; a listing does not."""
+    by_name: bool = False
+    """True where another version of its location has its number, with the metadata of that number."""
     replaced_by: str = ""
     """The process that is replacing it just now, so that its state is not what it will be; '' for none."""
     verdict: Verdict | None = field(default=None, compare=False)
@@ -265,7 +270,9 @@ class Version(Shown):
     @property
     def ref(self) -> str:
         """Return the reference that names this version on the command line; the path of a file by itself."""
-        return self.path if self.is_alone else f"{self.location}@{self.key}"
+        if self.is_alone:
+            return self.path
+        return f"{self.location}@{self.key}" if not self.is_named or _REFERABLE(self.name) else self.path
 
     @property
     def is_alone(self) -> bool:
@@ -296,13 +303,23 @@ class Version(Shown):
 
     @property
     def number(self) -> int | None:
-        """Return the version's number, None for a directory named by a UUID that does not say it."""
+        """Return the version's number, None where its name has none that is known."""
         return None if self.version == UNNUMBERED else self.version
 
     @property
     def key(self) -> int | str:
-        """Return what tells the version from all others of its location: its UUID, or else its number."""
-        return self.uuid or self.version
+        """Return what tells the version from all others of its location: its number, or else its name."""
+        return self.name if self.is_named else self.version
+
+    @property
+    def name(self) -> str:
+        """Return the name of its directory, of its file, or what its files begin with."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def is_named(self) -> bool:
+        """Return True where its name, and no number, tells it from others: what is kept by a number is not its own."""
+        return not self.is_alone and (bool(self.uuid) or self.by_name or self.version == UNNUMBERED)
 
     @property
     def damage(self) -> str:
@@ -477,8 +494,20 @@ class ForeignEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class Record:
+    """What the system of some versions says itself of the newest one: its path, or why it is none of them."""
+
+    system: str
+    path: str = ""
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Listing(Shown):
-    """All versions of one location in the order of their numbers, and its other entries."""
+    """All versions of one location in the order of their numbers, or of their system's record, and its other entries.
+
+    Those without a number come first, by time.
+    """
 
     location: Location
     versions: tuple[Version, ...]
@@ -493,6 +522,8 @@ class Listing(Shown):
     """Why the modes cannot be read, None when they can."""
     replacing: Mapping[int, str] = field(default_factory=dict, hash=False)
     """The versions that are still being replaced, by the process that does it; they may be missing just now."""
+    record: Record | None = None
+    """What TensorFlow's file `checkpoint` says, if there is one beside versions of TensorFlow."""
 
     @property
     def unread(self) -> bool:
@@ -505,10 +536,25 @@ class Listing(Shown):
     def newest(self) -> Version | None:
         """Return what `@latest` is: the newest good version whose shards are of one run; None without any.
 
-        Where no version is good, it is the newest complete one about which there are only doubts.
+        Where no version is good, it is the newest complete one about which there are only doubts. Where the record of
+        its system names the newest one, it is that one, or none.
         """
         whole = [v for v in reversed(self.versions) if v.state is State.COMPLETE and not (v.damage or v.mixture)]
+        if self.is_recorded:
+            return self.decided if self.decided in whole else None
         return next((v for v in whole if v.is_good), whole[0] if whole else None)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Return True where a record decides which version is the newest: the last whole one is of its system."""
+        last = next((v for v in reversed(self.versions) if v.state is State.COMPLETE), None)
+        return self.record is not None and last is not None and last.layout.system == self.record.system
+
+    @property
+    def decided(self) -> Version | None:
+        """Return the version that its system's record names as the newest; None where it names none of these."""
+        path = self.record.path if self.record is not None else ""
+        return next((version for version in self.versions if version.path == path), None)
 
     @property
     def layout(self) -> str | None:

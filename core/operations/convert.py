@@ -40,7 +40,8 @@ from edl_ckpt.core.reading.reader import open_checkpoint
 from edl_ckpt.core.reading.stored_sums import NO_SUMS, StoredSums
 from edl_ckpt.core.sources.elasticdl.target import DESIGN
 from edl_ckpt.core.sources.safetensors.sets import ENDING
-from edl_ckpt.core.sources.steps.names import STEPS, number_of_directory
+from edl_ckpt.core.sources.steps.names import STEPS
+from edl_ckpt.core.sources.steps.spellings import number_of_directory
 from edl_ckpt.core.state.annotate import MetadataCopies
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage.location import Location, LocationLike

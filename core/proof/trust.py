@@ -120,7 +120,7 @@ def check_trust(version: Version, *, force: bool = False, reporter: Reporter = W
     if version.unread is not None and version.is_newer:
         raise version.unread.error()
     trust = Trust(version, None, force, reporter=reporter)
-    if version.is_alone or version.uuid:
+    if version.is_alone or version.is_named:
         return trust  # the seals next to it are of others
     try:
         store = open_store(version.location)

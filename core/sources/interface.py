@@ -8,15 +8,19 @@ their ids, are `GatheredRows`: the rest of the engine reads them like rows of a 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError
 from edl_ckpt.core.model.layouts import Layout, ShardName, VersionName
 from edl_ckpt.core.model.versions import ShardFile, Version
 from edl_ckpt.core.storage.interface import Entry, RangeReader
 from edl_ckpt.core.storage.location import Location
+
+_SKEW_SECONDS: Final = 3600.0
+"""The clocks of machines that share a storage differ by less."""
 
 if TYPE_CHECKING:  # a listing needs no index
     from edl_ckpt.core.model.tables import Problem, ShardIndex
@@ -61,6 +65,10 @@ class FlatListing:
     """The entries of each directory, by its path in the location; '' is the location itself."""
     fresh_after: float = 0.0
     """An incomplete version that changed after it, in seconds since the epoch, counts as being written."""
+
+    def is_fresh(self, modified: float) -> bool:
+        """Say whether something that changed then may still be written; a time in the future is a wrong clock's."""
+        return self.fresh_after <= modified <= time.time() + _SKEW_SECONDS
 
 
 class Source(Protocol):

@@ -16,12 +16,14 @@ from edl_ckpt.core.model.layouts import Layout, ShardName, VersionName
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.sources.elasticdl import source as elasticdl
 from edl_ckpt.core.sources.interface import FileSource, FlatListing, ReadSmall, Source
+from edl_ckpt.core.sources.steps import names
 from edl_ckpt.core.sources.steps import source as steps
 
 ALONE: Final[FileSource] = elasticdl
 """The source of checkpoints in files by themselves."""
 BUILT_IN: Final[tuple[Source, ...]] = (ALONE, steps)
 alone, may_be_file, completes = steps.alone, steps.may_be_file, steps.completes
+is_within_step, has_format, is_part, is_whole = names.is_within_step, names.has_format, names.is_part, names.is_whole
 GROUP: Final = "edl_ckpt.sources"
 
 
@@ -54,17 +56,37 @@ def source_of(version: Version) -> Source:
 
 
 def claimed(listing: FlatListing, read_small: ReadSmall, sources: Iterable[Source] = BUILT_IN) -> list[Version]:
-    """Return the versions that sources claim, by number; where two claim the same entry, the first one has it."""
+    """Return the versions that sources claim, by number; where two claim the same entry, the first one has it.
+
+    Those without a number come first, by time. Beside versions of ElasticDL, what has no number is something else: an
+    export, or another job's.
+    """
     versions: dict[str, Version] = {}
     for source in sources:
         for version in source.claims(listing, read_small):
             versions.setdefault(version.path, version)
-    return sorted(versions.values(), key=lambda version: (version.version, version.path))
+    is_elasticdl = any(version.is_elasticdl for version in versions.values())
+    shown = [v for v in versions.values() if v.is_elasticdl or not is_elasticdl or v.number is not None]
+    return sorted(shown, key=order)
+
+
+def order(version: Version) -> tuple[int, float, str]:
+    """Return a key that sorts versions: by number, and those without one by time."""
+    return version.version, version.modified if version.number is None else 0.0, version.path
 
 
 def looked_into(directory: str, sources: Iterable[Source] = BUILT_IN) -> bool:
     """Say whether a source wants the entries of a directory of a location."""
     return any(source.looks_into(directory) for source in sources)
+
+
+def is_step_name(name: str) -> bool:
+    """Say whether the name of a directory alone is reason enough to look into it; a bare number may be anything.
+
+    >>> is_step_name("step_3"), is_step_name("version-3"), is_step_name("3"), is_step_name("final")
+    (True, True, False, False)
+    """
+    return not name.isdigit() and looked_into(name)
 
 
 def version_named(name: str) -> VersionName | None:

@@ -27,10 +27,17 @@ LOCK_FILE: Final = f"{STATE_DIR}/lock-0"
 JOURNAL: Final = "journal.json"
 """In a staging directory: how the next process that takes the lock finishes a commit, rolls it back, or resumes it."""
 _RESUMABLE: Final = "copy-"
-_DIGITS: Final = 18
+_DIGITS: Final = 19
 _DAMAGED: Final = "damaged-"
 _NAME_PART: Final = 100
-_VERSION_FILE = re.compile(r"(?:(0|[1-9][0-9]{0,17})|([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}))\.json", re.ASCII)
+_NAMED: Final = "named-"
+_SAFE: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-+=")
+_MOST_STEM: Final = 200
+_CUT_STEM: Final = 160
+_UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+_VERSION_FILE = re.compile(
+    rf"(?:(0|[1-9][0-9]{{0,18}})|({_UUID.pattern})|({_NAMED}[A-Za-z0-9._+=%~-]+?))(?<!\.seal)\.json", re.ASCII
+)
 LOCATION_FILE: Final = "location.json"
 INDEX_FILE: Final = "index.json"
 MANAGER_FILE: Final = "manager.json"
@@ -38,12 +45,44 @@ _VERDICTS: Final = re.compile(r"verdicts-[0-9A-Za-z_-]{1,200}\.json", re.ASCII)
 
 
 def version_file(key: int | str) -> str:
-    """Return the path of a version's metadata below its location; `key` is its number or its UUID.
+    """Return the path of a version's metadata below its location; `key` is its number, its UUID or its name.
 
-    >>> version_file(100)
-    '.edl-ckpt-0/meta-0/100.json'
+    >>> version_file(100), version_file("weights.10-0.32")
+    ('.edl-ckpt-0/meta-0/100.json', '.edl-ckpt-0/meta-0/named-weights.10-0.32.json')
     """
-    return f"{META_DIR}/{key}.json"
+    return f"{META_DIR}/{_stem(key)}.json"
+
+
+def _stem(key: int | str) -> str:
+    """Return the name of a version's metadata without its ending: no name is that of a number, or of another file."""
+    if not isinstance(key, str) or _UUID.fullmatch(key):
+        return str(key)
+    data = os.fsencode(key) if _is_of_disk(key) else key.encode("utf-8", "surrogatepass")
+    stem = _NAMED + "".join(chr(byte) if chr(byte) in _SAFE else f"%{byte:02X}" for byte in data)
+    if len(stem) <= _MOST_STEM:
+        return stem
+    import hashlib  # few names are so long
+
+    return f"{stem[:_CUT_STEM]}~{hashlib.blake2b(data, digest_size=16).hexdigest()}"
+
+
+def _is_of_disk(key: str) -> bool:
+    """Say whether a name has only such odd characters as names of files without an encoding have."""
+    try:
+        os.fsencode(key)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def stored_key(key: int | str) -> int | str:
+    """Return what `described_key` says of the file of a version's metadata.
+
+    >>> stored_key(100), stored_key("final"), stored_key("x" * 255)[:9]
+    (100, 'named-final', 'named-xxx')
+    """
+    stem = _stem(key)
+    return stem if stem.startswith(_NAMED) else key
 
 
 def seal_file(version: int) -> str:
@@ -84,13 +123,13 @@ def metadata_owner(name: str) -> int | None:
 
 
 def described_key(name: str) -> int | str | None:
-    """Return the key of the version whose metadata a file of META_DIR has, None for any other file.
+    """Return the stored key of the version whose metadata a file of META_DIR has, None for any other file.
 
     >>> described_key("100.json"), described_key("100.seal.json")
     (100, None)
     """
     match = _VERSION_FILE.fullmatch(name)
-    return None if match is None else match[2] or int(match[1])
+    return None if match is None else match[2] or match[3] or int(match[1])
 
 
 def sealed_version(name: str) -> int | None:

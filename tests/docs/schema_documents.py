@@ -124,8 +124,8 @@ FACT: Final = record("name value verdict why")
 FAILURE_KEYS: Final = "ref code id message"
 FAILURE: Final = record(FAILURE_KEYS, code=COUNT)
 VERSION_KEYS: Final = (
-    "version? uuid? ref path state ps_num? shards missing* missing_count size_bytes modified? metrics tags* metadata"
-    " fingerprint? note sealed verdict? fault? mixture? system lacks* suspect*"
+    "version? uuid? name? ref path state ps_num? shards missing* missing_count size_bytes modified? metrics tags*"
+    " metadata fingerprint? note sealed verdict? fault? mixture? system lacks* suspect*"
 )
 VERDICT: Final = record("level ok at? errors first", errors=COUNT, first=TEXT)
 CLUSTER: Final = record(

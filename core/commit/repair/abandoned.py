@@ -292,7 +292,7 @@ def _sweep_strays(store: ObjectStore) -> list[str]:
     """
     done: list[str] = []
     for version in list_versions(store.location, grace_seconds=0.0).versions:
-        if version.uuid:  # nothing of ours
+        if version.is_named:  # nothing of ours
             continue
         markers = [name for name in version.extra if _MARKER.fullmatch(name)]
         sets = {count: [s for s in version.shards if s.ps_num == count] for count in {s.ps_num for s in version.shards}}

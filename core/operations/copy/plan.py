@@ -98,7 +98,7 @@ def plan_copy(versions: Sequence[VersionLike], target: LocationLike, *, force: b
     beside = layouts_among([base_name(v.path) for v in existing if v.is_elasticdl])
     beside |= {v.layout for v in existing if not v.is_elasticdl}
     for version in wanted:
-        there = [e for e in existing if e.version == version.version and not e.uuid]
+        there = [e for e in existing if e.version == version.version and not e.is_named]
         entry = _doubtful(version, where, there, force=force) or _entry(version, where, there, store, beside)
         entries.append(entry)
         if not entry.refused:

@@ -453,7 +453,7 @@ def remove_own_shard(
             # Neither it nor its directory need exist.
             removed += kind_of(locked.store).trash.remove_shard(version, path)
         if removed:
-            present = {version.version for version in prunable(list_versions(where).versions)}
+            present = {version.version for version in list_versions(where).versions if not version.uuid}
             for error in forget_gone(locked.store, present):
                 reporter.warn(str(error))
     return tuple(removed)

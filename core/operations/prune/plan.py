@@ -221,6 +221,9 @@ def plan_listed(
     listings: Sequence[Listing], policy: Policy, *, guards: Guards = NO_EXCEPTIONS, now: float | None = None
 ) -> PrunePlan:
     """Return the plan for locations that are listed already; looks for unreadable versions, and errors, as above."""
+    for listing in listings:
+        for number in guards.delete:
+            check_one([v for v in listing.versions if not v.uuid], number)
     errors: list[EdlCkptError] = []
     versions, unreadable = looked_at((v for listing in listings for v in listing.versions), errors)
     modes = common_modes(listings, needed=policy.needs_modes)
@@ -239,7 +242,15 @@ def plan_listed(
     left = "left to Determined, which deletes its own"
     more = (f"{place}: {counted(n, 'version')} named by a UUID: {left}" for place, n in foreign if n)
     locations = tuple(listing.location for listing in listings)
-    return replace(plan, locations=locations, warnings=(*plan.warnings, *more), unread=unread)
+    return replace(plan, locations=locations, warnings=(*plan.warnings, *more, *_named(listings)), unread=unread)
+
+
+def _named(listings: Iterable[Listing]) -> Iterator[str]:
+    """Yield a warning for each location with versions that only their names tell from others: no rule takes them."""
+    for listing in listings:
+        names = [escaped(v.name) for v in listing.versions if v.is_named and not v.uuid]
+        if names:
+            yield f"{listing.location}: no rule takes versions without a number of their own: {abridged(names, 4)}"
 
 
 def _common_policy(locations: Sequence[Location]) -> Policy:

@@ -373,11 +373,13 @@ IN_A_JOB: Final = Guards(allow_empty_rule=True)
 
 
 def prunable(versions: Iterable[Version]) -> list[Version]:
-    """Return the versions that a prune looks at: all but those with a UUID, which are Determined's.
+    """Return the versions that a prune looks at: all but those that only a name tells from others.
+
+    Those with a UUID are Determined's; of others without a number of their own nothing says which is the older one.
 
     They neither go nor count: the newest complete version is one with a number.
     """
-    return [version for version in versions if not version.uuid]
+    return [version for version in versions if not version.is_named]
 
 
 def main_system(trial: Iterable[Version]) -> str:

@@ -96,6 +96,12 @@ def write_seal(
             path=version.path,
             hint=f"a copy of it is sealed: {command('copy', version.ref, 'LOCATION')}",
         )
+    if version.is_named:
+        raise RefusedError(
+            "no number tells this version from others, and seals are kept by numbers",
+            path=version.path,
+            hint="a version with a number of its own is sealed",
+        )
     reporter = job.reporter
     with (
         location_lock(
@@ -133,7 +139,7 @@ def find_seal(store: Store, version: Version, *, use_seal: bool) -> tuple[Seal |
     UnavailableError and AuthError.
     """
     report = Report()
-    if not use_seal or version.is_alone or version.uuid:  # the seals beside such a version are of others
+    if not use_seal or version.is_alone or version.is_named:  # the seals beside such a version are of others
         return None, report
     with report.checking("seal"):
         try:

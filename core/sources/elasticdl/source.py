@@ -37,11 +37,15 @@ def claims(listing: FlatListing, read_small: ReadSmall) -> list[Version]:  # noq
 
 
 def _is(listing: FlatListing, entry: Entry, named: VersionName) -> bool:
-    """Say whether an entry that has the name of a version is one: others may use such names."""
+    """Say whether an entry that has the name of a version is one: others may use such names.
+
+    So a directory with other files, and without one shard, is none; an empty one is a version that begins, or is left.
+    """
     if named.is_file or entry.fault:
         return not (named.is_file and entry.is_dir)
     content = listing.inside.get(entry.relative, ())
-    return entry.is_dir and (not named.layout.needs_shards or any(names.shard_named(file.name) for file in content))
+    has_shards = any(names.shard_named(file.name) for file in content)
+    return entry.is_dir and (has_shards or not (content or named.layout.needs_shards))
 
 
 def _version(listing: FlatListing, entry: Entry, named: VersionName) -> Version:
@@ -71,7 +75,7 @@ def _version(listing: FlatListing, entry: Entry, named: VersionName) -> Version:
     elif shards and ps_num is None:
         state = State.MIXED
     elif ps_num is None or len(shards) < ps_num:
-        state = State.WRITING if modified >= listing.fresh_after else State.INCOMPLETE
+        state = State.WRITING if listing.is_fresh(modified) else State.INCOMPLETE
     else:
         state = State.INVALID if extra else State.COMPLETE
     return Version(

@@ -1,42 +1,71 @@
-"""How the neighbours spell steps: directories with a number at the end, and files with one prefix side by side."""
+"""How the neighbours name steps: directories, and files with one prefix side by side; and the parts of a step.
+
+`spellings.py` says which number a name has.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from edl_ckpt.core.model.layouts import Layout, VersionName
+from edl_ckpt.core.sources.steps.spellings import number_of_directory, number_of_prefix
 
-_NUMBER: Final = r"0*([0-9]{1,18})"
-_DIRECTORY: Final = re.compile(
-    rf"(?:(?:global_?)?steps?|checkpoint|ckpt|model\.ckpt|iter(?:ation)?|epoch[-_=]?[0-9]+[-_]step)?[-_=]?{_NUMBER}"
-    r"(?:\.ckpt)?",
-    re.ASCII | re.IGNORECASE,
-)
 _PREFIX: Final = re.compile(r"(.+)\.(?:index|meta|data-[0-9]{5}-of-[0-9]{5})", re.ASCII | re.DOTALL)
-_LAST_NUMBER: Final = re.compile(rf".*?{_NUMBER}", re.ASCII | re.DOTALL)
 _DEEPEST: Final = 6
 """No system has more directories in one another; so a listing does not go through other trees."""
+_FORMAT: Final = re.compile(
+    r"^(?:.+\.(?:safetensors|safetensors\.index\.json|distcp|index|metadata)|\.metadata|.+\.data-[0-9]{5}-of-[0-9]{5}"
+    r"|.+\.rank_[0-9].*|.+_mht_.+-(?:keys|values)|TFRADynamicEmbedding|dynamicemb|variables)$",
+    re.ASCII | re.MULTILINE,
+)
+_PART: Final = re.compile(
+    r"(?:pytorch_)?model(?:_fsdp)?(?:_[0-9]+)?|model_weights|weights|optim(?:izer)?(?:_[0-9]+)?|(?:dense_)?ema"
+    r"|unet|vae|transformer(?:_[0-9]+)?|text_encoder(?:_[0-9]+)?|image_encoder|safety_checker|lora|adapter"
+    r"|variables|TFRADynamicEmbedding|dynamicemb",
+    re.ASCII,
+)
+_OWN: Final = re.compile(
+    r"(?:.*\.safetensors(?:\.index\.json)?|.*\.distcp|\.metadata|model_index\.json|modules\.json)", re.ASCII
+)
 STEPS: Final = Layout("steps", "steps", "", "", needs_shards=True)
 """The layout of a name alone, before anything is known of the files."""
 PREFIX: Final = Layout("steps", "prefix", "", "", needs_shards=True, loose=True)
 """Of files side by side in a location, which share what is before their endings."""
 
 
-def number_of_directory(name: str) -> int | None:
-    """Return the number in the name of a step's directory; None for a name of another kind.
+def is_part(name: str) -> bool:
+    """Say whether a directory has the name that a system gives to a part of a step: such a directory is no step.
 
-    >>> [number_of_directory(name) for name in ("step_30", "iter_0000100", "epoch=3-step=200.ckpt", "7", "-7", "notes")]
-    [30, 100, 200, 7, None, None]
+    >>> is_part("model"), is_part("pytorch_model_fsdp_0"), is_part("run_1")
+    (True, True, False)
     """
-    match = _DIRECTORY.fullmatch(name)
-    return int(match[1]) if match and name[0] not in "-_=" else None
+    return _PART.fullmatch(name) is not None
+
+
+def has_format(names: Iterable[str]) -> bool:
+    """Say whether one of the names in a directory is that of a file, or a directory, of a format.
+
+    >>> has_format(["notes.txt", "model.safetensors"]), has_format(["notes.txt"])
+    (True, False)
+    """
+    return _FORMAT.search("\n".join(names)) is not None
+
+
+def is_whole(names: Iterable[str]) -> bool:
+    """Say whether names right in a directory show that all below it is one checkpoint.
+
+    >>> is_whole(["model_index.json", "unet"]), is_whole(["README.md", "run_1"])
+    (True, False)
+    """
+    return any(_OWN.fullmatch(name) for name in names)
 
 
 def version_named(name: str) -> VersionName | None:
     """Return what the name of a directory, or of the index of a bundle, says of a step; None for another name."""
     if name.endswith(".index"):
-        number = last_number(name.removesuffix(".index"))
+        number = number_of_prefix(name.removesuffix(".index"))
         return None if number is None else VersionName(number, PREFIX, is_file=True)
     number = number_of_directory(name)
     return None if number is None else VersionName(number, STEPS)
@@ -50,16 +79,6 @@ def prefix_of(name: str) -> str | None:
     """
     match = _PREFIX.fullmatch(name)
     return match and match[1]
-
-
-def last_number(name: str) -> int | None:
-    """Return the number at the end of a name; None without one.
-
-    >>> last_number("model.ckpt-100"), last_number("final")
-    (100, None)
-    """
-    match = _LAST_NUMBER.fullmatch(name)
-    return int(match[1]) if match else None
 
 
 def completes(name: str) -> bool:
@@ -77,10 +96,40 @@ def looks_into(directory: str) -> bool:
     >>> looks_into("step_3/model"), looks_into("step_3/.cache"), looks_into("src/step_3")
     (True, False, False)
     """
-    first, *inner = directory.split("/")
-    return (
-        len(inner) < _DEEPEST and number_of_directory(first) is not None and not any(n.startswith(".") for n in inner)
-    )
+    return number_of_directory(directory.partition("/")[0]) is not None and is_within_step(directory)
+
+
+def is_within_step(directory: str) -> bool:
+    """Say whether a directory may lie in a step, if the first part of its path is one.
+
+    >>> is_within_step("final/model"), is_within_step("final/.cache")
+    (True, False)
+    """
+    _, *inner = directory.split("/")
+    return len(inner) < _DEEPEST and not any(name.startswith(".") for name in inner)
+
+
+def steps_within(number: int | None, paths: Collection[str]) -> set[str]:
+    """Return the directories in a directory that are steps by themselves: of another number, with a file of their own.
+
+    A directory with steps in it is no step, whatever its name: it is one of runs, or of sweeps.
+
+    >>> steps_within(0, ["checkpoints/step_100/model.safetensors", "config.yaml"])
+    {'checkpoints/step_100'}
+    >>> steps_within(500, ["global_step500/model.safetensors", "prefix/epoch_1/__0_0.distcp"])
+    set()
+    """
+    return set(_steps_within(number, (path for path in paths if "/" in path and may_be_file(path))))
+
+
+def _steps_within(number: int | None, paths: Iterable[str]) -> Iterator[str]:
+    for path in paths:
+        *directories, _ = path.split("/")
+        for depth, name in enumerate(directories, 1):
+            found = None if name.isdigit() else number_of_directory(name)
+            if found is not None and found != number:
+                yield "/".join(directories[:depth])
+                break
 
 
 def may_be_file(name: str) -> bool:

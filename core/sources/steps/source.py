@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnsupportedError
 from edl_ckpt.core.model.layouts import Layout, ShardName
-from edl_ckpt.core.model.versions import ShardFile, State, Version
+from edl_ckpt.core.model.versions import UNNUMBERED, ShardFile, State, Version
 from edl_ckpt.core.sources.hostile import BY_BYTES, damage, hostile_bytes
 from edl_ckpt.core.sources.interface import FlatListing, OnFault, ReadSmall
 from edl_ckpt.core.sources.recognised import POINTER_BYTES, recognised_file
@@ -21,6 +21,7 @@ from edl_ckpt.core.sources.steps import names
 from edl_ckpt.core.sources.steps.formats import FORMATS
 from edl_ckpt.core.sources.steps.interface import Claim, Files, Format
 from edl_ckpt.core.sources.steps.shown import are_plain, is_of_host, is_shown
+from edl_ckpt.core.sources.steps.spellings import number_of_directory, number_of_prefix
 from edl_ckpt.core.storage.faults import Fault
 from edl_ckpt.core.storage.interface import Entry, RangeReader
 from edl_ckpt.core.storage.location import Location
@@ -28,6 +29,8 @@ from edl_ckpt.core.storage.location import Location
 if TYPE_CHECKING:  # a listing needs no index
     from edl_ckpt.core.model.tables import Problem, ShardIndex
 
+_BY_NAMES: Final = frozenset({"tfra", "dynamicemb"})
+"""Formats without headers: no content of a file says that it is one of theirs."""
 systems: Final = tuple(form.system for form in FORMATS)
 looks_into, version_named, may_be_file = names.looks_into, names.version_named, names.may_be_file
 completes = names.completes
@@ -48,9 +51,15 @@ def version_names(number: int) -> list[str]:  # noqa: ARG001 - there is no end o
 
 
 def claims(listing: FlatListing, read_small: ReadSmall) -> list[Version]:
-    """Return the steps among the directories of a location, and those whose files have one prefix there."""
-    steps = [*_directories(listing), *_prefixes(listing)]
-    return _versions(listing, steps, read_small)
+    """Return the steps among the directories of a location, and those whose files have one prefix there.
+
+    A directory or a prefix of a spelling that no system uses is a version without a number, if its content says what it
+    is, and if the location is not one checkpoint itself.
+    """
+    prefixes = list(_prefixes(listing))
+    found = _versions(listing, [*_directories(listing), *prefixes], read_small)
+    is_alone = sum(version.layout.loose for version in found) == 1  # then the directory is the checkpoint
+    return [v for v in found if v.number is not None or not (is_alone and v.layout.loose)]
 
 
 class _FoundStep:
@@ -61,7 +70,13 @@ class _FoundStep:
     """
 
     def __init__(
-        self, path: str, number: int, layout: Layout, entry: Entry | None, files: Files, formats: Sequence[Format]
+        self,
+        path: str,
+        number: int | None,
+        layout: Layout,
+        entry: Entry | None,
+        files: Files,
+        formats: Sequence[Format],
     ) -> None:
         self.path, self.number, self.layout, self.entry = path, number, layout, entry
         self.files = self.shown = files
@@ -79,11 +94,20 @@ class _FoundStep:
 
 def _directories(listing: FlatListing) -> Iterator[_FoundStep]:
     formats = _formats(listing.location)
-    for entry in listing.inside.get("", ()):
-        number = names.number_of_directory(entry.name)
-        if number is not None and (entry.is_dir or entry.fault):
-            files = dict(_below(listing, entry.relative, len(entry.relative) + 1))
+    top = listing.inside.get("", ())
+    is_whole = names.is_whole(entry.name for entry in top if not entry.is_dir)
+    for entry in top:
+        number = number_of_directory(entry.name)
+        if not (entry.is_dir or entry.fault) or (number is None and (is_whole or _is_no_run(listing, entry))):
+            continue
+        files = dict(_below(listing, entry.relative, len(entry.relative) + 1))
+        if not names.steps_within(number, files):
             yield _FoundStep(entry.path, number, names.STEPS, entry, files, formats)
+
+
+def _is_no_run(listing: FlatListing, entry: Entry) -> bool:
+    """Say whether a directory without a number can be no version: a link to one, a part of a step, an empty one."""
+    return entry.linked or bool(entry.fault) or names.is_part(entry.name) or not listing.inside.get(entry.relative)
 
 
 def _below(listing: FlatListing, directory: str, start: int) -> Iterator[tuple[str, Entry]]:
@@ -98,14 +122,12 @@ def _below(listing: FlatListing, directory: str, start: int) -> Iterator[tuple[s
 def _prefixes(listing: FlatListing) -> Iterator[_FoundStep]:
     found: defaultdict[str, dict[str, Entry]] = defaultdict(dict)
     for entry in listing.inside.get("", ()):
-        prefix = None if entry.is_dir else names.prefix_of(entry.name)
+        prefix = None if entry.is_dir or entry.name[:1] == "." else names.prefix_of(entry.name)
         if prefix is not None:
             found[prefix][entry.name] = entry
     for prefix, files in found.items():
-        number = names.last_number(prefix)
-        if number is not None:
-            path = next(iter(files.values())).path.rpartition("/")[0] + f"/{prefix}"
-            yield _FoundStep(path, number, names.PREFIX, None, files, _formats(listing.location))
+        path = next(iter(files.values())).path.rpartition("/")[0] + f"/{prefix}"
+        yield _FoundStep(path, number_of_prefix(prefix), names.PREFIX, None, files, _formats(listing.location))
 
 
 def _versions(listing: FlatListing, steps: Sequence[_FoundStep], read_small: ReadSmall) -> list[Version]:
@@ -118,7 +140,8 @@ def _versions(listing: FlatListing, steps: Sequence[_FoundStep], read_small: Rea
     return [
         _version(listing, step, claim)
         for step, claim in zip(steps, claims, strict=True)
-        if claim.parts or (step.entry and step.fault)  # what cannot be listed now may be whole
+        # what cannot be listed now may be whole
+        if (claim.parts and (step.number is not None or claim.is_sure)) or (step.entry and step.fault)
     ]
 
 
@@ -129,6 +152,8 @@ class _Claimed(NamedTuple):
     is_doubtful: bool
     names: Sequence[str]
     """The files that formats claim."""
+    is_sure: bool
+    """True where the content of a file says which system saved the step: names alone may be of anything."""
 
 
 def _claims(steps: Sequence[_FoundStep], read_small: ReadSmall, *, again: bool = False) -> list[_Claimed]:
@@ -151,7 +176,8 @@ def _claims(steps: Sequence[_FoundStep], read_small: ReadSmall, *, again: bool =
         is_torn = any(claim.lacks for _, claim in parts)
         groups = [group for _, claim in known or parts for group in (claim.common, *claim.shards.values())]
         every_name = [name for group in groups for name in group]
-        claims.append(_Claimed(known or parts, is_doubtful or bool(step.heads and is_torn), every_name))
+        is_sure = any(form.system not in _BY_NAMES for form, _ in known)
+        claims.append(_Claimed(known or parts, is_doubtful or bool(step.heads and is_torn), every_name, is_sure))
     return claims
 
 
@@ -193,7 +219,7 @@ def _version(listing: FlatListing, step: _FoundStep, claimed: _Claimed) -> Versi
     if fault:
         state = State.UNREADABLE
     elif lacks or not shards:
-        state = State.WRITING if modified >= listing.fresh_after else State.INCOMPLETE
+        state = State.WRITING if listing.is_fresh(modified) else State.INCOMPLETE
     else:
         state = State.COMPLETE
     layout = step.layout
@@ -201,7 +227,7 @@ def _version(listing: FlatListing, step: _FoundStep, claimed: _Claimed) -> Versi
         layout = replace(layout, system=parts[0][0].system, placement=parts[0][1].placement)
     return Version(
         listing.location,
-        step.number,
+        UNNUMBERED if step.number is None else step.number,
         step.path,
         layout,
         state,
@@ -253,7 +279,8 @@ def alone(listing: FlatListing, path: str, name: str, read_small: ReadSmall) -> 
     if name:
         files = {inner: entry for inner, entry in files.items() if names.is_with(inner, name)}
     layout = replace(names.STEPS, name="directory" if not name else "file", in_location=False)
-    number = names.last_number(path.rpartition("/")[2].removesuffix(".index")) or 0
+    last = path.rpartition("/")[2].removesuffix(".index")
+    number = (number_of_prefix(last) if name else number_of_directory(last)) or 0
     step = _FoundStep(path, number, layout, None, files, _formats(listing.location))
     return next(iter(_versions(listing, [step], read_small)), None)
 

@@ -56,11 +56,13 @@ def test_also(run: Path) -> None:
 
 
 def test_number_that_is_there_twice(run: Path) -> None:
-    """A tag of a number that two directories have can be moved; until then the error names the directories."""
+    """A tag of a number belongs to one of two directories that have the number, and can be moved."""
     add_tag(at(run, 9), "prod")
     shutil.copytree(run / "version-9", run / "version_9")
     with pytest.raises(UsageError, match="version 9 exists twice"):
-        at(run, "prod")
+        at(run, 9)
+    assert at(run, "prod").name == "version-9"
+    assert at(run, "version_9").tags == ()
     assert add_tag(at(run, 20), "prod") == (9,)
     assert at(run, "prod").version == 20
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edl_ckpt.core.sources.steps import names
+from edl_ckpt.core.sources.steps.spellings import number_of_directory
 
 
 @pytest.mark.parametrize(
@@ -30,7 +31,7 @@ from edl_ckpt.core.sources.steps import names
 )
 def test_the_number_of_a_directory(name: str, number: int | None) -> None:
     """Each spelling that a neighbour uses gives its number; ElasticDL's spellings and other names give none."""
-    assert names.number_of_directory(name) == number
+    assert number_of_directory(name) == number
 
 
 def test_hidden_and_deep_directories_are_not_looked_into() -> None:
