@@ -62,6 +62,7 @@ def human(result: DiffResult, *, every: bool = True) -> Lines:
         same = result.fingerprint_a == result.fingerprint_b
         yield head.append("  equal", "green")
         yield styled(f"{result.fingerprint_a}" if same else f"equal within a tolerance of {result.tolerance:g}", "dim")
+        yield from _metadata(result)
         return
     parts: list[DenseDiff | TableDiff] = [*result.variables, *result.tables]
     differ = sum(part.status != "equal" for part in parts)
@@ -78,6 +79,13 @@ def human(result: DiffResult, *, every: bool = True) -> Lines:
     columns = (Column("other item", "name"), COLUMNS["status"], COLUMNS["kind"])
     if changed:
         yield from long_table(columns, changed, _item_row, "item", every=every)
+    yield from _metadata(result)
+
+
+def _metadata(result: DiffResult) -> Lines:
+    if result.metadata:
+        names = text.escaped(", ".join(result.metadata))
+        yield styled(f"the metadata of the files differs in {names}", "yellow")
 
 
 def _item_row(item: ItemDiff) -> list[Any]:

@@ -245,6 +245,16 @@ class StoredSum:
 
 
 @dataclass(frozen=True, slots=True)
+class FileNote:
+    """A text that a file has about itself, such as an entry of `__metadata__`; of an index what is no text as JSON."""
+
+    file: str
+    """Its path in the version."""
+    key: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class ShardSummary:
     """One shard, there or to be written: its file, the bytes of all its files, and how many variables and rows it has.
 
@@ -281,6 +291,8 @@ class ShardIndex:
     sums: tuple[StoredSum, ...] = field(default=(), repr=False, compare=False)
     """The checksums that the files have of their values; `verify --deep` compares them."""
 
+    notes: tuple[FileNote, ...] = field(default=(), repr=False, compare=False)
+    """What its files say of themselves."""
     text_crcs: tuple[tuple[str, int], ...] = field(default=(), repr=False, compare=False)
     """The CRC-32C of texts of TensorFlow by their names, masked: that of lengths and texts, which no extent has."""
 

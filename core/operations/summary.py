@@ -74,6 +74,8 @@ class CheckpointSummary:
     tables: tuple[TableSummary, ...]
     metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """What users recorded by keys of their own: JSON values."""
+    file_metadata: Mapping[str, Mapping[str, str]] = field(default_factory=dict, hash=False)
+    """What files of safetensors and their indexes say of themselves, by their paths in the version."""
     system: str = ""
     items: tuple[ItemSummary, ...] = ()
     lacks: tuple[str, ...] = ()
@@ -125,12 +127,20 @@ def summarize(version: Version, shards: Sequence[ShardIndex]) -> CheckpointSumma
         variables=tuple(VariableSummary(v.name, v.dtype.name, v.shape, v.size_bytes, ps_id) for v, ps_id in placed),
         tables=tables,
         metadata=version.metadata,
+        file_metadata=_file_metadata(shards),
         system=version.layout.system,
         items=tuple(
             ItemSummary(item.name, item.dtype.name, item.size_bytes, shard) for item, shard in entries if item.is_item
         ),
         lacks=version.lacks,
     )
+
+
+def _file_metadata(shards: Sequence[ShardIndex]) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for note in (note for shard in shards for note in shard.notes):
+        found.setdefault(note.file, {})[note.key] = note.text
+    return found
 
 
 def _tables(shards: Sequence[ShardIndex]) -> tuple[TableSummary, ...]:

@@ -85,11 +85,26 @@ def diff_versions(
         of_items = tuple(diff_item(*both, name, same=name not in changed_items) for name in items)
         same = {name for name, digest in first.tables.items() if second.tables.get(name) == digest}
         tables = diff_tables(both, same, options, job)
+        metadata = _differing_notes(one, two)
         one.check_unchanged()
         two.check_unchanged()
     states = [*(v.status for v in dense), *(t.status for t in tables), *(item.status for item in of_items)]
     equal = all(state == "equal" for state in states)
-    return DiffResult(a.ref, b.ref, equal, tolerance, dense, tables, first.text, second.text, of_items)
+    return DiffResult(a.ref, b.ref, equal, tolerance, dense, tables, first.text, second.text, of_items, metadata)
+
+
+def _differing_notes(one: Checkpoint, two: Checkpoint) -> tuple[str, ...]:
+    """Return the keys of metadata that differ, whichever files have them, where both versions have such files."""
+    both: list[dict[str, set[str]]] = []
+    for checkpoint in (one, two):
+        notes: dict[str, set[str]] = {}
+        for note in (note for shard in checkpoint.shards for note in shard.notes):
+            notes.setdefault(note.key, set()).add(note.text)
+        both.append(notes)
+    first, second = both
+    if not first or not second:
+        return ()
+    return tuple(sorted(key for key in first.keys() | second.keys() if first.get(key) != second.get(key)))
 
 
 def diff_item(one: Checkpoint, two: Checkpoint, name: str, *, same: bool) -> ItemDiff:

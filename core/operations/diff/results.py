@@ -88,6 +88,9 @@ class DiffResult:
     fingerprint_a: str
     fingerprint_b: str
     items: tuple[ItemDiff, ...] = ()
+    metadata: tuple[str, ...] = ()
+    """The keys under which files of two versions of safetensors say something else of themselves; `equal` is of
+    content."""
 
     def __repr__(self) -> str:
         content = counted(len(self.variables), "variable"), counted(len(self.tables), "table")

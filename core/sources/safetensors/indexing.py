@@ -26,7 +26,7 @@ from edl_ckpt.core.base.parallel import run_parallel
 from edl_ckpt.core.base.words import abridged, counted, ends_early
 from edl_ckpt.core.model.dtypes import DTYPES, TENSOR_DTYPES, DType, item_type
 from edl_ckpt.core.model.layouts import Placement
-from edl_ckpt.core.model.tables import DenseEntry, Encoding, Extent, IdRun, Problem, TableEntry, TableInfo
+from edl_ckpt.core.model.tables import DenseEntry, Encoding, Extent, FileNote, IdRun, Problem, TableEntry, TableInfo
 from edl_ckpt.core.sources.dcp.archives import ItemValues
 from edl_ckpt.core.sources.dcp.indexing import add_variable
 from edl_ckpt.core.sources.dcp.metadata import IndexedTensor, Item, SavedBox
@@ -67,6 +67,7 @@ _DTYPES: Final = {tag: TENSOR_DTYPES[name] for name, tag in TAGS.items()}
 _PAIRS: Final = "F4"
 """Two elements are in a byte; PyTorch counts the bytes, and the header the elements."""
 _BITS: Final = {tag: 8 * dtype.itemsize for tag, dtype in _DTYPES.items()} | {_PAIRS: 4, "F6_E2M3": 6, "F6_E3M2": 6}
+_TOTAL_SIZE: Final = "total_size"
 _MOST: Final = 1 << 62
 """No dimension and no offset is as large."""
 
@@ -242,6 +243,7 @@ def index_files(content: Content) -> None:
     listed = {index: listing(index, weight_map(document, index).values()) for index, document in documents.items()}
     paths = sorted(read_by_loaders((path for path in content.files if path.endswith(ENDING)), listed))
     headers = _read_headers(content, paths)
+    _add_notes(content, documents, headers)
     sets = {path: set_of(path) for path in paths}
     for index, document in documents.items():
         sets |= dict.fromkeys(listed[index], index.removesuffix(INDEX))
@@ -297,6 +299,24 @@ def _warn_of_others(content: Content, documents: Mapping[str, object], listed: M
         if single in content.files and single not in listed[index]:
             message = f"transformers loads this file first; the set of {index} was read"
             content.files[index].shard.problems.append(Problem("passed-over", single, None, message, warning=True))
+
+
+def _add_notes(content: Content, documents: Mapping[str, Mapping[str, Any]], headers: Mapping[str, Header]) -> None:
+    """Add the metadata of headers and of indexes, but for the size that follows from the tensors."""
+    for path, header in headers.items():
+        notes = (FileNote(path, key, text) for key, text in header.metadata.items())
+        content.files[path].shard.notes.extend(notes)
+    for path, document in documents.items():
+        for key, value in index_metadata(document).items():
+            text = value if isinstance(value, str) else json.dumps(value)
+            content.files[path].shard.notes.append(FileNote(path, key, text))
+
+
+def index_metadata(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metadata of an index without `total_size`."""
+    metadata = document.get("metadata")
+    known = metadata if isinstance(metadata, dict) else {}
+    return {key: value for key, value in known.items() if key != _TOTAL_SIZE}
 
 
 def _sort_by_tensor(

@@ -16,6 +16,7 @@ from edl_ckpt.core.sources.safetensors.sets import ENDING, INDEX
 from edl_ckpt.core.sources.steps.file_layout import Array
 
 _ALIGN: Final = 8
+_PARAMETERS: Final = "total_parameters"
 METADATA: Final = "__metadata__"
 """The key of a header that has texts in place of a tensor."""
 
@@ -92,8 +93,17 @@ class SetLayout:
             yield file, 0, data
 
 
-def lay_out(stem: str, arrays: Sequence[Array], most_bytes: int | None, metadata: Mapping[str, str]) -> SetLayout:
-    """Lay out arrays in `STEM.safetensors`, or in a set of files of at most so many bytes; an array is never split."""
+def lay_out(
+    stem: str,
+    arrays: Sequence[Array],
+    most_bytes: int | None,
+    metadata: Mapping[str, str],
+    of_index: Mapping[str, Any] | None = None,
+) -> SetLayout:
+    """Lay out arrays in `STEM.safetensors`, or in a set of files of at most so many bytes; an array is never split.
+
+    `of_index` is the metadata of the index, in which `total_parameters` is counted again.
+    """
     sized = [(array, math.prod(array.shape) * array.dtype.itemsize) for array in arrays]
     groups = list(together(sized, most_bytes or sum(size for _, size in sized) + 1)) or [[]]
     folder, slash, name = stem.rpartition("/")
@@ -101,11 +111,19 @@ def lay_out(stem: str, arrays: Sequence[Array], most_bytes: int | None, metadata
     names = one if len(groups) == 1 else [file_of_several(n, len(groups), name) for n in range(len(groups))]
     files = (f"{folder}{slash}{name}" for name in names)
     tensors = {file: {a.key: a for a in group} for file, group in zip(files, groups, strict=True)}
-    return lay_out_files(tensors, metadata, f"{stem}{INDEX}" if len(groups) > 1 else "")
+    noted = dict(of_index or {})
+    if _PARAMETERS in noted:
+        noted[_PARAMETERS] = sum(math.prod(array.shape) for array in arrays if array.item_shape is None)
+    return lay_out_files(tensors, metadata, f"{stem}{INDEX}" if len(groups) > 1 else "", noted)
 
 
-def lay_out_files(files: Mapping[str, Mapping[str, Named]], metadata: Mapping[str, str], index: str = "") -> SetLayout:
-    """Lay out the tensors of some files; a set has an `index` of this name."""
+def lay_out_files(
+    files: Mapping[str, Mapping[str, Named]],
+    metadata: Mapping[str, str],
+    index: str = "",
+    of_index: Mapping[str, Any] | None = None,
+) -> SetLayout:
+    """Lay out the tensors of some files; a set has an `index` of this name, with its own metadata."""
     sizes: dict[str, int] = {}
     places: dict[str, tuple[str, int]] = {}
     heads: dict[str, bytes] = {}
@@ -119,6 +137,6 @@ def lay_out_files(files: Mapping[str, Mapping[str, Named]], metadata: Mapping[st
     if index:
         weights = {name: file.rpartition("/")[2] for name, (file, _) in places.items()}
         total_bytes = sum(sizes.values()) - sum(map(len, heads.values()))
-        heads[index] = json.dumps(index_of(weights, total_bytes, {}), indent=1).encode()
+        heads[index] = json.dumps(index_of(weights, total_bytes, of_index or {}), indent=1).encode()
         sizes[index] = len(heads[index])
     return SetLayout(sizes, places, heads)

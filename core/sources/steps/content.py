@@ -12,6 +12,7 @@ from edl_ckpt.core.model.tables import (
     DenseEntry,
     Encoding,
     Extent,
+    FileNote,
     GatheredRows,
     IdRun,
     Problem,
@@ -39,6 +40,7 @@ class ShardContent:
     tables: list[TableEntry] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     sums: list[StoredSum] = field(default_factory=list)
+    notes: list[FileNote] = field(default_factory=list)
     text_crcs: list[tuple[str, int]] = field(default_factory=list)
     gathered: list[GatheredRows] = field(default_factory=list)
     borrowed: list[ShardFile] = field(default_factory=list)
@@ -81,6 +83,7 @@ class ShardContent:
             gathered=tuple(self.gathered),
             borrowed=tuple(self.borrowed),
             sums=tuple(self.sums),
+            notes=tuple(self.notes),
             text_crcs=tuple(self.text_crcs),
         )
 

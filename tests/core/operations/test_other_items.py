@@ -26,6 +26,7 @@ from edl_ckpt.core import (
     plan_copy,
     repair_version,
     seal_version,
+    summarize,
     verify_version,
 )
 from edl_ckpt.core.base.errors import RefusedError, UnsupportedError, UsageError
@@ -172,7 +173,7 @@ def flipped(version: Version, to: Path, name: str) -> Version:
     shutil.copytree(version.location.local_path or "", to)
     copied = to / Path(path).relative_to(version.location.local_path or "")
     data = bytearray(copied.read_bytes())
-    data[place] ^= 4
+    data[place] ^= 1
     copied.write_bytes(data)
     return at(to, 3)
 
@@ -278,3 +279,25 @@ def test_files_beside_a_model_are_looked_at(tmp_path: Path) -> None:
         ("empty-file", "rng_state.pth"),
     }
     assert not result.sealed
+
+
+def test_the_metadata_of_files_is_shown_compared_and_kept(tmp_path: Path) -> None:
+    """What files of safetensors and an index say of themselves is shown, compared, and kept by a reshard."""
+    write_safetensors(tmp_path / "run")
+    version = at(tmp_path / "run", 3)
+    convert_version(version, output=tmp_path / "set", most_file_bytes=64)
+    place = tmp_path / "set/checkpoint-3/model.safetensors.index.json"
+    document = json.loads(place.read_text())
+    document["metadata"] |= {"total_parameters": 1, "made": [1, 2]}
+    place.write_text(json.dumps(document))
+    found = diff_versions(version, at(tmp_path / "set", 3))
+    assert (found.equal, found.metadata) == (True, ("made", "total_parameters"))
+    convert_version(at(tmp_path / "set", 3), output=tmp_path / "again", most_file_bytes=128, force=True)
+    after = json.loads((tmp_path / "again/checkpoint-3/model.safetensors.index.json").read_text())["metadata"]
+    with open_checkpoint(version) as checkpoint:
+        elements = sum(one.elements for one, _ in entries_of(checkpoint))
+    assert (after["made"], after["total_parameters"]) == ([1, 2], elements)
+    with open_checkpoint(at(tmp_path / "again", 3)) as checkpoint:
+        shown = summarize(checkpoint.version, checkpoint.shards).file_metadata
+    assert len(shown) > 2
+    assert all(notes.get("made by", "a test") == "a test" for notes in shown.values())
