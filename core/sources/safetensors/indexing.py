@@ -467,10 +467,6 @@ def _add_tensors(tensors: Mapping[str, _OpenTensor], wholes: Mapping[str, str], 
             _add_table(title.removesuffix(_VECTORS) if whole in names else whole, ids, tensor)
         else:
             shard.variables.append(DenseEntry(title, stored.dtype, stored.dims, tensor.extent, stored.start))
-            if stored.tag not in _BITS:
-                message = f"its dtype {stored.tag!r:.40} is none that is known, so its values are not read"
-                fault = Problem("unsupported-item", title, stored.start, message, warning=True, unread=True)
-                shard.problems.append(fault)
 
 
 def _is_pair(ids: FileTensor, vectors: _OpenTensor | None) -> bool:

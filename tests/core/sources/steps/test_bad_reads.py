@@ -19,6 +19,7 @@ from edl_ckpt.core.model.versions import State
 from edl_ckpt.core.sources.hostile import hostile_bytes
 from edl_ckpt.core.storage.location import Location
 from foreign import SYSTEMS
+from program import edl
 from torch_checkpoints import SAVED
 from torch_items import Saved, write_step
 
@@ -124,3 +125,25 @@ def test_a_tensor_without_elements_in_two_boxes(tmp_path: Path) -> None:
     with open_checkpoint(f"{tmp_path}@1") as checkpoint:
         assert checkpoint["z"].shape == (4, 0)
         assert checkpoint["w"].tolist() == w.tolist()
+
+
+def test_commands_about_all_versions_pass_a_poison_one(tmp_path: Path) -> None:
+    """A version whose index is damaged in a way of its own ends no command about all versions of its location."""
+    run = tmp_path / "run"
+    for number in (1, 2, 3):
+        shutil.copytree(SAVED / "torchrec/step_2", run / f"step_{number}")
+    data = (run / "step_2/.metadata").read_bytes()
+    (run / "step_2/.metadata").write_bytes(data.replace(b"storage_data", b"storage_datX"))
+    for path in [run, *run.rglob("*")]:
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+    for arguments in (
+        ("list", run),
+        ("verify", run, "--all"),
+        ("copy", run, tmp_path / "copy", "--all"),
+        ("prune", run, "--keep", "1", "--yes"),
+    ):
+        done = edl(*arguments)
+        assert done.returncode in {0, 3, 5}, done.stderr
+        assert "Traceback" not in done.stderr
+    assert [version.version for version in list_versions(str(tmp_path / "copy")).versions] == [1, 3]
+    assert 3 in [version.version for version in list_versions(str(run)).versions]
