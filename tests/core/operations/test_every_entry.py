@@ -15,10 +15,11 @@ import pytest
 
 from checkpoints import at
 from edl_ckpt.core import convert_version, execute_copy, plan_copy, repair_version, verify_version
-from edl_ckpt.core.base.errors import EdlCkptError, RefusedError
+from edl_ckpt.core.base.errors import EdlCkptError, EdlCkptWarning, RefusedError
 from edl_ckpt.core.base.job import SILENT
 from edl_ckpt.core.operations.convert import strip_versions
 from raw_trees import RawEntry, lost_entries, raw_tree
+from s3_fixtures import Bucket
 from zoo import BASES, GUESTS, REFUSED, settle, step_of
 
 Command = Callable[[Path, Path], Path]
@@ -170,3 +171,20 @@ def test_a_new_file_never_takes_the_name_of_a_guest(tmp_path: Path, system: str)
         convert_version(at(place, NUMBER), 4)
     assert refused.value.exit_code in {15, 16, 10}
     assert raw_tree(step) == before
+
+
+def test_a_copy_to_object_storage_has_every_file(s3: Bucket, tmp_path: Path) -> None:
+    """Hidden and deep files go to object storage and back; a link is refused, and an empty directory is warned of."""
+    no_links = ["hydra", "clone", "cache", "deep", "private", "ranks", "unlisted", "hosts", "trainer"]
+    place, _, before = _visit(tmp_path, "dcp", no_links)
+    step = place / f"step_{NUMBER}"
+    with pytest.warns(EdlCkptWarning, match=r"\.git/refs/tags is an empty directory"):
+        execute_copy(plan_copy([at(place, NUMBER)], s3.url))
+    execute_copy(plan_copy([at(s3.url, NUMBER)], tmp_path / "back"))
+    files = {name: entry.content for name, entry in before.items() if (step / name).is_file()}
+    after = raw_tree(tmp_path / f"back/step_{NUMBER}")
+    assert {name: after[name].content for name in files} == files
+    (step / "aa").symlink_to("/etc/hostname")
+    settle(place)
+    with pytest.raises(RefusedError, match="symbolic link \\(aa\\)"):
+        execute_copy(plan_copy([at(place, NUMBER)], f"{s3.url}-2"))
