@@ -268,7 +268,7 @@ class _Copy:
             self.shards = self._shards(source)
             with self._open_output(source) as output:
                 sizes = [shard.reader.size_bytes for shard in self.shards]
-                sinks = output.create([*sizes, *(self.contents.files[name] for name in self.others)])
+                sinks = output.create([*sizes, *(self.contents.tree[name].size_bytes for name in self.others)])
                 for index, sums in output.resumed.items():
                     if index < len(self.shards):
                         self.shards[index].sums = list(sums)
@@ -456,7 +456,8 @@ def _others(contents: Contents, version: Version) -> tuple[str, ...]:
     """Return the files of a copy that no listing of the version shows."""
     if version.is_elasticdl:
         return ()
-    return tuple(path for path in contents.all_but(version.sizes) if path in contents.files)
+    files = contents.files
+    return tuple(path for path in contents.all_but(version.sizes) if path in files)
 
 
 def _whole(reader: RangeReader) -> Chunk:
