@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from edl_ckpt.core.base.errors import EdlCkptError
+from edl_ckpt.core.base.errors import EdlCkptError, UnsupportedError
 from edl_ckpt.core.converting.changes import Changes
 from edl_ckpt.core.converting.conversion import Conversion, Writing, as_tensors
 from edl_ckpt.core.model.tables import ShardSummary
@@ -20,6 +20,7 @@ from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.proof.values import add_entries, read_back
 from edl_ckpt.core.reading.pieces import dense_at, read_dense
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
+from edl_ckpt.core.sources.systems import title_of
 
 _STEP_BYTES: Final = 4 << 20
 
@@ -45,6 +46,7 @@ def prove(writing: Writing, version: Version) -> Proved:
         job.reporter.start("proving", value_bytes(target))
         files = [(shard, number) for shard in target.shards for number in range(len(shard.file.files))]
         chunks = [cut(shard, target.files[shard.file.files[number].path], number) for shard, number in files]
+        _check_names(writing, target)
         sketch, sums = read_back(target, chunks, job)
         for name in _different(writing, target, sketch):
             message, hint = f"{name!r} reads back differently; nothing was published", "suspect the memory or the disk"
@@ -90,6 +92,16 @@ def unchanged(plan: Conversion) -> set[str]:
     opened = plan.whole or plan.source
     same = {v.name for v in plan.out.variables if v.name == v.source and v.is_as(opened.find_variable(v.source)[1])}
     return same | {t.name for t in plan.out.tables if t.is_as(plan.source.written_dtype(t.source))}
+
+
+def _check_names(writing: Writing, target: Checkpoint) -> None:
+    """Raise UnsupportedError for a variable that the files have and that is none there: its name says another thing."""
+    names = [name for name in sorted(writing.meant.variable_names()) if not target.has_entry(name)]
+    if names:
+        system = title_of(target.version.layout.system)
+        message = f"{names[0]!r} is no name of a variable in files of {system}: it would be read as part of a table"
+        hint = f"nothing was written; give it another name: --rename '{names[0]}=NEW'"
+        raise UnsupportedError(message, path=writing.plan.source.version.ref, hint=hint)
 
 
 def _different(writing: Writing, target: Checkpoint, sketch: ContentSketch) -> Iterator[str]:

@@ -19,6 +19,7 @@ from edl_ckpt.core import (
     save_checkpoint,
     verify_version,
 )
+from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.sources.dcp.tables import owners_of
 from model_names import MODELS, variables_of
 from reporters import Recorder
@@ -69,6 +70,16 @@ def test_a_healthy_model_of_safetensors_goes_to_torch(tmp_path: Path, model: str
     back = tmp_path / "back.safetensors"
     export_version(str(tmp_path / "dcp"), str(back), reporter=Recorder())
     assert_same(back, variables, 0)
+
+
+def test_a_name_that_a_system_takes_for_a_table_is_refused_by_name(tmp_path: Path) -> None:
+    """Two variables with the names of a table's parts in TensorFlow end with 15 and the way out."""
+    variables: dict[str, np.ndarray] = {"emb-keys": np.arange(5), "emb-values": np.ones((5, 2), np.float32)}
+    save_checkpoint(tmp_path / "run", 1, 1, variables=variables, reporter=Recorder())
+    with pytest.raises(UnsupportedError, match="part of a table") as raised:
+        convert_version(f"{tmp_path}/run@1", 2, output=str(tmp_path / "out"), system="tensorflow", reporter=Recorder())
+    assert "--rename 'emb-keys=NEW'" in (raised.value.hint or "")
+    assert not (tmp_path / "out/step_1").exists()
 
 
 WORDS = ("a", "b", "weight", "bias", "embeddings", "embedding_bags", "T", "0", "optim", "state", "momentum1", "ids")
