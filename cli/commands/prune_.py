@@ -21,7 +21,7 @@ from edl_ckpt.core.base.errors import (
     UnsupportedError,
     UsageError,
 )
-from edl_ckpt.core.base.words import abridged, command, counted, size
+from edl_ckpt.core.base.words import Level, abridged, command, counted, size
 
 if TYPE_CHECKING:
     from edl_ckpt.core.operations.convert import ConvertResult
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     _Strip = Callable[..., Sequence[ConvertResult]]
 
 
+_LEVELS: dict[str, Level] = {"deep": "deep", "ids": "default", "quick": "quick"}
 _FINISH = "run the same prune again to finish it"
 _RESUME = "run the same prune again to delete them"
 _SAME_CODE = (AuthError, UnavailableError, UnsupportedError)
@@ -66,6 +67,10 @@ def prune_command(
     even_newest: Annotated[bool, o.flag("With a rule or --delete: delete even the newest complete version.")] = False,
     allow_empty_rule: Annotated[bool, o.flag("Continue even if no version has the metric or tag of a rule.")] = False,
     max_delete: Annotated[int | None, o.option("N", "Refuse to delete more than N versions.", least=0)] = None,
+    verified: Annotated[
+        str | None,
+        o.option("deep|ids|quick", "First verify the versions that stay, so that damaged ones do not count."),
+    ] = None,
     dry_run: o.DryRun = False,
     listed: Annotated[str, o.option("all|deleted|kept", "Which versions the plan shows.", "--list")] = "all",
     yes: Annotated[bool, o.flag("Do not ask for confirmation.", "-y")] = False,
@@ -97,6 +102,10 @@ def prune_command(
     --allow-empty-rule) can only be given on the command line. --apply needs the options of its plan again. --quiet
     hides no warning about a deletion.
 
+    --verified reads the versions that stay, from the newest one down: all their values (deep), their ids, or only their
+    headers (quick). One with errors does not count, and an older one stays in its place. What is already known of the
+    same files is not read again.
+
     --strip-after removes optimizer slots, frequencies and the like from older versions that stay, except tagged ones,
     and proves the result. Training cannot resume from them. Without another rule, nothing is deleted.
     """
@@ -122,7 +131,7 @@ def prune_command(
         allow_empty_rule=allow_empty_rule,
     )
     more = bool(locations or experiment or not policy.is_empty or incomplete)
-    _check_file(apply, plan_out, strip_after, yes=yes or dry_run, more=more)
+    _check_file(apply, plan_out, strip_after, yes=yes or dry_run, more=more, verified=verified)
     strips_only = strip_after and policy.is_empty and not (guards.ask_for_deletion or purge)
     age = parse_duration(older_than)
     planned = dry_run or bool(plan_out and not yes)
@@ -132,6 +141,8 @@ def prune_command(
     confirm = partial(_confirm, out, strip=strip, trash=trash, listed=listed) if asks else None
     finish = partial(_strip_and_show, out, strip=strip, listed=listed, brief=asks and sys.stdout.isatty())
     planning: dict[str, Any] = {"guards": guards, "purge_older_than_seconds": age if purge else None}
+    if verified and not (apply or strips_only):
+        verify_first(out, places, policy, planning, verified)
     acting: dict[str, Any] = {"trash": trash, "confirm": confirm, **o.locking(out, lock_wait)}
     if not (apply or planned or strips_only):
         with stoppable(out, _FINISH):
@@ -149,14 +160,57 @@ def prune_command(
         return finish(plan if planned else execute_prune(plan, **acting))
 
 
-def _check_file(apply: str | None, plan_out: str | None, strip_after: int | None, *, yes: bool, more: bool) -> None:
+def _check_file(
+    apply: str | None, plan_out: str | None, strip_after: int | None, *, yes: bool, more: bool, verified: str | None
+) -> None:
     """Raise UsageError for options that do not go with a plan in a file."""
     if apply and more:
         raise UsageError("--apply takes locations and rules from its plan; do not give others")
+    if apply and verified:
+        raise UsageError("--verified is for a new plan; a plan in a file was made before")
     if apply and plan_out and not yes:
         raise UsageError("--apply and --plan-out together need --yes")
     if strip_after and (apply or plan_out):
         raise UsageError("--strip-after is no part of a plan in a file; give it with the rules")
+
+
+def verify_first(out: Output, places: Sequence[Location], policy: Policy, planning: dict[str, Any], level: str) -> None:
+    """Verify the versions that a plan relies on until it relies only on those without an error; nothing is locked.
+
+    What is found is remembered, so the next plan knows it. Raises RefusedError where it cannot be remembered.
+    """
+    from edl_ckpt.core.catalog.listing import list_versions
+    from edl_ckpt.core.model.verdicts import DEPTHS
+    from edl_ckpt.core.operations.prune.plan import plan_prune
+    from edl_ckpt.core.operations.verify.check import verify_versions
+
+    wanted = _LEVELS[level]
+    done: set[str] = set()
+    while True:
+        plan = plan_prune(places, policy, **planning)
+        relied_on = {entry.path for entry in plan.relied_on}
+        known = {v.path: v for place in places for v in list_versions(place).versions if v.path in relied_on}
+        left = [
+            known[entry.path]
+            for entry in plan.relied_on
+            if (v := known.get(entry.path)) and (v.verdict is None or DEPTHS[v.verdict.level] < DEPTHS[wanted])
+        ]
+        if not left:
+            return
+        if left[0].path in done:
+            raise RefusedError(
+                "what verify finds cannot be remembered: there is no state in the location, and no cache directory",
+                path=left[0].path,
+                hint="nothing was deleted; set XDG_CACHE_HOME to a directory that can be written",
+            )
+        done.add(left[0].path)
+        run = verify_versions(left[:1], level=wanted, reporter=out)
+        for _, error in run.failed:
+            raise error
+        for result in run.results:
+            faults = counted(len(result.findings), "finding")
+            found = "without an error" if result.ok else f"{faults}, so it does not count"
+            out.say(f"verified {escaped(result.ref)}: {found}")
 
 
 def _strip(

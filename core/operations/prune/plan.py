@@ -118,6 +118,17 @@ class PrunePlan:
         return tuple(e for e in self.entries if e.action is Action.DELETE)
 
     @property
+    def relied_on(self) -> tuple[PruneEntry, ...]:
+        """Return the good versions that stay where others are deleted, the newest first.
+
+        Those that only a tag or a pointer keeps are no reason to delete another one.
+        """
+        places = {e.location for e in self.deletions}
+        stay = [e for e in self.entries if e.action is Action.KEEP and e.state == State.COMPLETE]
+        counted = [e for e in stay if e.location in places and not all(map(_is_only_named, e.reasons))]
+        return tuple(sorted(counted, key=lambda e: e.version, reverse=True))
+
+    @property
     def considered(self) -> list[str]:
         """Return the paths of the versions to delete, and of those of which a reason says how they are deleted."""
         return [e.path for e in self.entries if e.action is Action.DELETE or e.state == State.INCOMPLETE]
@@ -251,6 +262,10 @@ def _named(listings: Iterable[Listing]) -> Iterator[str]:
         names = [escaped(v.name) for v in listing.versions if v.is_named and not v.uuid]
         if names:
             yield f"{listing.location}: no rule takes versions without a number of their own: {abridged(names, 4)}"
+
+
+def _is_only_named(reason: str) -> bool:
+    return reason.startswith(("tag ", "named by "))
 
 
 def _common_policy(locations: Sequence[Location]) -> Policy:

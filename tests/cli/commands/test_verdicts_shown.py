@@ -51,6 +51,24 @@ def test_prune_right_after_verify(run: Path) -> None:
     assert sorted(path.name for path in run.iterdir() if path.name.startswith("step")) == ["step_2", "step_3", "step_4"]
 
 
+def test_prune_that_verifies_first(run: Path) -> None:
+    """`prune --verified deep` reads the versions that stay, only as many as needed, and counts none with errors."""
+    done = edl("prune", run, "--keep", "1", "--verified", "deep", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert f"verified {run}@3: 1 finding, so it does not count" in done.stderr
+    assert f"verified {run}@2: without an error" in done.stderr
+    assert f"verified {run}@1" not in done.stderr
+    assert sorted(path.name for path in run.iterdir() if path.name.startswith("step")) == ["step_2", "step_3", "step_4"]
+
+
+def test_prune_that_cannot_remember(run: Path) -> None:
+    """Where nothing can be remembered, `--verified` deletes nothing."""
+    done = edl("prune", run, "--keep", "1", "--verified", "deep", "--yes", XDG_CACHE_HOME="/proc/none")
+    assert done.returncode == 16
+    assert "cannot be remembered" in done.stderr
+    assert len([path for path in run.iterdir() if path.name.startswith("step")]) == 4
+
+
 def test_list_and_latest_and_wait(run: Path) -> None:
     """A damaged version is shown as such, and is neither the latest nor waited for."""
     edl("verify", run, "--all", "--deep")
