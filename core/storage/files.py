@@ -71,11 +71,13 @@ class PreallocatedFile(OnDisk, Sink):
     def write(self, offset: int, data: memoryview | bytes) -> None:
         """Write all of `data` at `offset`."""
         view = memoryview(data).cast("B")
-        done = 0
-        with storage_errors(self.path), self.used() as fd:
-            while done < len(view):
-                done += os.pwrite(fd, view[done:], offset + done)
-        self.add_moved(done)
+        with storage_errors(self.path):
+            if self.is_kept_open:
+                _write_to(self._fd, view, offset)
+            else:
+                with self.used() as fd:
+                    _write_to(fd, view, offset)
+        self.add_moved(len(view))
 
     def add_moved(self, size_bytes: int) -> None:
         """Count bytes that were written."""
@@ -139,6 +141,12 @@ class PreallocatedFile(OnDisk, Sink):
         if fd >= 0:
             with storage_errors(self.path):
                 os.close(fd)
+
+
+def _write_to(fd: int, view: memoryview, offset: int) -> None:
+    done = 0
+    while done < len(view):
+        done += os.pwrite(fd, view[done:], offset + done)
 
 
 class ScratchFile(PreallocatedFile):

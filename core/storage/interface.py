@@ -440,13 +440,20 @@ class OnDisk(KeptOpen):
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill the whole buffer from `offset` on."""
+        with storage_errors(self.path):
+            if self.is_kept_open:
+                self._read_from(self._fd, offset, buffer)
+                return
+            with self.used() as fd:
+                self._read_from(fd, offset, buffer)
+
+    def _read_from(self, fd: int, offset: int, buffer: memoryview) -> None:
         done = 0
-        with storage_errors(self.path), self.used() as fd:
-            while done < len(buffer):
-                count = os.preadv(fd, [buffer[done:]], offset + done)
-                if count == 0:
-                    raise self.failed(-1, offset + done)
-                done += count
+        while done < len(buffer):
+            count = os.preadv(fd, [buffer[done:]], offset + done)
+            if count == 0:
+                raise self.failed(-1, offset + done)
+            done += count
 
     def will_need(self, offset: int, size_bytes: int) -> None:
         """Let the system begin to read some bytes, so that the disk works beside the look at those before them.
