@@ -9,7 +9,7 @@ from edl_ckpt.cli.manual.marks import LISTS, declared
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options.hints import trials_hint
 from edl_ckpt.cli.terminal.output import Output
-from edl_ckpt.cli.terminal.text import escaped, parse_duration
+from edl_ckpt.cli.terminal.text import parse_duration
 from edl_ckpt.core.base.errors import EdlCkptError, UsageError
 from edl_ckpt.core.base.words import meant
 
@@ -80,7 +80,7 @@ def list_command(
         lambda: render_list.rows(listings),
         lambda: render_list.records(listings),
     )
-    _warn(out, whole, tag or ())
+    failed += _warn(out, whole, tag or ())
     _end(out, whole, failed)
 
 
@@ -110,9 +110,11 @@ def _show_experiment(out: Output, place: str, metric: str | None, mode: o.Mode, 
     out.conclude(ok=not found.unread)
 
 
-def _warn(out: Output, listings: Sequence[Listing], tags: Sequence[str]) -> None:
-    """Print the warnings about listings; of one without a version, where the versions are."""
+def _warn(out: Output, listings: Sequence[Listing], tags: Sequence[str]) -> list[EdlCkptError]:
+    """Print the warnings about listings; return the error of each without a version that is above some."""
     from edl_ckpt.cli.render import listing as render_list
+
+    parents: list[EdlCkptError] = []
 
     for listing in listings:
         known = {tag for version in listing.versions for tag in version.tags}
@@ -123,7 +125,10 @@ def _warn(out: Output, listings: Sequence[Listing], tags: Sequence[str]) -> None
         if hint is None:
             out.warn(*render_list.warnings(listing))
         else:
-            out.say(f"{escaped(listing.location.url)}: {hint}")
+            parents.append(NotFoundError("no version is right here", path=listing.location.url, hint=hint))
+    for parent in parents[:-1]:
+        out.warn(f"{parent}; {parent.hint}")
+    return parents
 
 
 def _listings(

@@ -124,7 +124,8 @@ def trials_hint(place: Location) -> str | None:
     from edl_ckpt.core.catalog.experiment import locations_below
 
     try:
-        found = [location.url for location in locations_below(place, depth=2, reporter=SILENT)]
+        every = locations_below(place, depth=2, reporter=SILENT)
+        found = [location.url for location in every if location.url != place.url]
     except EdlCkptError:
         return None
     found = [url for url in found if url.rstrip("/") != place.url.rstrip("/")]  # it was just looked at

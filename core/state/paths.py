@@ -36,7 +36,7 @@ _MOST_STEM: Final = 200
 _CUT_STEM: Final = 160
 _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _VERSION_FILE = re.compile(
-    rf"(?:(0|[1-9][0-9]{{0,18}})|({_UUID.pattern})|({_NAMED}[A-Za-z0-9._+=%~-]+?))(?<!\.seal)\.json", re.ASCII
+    rf"(?:(0|[1-9][0-9]{{0,18}})|({_UUID.pattern})|({_NAMED}[A-Za-z0-9._+=%~-]+?))\.json", re.ASCII
 )
 LOCATION_FILE: Final = "location.json"
 INDEX_FILE: Final = "index.json"
