@@ -63,7 +63,12 @@ class Interest:
         return any(within is not None and registry.has_format(within) for within in found)
 
     def _names(self, directory: str) -> list[str] | None:
-        """Return the names in a directory, None when it cannot be listed: then the listing says why."""
+        """Return the names in a directory, None when it cannot be listed: then the listing says why.
+
+        A link below a directory is not followed, as by a listing.
+        """
+        if "/" in directory and os.path.islink(self._store.path(directory)):
+            return []
         try:
             return [*self._store.names(directory)]
         except EdlCkptError:
