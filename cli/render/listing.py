@@ -13,7 +13,7 @@ from edl_ckpt.cli.terminal.documents import Several, as_dict, document_of, picke
 from edl_ckpt.cli.terminal.tables import PIPE, Bar, Cell, Column, Lines, Table, head, styled
 from edl_ckpt.core.base import words
 from edl_ckpt.core.model.versions import DAMAGED, SUSPECT, Listing, State, Version
-from edl_ckpt.core.sources.elasticdl.loader import listed_crashes, mistaken
+from edl_ckpt.core.sources.elasticdl.loader import listed_crashes, mistaken, takes_for_whole
 from edl_ckpt.core.sources.systems import kinds_of, title_of
 
 if TYPE_CHECKING:
@@ -226,6 +226,10 @@ def warnings(listing: Listing) -> Iterator[str]:
             yield f"{version.ref}: {version.seal_warning}"
     if not any(version.is_elasticdl for version in listing.versions):
         return
+    for version in filter(takes_for_whole, listing.versions):
+        lacks = version.absent or "it has files that are no shards"
+        counts = "ElasticDL may take it for whole, because it counts the files"
+        yield f"{version.ref}: {counts}, and restore a part ({lacks})"
     crash = listed_crashes(listing)
     if crash:
         yield f"{listing.location}: ElasticDL's scan of the whole location crashes on {words.abridged(crash, _SOME)}"

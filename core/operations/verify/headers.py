@@ -14,7 +14,7 @@ from edl_ckpt.core.base.words import abridged, base_name, missing_shards
 from edl_ckpt.core.model.versions import MISSING_LISTED, ShardFile, State, Version
 from edl_ckpt.core.operations.verify.findings import Report
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
-from edl_ckpt.core.sources.elasticdl.loader import scan_crashes
+from edl_ckpt.core.sources.elasticdl.loader import scan_crashes, takes_for_whole
 from edl_ckpt.core.sources.registry import source_of
 from edl_ckpt.core.state.shard_note import mixture
 from edl_ckpt.core.storage import Store
@@ -37,8 +37,14 @@ def check_names(store: Store, version: Version, *, beside: bool) -> Report:
 
 def _check_listing(version: Version, report: Report) -> None:
     """Report the faults that names alone show."""
+    half = takes_for_whole(version)
+    counts = (
+        "; ElasticDL counts it as a shard, so it may take this version for whole and restore a part" if half else ""
+    )
+    hint = "move the file away: ElasticDL counts every file as a shard" if half else ""
     for name in version.extra:
-        report.add("extra-file", f"{name!r} is not a shard of this version", path=version.path, subject=name)
+        message = f"{name!r} is not a shard of this version{counts}"
+        report.add("extra-file", message, path=version.path, subject=name, hint=hint)
     if version.state is State.MIXED:
         counts: dict[int, set[int]] = {}
         for shard in version.shards:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from edl_ckpt.core.model.versions import Listing
+from edl_ckpt.core.model.versions import Listing, State, Version
 from edl_ckpt.core.sources.elasticdl.names import ELASTICDL, is_uuid, parse_single_file, parse_version_dir
 
 
@@ -58,6 +58,19 @@ def _crashes_inside(names: Iterable[str], inside: Callable[[str], Collection[str
         yield from [name] if entries is None else [f"{name}/{each}" for each in sorted(counts) if counts[each] is None]
         if set(counts.values()) == {len(counts)}:
             return
+
+
+def takes_for_whole(version: Version) -> bool:
+    """Say whether ElasticDL's scan may take a version for whole that is not, and restore a part of it.
+
+    The scan compares how many entries the directory has with the number in the name of the entry that is listed first.
+
+    Source: ElasticDL's `check_checkpoint_valid`, `int(name.split(".")[0].split("-")[-1]) == len(os.listdir(path))`.
+    """
+    if not version.is_elasticdl or version.is_file or version.uuid or version.state is State.COMPLETE:
+        return False
+    names = version.names_inside
+    return any(elasticdl_version(name.partition(".")[0]) == len(names) for name in names)
 
 
 def listed_crashes(listing: Listing) -> list[str]:

@@ -82,3 +82,19 @@ def test_a_file_in_a_version_is_named_for_the_whole_location(tmp_path: Path) -> 
     (tmp_path / "version-20" / "notes.txt").unlink()
     assert document("verify", tmp_path, "--all")["ok"]
     assert edl("list", tmp_path).stderr == ""
+
+
+def test_what_elasticdl_takes_for_whole(tmp_path: Path) -> None:
+    """Half a version whose other file makes the count right is named: ElasticDL may restore it."""
+    save_small(tmp_path, 10, 20)
+    kept, lost = (tmp_path / f"version-20/variables-{i}-of-2.ckpt" for i in range(2))
+    lost.rename(kept.with_name(f"{kept.name}.bak"))
+    (extra,) = [f for f in document("verify", f"{tmp_path}@20", code=3)["findings"] if f["code"] == "extra-file"]
+    assert "may take this version for whole" in extra["message"]
+    assert "refuses" not in extra["hint"]
+    assert "version 20" not in edl("list", tmp_path).stdout
+    assert f"{tmp_path}@20: ElasticDL may take it for whole" in edl("list", tmp_path).stderr
+    (tmp_path / "version-20/third-2").touch()
+    (extra, _) = [f for f in document("verify", f"{tmp_path}@20", code=3)["findings"] if f["code"] == "extra-file"]
+    assert "may take" not in extra["message"]
+    assert "refuses" in extra["hint"]
