@@ -43,7 +43,7 @@ def _check_listing(version: Version, report: Report) -> None:
     )
     hint = "move the file away: ElasticDL counts every file as a shard" if half else ""
     for name in version.extra:
-        message = f"{name!r} is not a shard of this version{counts}"
+        message = f"{name!r} is not a shard of this version{taken}"
         report.add("extra-file", message, path=version.path, subject=name, hint=hint)
     if version.state is State.MIXED:
         counts: dict[int, set[int]] = {}
