@@ -38,9 +38,7 @@ def check_names(store: Store, version: Version, *, beside: bool) -> Report:
 def _check_listing(version: Version, report: Report) -> None:
     """Report the faults that names alone show."""
     half = takes_for_whole(version)
-    counts = (
-        "; ElasticDL counts it as a shard, so it may take this version for whole and restore a part" if half else ""
-    )
+    taken = "; ElasticDL counts it as a shard, so it may take this version for whole and restore a part" if half else ""
     hint = "move the file away: ElasticDL counts every file as a shard" if half else ""
     for name in version.extra:
         message = f"{name!r} is not a shard of this version{taken}"
