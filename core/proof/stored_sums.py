@@ -44,8 +44,10 @@ def confirm_sums(sums: StoredSums, trust: Trust, job: Job, *, whole: bool = Fals
         if stored_sum_now(checkpoint, number, shard.sums.index(stored)) == stored.value:
             message = f"{stored.subject!r} was damaged in one read, and is right in the next: nothing was published"
             raise UnavailableError(message, path=path, offset=first.start, hint="try again")
-        message = f"{stored.subject!r}: the values have the {stored.kind} {found:08x}, and the file says"
-        trust.doubt(f"{message} {stored.value:08x}{more}", "checksum-mismatch", path=path, offset=first.start)
+        message = f"{stored.subject!r} in shard {shard.file.ps_id}: the values have the {stored.kind} {found:08x}, and"
+        trust.doubt(
+            f"{message} the file says {stored.value:08x}{more}", "checksum-mismatch", path=path, offset=first.start
+        )
     return sums.compared()
 
 

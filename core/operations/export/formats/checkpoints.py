@@ -254,6 +254,8 @@ class Dcp(SystemFormat):
 
     def __init__(self, request: ExportRequest) -> None:
         self._to_number = request if request.selection.remap else None
+        self._read: ExportResult | None = None
+        """What is known of the version once it was read into the temporary file."""
         super().__init__(replace(request, selection=replace(request.selection, remap=False)))
 
     def plan(self) -> ExportPlan:
@@ -268,7 +270,10 @@ class Dcp(SystemFormat):
         if self._to_number is None:
             return super().export()
         with self._numbered(self._to_number) as request:
-            return replace(Dcp(request).export(), ref=self.request.version.ref, proved=False)
+            done = replace(Dcp(request).export(), ref=self.request.version.ref, proved=False)
+            return (
+                done if self._read is None else replace(done, forced=self._read.forced, checksums=self._read.checksums)
+            )
 
     @contextmanager
     def _numbered(self, request: ExportRequest) -> Iterator[ExportRequest]:
@@ -278,7 +283,8 @@ class Dcp(SystemFormat):
         with tempfile.TemporaryDirectory(prefix="edl-ckpt-") as folder:
             goal = Location(os.path.join(folder, "numbered.safetensors"))
             rename = (*(request.names.rename.items() if request.names else ()), *request.rename)
-            Safetensors(replace(request, goal=goal, names=None, rename=rename, ranks=None, force=False)).export()
+            alone = replace(request, goal=goal, names=None, rename=rename, ranks=None, force=False)
+            self._read = Safetensors(alone).export()
             with LocalReader(goal.url) as reader:
                 notes = json.loads(read_header(reader).metadata["tables"])
             tables = {name: {"ids": ROWS, "vectors": note["vectors"]} for name, note in notes.items()}
