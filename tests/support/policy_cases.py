@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from edl_ckpt.core.model.versions import ShardFile, State, Version
+from edl_ckpt.core.operations.prune.facts import Facts, Foreign
 from edl_ckpt.core.operations.prune.retention import Guards
 from edl_ckpt.core.sources.elasticdl.names import ELASTICDL
 from edl_ckpt.core.storage import Location
@@ -17,7 +18,8 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 def version_of(line: str) -> tuple[Version, str | None]:
     """Return the version that a line describes, and why it cannot be read, None when it can.
 
-    `[LOCATION/]NUMBER STATE [age=3d] [size=100] [tag:NAME] [METRIC=VALUE] [unreadable] [damaged]`; the default age
+    `[LOCATION/]NUMBER STATE [age=3d] [size=100] [tag:NAME] [METRIC=VALUE] [unreadable] [damaged]
+    [suspect] [foreign:NAME] [named:POINTER]`; the default age
     is 30 days less the number in minutes, so that higher numbers are newer.
     """
     name, state, *words = line.split()
@@ -40,6 +42,7 @@ def version_of(line: str) -> tuple[Version, str | None]:
         metrics={k: float(v) for k, v in values.items()},
         tags=tuple(word[4:] for word in words if word.startswith("tag:")),
         metadata_fault="damaged: not JSON" if "damaged" in words else "",
+        doubts=("it has no rows",) if "suspect" in words else (),
     )
     return version, "truncated" if "unreadable" in words else None
 
@@ -48,6 +51,15 @@ def versions_of(lines: Iterable[str]) -> tuple[list[Version], dict[str, str]]:
     """Return the versions of several lines, and why some cannot be read, by path."""
     read = [version_of(line) for line in lines]
     return [v for v, _ in read], {v.path: fault for v, fault in read if fault}
+
+
+def facts_of(lines: Iterable[str]) -> Facts:
+    """Return what is known of the versions of several lines beyond a listing."""
+    read = [(*version_of(line), line.split()) for line in lines]
+    unreadable = {version.path: fault for version, fault, _ in read if fault}
+    foreign = {v.path: Foreign((w[8:],), 1, 7) for v, _, words in read for w in words if w.startswith("foreign:")}
+    named = {v.path: [w[6:] for w in words if w.startswith("named:")] for v, _, words in read}
+    return Facts(unreadable, foreign=foreign, named=named)
 
 
 def guards_of(document: dict[str, Any]) -> Guards:

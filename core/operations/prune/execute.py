@@ -29,7 +29,7 @@ from edl_ckpt.core.catalog.swaps import GRACE_SECONDS
 from edl_ckpt.core.commit.deletion.holdings import holdings
 from edl_ckpt.core.commit.deletion.removal import Removal
 from edl_ckpt.core.commit.repair.recovery import forget_gone, kind_of, location_lock
-from edl_ckpt.core.model.versions import State, Version
+from edl_ckpt.core.model.versions import DAMAGED, SUSPECT, State, Version
 from edl_ckpt.core.operations.prune.facts import Facts, Survey
 from edl_ckpt.core.operations.prune.plan import Action, PruneEntry, PrunePlan, plan_prune
 from edl_ckpt.core.operations.prune.retention import (
@@ -136,11 +136,16 @@ def _entry(document: dict[str, Any]) -> PruneEntry:
         **document
         | {
             "location": location,
-            "state": State(document["state"]).value,
+            "state": _state(document["state"]),
             "action": Action(document["action"]),
             "reasons": tuple(_list(document["reasons"], str)),
         }
     )
+
+
+def _state(text: str) -> str:
+    """Return the state that a version is shown with; ValueError for any other text."""
+    return text if text in {DAMAGED, SUSPECT} else State(text).value
 
 
 def _list(values: Any, kind: type) -> list[Any]:

@@ -21,7 +21,7 @@ from program import document, edl, without_reader
 VERSION_KEYS = {
     *("version", "ref", "path", "state", "ps_num", "shards", "missing", "missing_count"),
     *("size_bytes", "modified", "metrics", "tags", "metadata", "uuid", "fingerprint", "note", "sealed"),
-    *("fault", "mixture", "system", "lacks"),
+    *("fault", "mixture", "system", "lacks", "suspect", "verdict"),
 }
 
 

@@ -12,7 +12,6 @@ from edl_ckpt.core.base.errors import NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.base.words import Mode
 from edl_ckpt.core.model.versions import ShardFile, State, Version
 from edl_ckpt.core.operations.prune.execute import read_plan, write_plan
-from edl_ckpt.core.operations.prune.facts import Facts
 from edl_ckpt.core.operations.prune.plan import PrunePlan, judge_versions
 from edl_ckpt.core.operations.prune.retention import (
     Best,
@@ -30,7 +29,7 @@ from edl_ckpt.core.operations.prune.retention import (
 from edl_ckpt.core.sources.elasticdl.names import ELASTICDL
 from edl_ckpt.core.storage import Location
 from places import DATA
-from policy_cases import NOW, guards_of, versions_of
+from policy_cases import NOW, facts_of, guards_of, versions_of
 
 CASES = sorted((DATA / "policies").glob("*.json"))
 
@@ -45,10 +44,10 @@ def plan_lines(plan: PrunePlan) -> list[str]:
 def test_policy_case(path: Path, tmp_path: Path) -> None:
     """Each case file lists the versions that a policy keeps and deletes, the reasons, and the warnings."""
     case = json.loads(path.read_text(encoding="utf-8"))
-    versions, unreadable = versions_of(case["versions"])
+    versions, _ = versions_of(case["versions"])
     policy = Policy.from_json(case["policy"])
     assert policy.to_json()["rules"] == case["policy"]["rules"]
-    plan = judge_versions(versions, policy, now=NOW, guards=guards_of(case["guards"]), facts=Facts(unreadable))
+    plan = judge_versions(versions, policy, now=NOW, guards=guards_of(case["guards"]), facts=facts_of(case["versions"]))
     assert plan_lines(plan) == case["expect"]
     assert list(plan.warnings) == case["warnings"]
     write_plan(tmp_path / "plan.json", plan)
