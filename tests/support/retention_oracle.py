@@ -18,7 +18,7 @@ START = 1_000_000_000.0
 FOREIGN = (
     "notes.txt",
     ".git/HEAD",
-    "checkpoints/step_3/model.safetensors",
+    "checkpoints/other.bin",
     ".hydra/config.yaml",
     "a/b/c/d/e/f/g/h.bin",
 )
