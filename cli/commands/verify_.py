@@ -45,6 +45,9 @@ def verify_command(
     world_size: Annotated[
         int | None, o.option("W", "With --loader: the number of ranks. Default: those of the save.", least=1)
     ] = None,
+    like: Annotated[
+        str | None, o.option("REF", "All tables and variables of this version must be there, in the same form.")
+    ] = None,
     seal: Annotated[bool, o.flag("Like --deep, and record checksums for later runs.", "--seal")] = False,
     force: Annotated[bool, o.flag("With --seal: replace an existing seal.", "--force")] = False,
     junit: Annotated[str | None, o.option("FILE", "Write a JUnit report to FILE, for CI.")] = None,
@@ -82,13 +85,13 @@ def verify_command(
     o.check_prometheus(out, prometheus=prometheus)
     for path in filter(None, (junit, summary, ids)):  # before hours of reading
         check_target(path)
-    if newest and (every or seal or out.csv):
-        raise UsageError(f"--newest cannot be used with {'--all' if every else '--seal' if seal else '--csv'}")
+    _check_clashes(newest=newest, every=every, seal=seal, csv=out.csv, like=like)
     location, versions, latest = _versions(out, ref, every=every or newest)
     level: Level = "quick" if quick else "deep" if deep else "default"
     with working(out, cluster, workers) as work:
         take = (lambda done: out.print_json(render.line(done), line=True)) if out.jsonl else lambda _: None
         options: dict[str, Any] = {**work, **o.locking(out, lock_wait), "take": take, "may_be_writing": every}
+        options |= {"like": o.resolve_ref(like, out) if like else None}
         options |= {"sample": part, "loader": eye, "take_ids": render.IdFile(ids).take if ids else None}
         if newest:
             found = newest_good(
@@ -113,6 +116,14 @@ def verify_command(
     if not versions:
         out.say(f"{escaped(location.url)}: no checkpoint, so nothing was verified")
     _end(out, run, strict=strict)
+
+
+def _check_clashes(*, newest: bool, every: bool, seal: bool, csv: bool, like: str | None) -> None:
+    """Raise UsageError for options that do not go together."""
+    clashes = ((newest and every, "--newest", "--all"), (newest and csv, "--newest", "--csv"))
+    for clash, one, other in (*clashes, (newest and seal, "--newest", "--seal"), (like and seal, "--like", "--seal")):
+        if clash:
+            raise UsageError(f"{one} cannot be used with {other}")
 
 
 def _end_newest(out: Output, location: Location, found: NewestGood, *, prometheus: bool) -> None:

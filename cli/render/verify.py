@@ -116,7 +116,12 @@ def rows(results: Sequence[VerifyResult]) -> list[list[Any]]:
 
 def _result(result: VerifyResult) -> dict[str, Any]:
     keys = "ref ok state path level findings fingerprint bytes_read sealed shards shards_read ids_read checks"
-    keys += " checksums uncompared unread_files" + " sample" * bool(result.sample) + " loader" * bool(result.loader)
+    keys += (
+        " checksums uncompared unread_files"
+        + " sample" * bool(result.sample)
+        + " loader" * bool(result.loader)
+        + " like" * bool(result.like)
+    )
     return picked(result, keys, ok=result.ok if result.is_whole else None, state=result.shown_state)
 
 

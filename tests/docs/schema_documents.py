@@ -157,7 +157,7 @@ SUMMARY: Final[Mapping[str, Schema]] = {
 }
 RESULT_KEYS: Final = (
     "ref ok? state path level findings* fingerprint? bytes_read sealed shards shards_read ids_read checks* checksums"
-    " uncompared* unread_files* (sample) (loader) (newer*) (fallback?)"
+    " uncompared* unread_files* (sample) (loader) (like) (newer*) (fallback?)"
 )
 FALLBACK: Final = record("ref path level why command")
 RESULT: Final[Mapping[str, Schema]] = {
@@ -167,6 +167,7 @@ RESULT: Final[Mapping[str, Schema]] = {
     "ids_read": FLAG,
     "checks": record("name seconds", name=FINDING["properties"]["check"]),
     "checksums": COUNT,
+    "like": TEXT,
     "uncompared": TEXT,
     "unread_files": TEXT,
     "sample": record("percent seed", percent=NUMBER, seed=COUNT),

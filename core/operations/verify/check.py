@@ -44,6 +44,7 @@ from edl_ckpt.core.model.versions import CheckpointRef, Seal, State, Version, di
 from edl_ckpt.core.operations.verify.findings import HINTS, LEVELS, UNREAD, Finding, Report, ValueSample, VerifyResult
 from edl_ckpt.core.operations.verify.headers import check_headers, check_names, open_readable_shards
 from edl_ckpt.core.operations.verify.ids import ContentCheck, check_companions, ids_of
+from edl_ckpt.core.operations.verify.like import Form, check_like, form_of
 from edl_ckpt.core.operations.verify.loaders import look_with
 from edl_ckpt.core.operations.verify.memory import Memory, is_settled
 from edl_ckpt.core.operations.verify.other_files import NOTHING_ELSE, check_others
@@ -225,6 +226,7 @@ def verify_version(
     sample: ValueSample | None = None,
     loader: tuple[str, int | None] | None = None,
     take_ids: TakeIds | None = None,
+    like: VersionLike | Form | None = None,
     remember: bool = True,
     **options: Unpack[JobOptions],
 ) -> VerifyResult:
@@ -234,18 +236,19 @@ def verify_version(
     ignores the seal. `beside=False` does not look at the other names in the location, on which ElasticDL's scan may
     crash. A `sample` reads a random part of the values at the level `default`, and compares it with the checksums that
     there are. What was found is remembered for `list`, `prune` and others (`state/verdicts.py`), unless `remember` is
-    False. With a `loader`, its name and a number of ranks or None, the result says what that loader would do with
-    the files. `take_ids` gets the ids of all rows in findings. With a `distributed.Client` as `executor`, its workers
-    read the ids and values. When a job changes a shard meanwhile, the version is verified again. Raises UsageError for
-    another level, LockedError when a shard keeps changing, and the errors of storage; a damaged checkpoint raises
-    nothing.
+    False. With a `loader`, its name and a number of ranks or None, the result says what that loader would do with the
+    files. With `like`, another version, all its tables and variables must be there in the same form. `take_ids` gets
+    the ids of all rows in findings. With a `distributed.Client` as `executor`, its workers read the ids and values.
+    When a job changes a shard meanwhile, the version is verified again. Raises UsageError for another level,
+    LockedError when a shard keeps changing, and the errors of storage; a damaged checkpoint raises nothing.
 
     >>> result = verify_version("run@200", level="deep")
     >>> result.ok, [finding.code for finding in result.findings]
     (True, [])
     """
     version = as_version(version)
-    scope = Scope(level, use_seal, beside, sample, loader, take_ids)
+    form = like if isinstance(like, Form) or like is None else form_of(like)
+    scope = Scope(level, use_seal, beside, sample, loader, take_ids, form)
     result = verify_indexed(version, verify_job(version, **options), scope)[0]
     if remember:
         with Memory() as memory:
@@ -274,6 +277,7 @@ class Scope(NamedTuple):
     sample: ValueSample | None = None
     loader: tuple[str, int | None] | None = None
     take_ids: TakeIds | None = None
+    like: Form | None = None
 
 
 def verify_indexed(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tuple[ShardIndex, ...]]:
@@ -298,10 +302,10 @@ def verify_indexed(version: Version, job: Job, scope: Scope) -> tuple[VerifyResu
 
 
 def _verify(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tuple[ShardIndex, ...]]:
-    level, sample = scope.level, scope.sample
+    level, sample, begun = scope.level, scope.sample, time.time()
     if version.fault and not version.shards:
         raise version.fault.error()
-    store, begun = open_store(version.location), time.time()
+    store = open_store(version.location)
     report, read_before = Report(), job.executor.bytes_read()
     with ExitStack() as stack:
         others = Beside(2)  # far away, each of these takes a request or two, as the headers do
@@ -312,6 +316,7 @@ def _verify(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tup
         with report.checking("headers"):
             checkpoint, whole = open_readable_shards(version, report, stack, readers)
             check_headers(version, checkpoint, report)
+            check_like(version, checkpoint.shards, scope.like, report)
         report.take(awaited(names))
         seal, found = awaited(sealed)
         report.take(found)
@@ -347,7 +352,7 @@ def _verify(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tup
         bytes_read = checkpoint.bytes_read + job.executor.bytes_read() - read_before
     if any(finding.severity == "error" for finding in report.findings):  # names, shards and seal may be of two moments
         check_not_replaced(version)
-    result = VerifyResult(
+    return VerifyResult(
         version.ref,
         level,
         findings,
@@ -363,12 +368,12 @@ def _verify(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tup
         uncompared=beside.uncompared,
         unread_files=beside.unread,
         loader=view,
+        like=scope.like.ref if scope.like else "",
         state=version.state,
         path=version.path,
         files=version.files_identity if is_settled(version, begun) else "",
         begun=begun,
-    )
-    return result, checkpoint.shards
+    ), checkpoint.shards
 
 
 def _in_order(findings: Sequence[Finding], sealed: Mapping[str, int], version: Version) -> tuple[Finding, ...]:
@@ -431,6 +436,7 @@ def verify_versions(
     loader: tuple[str, int | None] | None = None,
     may_be_writing: bool = False,
     take_ids: TakeIds | None = None,
+    like: VersionLike | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     take: Callable[[VerifyResult | tuple[str, EdlCkptError]], None] = lambda _: None,
     **options: Unpack[JobOptions],
@@ -444,10 +450,13 @@ def verify_versions(
     results: list[VerifyResult] = []
     failed: list[tuple[str, EdlCkptError]] = []
     seen: set[Location] = set()
+    form = None if like is None else form_of(like)
     verify = (
         partial(verify_and_seal, wait_seconds=wait_seconds, take_ids=take_ids, remember=False)
         if seal
-        else partial(verify_version, level=level, sample=sample, loader=loader, take_ids=take_ids, remember=False)
+        else partial(
+            verify_version, level=level, sample=sample, loader=loader, take_ids=take_ids, like=form, remember=False
+        )
     )
     versions = several(versions, "versions")
     if level == "deep" or seal:

@@ -118,6 +118,8 @@ class VerifyResult:
     """Files that were not read at the level `deep`: they have neither values nor a checksum, and no seal names them."""
     loader: LoaderView | None = None
     """What a system's own loader would do with the files, where that was asked for."""
+    like: str = ""
+    """The version whose tables and variables had to be there too; '' for none."""
     state: State = State.COMPLETE
     """The state of the version as it was listed."""
     path: str = ""
@@ -150,7 +152,12 @@ class VerifyResult:
     @property
     def shown_state(self) -> str:
         """Return the state as `list` shows it once this result is remembered."""
-        return DAMAGED if self.state is State.COMPLETE and self.has_errors else self.state.value
+        return DAMAGED if self.state is State.COMPLETE and self.own_errors else self.state.value
+
+    @property
+    def own_errors(self) -> list[Finding]:
+        """Return the errors in the version itself, whatever a loader or a comparison with another one says."""
+        return [f for f in self.findings if f.severity == "error" and not f.code.startswith(("loader-", "like-"))]
 
     @property
     def verdict(self) -> str:
@@ -193,6 +200,7 @@ _OWN_DTYPE: Final = (
 _OTHER_RANKS: Final = (
     "`--world-size` shows what other numbers of ranks would load; `edl-ckpt reshard --ranks N` writes the files anew"
 )
+_LIKE: Final = "if the model was changed on purpose, compare with a version of the new model"
 _REWRITTEN: Final = "the bytes changed after the seal; if a job rewrote the version: edl-ckpt verify --seal --force"
 UNREAD: Final = "unsupported-item"
 """The code of tensors that are not read."""
@@ -218,6 +226,11 @@ HINTS: Final = {
     "unsupported-dtype": "ElasticDL cannot restore this version; `edl-ckpt export --dtype float32` and `import` convert"
     " floats that edl-ckpt can read",
     "old-seal": "`edl-ckpt verify --seal` renews it",
+    "like-missing-table": _LIKE,
+    "like-missing-variable": _LIKE,
+    "like-dim": _LIKE,
+    "like-shape": _LIKE,
+    "like-dtype": _LIKE,
     "loader-drops": _OTHER_RANKS,
     "loader-misroutes": _OTHER_RANKS,
     "loader-twice": "remove the files of the other save; its rows may replace those of this one",

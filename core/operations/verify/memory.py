@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable
 from types import TracebackType
 from typing import Final, Self
 
@@ -73,13 +72,8 @@ def is_settled(version: Version, now: float) -> bool:
 
 def verdict_from(result: VerifyResult) -> Verdict:
     """Return the verdict of a verification: errors of the files, whatever a loader or a comparison would say."""
-    errors = own_errors(result.findings)
+    errors = result.own_errors
     return Verdict(result.level, not errors, result.begun, len(errors), described(errors[0]) if errors else "")
-
-
-def own_errors(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the errors in a version itself."""
-    return [f for f in findings if f.severity == "error" and not f.code.startswith(("loader-", "like-"))]
 
 
 def described(finding: Finding) -> str:

@@ -10,7 +10,7 @@ from edl_ckpt.core.model.verdicts import READ_AT
 from edl_ckpt.core.model.versions import DAMAGED, State, Version
 from edl_ckpt.core.operations.verify.check import VerifyRun
 from edl_ckpt.core.operations.verify.findings import VerifyResult
-from edl_ckpt.core.operations.verify.memory import described, own_errors
+from edl_ckpt.core.operations.verify.memory import described
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,6 @@ def _first_error(result: VerifyResult) -> str:
         return result.state.value
     if not result.has_errors:
         return ""
-    errors = own_errors(result.findings) or [f for f in result.findings if f.severity == "error"]
+    errors = result.own_errors or [f for f in result.findings if f.severity == "error"]
     more = f" and {len(errors) - 1} more" if len(errors) > 1 else ""
-    return f"damaged: {described(errors[0])}{more}"
+    return f"{'damaged: ' if result.own_errors else ''}{described(errors[0])}{more}"

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 import torch_items
+from edl_ckpt.core import save_checkpoint
+from edl_ckpt.core.operations.save import Table
 from program import document, edl
 
 NAME = "model.user.weight"
@@ -174,3 +176,23 @@ def test_a_version_that_is_being_written(run: Path) -> None:
     assert (found["ok"], result["ok"], result["state"]) == (True, None, "writing")
     assert f"{run}@4  writing" in words("verify", run, "--all")
     assert f'verify_ok{{ref="{run}@4"}}' not in words("verify", run, "--all", "--prometheus")
+
+
+def test_like(tmp_path: Path) -> None:
+    """`--like` finds a table and a variable that are missing, and another dim and dtype; the memory has none of it."""
+    run, ids = tmp_path / "run", np.arange(4)
+    wide, narrow = (Table(ids, np.ones((4, dim), np.float32)) for dim in (3, 2))
+    whole = {"w": np.ones(3, np.float32), "b": np.ones(2, np.float32)}
+    save_checkpoint(run, 1, 2, variables=whole, tables={"user": wide, "item": wide})
+    save_checkpoint(run, 2, 2, variables={"w": np.ones(3, np.float64)}, tables={"user": narrow})
+    save_checkpoint(run, 3, 2, variables=whole | {"new": np.ones(1, np.int64)}, tables={"user": wide, "item": wide})
+    time.sleep(0.06)
+    found = document("verify", f"{run}@2", "--like", f"{run}@1", code=3)
+    assert found["like"] == f"{run}@1"
+    assert {(f["code"], f["subject"]) for f in found["findings"] if f["severity"] == "error"} == {
+        ("like-missing-table", "item"), ("like-dim", "user"), ("like-missing-variable", "b"), ("like-dtype", "w"),
+    }  # fmt: skip
+    assert document("verify", f"{run}@3", "--like", f"{run}@1")["ok"] is True
+    listed = {v["version"]: v["state"] for v in document("list", run)["locations"][0]["versions"]}
+    assert listed[2] == "complete"
+    assert edl("verify", run, "--newest", "--like", f"{run}@1").stdout.startswith(f"{run}/version_3: ")
