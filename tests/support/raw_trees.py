@@ -62,5 +62,6 @@ def lost_entries(before: dict[str, RawEntry], after: dict[str, RawEntry], own: s
             if now[:5] != was[:5]:
                 lost[name] = f"{was[:5]} is now {now[:5]}"
         elif now != was:
-            lost[name] = f"{was} is now {now}"
+            change = f"{was} is now {now}" if now.modified_ns == was.modified_ns else "another time"
+            lost[name] = change
     return lost
