@@ -112,8 +112,9 @@ def _described(store: Store, version: Version, file: Entry) -> tuple[str, Versio
 
 def has_no_number(version: Version, target: Location) -> RefusedError:
     """Return the error of a writer that needs the number of a version, which is not known."""
+    metadata = f"there is no {_STEPS} in a {UUID_METADATA} next to its shards"
     return RefusedError(
-        f"its number is not known: there is no {_STEPS} in a {UUID_METADATA} next to its shards",
+        f"its number is not known: {metadata if version.uuid else 'its name has none'}",
         path=version.ref,
         hint="choose one: " + command("import", version.ref, f"{target}@NUMBER", "--ps", str(version.ps_num or "N")),
     )

@@ -20,6 +20,7 @@ from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.words import describe, escaped
 from edl_ckpt.core.catalog.files import directory_alone
+from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.commit.deletion.removal import NoTrash
 from edl_ckpt.core.commit.deletion.trash import Trash
 from edl_ckpt.core.commit.interface import LockedLocation, NewVersion, Settled, VersionOutput
@@ -190,6 +191,8 @@ def _check_location(location: Location, repair: DiskRepair | ObjectRepair, may_b
     """
     names = repair.names()
     is_known = STATE_DIR in names or any(map(version_named, names))
+    if not is_known and any(map(completes, names)):  # bundles side by side, whose names have no numbers
+        is_known = bool(list_versions(location, wait_seconds=0.0, seals=False).versions)
     is_step = not is_known and any(map(completes, names)) and directory_alone(location) is not None
     if is_step or any(map(shard_named, names)):
         raise UsageError("is one version's directory", path=location.url, hint="name the directory it is in")
