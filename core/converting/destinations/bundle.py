@@ -25,6 +25,7 @@ from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import Encoding
 from edl_ckpt.core.sources.bundle.index import StoredTensor, read_index
+from edl_ckpt.core.sources.bundle.state_file import NAME as STATE_FILE
 from edl_ckpt.core.sources.bundle.tables import TENSORS, part_of
 from edl_ckpt.core.sources.bundle.writing import lay_out
 from edl_ckpt.core.sources.steps.file_layout import Array, FileLayout, Slab
@@ -170,8 +171,11 @@ class ToBundle(ArrayDestination):
         names = [name for name in self.source.version.sizes if name in self.own_names and name.endswith(".index")]
         prefix = names[0].removesuffix(".index") if self.is_own and names else "model"
         items = self._items(names[0]) if self.is_own and names else {}
-        # The file `checkpoint` of the source goes along: it names this prefix, and perhaps others.
-        return lay_out(prefix, arrays, self.ranks, items=items, with_state=not self.is_own)
+        # The file `checkpoint` of the source goes along: it names this prefix, and perhaps others. Without one, as if
+        # bundles lie side by side, tf.train.latest_checkpoint would find nothing. A SavedModel's loader needs none.
+        folder, slash, _ = prefix.rpartition("/")
+        has_state = f"{folder}{slash}{STATE_FILE}" in self.source.version.sizes or folder == "variables"
+        return lay_out(prefix, arrays, self.ranks, items=items, with_state=not (self.is_own and has_state))
 
     def _items(self, index: str) -> Mapping[str, StoredTensor]:
         """Return what the source's index says of each item that goes out, by its new name; its bytes are copied."""
