@@ -7,8 +7,9 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from edl_ckpt.core.state.document import MAX_BYTES
 from edl_ckpt.core.state.paths import META_DIR
 from edl_ckpt.core.state.verdicts import Remembered, VerdictFiles, parse_verdicts, remember_verdicts, verdicts_bytes
 from edl_ckpt.core.storage import Location, open_store
+from forked import run_forked
 from reporters import Recorder
 from s3_fixtures import Bucket
 
@@ -304,3 +306,66 @@ def test_a_version_is_found_by_its_reference(run: Path) -> None:
     verify_version(f"{run}@3", level="deep")
     version: Version = resolve(str(run / "step_3"))
     assert version.is_verified
+
+
+@pytest.mark.parametrize("place", ["location", "cache"])
+def test_killed_at_each_operation(tmp_path: Path, run: Path, place: str) -> None:
+    """Killed before any of its file operations, a writer of verdicts loses its own at most, and no older one."""
+    if place == "location":
+        save_small(tmp_path / "run2", 1, 2)
+        run = age(tmp_path / "run2")
+    first, second = list_versions(run).versions[:2]
+    bad = Verdict("deep", False, 1.0, 1, "nan of w")
+    good = Verdict("deep", True, 2.0)
+
+    def names(version: Version) -> str:
+        return version.path.rpartition("/")[2]
+
+    remember_verdicts(first.location, [Remembered(names(first), first.files_identity, bad)])
+    found: set[bool] = set()
+    for k in range(1, 100):
+        news = [Remembered(names(second), second.files_identity, good)]
+        killed = _killed_at(k, lambda news=news: remember_verdicts(second.location, news))  # type: ignore[misc]
+        now = {v.path: v.verdict for v in list_versions(run).versions}
+        assert now[first.path] == bad, k
+        assert now[second.path] in {None, good}, k
+        found.add(now[second.path] is not None)
+        if not killed:
+            break
+        _forget(second, first.location, run, tmp_path, Remembered(names(first), first.files_identity, bad))
+    assert k > 3
+    assert found == {False, True}
+
+
+def _forget(second: Version, location: Location, run: Path, tmp_path: Path, older: Remembered) -> None:
+    """Bring the files of verdicts back to the older verdict alone."""
+    for folder in (run / ".edl-ckpt-0/meta-0", tmp_path / "cache/.verdicts"):
+        for path in folder.rglob("verdicts-*.json"):
+            path.unlink()
+    remember_verdicts(location, [older])
+    assert next(v for v in list_versions(run).versions if v.path == second.path).verdict is None
+
+
+def _killed_at(k: int, action: Callable[[], None]) -> bool:
+    """Run an action in a child that is killed before its k-th change of a file; False if it ends first."""
+
+    def act() -> None:
+        count = 0
+
+        def killing(function: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*arguments: Any, **options: Any) -> Any:
+                nonlocal count
+                count += 1
+                if count == k:
+                    os._exit(9)
+                return function(*arguments, **options)
+
+            return call
+
+        for name in ("rename", "unlink", "rmdir", "mkdir", "fsync", "pwrite", "write", "ftruncate"):
+            setattr(os, name, killing(getattr(os, name)))
+        action()
+
+    ended = run_forked(act)
+    assert ended in {0, 9}
+    return ended == 9
