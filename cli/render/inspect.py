@@ -51,6 +51,7 @@ _MEASURES: Final = {"min": "minimum", "max": "maximum", "mean": "mean", "std": "
 def document(summary: CheckpointSummary, stats: Sequence[TensorStats] = (), loss: Loss | None = None) -> dict[str, Any]:
     """Return `edl-ckpt/inspect/1`; it has `stats` when values were read, and `lost` where something cannot be read."""
     result = {"schema": "edl-ckpt/inspect/1", **as_dict(summary), **({"lost": as_dict(loss)} if loss else {})}
+    result["file_metadata"] = {file: dict(notes) for file, notes in summary.file_metadata.items()}
     if stats:
         result["stats"] = [as_dict(s) for s in stats]
     return result

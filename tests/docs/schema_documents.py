@@ -146,7 +146,8 @@ LOST: Final = record(
 STATS_KEYS: Final = "name kind elements minimum? maximum? mean? std? l2? zeros nan inf histogram* edges*"
 FINDING: Final = record("severity code shard? path subject offset? message hint check ids* count?")
 SUMMARY_KEYS: Final = (
-    "ref version? ps_num generation layout size_bytes parameters shards* variables* tables* metadata system items*"
+    "ref version? ps_num generation layout size_bytes parameters shards* variables* tables* metadata"
+    " (file_metadata) system items*"
     " lacks*"
 )
 SUMMARY: Final[Mapping[str, Schema]] = {
@@ -154,6 +155,7 @@ SUMMARY: Final[Mapping[str, Schema]] = {
     "variables": record("name dtype shape* size_bytes shard"),
     "tables": record("name dim dtype? initializer? rows rows_per_shard* size_bytes companion_of slot"),
     "items": record("name kind size_bytes shard", kind=TEXT),
+    "file_metadata": map_of(map_of(TEXT)),
 }
 RESULT_KEYS: Final = (
     "ref ok? state path level findings* fingerprint? bytes_read sealed shards shards_read ids_read checks* checksums"
@@ -189,8 +191,9 @@ PLANNED_KEYS: Final = "(layout) (skew) (warnings*) (cluster?) (parts?)"
 COMPARED: Final = record("compared not_compared", compared=COUNT, not_compared=COUNT)
 WRITTEN: Final[Mapping[str, Schema]] = {"shards": SHARD, "checksums": COMPARED, "cluster": CLUSTER, "parts": PARTS}
 CHANGED_KEYS: Final = "(system) (dropped*) (untouched*) (overflowed)"
+LEFT_OUT: Final = record("name rows size_bytes reason kind", reason=TEXT, kind=TEXT)
 CHANGED: Final[Mapping[str, Schema]] = {
-    "dropped": record("name rows size_bytes reason", reason=TEXT),
+    "dropped": LEFT_OUT,
     "untouched": record("name fingerprint", fingerprint=TEXT),
 }
 ROWS_KEYS: Final = "ref table rows* missing* dtype? dim bytes_read (lost) (unread*)"
@@ -259,8 +262,10 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
     ),
     "export": record(
         "ref output format files* variables tables rows fingerprint? seconds? overflowed proved forced? dry_run"
-        " (value_bytes) (bytes_read) (cluster?) (errors*) partial lost (checksums)",
+        " (value_bytes) (bytes_read) (cluster?) (errors*) partial lost (checksums) left_out* items",
         checksums=COMPARED,
+        left_out=LEFT_OUT,
+        items=record("proved left_out", proved=COUNT, left_out=COUNT),
         errors=record("name greatest mean", greatest=NUMBER),
         partial=FLAG,
         lost=LOST,
@@ -294,8 +299,9 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
     ),
     "unlock": record("location unlocked holders*", holders=record("pid? host? since? purpose? alive? silent_seconds?")),
     "diff": record(
-        "a b equal tolerance variables* tables* items* fingerprint_a fingerprint_b histogram_edges*",
+        "a b equal tolerance variables* tables* items* metadata* fingerprint_a fingerprint_b histogram_edges*",
         items=record("name kind status", kind=TEXT),
+        metadata=TEXT,
         variables=record("name status max_abs? l2? relative? cosine? what"),
         tables=record(
             "name status added removed changed unchanged max_abs? l2? relative? top* histogram* what (rows*)",
