@@ -71,7 +71,9 @@ def test_the_document_of_an_edit(run: Path, tmp_path: Path) -> None:
     for key in ("ref", "system", "rows", "size_bytes", "dropped", "from_ps", "to_ps", "version"):
         assert plan[key] == done[key], key
     assert done["rows"] == 210
-    assert done["dropped"] == [{"name": "item", "rows": 40, "size_bytes": 640, "reason": "item where id >= 10"}]
+    assert done["dropped"] == [
+        {"name": "item", "rows": 40, "size_bytes": 640, "reason": "item where id >= 10", "kind": ""}
+    ]
     assert [one["name"] for one in done["untouched"]] == ["step", "w"]
     out = at(tmp_path / "out", 10)
     assert (out.fingerprint, verify_version(out, level="deep").ok) == (done["fingerprint"], True)
