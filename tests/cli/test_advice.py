@@ -114,16 +114,24 @@ SITUATIONS: list[tuple[str, Callable[[Path], None], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("prepare", "words"), [(p, w) for _, p, w in SITUATIONS], ids=[name for name, *_ in SITUATIONS]
-)
-def test_advice_can_be_followed(tmp_path: Path, prepare: Callable[[Path], None], words: list[str]) -> None:
+ADVISED = {
+    "damaged, deep", "damaged, all", "damaged, export", "damaged, reshard", "a shard is missing, verify",
+    "a shard is missing, export", "a shard is missing, tag", "a shard is missing, prune", "locked", "locked, recover",
+    "no @verified", "no rule", "tag without a version",
+}  # fmt: skip
+"""The situations in which a message names a command to type."""
+
+
+@pytest.mark.parametrize("situation", SITUATIONS, ids=[name for name, *_ in SITUATIONS])
+def test_advice_can_be_followed(tmp_path: Path, situation: tuple[str, Callable[[Path], None], list[str]]) -> None:
     """No command in a message ends with a wrong usage, or with a traceback; and none deletes what is foreign."""
+    name, prepare, words = situation
     save_small(tmp_path / "run", 1, 2, 3)
     prepare(tmp_path)
     said = edl(*words, cwd=tmp_path)
     assert said.returncode != 70
     advice = commands_in(said.stderr) + commands_in(said.stdout)
+    assert bool(advice) == (name in ADVISED)
     notes = sorted(tmp_path.rglob("notes.txt"))
     for command in advice:
         followed = edl(*command, cwd=tmp_path)
