@@ -12,6 +12,7 @@ import tempfile
 import warnings
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from checkpoints import save_large
 from edl_ckpt.cli.terminal.signals import ENDING
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.kernel import bulk
+from edl_ckpt.core.state.user_cache import remember_in
 from examples import TIMES, UNCHECKED
 from places import GOLDEN
 from s3_fixtures import Bucket, Moto, fresh_bucket, make_moto
@@ -52,7 +54,7 @@ for _name in list(os.environ):
     if is_ours or _name.startswith(("AWS_", "DASK_", "LC_")) or _name.lower().endswith("_proxy") or _name in _FOREIGN:
         del os.environ[_name]
 os.environ.update(LANG="C.UTF-8", XDG_CONFIG_HOME=tempfile.mkdtemp(prefix="edl-ckpt-"))
-os.environ["XDG_CACHE_HOME"] = os.path.join(os.environ["XDG_CONFIG_HOME"], "cache")
+_CACHES = count()
 atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
 
 # A cluster of tests is idle most of the time, and there is one in each test process. Dask's clock for its event loops,
@@ -73,6 +75,17 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 def pytest_xdist_auto_num_workers() -> int:
     """Start a process more than there are cores: many tests wait for a server, or for another process."""
     return len(os.sched_getaffinity(0)) + 1
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Give each test, its fixtures and the processes that they start a cache of their own, which is made when used.
+
+    What `verify` found for shared data in one test, the next one must not know: damaged versions are passed over. A
+    command that ran in this process has named its directory for all that comes after it.
+    """
+    os.environ["XDG_CACHE_HOME"] = os.path.join(os.environ["XDG_CONFIG_HOME"], f"cache-{next(_CACHES)}")
+    remember_in("")
 
 
 @pytest.hookimpl(wrapper=True)
