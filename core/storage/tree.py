@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from edl_ckpt.core.base.errors import RefusedError
+from edl_ckpt.core.storage.links import Identity
 
 if TYPE_CHECKING:  # it has entries of listings, and its stores have trees
     from edl_ckpt.core.storage.interface import Entry
@@ -47,6 +48,17 @@ class TreeEntry:
     size_bytes: int = 0
     mark: str = ""
     leads_to: str = ""
+    modified: float = field(default=0.0, compare=False)
+    """In seconds since the epoch; the mark of a file has it too, and a directory's says only that an entry changed."""
+    identity: Identity | None = field(default=None, compare=False)
+    """The file itself, whatever its name; None on object storage, where each name has a file of its own."""
+    names: int = field(default=1, compare=False)
+    """How many names the file has: hard links share it, and lose nothing when one of them goes."""
+
+    @property
+    def is_folder(self) -> bool:
+        """Return True for a directory, also where a file system is mounted: without its entries it holds nothing."""
+        return self.kind in {Kind.DIRECTORY, Kind.MOUNT}
 
 
 Tree: TypeAlias = Mapping[str, TreeEntry]
@@ -69,7 +81,7 @@ def digest_of(tree: Tree) -> str:
     """Return a digest of all entries: another one means that something has changed."""
     import hashlib  # a listing does without it
 
-    rows = sorted((path, entry.kind.value, entry.size_bytes, entry.mark) for path, entry in tree.items())
+    rows = sorted((path, e.kind.value, e.size_bytes, e.mark, e.leads_to) for path, e in tree.items())
     return hashlib.blake2b(repr(rows).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
@@ -89,7 +101,8 @@ def object_tree(directory: str, entries: Iterable[Entry]) -> dict[str, TreeEntry
         if path.endswith("/") and not entry.size_bytes:  # as consoles of S3 write directories
             tree[path.rstrip("/")] = TreeEntry(Kind.DIRECTORY)
         elif path and not entry.is_dir:
-            tree[path] = TreeEntry(Kind.FILE, entry.size_bytes, entry.mark or f"{entry.size_bytes}-{entry.modified}")
+            mark = entry.mark or f"{entry.size_bytes}-{entry.modified}"
+            tree[path] = TreeEntry(Kind.FILE, entry.size_bytes, mark, modified=entry.modified)
     return tree
 
 

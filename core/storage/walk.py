@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from edl_ckpt.core.storage.beneath import Directory
@@ -67,11 +68,20 @@ def _of_directory(top: Directory, folder: str, mounts: frozenset[str]) -> dict[s
 
 
 def _entry(directory: Directory, name: str, state: os.stat_result, *, is_mount: bool) -> TreeEntry:
-    kind = Kind.MOUNT if is_mount else _KINDS.get(stat.S_IFMT(state.st_mode), Kind.DEVICE)
+    entry = entry_of(state)
+    if is_mount:
+        return replace(entry, kind=Kind.MOUNT)
+    if entry.kind is Kind.LINK:
+        with suppress(OSError):
+            return replace(entry, leads_to=os.readlink(name, dir_fd=directory.fd))
+    return entry
+
+
+def entry_of(state: os.stat_result) -> TreeEntry:
+    """Return an entry from its state; where a link leads, and whether something is mounted there, it does not say."""
+    kind = _KINDS.get(stat.S_IFMT(state.st_mode), Kind.DEVICE)
+    mark, size = f"{state.st_ino:x}", 0  # the time of a directory says no more than its entries
     if kind is Kind.FILE:
-        return TreeEntry(kind, state.st_size, f"{state.st_ino:x}_{state.st_size:x}_{state.st_mtime_ns:x}")
-    if kind is not Kind.LINK:
-        return TreeEntry(kind, 0, f"{state.st_ino:x}")  # the time of a directory says no more than its entries
-    with suppress(OSError):
-        return TreeEntry(kind, 0, f"{state.st_ino:x}", os.readlink(name, dir_fd=directory.fd))
-    return TreeEntry(kind, 0, f"{state.st_ino:x}")
+        mark, size = f"{state.st_ino:x}_{state.st_size:x}_{state.st_mtime_ns:x}", state.st_size
+    identity = (state.st_dev, state.st_ino)
+    return TreeEntry(kind, size, mark, modified=state.st_mtime, identity=identity, names=state.st_nlink)

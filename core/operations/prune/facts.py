@@ -203,5 +203,5 @@ def foreign_in(version: Version, content: Holdings) -> Foreign | None:
         return None
     strange = set(names)
     first = dict.fromkeys(name.partition("/")[0] for name in names)
-    total = sum(entry.size_bytes for entry in content.entries if entry.path in strange)
+    total = sum(entry.size_bytes for path, entry in content.entries.items() if path in strange)
     return Foreign(tuple(first), len(names), total)
