@@ -35,6 +35,7 @@ from edl_ckpt.core.base.errors import (
     IncompleteError,
     NotFoundError,
     RefusedError,
+    UnsupportedError,
     UsageError,
 )
 from edl_ckpt.core.model.versions import Version
@@ -190,7 +191,7 @@ HOSTILE: dict[str, tuple[bytes | Callable[[Path], None], type[EdlCkptError], str
     "empty": (b"", CorruptError, "the file is empty"),
     "text": (b"# a page\n", CorruptError, "not a checkpoint"),
     "json": (b'{"a": 1}', CorruptError, "not a checkpoint"),
-    "zip": (b"PK\x03\x04" + bytes(60), CorruptError, "not a checkpoint"),
+    "zip": (b"PK\x03\x04" + bytes(60), UnsupportedError, "this is a zip, as torch.save, Keras or numpy write it"),
     "zeros": (bytes(100), CorruptError, "not a checkpoint"),
     "one byte": (b"\x08", CorruptError, "not a checkpoint"),
     "unknown fields": (b"\xc2\x3e\x02ab", CorruptError, "not a checkpoint"),

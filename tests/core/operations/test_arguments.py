@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from checkpoints import at, numbers, save_small
@@ -24,6 +25,7 @@ from edl_ckpt.core import (
     prune,
     remove_metadata,
     remove_metrics,
+    save_checkpoint,
     set_metadata,
     set_metrics,
     strip_versions,
@@ -79,8 +81,11 @@ def test_names_as_texts_are_one_name(run: Path) -> None:
     assert Changes(drop=one, rename=cast("Any", ("a", "b"))) == Changes(drop=("user",), rename=(("a", "b"),))
     assert Tagged(one).tags == ("user",)
     assert Guards(drop_tags=one, delete=cast("Any", 7)) == Guards(drop_tags=("user",), delete=(7,))
-    with open_checkpoint("run@1") as checkpoint:
+    save_checkpoint("other", 1, 1, variables={"bias": np.ones(2, np.float32)}, tables={})
+    with open_checkpoint("other@1") as checkpoint:
         assert [one.name for one in tensor_stats(checkpoint, variables="bias", tables=())] == ["bias"]
+        with pytest.raises(NotFoundError, match="no variable 'user'"):
+            tensor_stats(checkpoint, variables="user", tables=())
 
 
 def test_a_step_that_is_spared_as_a_text_stays(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ from reporters import Recorder
 
 ROWS = np.arange(12, dtype=np.float32).reshape(6, 2)
 NO_SURROGATES = "a shard with such a name is malformed: protobuf cannot parse it (test_names_that_are_not_utf8)"
+NO_JSON = "a lone surrogate is no text of JSON: the header is corrupt (test_a_text_that_is_not_unicode)"
 OWN_NUMBER = "it keeps the number of its source, which no directory can spell"
 OWN_SHARDS = "it has no choice of servers"
 NOT_READ = "no reader knows the dtype: the shard is corrupt (test_dtypes_that_no_reader_knows)"
@@ -246,21 +247,21 @@ BAD: dict[str, tuple[Input, type[EdlCkptError], int, str, dict[Callable[..., Non
         UsageError,
         2,
         "variable 'w\\ud800': the name is not valid Unicode, so UTF-8 cannot express it",
-        unreached(NO_SURROGATES, *WRITERS[4:]),
+        {**unreached(NO_SURROGATES, *WRITERS[4:]), **unreached(NO_JSON, import_safetensors)},
     ),
     "a table with a surrogate": (
         replace(GOOD, tables={"\udcff": GOOD.tables["t"]}),
         UsageError,
         2,
         "table '\\udcff': the name is not valid Unicode, so UTF-8 cannot express it",
-        unreached(NO_SURROGATES, *WRITERS[4:]),
+        {**unreached(NO_SURROGATES, *WRITERS[4:]), **unreached(NO_JSON, import_safetensors)},
     ),
     "an initializer with a surrogate": (
         replace(GOOD, tables=table([1], "\ud800")),
         UsageError,
         2,
         "table 't': the initializer '\\ud800' is not valid Unicode, so UTF-8 cannot express it",
-        unreached(NO_SURROGATES, *WRITERS[4:]),
+        {**unreached(NO_SURROGATES, *WRITERS[4:]), **unreached(NO_JSON, import_safetensors)},
     ),
     "a name without end": (
         replace(GOOD, tables={"x" * ((1 << 19) + 1): GOOD.tables["t"]}),
@@ -437,6 +438,17 @@ def test_names_that_are_not_utf8(name: bytes, tmp_path: Path) -> None:
     with pytest.raises(CorruptError) as caught:
         open_checkpoint(version)
     assert caught.value.offset is not None
+
+
+@pytest.mark.parametrize("case", [case for case in BAD if "surrogate" in case])
+def test_a_text_that_is_not_unicode(case: str, tmp_path: Path) -> None:
+    """Texts that UTF-8 cannot express never reach a writer from a .safetensors file: the reader refuses it (5)."""
+    before = tree(tmp_path)
+    (tmp_path / "source").mkdir()
+    with pytest.raises(CorruptError, match="has a text that is not valid Unicode") as caught:
+        import_safetensors(BAD[case][0], tmp_path / "source", tmp_path / "target", Recorder())
+    assert caught.value.path.startswith(str(tmp_path / "source/m.safetensors"))
+    assert tree(tmp_path).keys() - before.keys() == {"source", "source/m.safetensors"}
 
 
 def test_dtypes_that_no_reader_knows(tmp_path: Path) -> None:

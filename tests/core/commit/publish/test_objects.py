@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from checkpoints import at
+from checkpoints import at, only
 from edl_ckpt.core import list_versions, reshard_version, save_checkpoint, verify_version
 from edl_ckpt.core.base.errors import EdlCkptError, RefusedError
 from edl_ckpt.core.commit.repair.recovery import recover
+from edl_ckpt.core.model.versions import State
 from edl_ckpt.core.operations.save import Table
 from places import GOLDEN
 from program import PROGRAM
@@ -73,19 +74,23 @@ def test_in_place_never_looks_whole_when_it_is_not(s3: Bucket, tmp_path: Path, b
 
 
 def disturb_in_place(s3: Bucket, operations: Sequence[Operation]) -> int:
-    """Let the n-th request of each kind and all after it fail in a reshard in place; return how often that hit."""
-    text = verify_version(at(s3.url), level="deep").fingerprint
+    """Let the n-th request of each kind and all after it fail in a reshard in place; return how often that hit.
+
+    Its values that are not finite are errors to verify, so it is not the newest good version.
+    """
+    text = verify_version(only(s3.url), level="deep").fingerprint
     tried = 0
     for operation in operations:
         for nth in itertools.count(1):
             s3.proxy.reset()
             armed = s3.proxy.fail(Fault(status(403, "AccessDenied"), operation=operation, nth=nth, times=None))
             with suppress(EdlCkptError):
-                reshard_version(at(s3.url), 3 - (at(s3.url).ps_num or 0))
+                reshard_version(only(s3.url), 3 - (only(s3.url).ps_num or 0))
             s3.proxy.heal()
             s3.delete("run/.edl-ckpt-0/lock-0")  # as when it was left long ago
             recover(s3.url)
-            whole = at(s3.url)
+            whole = only(s3.url)
+            assert whole.state is State.COMPLETE
             assert whole.extra == ()
             assert verify_version(whole, level="deep").fingerprint == text, (operation, nth)
             assert s3.open_uploads() == []
