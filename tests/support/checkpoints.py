@@ -11,7 +11,7 @@ from edl_ckpt.core import list_versions, parse_ref, resolve, save_checkpoint
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.reading.table import Rows, TableView
-from edl_ckpt.core.state.paths import seal_file
+from edl_ckpt.core.state.paths import is_verdicts, seal_file
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.local import LocalReader
 
@@ -35,6 +35,11 @@ def numbers(location: str | Path) -> list[int]:
 def files_of(location: Path) -> dict[str, bytes]:
     """Return the content of every file of a location by its path."""
     return {str(p.relative_to(location)): p.read_bytes() for p in sorted(location.rglob("*")) if p.is_file()}
+
+
+def files_but_verdicts(location: Path) -> dict[str, bytes]:
+    """Return the content of every file but what verify remembers in the location: it is of no command's result."""
+    return {name: data for name, data in files_of(location).items() if not is_verdicts(name.rpartition("/")[2])}
 
 
 def files_but_seals(location: Path) -> dict[str, bytes]:

@@ -14,7 +14,7 @@ import elasticdl_rules
 from edl_ckpt.core import list_versions, verify_version
 from edl_ckpt.core.commit.deletion.records import list_trash
 from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.state.paths import STATE_DIR
+from edl_ckpt.core.state.paths import STATE_DIR, is_verdicts
 
 LOCATIONS = ("run", "other")
 EXPORTS = "out"
@@ -54,6 +54,8 @@ def snapshot(work: Path) -> State:
             for version in list_versions(str(top)).versions:
                 state.setdefault(f"{location}@{version.version}", _found(version, where))
             for path in sorted(set(documents.glob("*.json")) - set(documents.glob("*.seal.json"))):
+                if is_verdicts(path.name):  # a look at the state, as this one is, may leave them
+                    continue
                 state.setdefault(f"{location} {path.name}", (where, _document(path)))
     for path in sorted((work / EXPORTS).glob("[!.]*")):
         if path.is_file():

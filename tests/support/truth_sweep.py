@@ -33,6 +33,7 @@ import elasticdl_rules
 from edl_ckpt.core import execute_copy, plan_copy
 from edl_ckpt.core.base.errors import RefusedError
 from edl_ckpt.core.operations.annotate import add_tag, set_metadata, set_metrics
+from edl_ckpt.core.state.paths import is_verdicts
 from edl_ckpt.core.storage.faults import Fault
 from fault_sweep import run_here
 from shim_sweep import DONE, ERROR, OFF, Ended, ShimPoint, forked, print_sweep
@@ -127,6 +128,8 @@ def tree(work: Path) -> Tree:
     for path in sorted(p for p in work.rglob("*") if p.is_file()):
         name = str(path.relative_to(work))
         staged = "/.edl-ckpt-0/stage-0/" in name or name.endswith("/.edl-ckpt-0/lock-0")
+        if is_verdicts(path.name):  # each look at the state with `snapshot` may leave them
+            continue
         if not staged and not any(part.startswith(".") and part != ".edl-ckpt-0" for part in Path(name).parts):
             found[name] = hashlib.sha256(_timeless(path)).hexdigest()
     return found

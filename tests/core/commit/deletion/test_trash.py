@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import elasticdl_rules
-from checkpoints import at, files_of, numbers, save_small
+from checkpoints import at, files_but_verdicts, numbers, save_small
 from edl_ckpt.core import add_tag, reshard_version, verify_version
 from edl_ckpt.core.base.errors import NotFoundError, RefusedError
 from edl_ckpt.core.commit.deletion.records import list_trash
@@ -21,14 +21,14 @@ from pruning import check_whole, prune
 
 def test_trash_and_undo(run: Path) -> None:
     """`--trash` keeps deleted versions whole; undo puts back the last deletion with its files, metrics and note."""
-    before = {p.relative_to(run): p.read_bytes() for p in run.rglob("*") if p.is_file()}
+    before = files_but_verdicts(run)
     assert prune(run, keep=3, trash=True).freed_bytes == 0
     assert prune(run, keep=1, trash=True).deleted
     assert numbers(run) == [1, 5]
     assert elasticdl_rules.latest_valid(run) == "version-5"
     assert undo(str(run)) == ("version-3", "version-4")
     assert undo(str(run)) == ("version-2",)
-    assert {p.relative_to(run): p.read_bytes() for p in run.rglob("*") if p.is_file()} == before
+    assert files_but_verdicts(run) == before
     assert not (run / ".edl-ckpt-0/trash-0").exists()
     check_whole(run)
     with pytest.raises(NotFoundError, match="nothing to undo"):
@@ -37,7 +37,7 @@ def test_trash_and_undo(run: Path) -> None:
 
 def test_undo_of_one_version(run: Path) -> None:
     """One version comes back, with its metadata, from the last deletion that has it; the others stay in the trash."""
-    before = {p.relative_to(run): p.read_bytes() for p in run.rglob("*") if p.is_file()}
+    before = files_but_verdicts(run)
     prune(run, keep=3, trash=True)
     prune(run, keep=1, trash=True)
     assert numbers(run) == [1, 5]
@@ -53,7 +53,7 @@ def test_undo_of_one_version(run: Path) -> None:
         undo(str(run), 4)
     shutil.rmtree(run / "version-4")
     assert undo(str(run)) == ("version-4",)
-    assert {p.relative_to(run): p.read_bytes() for p in run.rglob("*") if p.is_file()} == before
+    assert files_but_verdicts(run) == before
     check_whole(run)
 
 
@@ -74,13 +74,13 @@ def test_undo_of_a_reshard(run: Path) -> None:
     """
     save_small(run, 6)
     add_tag(f"{run}@6", "serving")
-    before = files_of(run)
+    before = files_but_verdicts(run)
     done = reshard_version(f"{run}@6", 3, keep_old=True)
-    resharded = {path: data for path, data in files_of(run).items() if "trash-0" not in path}
+    resharded = {path: data for path, data in files_but_verdicts(run).items() if "trash-0" not in path}
     assert before != resharded
     for expected, ps_num in ((before, 2), (resharded, 3), (before, 2)):
         assert undo(str(run)) == ("version-6",)
-        assert {path: data for path, data in files_of(run).items() if "trash-0" not in path} == expected
+        assert {path: data for path, data in files_but_verdicts(run).items() if "trash-0" not in path} == expected
         result = verify_version(f"{run}@6", level="deep")
         assert (result.ok, result.sealed, result.fingerprint) == (True, True, done.fingerprint)
         assert (at(run, "serving").version, at(run, 6).ps_num) == (6, ps_num)
