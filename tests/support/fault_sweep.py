@@ -224,7 +224,7 @@ def prepare(command: Command, base: Path) -> Trial:
     assert code == 0, told
     new = snapshot(after)
     changed = {name: described(new.get(name)) for name in {*old, *new} if old.get(name) != new.get(name)}
-    assert changed == dict(command.new)
+    assert changed == dict(command.new), changed
     before, since = ({i.fingerprint for i in s.values() if isinstance(i, FoundVersion)} for s in (old, new))
     assert before >= since
     assert not any("not whole" in fingerprint for fingerprint in since)

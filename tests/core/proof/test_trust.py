@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from checkpoints import at, files_of, only, save_small
+from checkpoints import at, files_but_verdicts, files_of, only, save_small
 from edl_ckpt.core import open_checkpoint, reshard_version, save_checkpoint, verify_version
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError
 from edl_ckpt.core.operations.copy.execute import execute_copy
