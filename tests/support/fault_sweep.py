@@ -117,7 +117,7 @@ class Outcome:
 def environment() -> dict[str, str]:
     """Return the environment of every command: nobody's settings, no caches written."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("EDL_CKPT_")}
-    return {**own, "XDG_CONFIG_HOME": "/nowhere", "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**own, "XDG_CONFIG_HOME": "/nowhere", "XDG_CACHE_HOME": "/proc/none", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def run_here(work: Path, argv: tuple[str, ...]) -> tuple[int, str]:

@@ -52,6 +52,8 @@ def snapshot(work: Path) -> State:
             *(("in the trash", inside, inside / "meta") for entry in kept for inside in entry.glob("*.index")),
         ):
             for version in list_versions(str(top)).versions:
+                if where == "in the trash" and version.number is None:
+                    continue  # the directory in which the files of a bundle wait, which has a row of its own
                 state.setdefault(f"{location}@{version.version}", _found(version, where))
             for path in sorted(set(documents.glob("*.json")) - set(documents.glob("*.seal.json"))):
                 if is_verdicts(path.name):  # a look at the state, as this one is, may leave them

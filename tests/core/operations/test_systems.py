@@ -193,7 +193,9 @@ def test_systems_and_elasticdl(tmp_path: Path, make: Make) -> None:
         reshard_version(at(run), 2)
     with pytest.raises(RefusedError, match="ElasticDL's scan crashes"):
         reshard_version(at(run), 2, output=str(run))
-    assert reshard_version(at(run), 2, output=str(tmp_path / "new")).fingerprint == verify_and_seal(at(run)).fingerprint
+    values, plus, items = (verify_and_seal(at(run)).fingerprint or "").partition("+")
+    assert (plus, bool(items)) == ("+", True)  # a shard of ElasticDL cannot contain items: they stay behind, by name
+    assert reshard_version(at(run), 2, output=str(tmp_path / "new")).fingerprint == values
     codes = {finding.code for finding in verify_version(at(tmp_path / "new")).findings}
     assert "unknown-initializer" not in codes, "ElasticDL restores what was a table of another system"
     check_whole(run, 10, 20, 30)
