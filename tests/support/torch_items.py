@@ -131,6 +131,8 @@ class Saved:
     pickled: bytes | None = None
     order: bytes = b"little"
     crc: int | None = None
+    deflated: bool = False
+    """Whether its smallest member is compressed, as torch itself never does it."""
 
 
 def boxes(name: str, array: npt.NDArray[Any], cuts: Sequence[Sequence[int]], ranks: int = 1) -> list[Saved]:
@@ -147,6 +149,12 @@ def boxes(name: str, array: npt.NDArray[Any], cuts: Sequence[Sequence[int]], ran
 
 def _strides(sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(math.prod(sizes[n + 1 :]) for n in range(len(sizes)))
+
+
+def _deflated(data: bytes) -> bytes:
+    """Return bytes compressed as in a zip: without a header."""
+    packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return packer.compress(data) + packer.flush()
 
 
 def write_item(file: BinaryIO, saved: Saved) -> tuple[int, int]:
@@ -169,19 +177,23 @@ def write_item(file: BinaryIO, saved: Saved) -> tuple[int, int]:
         count = length if content is None else len(content)
         crc = zlib.crc32(content or b"") if name != "data/0" or saved.crc is None else saved.crc
         padding = -(header + 34 + len(encoded)) % 64
-        fields = struct.pack("<4sHHHHHIIIHH", b"PK\3\4", 0, 0x808, 0, 0, 0, 0, 0, 0, len(encoded), padding + 4)
+        method, packed = 0, count
+        if saved.deflated and name == "byteorder" and content is not None:
+            content, method = _deflated(content), 8
+            packed = len(content)
+        fields = struct.pack("<4sHHHHHIIIHH", b"PK\3\4", 0, 0x808, method, 0, 0, 0, 0, 0, len(encoded), padding + 4)
         file.write(fields + encoded + struct.pack("<2sH", b"FB", padding) + b"Z" * padding)
         if content is None:
             file.seek(count, io.SEEK_CUR)
         else:
             file.write(content)
-        file.write(struct.pack("<4sIQQ" if count >> 32 else "<4sIII", b"PK\7\x08", crc, count, count))
+        file.write(struct.pack("<4sIQQ" if count >> 32 else "<4sIII", b"PK\7\x08", crc, packed, count))
         wide = count >> 32 > 0
-        known = (0xFFFFFFFF, 0xFFFFFFFF) if wide else (count, count)
+        known = (0xFFFFFFFF, 0xFFFFFFFF) if wide else (packed, count)
         far = header >> 32 > 0
         numbers = ([count, count] if wide else []) + ([header] if far else [])
         extra = struct.pack(f"<HH{len(numbers)}Q", 1, 8 * len(numbers), *numbers) if numbers else b""
-        entry = (b"PK\1\2", 0, 0, 0x808, 0, 0, 0, crc, *known, len(encoded), len(extra), 0, 0, 0, 0)
+        entry = (b"PK\1\2", 0, 0, 0x808, method, 0, 0, crc, *known, len(encoded), len(extra), 0, 0, 0, 0)
         directory.append(struct.pack("<4sHHHHHHIIIHHHHHI", *entry) + struct.pack("<I", 0xFFFFFFFF if far else header))
         directory[-1] += encoded + extra
     start, whole = file.tell() - begin, b"".join(directory)
