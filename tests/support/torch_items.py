@@ -177,16 +177,16 @@ def write_item(file: BinaryIO, saved: Saved) -> tuple[int, int]:
         count = length if content is None else len(content)
         crc = zlib.crc32(content or b"") if name != "data/0" or saved.crc is None else saved.crc
         padding = -(header + 34 + len(encoded)) % 64
-        method, packed = 0, count
+        method, packed, written = 0, count, content
         if saved.deflated and name == "byteorder" and content is not None:
-            content, method = _deflated(content), 8
-            packed = len(content)
+            written, method = _deflated(content), 8
+            packed = len(written)
         fields = struct.pack("<4sHHHHHIIIHH", b"PK\3\4", 0, 0x808, method, 0, 0, 0, 0, 0, len(encoded), padding + 4)
         file.write(fields + encoded + struct.pack("<2sH", b"FB", padding) + b"Z" * padding)
-        if content is None:
+        if written is None:
             file.seek(count, io.SEEK_CUR)
         else:
-            file.write(content)
+            file.write(written)
         file.write(struct.pack("<4sIQQ" if count >> 32 else "<4sIII", b"PK\7\x08", crc, packed, count))
         wide = count >> 32 > 0
         known = (0xFFFFFFFF, 0xFFFFFFFF) if wide else (packed, count)
