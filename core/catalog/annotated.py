@@ -164,9 +164,20 @@ def with_metadata(
 
     `unknown` is why no metadata can be read. Without `seals` none is read.
     """
-    described = [annotated(version, metadata, unknown) for version in versions]
+    described = [annotated(version, metadata, unknown) for version in _with_names(versions, metadata)]
     sealed = _sealed(store, [v for v in described if seals and v.key in metadata.sealed and not v.fault], metadata)
     return tuple(sealed.get(v.path, v) for v in described)
+
+
+def _with_names(versions: Iterable[Version], metadata: LocationMetadata) -> Iterable[Version]:
+    """Return versions, those told apart by name that have metadata under their names.
+
+    They got it when a neighbour had their number. Without this, their tags would be lost once that neighbour is gone.
+    """
+    names = {key for key in metadata.versions if isinstance(key, str)}
+    if not names:
+        return versions
+    return [v if v.is_named or stored_key(v.name) not in names else replace(v, by_name=True) for v in versions]
 
 
 def annotated(version: Version, metadata: LocationMetadata, unknown: Fault | None = None) -> Version:

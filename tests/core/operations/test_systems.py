@@ -159,14 +159,21 @@ def test_prune(tmp_path: Path, make: Make) -> None:
 
 
 def test_two_spellings(tmp_path: Path) -> None:
-    """Of two directories with one number a rule deletes neither by the other's name; a number names none of them."""
+    """Of two directories with one number only one has it, and rules take it; the other keeps its name and its tag.
+
+    A number that is to be deleted names neither of them.
+    """
     run = step_run(tmp_path / "run", (100, 200))
     step_run(tmp_path / "run", (100,), "checkpoint-")
     add_tag(next(v for v in list_versions(str(run)).versions if v.path.endswith("step_100")), "good")
     with pytest.raises(UsageError, match="version 100 exists twice"):
         prune_locations([str(run)], Policy(()), guards=Guards(delete=(100,), drop_tags=("good",)))
-    assert prune(run, guards=Guards(drop_tags=("good",))) != []
-    check_whole(run, 200)
+    assert prune(run, guards=Guards(drop_tags=("good",))) == [f"{run}@100"]
+    for _ in range(2):
+        check_whole(run, 100, 200)
+        other, _ = list_versions(str(run)).versions
+        assert (other.name, other.key, other.tags) == ("step_100", "step_100", ("good",))
+        assert prune(run) == []
 
 
 def test_metadata_of_the_other_spelling(tmp_path: Path) -> None:
