@@ -124,6 +124,25 @@ def remember_verdicts(location: Location, found: Sequence[Remembered]) -> None:
             _add(cache, _cache_folder(location), found)
 
 
+def forget_verdicts(store: Store) -> bool:
+    """Remove the files of verdicts in a location that only say something of gone versions; say whether one was removed.
+
+    A version is there as long as an entry has its name, or the index of a bundle. A file that is damaged stays, and so
+    does that of a newer edl-ckpt.
+    """
+    removed = False
+    with suppress(EdlCkptError):
+        names = [name for name in store.names(META_DIR) if is_verdicts(name)]
+        there = set(store.names("")) if names else set()
+        there |= {entry.removesuffix(".index") for entry in there}
+        for name in names:
+            content = parse_verdicts(store.read_small(f"{META_DIR}/{name}") or b"")
+            if content and there.isdisjoint(each.name for each in content):
+                store.remove(f"{META_DIR}/{name}")
+                removed = True
+    return removed
+
+
 def _cache(*, make: bool = False) -> Store | None:
     directory = cache_directory()
     if directory and make:

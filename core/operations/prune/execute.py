@@ -50,6 +50,7 @@ from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.owner import prove_lock
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.state.shard_note import forget_notes, remove_notes
+from edl_ckpt.core.state.verdicts import forget_verdicts
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.local import check_target, open_input
@@ -307,6 +308,8 @@ def _execute(
         present_now = {v.version for v in versions if v.path not in gone}  # of two spellings of a number, one may stay
         problems += forget_gone(store, present_now)
         problems += forget_notes(store, {v.version for v in removal.deleted} - present_now)
+        if removal.deleted and not trash and forget_verdicts(store):
+            problems += deletion.sweep()  # nothing of ours may be left now
         problems += removal.problems
         removals.append(removal)
         reporter.advance(sum(v.own_bytes for v in removal.deleted))

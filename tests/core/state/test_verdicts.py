@@ -16,16 +16,18 @@ import pytest
 
 import torch_items
 from checkpoints import at, save_small
-from edl_ckpt.core import list_versions, save_checkpoint, verify_version, verify_versions
+from edl_ckpt.core import add_tag, list_versions, remove_tag, save_checkpoint, verify_version, verify_versions
 from edl_ckpt.core.base.errors import IncompleteError, NotFoundError
 from edl_ckpt.core.catalog.listing import resolve
 from edl_ckpt.core.model.verdicts import Verdict, verdict_of
 from edl_ckpt.core.model.versions import Version
+from edl_ckpt.core.operations.prune.execute import prune
 from edl_ckpt.core.operations.prune.plan import plan_prune
-from edl_ckpt.core.operations.prune.retention import Latest, Policy
+from edl_ckpt.core.operations.prune.retention import Guards, Latest, Policy
+from edl_ckpt.core.operations.undo import undo
 from edl_ckpt.core.state import user_cache, verdicts
 from edl_ckpt.core.state.document import MAX_BYTES
-from edl_ckpt.core.state.paths import META_DIR
+from edl_ckpt.core.state.paths import META_DIR, STATE_DIR, is_verdicts
 from edl_ckpt.core.state.verdicts import Remembered, VerdictFiles, parse_verdicts, remember_verdicts, verdicts_bytes
 from edl_ckpt.core.storage import Location, open_store
 from forked import run_forked
@@ -369,3 +371,40 @@ def _killed_at(k: int, action: Callable[[], None]) -> bool:
     ended = run_forked(act)
     assert ended in {0, 9}
     return ended == 9
+
+
+def test_verdicts_of_gone_versions_go(tmp_path: Path) -> None:
+    """A prune removes a file of verdicts once no version is left that it is about, and then the empty directories.
+
+    As long as one is there, alone or in the trash of a prune, the file stays, and so does a damaged one.
+    """
+    run = tmp_path / "run"
+    save_small(run, 1, 2, 3, sealed=False)
+    time.sleep(0.06)
+    add_tag(f"{run}@1", "kept")
+    verify_version(f"{run}@1", level="deep")
+    verify_version(f"{run}@2", level="deep")
+    remove_tag(f"{run}@1", "kept")
+    assert (run / META_DIR).is_dir()
+    assert prune([str(run)], Policy(()), guards=Guards(delete=(1,))).deleted == (f"{run}@1",)
+    (left,) = (run / META_DIR).iterdir()
+    assert is_verdicts(left.name)
+    (run / META_DIR / "verdicts-x.json").write_text("{")
+    assert prune([str(run)], Policy(()), guards=Guards(delete=(2,)), trash=True).deleted == (f"{run}@2",)
+    assert left.exists()
+    undo(str(run))
+    assert at(run, 2).verdict is not None
+    assert prune([str(run)], Policy(()), guards=Guards(delete=(2,))).deleted == (f"{run}@2",)
+    assert [path.name for path in (run / META_DIR).iterdir()] == ["verdicts-x.json"]
+
+
+def test_nothing_of_ours_is_left_with_the_last_verdict(tmp_path: Path) -> None:
+    """When the last verdict goes with its version, the directories of our state go too."""
+    run = tmp_path / "run"
+    save_small(run, 1, 2, sealed=False)
+    time.sleep(0.06)
+    add_tag(f"{run}@1", "kept")
+    verify_version(f"{run}@1", level="deep")
+    remove_tag(f"{run}@1", "kept")
+    assert prune([str(run)], Policy(()), guards=Guards(delete=(1,))).deleted == (f"{run}@1",)
+    assert not (run / STATE_DIR).exists()
