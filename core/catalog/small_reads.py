@@ -58,7 +58,7 @@ class SmallReads:
         if not wanted:
             return []
         keys = [_key(entry, digest) for entry, digest in wanted]
-        path = _file_of(self._store, _revision(tuple(sorted({digest.__module__ for _, digest in wanted}))))
+        path = _file_of(self._store, code_revision(tuple(sorted({digest.__module__ for _, digest in wanted}))))
         remembered = _load(path) if path else {}
         known = {} if again else {key: remembered[key] for key in keys if key in remembered}
         unknown = {key: pair for key, pair in zip(keys, wanted, strict=True) if key not in known}
@@ -139,7 +139,7 @@ def _key(entry: Entry, digest: Digest) -> str:
 
 
 @functools.cache
-def _revision(modules: tuple[str, ...]) -> str:
+def code_revision(modules: tuple[str, ...]) -> str:
     """Return a digest of the code of formats: what another revision of it said is not what this one says."""
     import hashlib  # only locations with such files need it
 

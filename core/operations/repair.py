@@ -82,7 +82,7 @@ class RepairResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _Both:
+class BothCopies:
     """The files of both copies, by the names that they have in the version, open; and what those of the other have."""
 
     ours: Mapping[str, RangeReader]
@@ -132,7 +132,7 @@ def repair_version(
         ours = {n: here.files[path] for n in wanted if (path := version.path_of(n)) in here.files}
         for name in set(version.extra) & wanted.keys():  # of a version without any shard
             ours[name] = stack.enter_context(here.store.open(version.path_of(name)))
-        both = _Both(ours, {n: other.files[file.path] for n, file in wanted.items()}, sums, job.workers)
+        both = BothCopies(ours, {n: other.files[file.path] for n, file in wanted.items()}, sums, job.workers)
         bad = {n: why for n, why in flagged.items() if n not in ours or not both.has(ours[n], sums[n])}
         if flagged and not bad:
             raise RefusedError(f"{source.ref} has the same damaged files", path=version.ref, hint="nothing was changed")
@@ -220,7 +220,7 @@ def _flagged(version: Version, wanted: Mapping[str, ShardFile], job: Job) -> tup
     return {name: reason for name, reason in why.items() if reason}, content
 
 
-def _proof(trust: Trust, source: Version, bad: Mapping[str, str], both: _Both) -> tuple[str, str]:
+def _proof(trust: Trust, source: Version, bad: Mapping[str, str], both: BothCopies) -> tuple[str, str]:
     """Return what proves the files that are to be taken, and '', or '' and why nothing does.
 
     A fingerprint is of content, and no proof of files: two versions with one have their rows in other places.
@@ -247,7 +247,7 @@ def _check_mixture(version: Version, readers: Mapping[str, RangeReader]) -> None
 def _replace(
     contents: Contents,
     replaced: tuple[Replacement, ...],
-    both: _Both,
+    both: BothCopies,
     store: LocalStore | ObjectStore,
     job: Job,
 ) -> tuple[Replacement, ...]:

@@ -51,6 +51,12 @@ def wait_until(condition: Callable[[], object], *, seconds: float = 60.0) -> Non
         pass
 
 
+def settle() -> None:
+    """Return when the clock of files has ticked: no later change has the time of one that was made before."""
+    now = time.time()
+    wait_until(lambda: time.time() > now + 0.06)
+
+
 def wait_for(condition: Callable[[], object], *, seconds: float = 60.0, pause: float = 0.3) -> Iterator[None]:
     """Yield before each look at a condition until it is true; fail when it is not within so many seconds."""
     deadline = time.monotonic() + seconds

@@ -214,7 +214,7 @@ class RemoteOutput(VersionOutput):
             self._store.write_small(f"{self._name}/{name}", b"")
         for group in self._in_order():
             run_all(lambda o: o.complete(), group, _COMPLETIONS)
-        seal = prove(self._written())
+        seal = prove(self.written())
         if self._new.replaces and self._new.contents is not None:
             self._new.contents.check_unchanged({*self._journal.sizes, *self._journal.markers})
         self._place.check()
@@ -237,7 +237,8 @@ class RemoteOutput(VersionOutput):
         last = last or (rest[:1] if self._new.copies else [])
         return [[self._objects[i] for i in group] for group in ([i for i in rest if i not in last], last)]
 
-    def _written(self) -> Written:
+    def written(self) -> Written:
+        """Return the new shards, as the proof reads them."""
         directory = self._store.path("" if self._new.is_loose else self._name).rstrip("/")
         sizes = list(self._journal.sizes.values())
         version = self._new.written(self._store.location, directory, sizes)

@@ -27,6 +27,15 @@ Slice = tuple[tuple[int, int | None], ...]
 """(start, length) in each dimension; None for all of it."""
 
 
+def data_file(prefix: str, number: int, count: int) -> str:
+    """Return the name of a data file of a bundle.
+
+    >>> data_file("model", 0, 2)
+    'model.data-00000-of-00002'
+    """
+    return f"{prefix}.data-{number:05}-of-{count:05}"
+
+
 class StoredTensor(NamedTuple):
     """What the index says of a tensor. With slices it has no bytes itself: they are tensors of their own."""
 

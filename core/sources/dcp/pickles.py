@@ -28,7 +28,7 @@ _AS_LISTS: Final = {b"}": b"]", b"u": b"e", b"s": b"\x86a", b"]": b"]", b".": b"
 _LEAST_BYTES: Final = 8
 _SMALL_BYTES: Final = 1024
 """A pickle of torch has at least so many bytes for each list and dict, beside some for a small one."""
-_WINDOW_BYTES: Final = 256 << 10
+WINDOW_BYTES: Final = 256 << 10
 _LONGEST_OPCODE: Final = 4 << 10
 _MANY_BYTES: Final = 4 << 20
 _DAMAGE: Final = (
@@ -167,7 +167,7 @@ def _rewrite(data: bytes, opcodes: re.Pattern[bytes], file: io.BytesIO) -> int |
 
     It takes the memory of a window, whatever the bytes are. As in torch, no byte behind the end of a pickle matters.
     """
-    done, dicts, window = 0, 0, _WINDOW_BYTES
+    done, dicts, window = 0, 0, WINDOW_BYTES
     while True:
         is_last = done + window >= len(data)
         pieces = opcodes.split(data[done : done + window])

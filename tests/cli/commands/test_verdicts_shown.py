@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -15,6 +14,7 @@ import torch_items
 from edl_ckpt.core import save_checkpoint
 from edl_ckpt.core.operations.save import Table
 from program import document, edl
+from waiting import settle
 
 NAME = "model.user.weight"
 LONG_AGO = 1_000_000_000
@@ -33,7 +33,7 @@ def run(tmp_path: Path) -> Path:
     os.truncate(cut, cut.stat().st_size // 2)
     for path in (tmp_path / "run").rglob("*"):
         os.utime(path, (LONG_AGO, LONG_AGO))
-    time.sleep(0.06)
+    settle()
     return tmp_path / "run"
 
 
@@ -186,7 +186,7 @@ def test_like(tmp_path: Path) -> None:
     save_checkpoint(run, 1, 2, variables=whole, tables={"user": wide, "item": wide})
     save_checkpoint(run, 2, 2, variables={"w": np.ones(3, np.float64)}, tables={"user": narrow})
     save_checkpoint(run, 3, 2, variables=whole | {"new": np.ones(1, np.int64)}, tables={"user": wide, "item": wide})
-    time.sleep(0.06)
+    settle()
     found = document("verify", f"{run}@2", "--like", f"{run}@1", code=3)
     assert found["like"] == f"{run}@1"
     assert {(f["code"], f["subject"]) for f in found["findings"] if f["severity"] == "error"} == {

@@ -142,7 +142,7 @@ def test_a_pipe_for_a_memory_is_none(location: Path, memory: Path) -> None:
 def test_other_code_has_another_memory(location: Path, memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What another revision of the formats' code remembered is not believed."""
     listed(location)
-    monkeypatch.setattr(small_reads, "_revision", lambda _modules: "another")
+    monkeypatch.setattr(small_reads, "code_revision", lambda _modules: "another")
     listed(location)
     assert len(list(memory.iterdir())) == 2
 

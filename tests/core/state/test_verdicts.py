@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from edl_ckpt.core.storage import Location, open_store
 from forked import run_forked
 from reporters import Recorder
 from s3_fixtures import Bucket
+from waiting import settle
 
 LONG_AGO = 1_000_000_000
 NAME = "model.user.weight"
@@ -59,7 +59,7 @@ def age(location: Path) -> Path:
     """Make all files of a location old, since what was written a moment ago may change without a trace."""
     for path in location.rglob("*"):
         os.utime(path, (LONG_AGO, LONG_AGO))
-    time.sleep(0.06)  # the time of the change itself stays
+    settle()
     return location
 
 

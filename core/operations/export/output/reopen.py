@@ -13,7 +13,7 @@ from typing import NamedTuple
 from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.operations.export.interface import Tensor
 from edl_ckpt.core.operations.export.output.places import reads_back_differently
-from edl_ckpt.core.sources.bundle.index import read_index
+from edl_ckpt.core.sources.bundle.index import data_file, read_index
 from edl_ckpt.core.sources.safetensors.indexing import read_header
 from edl_ckpt.core.sources.steps.file_layout import FileLayout
 from edl_ckpt.core.storage.faults import storage_errors
@@ -48,7 +48,7 @@ def in_bundle(path: str, files: Sequence[str]) -> Mapping[str, StoredAt]:
     with storage_errors(place), open(place, "rb") as opened:
         index = read_index(opened.read(), place)
     prefix = index_file.removesuffix(".index")
-    data_files = [f"{prefix}.data-{number:05}-of-{index.shards:05}" for number in range(index.shards)]
+    data_files = [data_file(prefix, number, index.shards) for number in range(index.shards)]
     return {
         name: StoredAt(data_files[tensor.shard], tensor.shape, tensor.start, tensor.end)
         for name, tensor in index.tensors.items()

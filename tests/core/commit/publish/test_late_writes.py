@@ -81,14 +81,14 @@ def test_a_save_on_object_storage_stays(s3: Bucket, tmp_path: Path, monkeypatch:
     save_small(tmp_path / "run", 7)
     s3.upload(tmp_path / "run")
     key = next(key for key in s3.keys("run/") if key.endswith("0-of-2.chkpt") or "-0-of-2" in key)
-    real = RemoteOutput._written
+    real = RemoteOutput.written
 
     def written(self: RemoteOutput) -> object:
         s3.put(key, s3.get(key) + b"")
         s3.put("run/version-7/late.txt", b"mine")
         return real(self)
 
-    monkeypatch.setattr(RemoteOutput, "_written", written)
+    monkeypatch.setattr(RemoteOutput, "written", written)
     with pytest.raises(LockedError, match="changed while"):
         reshard_version(at(s3.url, 7), 3)
     names = [k for k in s3.keys("run/") if "version-7/" in k]
@@ -104,13 +104,13 @@ def test_a_repair_stops_at_a_file_that_a_job_wrote(tmp_path: Path, monkeypatch: 
     damaged = place / "step_10/__1_0.distcp"
     damaged.write_bytes(b"\0" * damaged.stat().st_size)
     settled(place)
-    real = repairs._Both.compare
+    real = repairs.BothCopies.compare
 
-    def compare(self: repairs._Both, *words: object) -> None:
+    def compare(self: repairs.BothCopies, *words: object) -> None:
         real(self, *words)  # type: ignore[arg-type]
         damaged.write_bytes(b"a newer save")
 
-    monkeypatch.setattr(repairs._Both, "compare", compare)
+    monkeypatch.setattr(repairs.BothCopies, "compare", compare)
     with pytest.raises(LockedError, match="__1_0"):
         repair_version(at(place, 10), at(tmp_path / "copy", 10), mix=True)
     assert damaged.read_bytes() == b"a newer save"

@@ -16,8 +16,9 @@ from checkpoints import save_small
 from edl_ckpt.core import add_tag, list_versions, verify_version
 from edl_ckpt.core.base.errors import LockedError, NoSpaceError
 from edl_ckpt.core.commit.repair.recovery import location_lock
-from edl_ckpt.core.state.lock import LocalLock
 from edl_ckpt.core.state.owner import Signature
+from edl_ckpt.core.state.paths import LOCK_FILE
+from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.faults import storage_errors
 from program import document, edl
 from reporters import Recorder
@@ -132,12 +133,16 @@ def test_the_two_locks_exclude_each_other(tmp_path: Path, monkeypatch: pytest.Mo
     save_small(Path(run), 5)
     recorder = Recorder()
 
-    def no_room(self: LocalLock) -> None:
-        raise NoSpaceError("No space left on device", path=self.path)
+    real = Directory.open_file
+
+    def no_room(self: Directory, name: str, flags: int) -> int:
+        if name == os.path.basename(LOCK_FILE):
+            raise NoSpaceError("No space left on device", path=self.join(name))
+        return real(self, name, flags)
 
     def on_a_full_disk() -> None:
         with monkeypatch.context() as patched:
-            patched.setattr(LocalLock, "_open", no_room)
+            patched.setattr(Directory, "open_file", no_room)
             with location_lock(run, "prune", frees_space=True, wait_seconds=0, reporter=recorder):
                 patched.undo()
                 with pytest.raises(LockedError), location_lock(run, "tag", wait_seconds=0):

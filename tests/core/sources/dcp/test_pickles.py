@@ -190,7 +190,7 @@ def test_windows_cut_no_opcode(monkeypatch: pytest.MonkeyPatch) -> None:
     data = (SAVED / "mch/step_6/.metadata").read_bytes()
     whole = ends_of(data)
     for window in (5000, 6001, 9999, len(data) - 1, len(data), len(data) + 1):
-        monkeypatch.setattr(pickles, "_WINDOW_BYTES", window)
+        monkeypatch.setattr(pickles, "WINDOW_BYTES", window)
         assert ends_of(data) == whole
         for cut in range(0, len(data), 997):
             with pytest.raises(CorruptError):
