@@ -18,6 +18,8 @@ from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from edl_ckpt.core.state.paths import META_DIR, is_verdicts
+
 SECONDS = 60
 """More than any command needs here; one that opened a pipe would wait for ever."""
 STAGE = ".edl-ckpt-0/stage-0"
@@ -135,18 +137,21 @@ def journal(version: Any, directory: str, **more: Any) -> dict[str, Any]:
 
 
 def facts(top: Path) -> dict[str, tuple[int, int, int, bytes]]:
-    """Return what there is below a directory: kind and mode, size, time, and the beginning of each file."""
+    """Return what there is below a directory, but for verdicts: kind and mode, size, time, the beginning of files."""
     found: dict[str, tuple[int, int, int, bytes]] = {}
     for folder, directories, files in os.walk(top):
         if folder.count("/deep") > 3:  # the rest has no path
             directories.clear()
         for name in (*directories, *files):
             path = os.path.join(folder, name)
+            if is_verdicts(name):
+                continue
             info = os.lstat(path)
             is_file = os.path.isfile(path) and not os.path.islink(path)
             with open(path, "rb") if is_file else io.BytesIO() as file:
                 content = file.read(1 << 16)
-            found[path] = (info.st_mode, info.st_size, 0 if path.endswith("/run") else info.st_mtime_ns, content)
+            is_changed = path.endswith(("/run", f"/{META_DIR}"))  # `verify` remembers what it found there
+            found[path] = (info.st_mode, info.st_size, 0 if is_changed else info.st_mtime_ns, content)
     return found
 
 

@@ -397,7 +397,7 @@ class ToTfra(RawDestination):
 
     system = "tfra"
     of_system = re.compile(r"_mht_.*-(?:keys|values)$", re.DOTALL)
-    forbidden = re.compile(r"/|\0|_mht_", re.DOTALL)
+    forbidden = re.compile(r"\A\.|/|\0|_mht_", re.DOTALL)  # no hidden file is one of a checkpoint
 
     def accepted(self, out: Outgoing) -> Outgoing:
         """Leave out companions by name, and refuse rows that are no float32: nothing in the files tells the dtype."""
@@ -459,7 +459,7 @@ class ToDynamicemb(RawDestination):
     system = "dynamicemb"
     of_system = re.compile(r"\.rank_\d+\.world_size_\d+$|_opt_args\.json$", re.DOTALL)
     least_id = 0
-    forbidden = re.compile(r"\0|(?:^|/)\.{0,2}(?:/|$)", re.DOTALL)
+    forbidden = re.compile(r"\0|(?:^|/)(?:\.|/|$)", re.DOTALL)  # no hidden file is one of a checkpoint
     _COUNTS: Final = ("scores", "counts", "freqs", "frequencies")
 
     def describes(self, name: str, read: Collection[str]) -> bool:

@@ -26,6 +26,7 @@ from edl_ckpt.core import Table, add_tag, save_checkpoint, set_metrics, set_note
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.summary import VariableSummary
+from edl_ckpt.core.state.paths import META_DIR, is_verdicts
 from s3_fixtures import Bucket
 from s3_proxy import Fault, stall, status
 
@@ -83,8 +84,10 @@ def marks(top: Path) -> dict[str, tuple[int, int, int]]:
         if folder.count("/deep") > 3:  # the rest has no path
             directories.clear()
         for name in (*directories, *files):
-            info = os.lstat(os.path.join(folder, name))
-            found[os.path.join(folder, name)] = info.st_mode, info.st_size, info.st_mtime_ns
+            path = os.path.join(folder, name)
+            if not is_verdicts(name):  # `verify` remembers what it found
+                info = os.lstat(path)
+                found[path] = info.st_mode, info.st_size, 0 if path.endswith(META_DIR) else info.st_mtime_ns
     return found
 
 

@@ -90,7 +90,7 @@ def try_command(work: Path, command: str, scene: str) -> Iterator[str]:
     if command in REFUSED.get(scene, set()):
         wanted = {2, 16}
     if scene in SEALS_UNKNOWN and command in {"reshard", "edit", "copy", "export", "repair"}:
-        wanted = {5}
+        wanted = {16}
     if code not in wanted & documented_codes():
         yield f"ended with {code}: {err[-600:]}"
     if "Traceback" in err:

@@ -380,7 +380,7 @@ def test_verdicts_of_gone_versions_go(tmp_path: Path) -> None:
     """
     run = tmp_path / "run"
     save_small(run, 1, 2, 3, sealed=False)
-    time.sleep(0.06)
+    settle()
     add_tag(f"{run}@1", "kept")
     verify_version(f"{run}@1", level="deep")
     verify_version(f"{run}@2", level="deep")
@@ -402,7 +402,7 @@ def test_nothing_of_ours_is_left_with_the_last_verdict(tmp_path: Path) -> None:
     """When the last verdict goes with its version, the directories of our state go too."""
     run = tmp_path / "run"
     save_small(run, 1, 2, sealed=False)
-    time.sleep(0.06)
+    settle()
     add_tag(f"{run}@1", "kept")
     verify_version(f"{run}@1", level="deep")
     remove_tag(f"{run}@1", "kept")
