@@ -121,6 +121,17 @@ def test_no_newest(run: Path) -> None:
     assert edl("inspect", f"{run}@verified").returncode == 10
 
 
+def test_newest_is_not_being_written(tmp_path: Path) -> None:
+    """`--newest` never names a version that `list` shows as `writing`, however sound its values are so far."""
+    header = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    step = tmp_path / "run/step_1"
+    step.mkdir(parents=True)
+    step.joinpath("model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    assert document("list", tmp_path / "run")["locations"][0]["versions"][0]["state"] == "writing"
+    found = document("verify", tmp_path / "run", "--newest", code=3)
+    assert [each["state"] for each in found["passed_over"]] == ["writing"]
+
+
 def test_the_way_out_is_a_path_and_a_level(run: Path) -> None:
     """The hint after damage names a directory to resume from, never one that is known to be damaged."""
     first = document("verify", f"{run}@4", code=3)["fallback"]
