@@ -146,8 +146,8 @@ _PANELS: Final[Mapping[str, str]] = {
     OUTPUT: "ps ranks output layout order map cast rename resize max-shard-size quantize map-template format dtype "
     "dense-rows remap fill limit seed json csv jsonl null list origin rows npy raw junit ids summary prometheus",
     EXECUTION: "if-needed keep-old dry-run force mix ignore-seal yes trash plan-out apply also move seal no-write "
-    "loader world-size quick deep sample strict stats tolerance top grace workers max-memory lock-wait timeout "
-    "stall-after interval exec shell cluster",
+    "loader world-size like newest quick deep sample strict stats tolerance top grace workers max-memory lock-wait "
+    "timeout stall-after interval exec shell cluster",
     ADVANCED: "quiet verbose no-color progress no-mouse storage-option config help",
 }
 _OF_COMMAND: Final[Mapping[str, Mapping[str, str]]] = {
@@ -155,7 +155,8 @@ _OF_COMMAND: Final[Mapping[str, Mapping[str, str]]] = {
     "import": {"format": SELECT},
     "metrics import": {"format": SELECT},
     "config show": {"all": OUTPUT},
-    "prune": dict.fromkeys(("mode", "metric"), KEEP),
+    "prune": dict.fromkeys(("mode", "metric", "verified"), KEEP),
+    "wait": {"verified": SELECT},
     "report": dict.fromkeys(("mode", "metric"), KEEP),
     "policy set": {"mode": KEEP, "metric": KEEP},
     "metrics set": {"mode": EXECUTION},

@@ -42,10 +42,10 @@ COMMAND_LINE_ONLY: Final = frozenset({
     "ignore-seal", "incomplete", "purge", "shell", "yes",
     # These choose or change what comes out.
     "also", "best", "cast", "dense-rows", "drop", "drop-companions", "drop-rows", "dtype", "fill", "format", "from",
-    "id", "id-column", "ignore-pointers", "ids-file", "key", "limit", "loader", "map", "map-template",
-    "max-shard-size", "mix", "order", "partial", "quantize", "remap", "rename", "resize",
+    "id", "id-column", "ignore-pointers", "ids-file", "key", "like", "limit", "loader", "map", "map-template",
+    "max-shard-size", "mix", "newest", "order", "partial", "quantize", "remap", "rename", "resize",
     "sample", "seed", "shard", "since", "slice", "strip-after", "system", "table", "tag", "tolerance",
-    "variable", "vector-column", "with-foreign", "world-size",
+    "variable", "vector-column", "verified", "with-foreign", "world-size",
 })  # fmt: skip
 """The options that neither the environment nor a file may set, in any command."""
 _PREFIX: Final = "EDL_CKPT_"

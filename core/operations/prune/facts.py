@@ -108,7 +108,8 @@ class Facts:
             why[f"a file system is mounted in it: {places}"] = ()
         if path in self.unlisted and version.state is not State.UNREADABLE:
             why[f"what is in it cannot be listed now: {self.unlisted[path]}"] = ()
-        if path in self.foreign and not (is_named and guards.with_foreign):
+        is_protected = version.state is State.UNREADABLE and not is_named  # what it is cannot be said now
+        if path in self.foreign and not is_protected and not (is_named and guards.with_foreign):
             content = f"foreign content: {self.foreign[path].shown}"
             if is_named:
                 why[content] = (WITH_FOREIGN,)
