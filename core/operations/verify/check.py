@@ -40,7 +40,7 @@ from edl_ckpt.core.cluster.choice import JobOptions, job_of
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.kernel.bulk import I64
 from edl_ckpt.core.model.tables import ShardIndex
-from edl_ckpt.core.model.versions import BEING_WRITTEN, CheckpointRef, Seal, State, Version, differing_sizes
+from edl_ckpt.core.model.versions import CheckpointRef, Seal, State, Version, differing_sizes
 from edl_ckpt.core.operations.verify.findings import HINTS, LEVELS, UNREAD, Finding, Report, ValueSample, VerifyResult
 from edl_ckpt.core.operations.verify.headers import check_headers, check_names, open_readable_shards
 from edl_ckpt.core.operations.verify.ids import ContentCheck, check_companions, ids_of
@@ -369,7 +369,7 @@ def _verify(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tup
         unread_files=beside.unread,
         loader=view,
         like=scope.like.ref if scope.like else "",
-        state=State.WRITING if BEING_WRITTEN in version.doubts else version.state,
+        state=version.state,
         path=version.path,
         files=version.files_identity if is_settled(version, begun) else "",
         begun=begun,

@@ -107,7 +107,7 @@ def test_counted(place: Path) -> None:
     assert found[50].missing_count == 10**18 - 1 - FILES
     assert len(found[50].missing_ranges) == FILES + 1
     assert (found[30].ps_num, found[30].missing_count, found[30].missing_ranges) == (None, 0, ())
-    assert found[40].extra == ("variables-5-of-2.ckpt",)
+    assert 40 not in found  # variables-5-of-2.ckpt is the name of no shard, so its directory is no version
     assert len(str(found)) < 3_000_000
 
 

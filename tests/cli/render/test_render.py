@@ -247,7 +247,9 @@ def _check_version(version: Version, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "30 parts in 9 tasks, spilled: values read 2.00 times (2.0 MiB), 512.0 KiB by local disks" in str(parts)
     result = execute_reshard(plan, settings)
     check(written.written_document("reshard", result), written.reshard_human(result), "reshard/1", capsys)
-    assert set(written.written_document("reshard", result)) <= set(written.planned_document("reshard", plan, settings))
+    only_done = {"checksums"}  # they are compared while values are read
+    planned = set(written.planned_document("reshard", plan, settings))
+    assert set(written.written_document("reshard", result)) - only_done <= planned
     copy = plan_copy([version], plan.target.location.with_url(f"{plan.target.location}-copy"))
     check(written.planned_copy_document(copy), written.plan_copy_human(copy), "copy/1", capsys)
     try:

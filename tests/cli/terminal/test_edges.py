@@ -222,7 +222,7 @@ def test_options_have_their_command_line_name_everywhere(tmp_path: Path) -> None
     [
         ("verify run --force", "--force can only be used with --seal"),
         ("verify run --quick --seal", "--quick cannot be used with --deep or --seal"),
-        ("verify run@9 --all", "run@9: --all needs a location without a version"),
+        ("verify run@9 --all", "run@9: --all and --newest need a location without a version"),
         ("diff run run --rows", "--rows can only be used with --json, --jsonl or --csv"),
         ("get run", "expected --table NAME with --id, --ids-file or --slice, or --variable NAME"),
         ("get run --table t", "no ids were given (expected --id, --ids-file or --slice)"),
