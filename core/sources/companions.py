@@ -86,7 +86,10 @@ _HOST_FILES: Final = re.compile(
     r"\._.*|\.DS_Store|\.nfs[0-9a-fA-F]+|\.fuse_hidden[0-9a-fA-F]+|Thumbs\.db|desktop\.ini", re.DOTALL
 )
 """What hosts and file servers leave in any directory."""
-_OUR_FILES: Final = re.compile(r"\.edl-ckpt.*|\..*\.edl-ckpt[^/]*", re.DOTALL)
+_OUR_FILES: Final = re.compile(
+    r"\.edl-ckpt-[0-9]+|\..*\.[0-9]{8}T[0-9]{6}-[^-]*-[0-9]+-[0-9a-f]{8}\.edl-ckpt(\.[a-z]+)?", re.ASCII | re.DOTALL
+)
+"""Our state, and hidden names with an id that outputs have until they are whole: other names are not ours."""
 _STEP_OF_DEEPSPEED: Final = re.compile(r"global_step[0-9]+", re.ASCII)
 
 
@@ -113,7 +116,7 @@ def unaccounted(system: str, names: Iterable[str], claimed: Collection[str]) -> 
 def is_of_a_host(path: str) -> bool:
     """Say whether a file is one that hosts leave everywhere, or one of our own.
 
-    >>> is_of_a_host("model/.DS_Store"), is_of_a_host(".edl-ckpt-0/lock-0"), is_of_a_host(".git/HEAD")
+    >>> is_of_a_host("model/.DS_Store"), is_of_a_host(".edl-ckpt-0/lock-0"), is_of_a_host(".edl-ckpt/notes")
     (True, True, False)
     """
     *above, name = path.split("/")

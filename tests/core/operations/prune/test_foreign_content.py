@@ -55,6 +55,9 @@ def run(tmp_path: Path) -> Path:
         ("model/notes.txt", "model"),
         ("checkpoints/step_5/__0_0.distcp", "checkpoints"),
         ("saved_model.pb", "saved_model.pb"),
+        (".edl-ckpt/notes.txt", ".edl-ckpt"),
+        (".edl-ckpt.toml", ".edl-ckpt.toml"),
+        (".thesis.edl-ckpt-draft", ".thesis.edl-ckpt-draft"),
     ],
 )
 def test_no_rule_deletes_foreign_files(run: Path, path: str, shown: str) -> None:
@@ -80,6 +83,8 @@ def test_no_rule_deletes_foreign_files(run: Path, path: str, shown: str) -> None
             "model/.DS_Store",
             ".nfs00000001",
             ".edl-ckpt-0/lock-0",
+            ".m.npz.20260101T000000-host_0a1b2c3d-7-0a1b2c3d.edl-ckpt",
+            ".m.20260101T000000-host_0a1b2c3d-7-0a1b2c3d.edl-ckpt.work/token",
             "global_step10/a_model_states.pt",
         ),
     ],
