@@ -8,6 +8,7 @@ young one may still be being written. Names and sizes decide; no file is opened.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -55,7 +56,7 @@ def with_doubts(
 def _has_ended(version: Version, beside: Collection[str]) -> bool:
     """Say whether there is the file that a job writes when it has saved everything."""
     end = _ENDS[version.layout.system]
-    return bool(end) and ((end in _SHARED and end in beside) or end in set(_names(version)))
+    return bool(end) and ((end in _SHARED and end in beside) or end in _names(version))
 
 
 def _doubts(version: Version, before: Version | None, fresh_after: float) -> Iterator[str]:
@@ -78,8 +79,9 @@ def _lost_since(version: Version, before: Version) -> Iterator[str]:
             yield f"{escaped(name)} has no rows; version {before.key} has {rows:,}"
         elif dim and new_dim and dim != new_dim:
             yield f"{escaped(name)} has rows of {new_dim}; those of version {before.key} have {dim}"
-    present = {_without_numbers(name) for name in _names(version)}
-    missing = sorted(name for name in _companions(before) if _without_numbers(name) not in present)
+    companions = _companions(before)
+    present = {_without_numbers(name) for name in _names(version)} if companions else set[str]()
+    missing = sorted(name for name in companions if _without_numbers(name) not in present)
     if missing:
         yield f"it lacks {_shown(missing)} of version {before.key}"
 
@@ -94,10 +96,13 @@ def _names(version: Version) -> list[str]:
 
 def _companions(version: Version) -> list[str]:
     """Return the files next to a checkpoint that are known to belong to it."""
+    if not version.unclaimed:
+        return []
     foreign = set(unaccounted(version.layout.system, version.unclaimed, ()))
     return [name for name in version.unclaimed if name not in foreign and not is_of_a_host(name)]
 
 
+@functools.lru_cache(maxsize=4096)  # each of a thousand steps has the same names
 def _without_numbers(name: str) -> str:
     """Return a name in which the numbers of steps and of ranks do not count."""
     return _DIGITS.sub("#", name)

@@ -39,8 +39,10 @@ class Interest:
     def __call__(self, directory: str) -> bool:
         """Return True for a directory of interest; the answer for a name of unknown spelling is remembered."""
         first = directory.partition("/")[0]
-        if first == STATE_DIR or registry.is_step_name(first):
+        if first == STATE_DIR:
             return is_of_interest(directory)
+        if registry.is_step_name(first):
+            return first == directory or registry.looked_into(directory)
         if first.startswith(".") or not registry.is_within_step(directory):
             return False
         if not self._is_near:  # everything is listed already

@@ -35,6 +35,7 @@ _SENTENCES: Final = (
     (b"par1", "this is a Parquet file: `edl-ckpt import` takes it"),
 )
 """How files begin, in lower case; space before a page does not count."""
+_BEGINS: Final = tuple(begin for begin, _ in _SENTENCES)
 
 
 def recognised(head: bytes) -> str:
@@ -45,6 +46,8 @@ def recognised(head: bytes) -> str:
     """
     lower = head.removeprefix(b"\xef\xbb\xbf").lower()
     texts = (lower, lower.lstrip())
+    if not any(text.startswith(_BEGINS) for text in texts):  # as nearly all files of a listing
+        return ""
     return next((words for begin, words in _SENTENCES if any(text.startswith(begin) for text in texts)), "")
 
 

@@ -199,7 +199,7 @@ class LocalStore:
                 linked = False
                 try:
                     linked = item.is_symlink()
-                    if _is_private(item.name) and not relative:
+                    if not relative and _is_private(item.name):
                         info = item.stat(follow_symlinks=False)
                         entries.append(_private_entry(item.name, item.path, info))
                         continue

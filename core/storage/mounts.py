@@ -6,6 +6,7 @@ tell. Where the kernel says nothing, only another device shows a mount.
 
 from __future__ import annotations
 
+import functools
 import re
 from contextlib import suppress
 from typing import Final
@@ -16,13 +17,16 @@ _MOUNT_ID: Final = re.compile(rb"^mnt_id:\s*(\d+)", re.MULTILINE)
 
 def mount_points() -> frozenset[str]:
     """Return the real paths of all mount points that this process sees; none where the kernel does not say."""
-    with suppress(OSError):
-        with open("/proc/self/mountinfo", "rb") as file:
-            lines = file.read().splitlines()
-        fields = (line.split(b" ", 5) for line in lines)
-        paths = (_OCTAL.sub(_byte, each[4]) for each in fields if len(each) > 5)
-        return frozenset(path.decode("utf-8", "surrogateescape") for path in paths)
+    with suppress(OSError), open("/proc/self/mountinfo", "rb") as file:
+        return _points_in(file.read())
     return frozenset()
+
+
+@functools.lru_cache(maxsize=1)  # the file is read each time, and says the same for each of a thousand versions
+def _points_in(mounts: bytes) -> frozenset[str]:
+    fields = (line.split(b" ", 5) for line in mounts.splitlines())
+    paths = (_OCTAL.sub(_byte, each[4]) for each in fields if len(each) > 5)
+    return frozenset(path.decode("utf-8", "surrogateescape") for path in paths)
 
 
 def _byte(match: re.Match[bytes]) -> bytes:

@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.numbers import MalformedError, varint_at
-from edl_ckpt.core.converting.destinations import DESTINATIONS
 from edl_ckpt.core.kernel.checksums import crc32c, masked
 from edl_ckpt.core.model.tables import DenseEntry, Extent, ShardIndex
 from edl_ckpt.core.model.versions import Seal
@@ -171,8 +170,12 @@ def _text_fault(data: bytes, item: DenseEntry, crc: int) -> str:
 def _other_files(checkpoint: Checkpoint) -> Iterator[tuple[str, RangeReader]]:
     """Yield the files of a version that no value is in, and no index is."""
     version = checkpoint.version
+    if version.is_elasticdl:
+        return
+    from edl_ckpt.core.converting.destinations import DESTINATIONS  # 30 ms: neither --quick nor ElasticDL needs it
+
     destination = DESTINATIONS.get(version.layout.system)
-    if destination is None or version.is_elasticdl:
+    if destination is None:
         return
     read = files_read(checkpoint)
     for path, reader in checkpoint.files.items():

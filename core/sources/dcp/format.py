@@ -37,10 +37,13 @@ def heads(files: Files) -> list[str]:
 
     Where each rank has kept an index for itself, the first one tells what all of them are.
     """
-    indexes = [path for path in files if path.rpartition("/")[2] == HEAD]
+    every = [path for path in files if path.endswith(HEAD)]
+    indexes = [path for path in every if path.rpartition("/")[2] == HEAD]
+    if len(indexes) == len(every):
+        return indexes
     folders = {_folder(path) for path in indexes}
     own: dict[str, str] = {}
-    for path in sorted(files):
+    for path in sorted(every):
         folder = _folder(path)
         if folder not in folders and _OF_RANK.fullmatch(path[len(folder) :]):
             own.setdefault(folder, path)

@@ -6,6 +6,7 @@ back in its own layout; a new version gets the layout that is at its location (`
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from functools import partial
@@ -83,6 +84,11 @@ def shard_named(name: str) -> ShardName | None:
     >>> shard_named("variables-1-of-2.ckpt"), shard_named("variables-2-of-2.ckpt")
     (ShardName(ps_id=1, ps_num=2, suffix='.ckpt'), None)
     """
+    return _shard(name)
+
+
+@functools.lru_cache(maxsize=4096)  # each of a thousand versions has the same names
+def _shard(name: str) -> ShardName | None:
     match = _SHARD_FILE.fullmatch(name)
     if match is None or int(match[1]) >= int(match[2]):
         return None

@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # a listing needs no index
 
 _BY_NAMES: Final = frozenset({"tfra", "dynamicemb"})
 """Formats without headers: no content of a file says that it is one of theirs."""
+_MARKS: Final = tuple(mark for form in FORMATS for mark in form.marks)
 systems: Final = tuple(form.system for form in FORMATS)
 looks_into, version_named, may_be_file = names.looks_into, names.version_named, names.may_be_file
 completes = names.completes
@@ -106,8 +107,14 @@ def _directories(listing: FlatListing) -> Iterator[_FoundStep]:
 
 
 def _is_no_run(listing: FlatListing, entry: Entry) -> bool:
-    """Say whether a directory without a number can be no version: a link to one, a part of a step, an empty one."""
-    return entry.linked or bool(entry.fault) or names.is_part(entry.name) or not listing.inside.get(entry.relative)
+    """Say whether a directory without a number is no version: a link, a part, one without files of formats."""
+    if entry.linked or entry.fault or names.is_part(entry.name):
+        return True
+    inside = listing.inside.get(entry.relative, ())
+    if any(one.is_dir or one.fault for one in inside):
+        return False
+    every = "\n".join(one.relative for one in inside)
+    return not any(mark in every for mark in _MARKS)
 
 
 def _below(listing: FlatListing, directory: str, start: int) -> Iterator[tuple[str, Entry]]:

@@ -6,6 +6,7 @@ name may be a loss, a date, a learning rate or a width. No digits behind a point
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Final, NamedTuple
 
@@ -95,8 +96,14 @@ def _compiled(spellings: tuple[Spelling, ...]) -> re.Pattern[str]:
     return re.compile(rf"(?:{every})(?:\.ckpt)?", re.ASCII | re.IGNORECASE | re.DOTALL)
 
 
-_DIRECTORY: Final = _compiled(DIRECTORIES)
-_PREFIX: Final = _compiled((*DIRECTORIES, *PREFIXES))
+@functools.cache  # compiled when a name is first asked for: it takes 4 ms
+def _directory() -> re.Pattern[str]:
+    return _compiled(DIRECTORIES)
+
+
+@functools.cache
+def _prefix() -> re.Pattern[str]:
+    return _compiled((*DIRECTORIES, *PREFIXES))
 
 
 def number_of_directory(name: str) -> int | None:
@@ -105,7 +112,7 @@ def number_of_directory(name: str) -> int | None:
     >>> [number_of_directory(name) for name in ("step_30", "iter_0000100", "epoch=3-step=200.ckpt", "7", "-7", "fp16")]
     [30, 100, 200, 7, None, None]
     """
-    return _number(_DIRECTORY.fullmatch(name))
+    return _of_directory(name)
 
 
 def number_of_prefix(name: str) -> int | None:
@@ -114,7 +121,17 @@ def number_of_prefix(name: str) -> int | None:
     >>> [number_of_prefix(name) for name in ("model-7", "cp-0003.ckpt", "weights.10-0.32", "actor", "2024-01-02")]
     [7, 3, None, None, None]
     """
-    return _number(_PREFIX.fullmatch(name))
+    return _of_prefix(name)
+
+
+@functools.lru_cache(maxsize=4096)  # a listing asks several times of one name
+def _of_directory(name: str) -> int | None:
+    return _number(_directory().fullmatch(name))
+
+
+@functools.lru_cache(maxsize=4096)
+def _of_prefix(name: str) -> int | None:
+    return _number(_prefix().fullmatch(name))
 
 
 def _number(match: re.Match[str] | None) -> int | None:
