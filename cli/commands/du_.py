@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from edl_ckpt.cli.manual.marks import READS, declared
 from edl_ckpt.cli.options.common import Ref, parsed_ref, resolve_ref
+from edl_ckpt.cli.options.hints import parent_error
 from edl_ckpt.cli.terminal.output import Output
 
 
@@ -31,6 +32,8 @@ def du_command(
             summary = summarize(checkpoint.version, checkpoint.shards)
         out.show(lambda: render.document(summary), render.human(summary), lambda: render.rows(summary))
         return
+    if not usage.versions and (parent := parent_error(parsed.location)):
+        raise parent
     out.show(lambda: render.document(usage), render.human(usage), lambda: render.rows(usage))
     out.warn(*usage.problems)
     out.conclude(ok=not usage.problems)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from edl_ckpt.cli.manual.marks import LISTS, declared
 from edl_ckpt.cli.options.common import Interval, Mode, Place, StallAfter, flag, followed_location, option
+from edl_ckpt.cli.options.hints import parent_error
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import escaped, parse_limit
 from edl_ckpt.core.base.errors import EdlCkptError, UsageError
@@ -24,6 +25,7 @@ from edl_ckpt.core.base.words import counted, meant
 
 if TYPE_CHECKING:
     from edl_ckpt.core.operations.follow.observe import EventKind, WatchEvent
+    from edl_ckpt.core.storage.location import Location
 
 
 @declared(
@@ -62,8 +64,10 @@ def wait_command(
         raise UsageError("--mode can only be used with --best")
     if complete and best is not None:
         raise UsageError("--complete cannot be used with --best: that version is complete in any case")
+    where = followed_location(out, location)
+    _warn_of_parent(out, where)
     result = wait_for_version(
-        followed_location(out, location),
+        where,
         version_ge=version_ge,
         best=best,
         mode=mode,
@@ -86,6 +90,18 @@ def wait_command(
             absent = f"; no version has a value of {best!r}" + (f"; {hint}" if hint else "")
         out.say(f"{escaped(result.location.url)}: {escaped(result.why)}{absent}")
         raise SystemExit(3)
+
+
+def _warn_of_parent(out: Output, where: Location) -> None:
+    """Warn where versions are below, and none is here: it may still come. At a URL it takes requests to know."""
+    from edl_ckpt.core.catalog.listing import list_versions
+
+    if where.local_path is None:
+        return
+    with suppress(EdlCkptError):  # the wait says why, or waits for the location
+        parent = None if list_versions(where, wait_seconds=0).versions else parent_error(where)
+        if parent is not None:
+            out.warn(f"{parent}; {parent.hint}")
 
 
 @declared(

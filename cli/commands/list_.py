@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.manual.marks import LISTS, declared
 from edl_ckpt.cli.options import common as o
-from edl_ckpt.cli.options.hints import trials_hint
+from edl_ckpt.cli.options.hints import parent_error
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import parse_duration
-from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, UsageError
+from edl_ckpt.core.base.errors import EdlCkptError, UsageError
 from edl_ckpt.core.base.words import meant
 
 if TYPE_CHECKING:
@@ -121,13 +121,13 @@ def _warn(out: Output, listings: Sequence[Listing], tags: Sequence[str]) -> list
         for tag in tags:
             if tag not in known and (meaning := meant(tag, known, "tags")):
                 out.warn(f"{listing.location.url}: no version has the tag {tag!r}; {meaning}")
-        hint = None if listing.versions else trials_hint(listing.location)
-        if hint is None:
+        parent = None if listing.versions else parent_error(listing.location)
+        if parent is None:
             out.warn(*render_list.warnings(listing))
         else:
-            parents.append(NotFoundError("no version is right here", path=listing.location.url, hint=hint))
-    for parent in parents[:-1]:
-        out.warn(f"{parent}; {parent.hint}")
+            parents.append(parent)
+    for error in parents[:-1]:
+        out.warn(f"{error}; {error.hint}")
     return parents
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from edl_ckpt.cli.manual.marks import LISTS, NOTES, declared
 from edl_ckpt.cli.options import common as o
-from edl_ckpt.cli.options.hints import stoppable, trials_hint
+from edl_ckpt.cli.options.hints import check_no_parent, stoppable
 from edl_ckpt.cli.options.rules import RuleOptions
 from edl_ckpt.cli.terminal.output import Output, agreed
 from edl_ckpt.cli.terminal.text import escaped, parse_duration
@@ -254,19 +254,22 @@ def _with_options(out: Output, plan: PrunePlan) -> PrunePlan:
 def _review(out: Output, plan: PrunePlan, *, max_delete: int | None, plan_out: str | None, may_empty: bool) -> None:
     """Print the warnings of a plan, and write it to a file; RefusedError when it deletes too many versions.
 
-    That is also the error for one that leaves no complete version, unless it `may_empty` a location.
+    NotFoundError for a location without versions that is above some. RefusedError is also the error for a plan that
+    leaves no complete version, unless it `may_empty` a location.
     """
+    from edl_ckpt.core.catalog.listing import list_versions
     from edl_ckpt.core.operations.prune.execute import write_plan
 
+    planned = {entry.location for entry in plan.entries}
+    for place in () if plan.only_purges else plan.locations:
+        if place not in planned:
+            check_no_parent(list_versions(place))
     if plan.emptied and not may_empty:
         raise RefusedError(
             f"no complete version would remain in {abridged((place.url for place in plan.emptied), 3)}",
             hint="nothing was deleted; --even-newest and --yes on the command line delete the last one too",
         )
     out.warn(*plan.warnings, always=bool(plan.deletions))
-    for place in () if plan.entries or plan.only_purges else plan.locations:
-        if hint := trials_hint(place):
-            out.warn(f"{place.url}: {hint}")
     plan.check_amount(max_delete)
     if plan_out:
         write_plan(plan_out, plan)
@@ -335,9 +338,11 @@ def policy_show_command(out: Output, location: o.Place = None) -> None:
     from edl_ckpt.core.operations.prune.plan import read_policy, unknown_names
 
     where = out.location(location)
-    versions = list_versions(where).versions  # raises when there is no such location
+    listing = list_versions(where)  # raises when there is no such location
     policy = read_policy(where)
-    for warning in unknown_names(versions, policy):
+    if policy.is_empty:
+        check_no_parent(listing)
+    for warning in unknown_names(listing.versions, policy):
         out.warn(f"{where}: {warning}")
     document = {
         "schema": "edl-ckpt/policy/1",

@@ -10,7 +10,7 @@ import typer
 
 from edl_ckpt.cli.manual.marks import LISTS, NOTES, declared
 from edl_ckpt.cli.options import common as o
-from edl_ckpt.cli.options.hints import is_named
+from edl_ckpt.cli.options.hints import check_no_parent, is_named
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import escaped
 from edl_ckpt.core.base.errors import UsageError
@@ -154,6 +154,7 @@ def _show_metrics(out: Output, location: Location, version: int | str | None, *,
     from edl_ckpt.core.catalog.listing import list_versions
 
     listing = list_versions(location)
+    check_no_parent(listing)
     chosen = [v for v in listing.versions if version in {None, v.key}]
     out.show(
         lambda: render.metrics_document(listing, chosen),
@@ -214,6 +215,7 @@ def _show_tags(out: Output, location: Location, more: Mapping[str, Any] | None =
     from edl_ckpt.core.catalog.listing import list_versions
 
     listing = list_versions(location)
+    check_no_parent(listing)
     numbers: dict[str, list[int | str]] = {}
     for version in listing.versions:
         for tag in set(version.tags):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options.common import Place, flag, option
+from edl_ckpt.cli.options.hints import parent_error
 from edl_ckpt.cli.options.rules import RuleOptions
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.errors import UsageError
@@ -63,6 +64,8 @@ def report_command(
             values=not no_values,
             reporter=out,
         )
+        if not report.total_versions and (parent := parent_error(where)):
+            raise parent
         write(report)
     if output != "-":
         out.show(lambda: render.report_document(report), render.report_human(report, output or ""))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options.cluster import Cluster, working
+from edl_ckpt.cli.options.hints import check_no_parent
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.text import escaped, is_runner
 from edl_ckpt.core.base.errors import UsageError
@@ -185,4 +186,6 @@ def _versions(out: Output, ref: str | None, *, every: bool) -> tuple[Location, t
         return parsed.location, (resolve(parsed, reporter=out, seals=False, damaged=True),), latest
     if not latest:
         raise UsageError("--all and --newest need a location without a version", path=ref)
-    return parsed.location, list_versions(parsed.location).versions, False
+    listing = list_versions(parsed.location)
+    check_no_parent(listing)
+    return parsed.location, listing.versions, False

@@ -16,7 +16,7 @@ from edl_ckpt.core.base.words import abridged, closest, command
 
 if TYPE_CHECKING:
     from edl_ckpt.cli.terminal.output import Output
-    from edl_ckpt.core.model.versions import CheckpointRef, Version
+    from edl_ckpt.core.model.versions import CheckpointRef, Listing, Version
     from edl_ckpt.core.storage.location import Location
 
 _SOME: Final = 8
@@ -133,6 +133,19 @@ def trials_hint(place: Location) -> str | None:
         return None
     names = abridged((escaped(name) for name in found), _SOME)
     return f"versions are below: {names}; --experiment takes them as trials, and `list --recursive` lists them"
+
+
+def parent_error(place: Location) -> NotFoundError | None:
+    """Return the error of a location without versions that is above some; None for any other directory."""
+    hint = trials_hint(place)
+    return NotFoundError("no version is right here", path=place.url, hint=hint) if hint else None
+
+
+def check_no_parent(listing: Listing) -> None:
+    """Raise NotFoundError for a listing without versions whose directory is above some: a parent of runs."""
+    error = None if listing.versions else parent_error(listing.location)
+    if error is not None:
+        raise error
 
 
 @contextmanager

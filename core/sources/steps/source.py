@@ -144,12 +144,22 @@ def _versions(listing: FlatListing, steps: Sequence[_FoundStep], read_small: Rea
     for n, claim in zip(doubtful, _claims([steps[n] for n in doubtful], read_small, again=True), strict=True):
         claims[n] = claim
     _look_for_pointers(steps, claims, read_small)
+    has_claims = any(claim.parts for claim in claims)
     return [
         _version(listing, step, claim)
         for step, claim in zip(steps, claims, strict=True)
-        # what cannot be listed now may be whole
-        if (claim.parts and (step.number is not None or claim.is_sure)) or (step.entry and step.fault)
+        if (claim.parts and (step.number is not None or claim.is_sure)) or _may_be_whole(step, has_claims=has_claims)
     ]
+
+
+def _may_be_whole(step: _FoundStep, *, has_claims: bool) -> bool:
+    """Say whether a directory that cannot be listed now may be a version.
+
+    A bare number may be anything, such as a process or its open file: it is one where others are versions.
+    """
+    if step.entry is None or step.fault is None:
+        return False
+    return has_claims or not step.entry.name.isdigit()
 
 
 class _Claimed(NamedTuple):

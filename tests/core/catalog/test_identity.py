@@ -199,3 +199,19 @@ def test_the_page_on_names_has_every_spelling() -> None:
     page = (TOP / "docs" / "names-of-versions.md").read_text()
     for spelling in (*DIRECTORIES, *PREFIXES):
         assert all(f"`{name}`" in page for name in spelling.examples), spelling.family
+
+
+def test_an_unreadable_entry_with_a_bare_number_is_a_version_only_where_others_are(tmp_path: Path) -> None:
+    """The open files of a process in /proc are links by numbers that cannot be followed."""
+    place = tmp_path / "fd"
+    place.mkdir()
+    for number in (0, 1, 2):
+        (place / str(number)).symlink_to(str(number))  # it leads to itself, so it cannot be looked at
+    assert not list_versions(place).versions
+    shutil.copytree(TOP / "tests/data/systems/dcp/torchrec/step_2", place / "7")
+    assert [(v.version, v.state) for v in list_versions(place).versions] == [
+        (0, State.UNREADABLE),
+        (1, State.UNREADABLE),
+        (2, State.UNREADABLE),
+        (7, State.COMPLETE),
+    ]
