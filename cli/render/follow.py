@@ -37,11 +37,13 @@ def wait_document(result: WaitResult) -> dict[str, Any]:
         "wait",
         result,
         "ref version state waited_seconds location path metrics why? unfinished",
-        **(picked(result.version, " ".join(none)) if result.version else none),
+        **(picked(result.version, " ".join(none), version=result.version.number) if result.version else none),
         state=result.outcome.value,
         waited_seconds=round(result.waited_seconds, 3),
         location=result.location.url,
-        unfinished=[picked(u.version, "ref version why", why=u.why) for u in result.unfinished],
+        unfinished=[
+            picked(u.version, "ref version why", version=u.version.number, why=u.why) for u in result.unfinished
+        ],
     )
 
 
@@ -72,7 +74,12 @@ def event_document(event: WatchEvent) -> dict[str, Any]:
         event=event.kind.value,
         at=timestamp(event.at),
         location=version.location.url,
-        **picked(version, "version path ps_num shards size_bytes fingerprint", shards=len(version.shards)),
+        **picked(
+            version,
+            "version path ps_num shards size_bytes fingerprint",
+            version=version.number,
+            shards=len(version.shards),
+        ),
         shard=shard and picked(shard, "ps_id path size_bytes"),
     )
 
@@ -122,7 +129,7 @@ def _table(moment: Moment, rates: Mapping[str, float], limits: Limits) -> Table:
         rate = rates.get(version.path, 0.0)
         state = standing(seen, moment.tick, limits)
         table.add(
-            str(version.version).rjust(7),
+            text.escaped(str(version.key)).rjust(7),
             _shards(len(version.shards), version.ps_num).rjust(6),
             Bar(len(version.shards), version.ps_num or 0, _BAR),
             words.size(version.size_bytes).rjust(9),

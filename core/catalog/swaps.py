@@ -38,9 +38,11 @@ from edl_ckpt.core.state.paths import (
     META_DIR,
     STAGE_DIR,
     STATE_DIR,
+    described_key,
     is_resumable,
     metadata_owner,
     seal_file,
+    stored_key,
     version_file,
 )
 from edl_ckpt.core.state.verdicts import VerdictFiles
@@ -204,6 +206,17 @@ class _ReadFile:
         return self.read - self.first >= _SURE_SECONDS or self.first - self.facts[1] >= _OLD_SECONDS
 
 
+def _is_followed(version: Version) -> bool:
+    """Say whether one can wait for a version: by its number, or by its name where that has no number."""
+    return not version.is_named or (version.number is None and not version.uuid)
+
+
+def _owner(name: str) -> int | str | None:
+    """Return the stored key of the version whose metadata or seal a file of META_DIR has, None for any other file."""
+    number = metadata_owner(name)
+    return described_key(name) if number is None else number
+
+
 class Snapshots:
     """Lists one location again and again; it remembers what it has read. Not for several threads."""
 
@@ -221,8 +234,9 @@ class Snapshots:
     def take(self, now: float, *, settled: Collection[str] = ()) -> Listing | None:
         """Return the versions of the location without their metadata; None when there is no such location.
 
-        Directories named by a UUID are left out: who follows a location goes by numbers, in their order. `now` is in
-        seconds since the epoch. `settled` are paths of versions in which nothing happens any more; they are
+        Directories named by a UUID, and others of one number, are left out: who follows a location goes by the order of
+        numbers, or of the record or the times of versions without one. `now` is in seconds since the epoch. `settled`
+        are paths of versions in which nothing happens any more; they are not listed again in most looks, which is
         for a file system on a network. Versions that another command is replacing just now are marked as in
         `list_versions`, without waiting. Raises the error of listing the location.
         """
@@ -234,7 +248,7 @@ class Snapshots:
                 self._entries, self._complete = [], frozenset()
                 return None
             listing = grouped(self.store, self._entries, now - GRACE_SECONDS)
-            listing = replace(listing, versions=tuple(v for v in listing.versions if not v.is_named))
+            listing = replace(listing, versions=tuple(filter(_is_followed, listing.versions)))
             state = [entry for entry in self._entries if entry.relative.startswith(f"{STATE_DIR}/")]
             if not has_journal(state) and not (state and self._lost(listing.versions)):
                 break
@@ -273,11 +287,10 @@ class Snapshots:
         files = {e.name: (e.size_bytes, e.modified) for e in self._entries if e.parent == META_DIR}
         unknown = next((e.fault for e in self._entries if e.relative in {STATE_DIR, META_DIR} and e.fault), None)
         stale = {name for name, facts in files.items() if not self._is_known(name, facts)}
-        gone = {metadata_owner(name) for name in self._known.keys() - files.keys()}
-        owners = {metadata_owner(name) for name in stale} | gone
-        wanted = [v for v in listing.versions if v.version in owners or not self._is_annotated(v)]
-        numbers = {v.version for v in wanted}
-        names = [n for n in files if metadata_owner(n) in numbers or (n == LOCATION_FILE and n in stale)]
+        owners = set(map(_owner, stale | (self._known.keys() - files.keys())))
+        wanted = [v for v in listing.versions if stored_key(v.key) in owners or not self._is_annotated(v)]
+        keys = {stored_key(v.key) for v in wanted}
+        names = [n for n in files if _owner(n) in keys or (n == LOCATION_FILE and n in stale)]
         state = [entry for entry in self._entries if entry.parent == META_DIR and entry.name in {*names, INDEX_FILE}]
         metadata = listed_metadata(self.store, state)
         if LOCATION_FILE in stale or LOCATION_FILE not in files:
@@ -292,7 +305,7 @@ class Snapshots:
 
     def described(self, version: Version) -> Version:
         """Return one version with its metadata and its seal, which are read now."""
-        files = (version_file(version.version), seal_file(version.version))
+        files = [version_file(version.key), *([] if version.is_named else [seal_file(version.version)])]
         metadata = read_metadata(self.store, [path.rpartition("/")[2] for path in files])
         return with_metadata(self.store, [version], metadata)[0]
 

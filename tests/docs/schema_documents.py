@@ -281,10 +281,10 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
     "wait": record(
         "ref? version? state waited_seconds location path? metrics why? unfinished*",
         state=one_of("complete", "timed-out", "stalled"),
-        unfinished=record("ref version why"),
+        unfinished=record("ref version? why"),
     ),
     "watch": record(
-        "event ref at location version path ps_num? shards size_bytes shard? replaced fingerprint? why?",
+        "event ref at location version? path ps_num? shards size_bytes shard? replaced fingerprint? why?",
         event=one_of("new-version", "shard-arrived", "complete", "stalled", "corrupt", "sealed", "deleted"),
         shard=record("ps_id path size_bytes"),
     ),

@@ -88,7 +88,7 @@ class WaitResult:
             return f"{ended}: {none if newest is None else f'the newest complete version is {newest}'}"
         first, more = self.unfinished[-1], len(self.unfinished) - 1
         rest = f" ({counted(more, 'other version')} unfinished)" if more else ""
-        return f"{ended}: version {first.version.version}: {first.why}{rest}"
+        return f"{ended}: version {first.version.key}: {first.why}{rest}"
 
     def __repr__(self) -> str:
         return describe(
@@ -149,7 +149,7 @@ def wait_for_version(
             if outcome is not None:
                 unfinished = () if found else tuple(_unfinished(observer, wanted, best, verified=verified))
                 version = observer.snapshots.described(found) if found else None
-                numbers = {v.version: v.state is State.COMPLETE for v in versions}
+                numbers = {v.version: v.state is State.COMPLETE for v in versions if v.number is not None}
                 newest = max(numbers, default=None), max(filter(numbers.get, numbers), default=None)
                 later = [v for v in wanted if found and v.damage and v.version > found.version and best is None]
                 passed = tuple(later)
@@ -210,7 +210,7 @@ def checkpoints_iterator(
     clock = observer.clock
 
     def versions() -> Iterator[Version]:
-        taken: dict[int, tuple[ShardFile, ...]] = {}
+        taken: dict[int | str, tuple[ShardFile, ...]] = {}
         since, last = clock.tick(), -min_interval_seconds + clock.tick()
         with observer:
             while True:
@@ -219,7 +219,7 @@ def checkpoints_iterator(
                 for version in (v for v in pending if observer.check(v).health is Health.READABLE):  # and still there
                     if (early := last + min_interval_seconds - clock.tick()) > 0:
                         clock.sleep(early)
-                    taken[version.version], last, is_busy = version.shards, clock.tick(), True
+                    taken[version.key], last, is_busy = version.shards, clock.tick(), True
                     yield observer.snapshots.described(version)
                     since = clock.tick()
                 if is_busy:  # the caller was, so there may be more
@@ -235,12 +235,12 @@ def checkpoints_iterator(
 
 
 def _pending(
-    listing: Listing | None, taken: Mapping[int, tuple[ShardFile, ...]], after: int | None, *, replaced: bool
+    listing: Listing | None, taken: Mapping[int | str, tuple[ShardFile, ...]], after: int | None, *, replaced: bool
 ) -> list[Version]:
     """Return the complete versions of a listing that were not yielded, by number."""
     wanted = [v for v in (listing.versions if listing else ()) if v.state is State.COMPLETE and not v.replaced_by]
     later = [v for v in wanted if after is None or v.version > after]
-    return [v for v in later if v.version not in taken or (replaced and taken[v.version] != v.shards)]
+    return [v for v in later if v.key not in taken or (replaced and taken[v.key] != v.shards)]
 
 
 _SETTLED_SECONDS: Final = 60.0

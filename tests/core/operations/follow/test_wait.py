@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bundle_files import write_bundle
 from checkpoints import at
 from edl_ckpt.core import (
     CheckpointSaver,
     NotFoundError,
     UsageError,
     WaitResult,
+    checkpoints_iterator,
     set_metrics,
     set_modes,
     wait_for_version,
@@ -167,3 +169,43 @@ def test_a_fault_that_goes_by_itself(job: Job, monkeypatch: pytest.MonkeyPatch) 
     faults = iter(["a note is missing", "a note is missing", None])
     monkeypatch.setattr(observe, "read_fault", lambda _: next(faults))
     assert wait(job.run, script(), version_ge=20).waited_seconds == 2
+
+
+@pytest.fixture
+def keras(tmp_path: Path) -> Path:
+    """Return a directory with bundles of Keras' own names, by epoch and loss, and the record of the newest."""
+    for number, name in enumerate(("weights.01-0.71", "weights.02-0.35", "weights.10-0.32")):
+        write_bundle(tmp_path / name, {"w": np.full(3, number, "<f4")})
+    (tmp_path / "checkpoint").write_text(
+        'model_checkpoint_path: "weights.10-0.32"\n'
+        'all_model_checkpoint_paths: "weights.01-0.71"\n'
+        'all_model_checkpoint_paths: "weights.02-0.35"\n'
+        'all_model_checkpoint_paths: "weights.10-0.32"\n'
+    )
+    return tmp_path
+
+
+def test_a_version_without_a_number_is_waited_for(keras: Path) -> None:
+    """It is the newest by the record of its system; no number is one that was asked for."""
+    found = wait(keras, script(), seconds=0).version
+    assert found is not None
+    assert found.key == "weights.10-0.32"
+    assert wait(keras, script(), version_ge=0, seconds=0).outcome is Outcome.TIMED_OUT
+
+
+def test_the_best_of_versions_without_a_number(keras: Path) -> None:
+    """Their metrics are kept by their names."""
+    for name, loss in (("weights.02-0.35", 0.35), ("weights.10-0.32", 0.5)):
+        set_metrics(f"{keras}@{name}", {"loss": loss})
+    found = wait(keras, script(), best="loss", mode="min", seconds=0).version
+    assert found is not None
+    assert (found.key, found.metrics) == ("weights.02-0.35", {"loss": 0.35})
+
+
+def test_all_versions_without_a_number_are_yielded(keras: Path) -> None:
+    """Each comes once, by its name."""
+    assert [v.key for v in checkpoints_iterator(keras, timeout_seconds=0)] == [
+        "weights.01-0.71",
+        "weights.02-0.35",
+        "weights.10-0.32",
+    ]
