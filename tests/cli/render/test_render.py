@@ -90,6 +90,8 @@ from edl_ckpt.core.operations.prune.plan import judge_versions
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
 from edl_ckpt.core.operations.repair import RepairResult, Replacement
 from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.operations.verify.check import VerifyRun
+from edl_ckpt.core.operations.verify.newest import NewestGood, PassedOver
 from edl_ckpt.core.sources.systems import systems
 from edl_ckpt.core.storage.location import Fact, Verdict
 from places import GOLDEN
@@ -302,6 +304,13 @@ class Results:
     moment: Moment
 
     @property
+    def newest(self) -> list[NewestGood]:
+        """Return a version that was found below a hostile one, and none."""
+        passed = (PassedOver("run@[bold]\x1b", "damaged", "checksum of [bold]\x1b"),)
+        run = VerifyRun(self.verified)
+        return [NewestGood(version, "deep", passed, run) for version in (self.listing.versions[0], None)]
+
+    @property
     def experiments(self) -> list[Experiment]:
         """Return experiments with a hostile trial, ranked and not, and one without trials."""
         broken = EdlCkptError("a [bold]word\x1b[31m", path="there")
@@ -367,7 +376,10 @@ def _followed(run: Path) -> dict[str, Any]:
     shutil.copytree(run, torn)
     next((torn / "version_2").glob("variables-1-*")).unlink()
     (torn / "version_2" / "x\x1b[31m\n").touch()
-    waits = [wait_for_version(run), *(wait_for_version(torn, version_ge=n, timeout_seconds=0) for n in (2, 9))]
+    waits = [
+        wait_for_version(run, timeout_seconds=0),
+        *(wait_for_version(torn, version_ge=n, timeout_seconds=0) for n in (2, 9)),
+    ]
     (look,) = watch_steps(torn, after=-1, timeout_seconds=0)
     more = [replace(look.events[-1], kind=kind, why="a\x1b[31m[bold]") for kind in EventKind]
     return {"waits": tuple(waits), "events": (*look.events, *more), "moment": look.moment}
@@ -493,6 +505,8 @@ CASES: dict[str, Callable[[Results], Iterable[Any]]] = {
     "verify.document_all": lambda r: [render_verify.document_all("run", r.verified, [])],
     "verify.rows": lambda r: [render_verify.rows(r.verified)],
     "verify.human": lambda r: [render_verify.human(r.verified)],
+    "verify.newest_document": lambda r: [render_verify.newest_document("run", found) for found in r.newest],
+    "verify.newest_human": lambda r: [render_verify.newest_human(r.newest[0])],
     "follow.wait_document": lambda r: map(follow.wait_document, r.waits),
     "follow.event_document": lambda r: map(follow.event_document, r.events),
     "follow.event_human": lambda r: ([follow.event_human(event)] for event in r.events),
