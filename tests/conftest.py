@@ -25,7 +25,7 @@ from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.state.user_cache import remember_in
 from examples import TIMES, UNCHECKED
-from places import GOLDEN
+from places import DATA, GOLDEN
 from s3_fixtures import Bucket, Moto, fresh_bucket, make_moto
 
 # Assertions in these modules are explained like those of tests.
@@ -66,6 +66,11 @@ os.environ.update(
     DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED="False",
 )
 
+
+# In a new clone all files are new, and what is new may still be written: versions that lack a file would be `writing`.
+_LONG_AGO = 1_700_000_000
+for _path in [path for path in DATA.rglob("*") if path.lstat().st_mtime > _LONG_AGO]:
+    os.utime(_path, (_LONG_AGO, _LONG_AGO), follow_symlinks=False)
 
 # Hundreds of processes start here, and each would compile the program again: 0.12 s for each of them.
 sys.dont_write_bytecode = False

@@ -225,11 +225,12 @@ class BrowserPage(Screen[None]):
         parts = known.split(", ")
         while parts and cell_width(", ".join(parts)) > room:
             parts.pop()
-        if self.jobs:
-            line.append("  " + shortened(self.shown(f"{self.jobs[-1].progress} ..."), max(room, 0)), "cyan")
+        job = next(reversed(self.jobs), None)  # it may end at any moment: we look once
+        if job is not None:
+            line.append("  " + shortened(self.shown(f"{job.progress} ..."), max(room, 0)), "cyan")
         else:
             line.append("  " + self.shown(", ".join(parts)) if parts else "", "dim")
-        self._was_busy = bool(self.jobs)
+        self._was_busy = job is not None
         self._write("#crumbs", line)
 
     def shown(self, words: str) -> str:
