@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
 from edl_ckpt.core.sources.registry import version_named
@@ -86,41 +87,56 @@ _HOST_FILES: Final = re.compile(
     r"\._.*|\.DS_Store|\.nfs[0-9a-fA-F]+|\.fuse_hidden[0-9a-fA-F]+|Thumbs\.db|desktop\.ini", re.DOTALL
 )
 """What hosts and file servers leave in any directory."""
-_OUR_FILES: Final = re.compile(
-    r"\.edl-ckpt-[0-9]+|\..*\.[0-9]{8}T[0-9]{6}-[^-]*-[0-9]+-[0-9a-f]{8}\.edl-ckpt(\.[a-z]+)?", re.ASCII | re.DOTALL
+_OUR_OUTPUTS: Final = re.compile(
+    r"\..*\.[0-9]{8}T[0-9]{6}-[^-]*-[0-9]+-[0-9a-f]{8}\.edl-ckpt(\.[a-z]+)?", re.ASCII | re.DOTALL
 )
-"""Our state, and hidden names with an id that outputs have until they are whole: other names are not ours."""
+"""Hidden names with an id, which outputs have until they are whole: other names are not ours."""
+_STATE_OF_ONE: Final = r"[0-9]+|named-[A-Za-z0-9._+=%~-]+|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_NOTE: Final = r"(earlier|[0-9]+-of-[0-9]+\.[0-9a-f]{16}\.[A-Za-z0-9_-]+)"
+_OUR_STATE: Final = re.compile(
+    rf"(.*/)?\.edl-ckpt-0(/(lock-0|stage-0|trash-0|files-0|shards-0(/[0-9]+(/{_NOTE}\.json)?)?"
+    rf"|meta-0(/(location|index|manager|verdicts-[0-9A-Za-z_-]+|({_STATE_OF_ONE})(\.seal)?)\.json)?))?",
+    re.ASCII | re.DOTALL,
+)
+"""What is in the state of a location: lock, metadata, seals, notes. What a stage or the trash has is content."""
 _STEP_OF_DEEPSPEED: Final = re.compile(r"global_step[0-9]+", re.ASCII)
 
 
-def unaccounted(system: str, names: Iterable[str], claimed: Collection[str]) -> list[str]:
+def unaccounted(
+    system: str, names: Iterable[str], claimed: Collection[str], empty_folders: Iterable[str] = ()
+) -> list[str]:
     """Return the paths in a version's directory that are neither the checkpoint's nor known to belong to it, sorted.
 
-    `claimed` are the files that the checkpoint of this system consists of. What lies in a directory that is named as a
-    step is foreign whatever it is: a run with steps of its own is no step.
+    `claimed` are the files that the checkpoint of this system consists of, `empty_folders` the directories without an
+    entry: somebody made each of them. What lies in a directory that is named as a step is foreign whatever it is: a run
+    with steps of its own is no step.
 
     >>> unaccounted("safetensors", ["model.safetensors", "config.json", ".git/HEAD"], {"model.safetensors"})
     ['.git/HEAD']
     """
     present = set(names)
     folders = {name.rpartition("/")[0] for name in claimed if not is_below_a_step(name)}
+    strange = [name for name in empty_folders if not (_is_known_folder(system, name) or is_of_a_host(name))]
     cards = {"README.md"} if "adapter_config.json" in present else set[str]()  # PEFT writes one next to an adapter
-    return sorted(
+    strange += (
         name
         for name in present - cards
         if (is_below_a_step(name) or name not in claimed)
         and not (is_of_a_host(name) or _is_known(system, name, folders))
     )
+    return sorted(strange)
 
 
 def is_of_a_host(path: str) -> bool:
     """Say whether a file is one that hosts leave everywhere, or one of our own.
 
-    >>> is_of_a_host("model/.DS_Store"), is_of_a_host(".edl-ckpt-0/lock-0"), is_of_a_host(".edl-ckpt/notes")
+    >>> is_of_a_host("model/.DS_Store"), is_of_a_host(".edl-ckpt-0/lock-0"), is_of_a_host(".edl-ckpt-0/notes.txt")
     (True, True, False)
     """
     *above, name = path.split("/")
-    return _HOST_FILES.fullmatch(name) is not None or any(map(_OUR_FILES.fullmatch, (*above, name)))
+    if _HOST_FILES.fullmatch(name) or any(map(_OUR_OUTPUTS.fullmatch, (*above, name))):
+        return True
+    return _OUR_STATE.fullmatch(path) is not None
 
 
 def is_below_a_step(path: str) -> bool:
@@ -139,6 +155,12 @@ def _is_known(system: str, path: str, folders: Collection[str]) -> bool:
     return _matches(system, path) or (folder in folders and _matches(system, name))
 
 
+def _is_known_folder(system: str, path: str) -> bool:
+    """Say whether a directory is one that a writer of a system makes before it has a file for it."""
+    pattern = _folders().get(system)
+    return not is_below_a_step(f"{path}/") and pattern is not None and pattern.fullmatch(path) is not None
+
+
 @functools.lru_cache(maxsize=1 << 14)  # each of a thousand steps has the same names
 def _matches(system: str, path: str) -> bool:
     pattern = _patterns().get(system)
@@ -153,6 +175,17 @@ def _patterns() -> Mapping[str, re.Pattern[str]]:
         for system in writer.systems:
             by_system.setdefault(system, []).extend(map(_expression, writer.patterns.split()))
     return {system: re.compile("|".join(each), re.DOTALL) for system, each in by_system.items()}
+
+
+@functools.cache
+def _folders() -> Mapping[str, re.Pattern[str]]:
+    """Return, by system, what matches every directory that its writers make: those above the files that they save."""
+    by_system: dict[str, set[str]] = {"tfra": {"TFRADynamicEmbedding*"}, "dynamicemb": {"dynamicemb", "dynamicemb/*"}}
+    for writer in WRITERS:
+        above = {str(folder) for pattern in writer.patterns.split() for folder in PurePosixPath(pattern).parents}
+        for system in writer.systems:
+            by_system.setdefault(system, set()).update(above - {"."})
+    return {system: re.compile("|".join(map(_expression, sorted(each)))) for system, each in by_system.items()}
 
 
 def _expression(pattern: str) -> str:

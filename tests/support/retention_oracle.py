@@ -22,7 +22,7 @@ FOREIGN = (
     ".hydra/config.yaml",
     "a/b/c/d/e/f/g/h.bin",
 )
-HOSTS = (".DS_Store", ".nfs0001", ".edl-ckpt-0/x")
+HOSTS = (".DS_Store", ".nfs0001", ".edl-ckpt-0/lock-0")
 KNOWN = (*HOSTS, "config.json", "rng_state_0.pth")
 
 

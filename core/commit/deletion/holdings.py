@@ -44,6 +44,12 @@ class Holdings:
         return [path for path, entry in self.entries.items() if not entry.is_folder]
 
     @property
+    def empty_folders(self) -> list[str]:
+        """Return the paths of directories without an entry, but not those where a file system is mounted."""
+        above = {path.rpartition("/")[0] for path in self.entries}
+        return [path for path, one in self.entries.items() if one.kind is Kind.DIRECTORY and path not in above]
+
+    @property
     def identities(self) -> frozenset[Identity]:
         """Return what goes, by the identities of files and directories."""
         own = {entry.identity for entry in self.entries.values() if entry.identity is not None}
@@ -57,6 +63,7 @@ class Holdings:
             for path, entry in sorted(self.entries.items())
             if not entry.is_folder and not is_of_a_host(path)
         ]
+        facts += [(path, Kind.DIRECTORY.value, 0, 0.0) for path in sorted(self.empty_folders) if not is_of_a_host(path)]
         return hashlib.blake2b(repr(facts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 

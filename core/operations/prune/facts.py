@@ -199,7 +199,7 @@ def foreign_in(version: Version, content: Holdings) -> Foreign | None:
         return None
     unclaimed = {*version.unclaimed, *version.extra}
     claimed = {version.name_of(file.path) for file in version.files} - unclaimed
-    names = unaccounted(version.layout.system, content.names, claimed)
+    names = unaccounted(version.layout.system, content.names, claimed, content.empty_folders)
     if not names:
         return None
     strange = set(names)

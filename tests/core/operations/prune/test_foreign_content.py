@@ -13,9 +13,22 @@ import pytest
 
 from edl_ckpt.core import plan_prune, prune
 from edl_ckpt.core.base.errors import RefusedError
+from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.operations.prune.plan import PrunePlan
 from edl_ckpt.core.operations.prune.retention import Guards, Latest, Policy
 from edl_ckpt.core.operations.undo import undo
+from edl_ckpt.core.sources.companions import is_of_a_host
+from edl_ckpt.core.state.paths import (
+    INDEX_FILE,
+    LOCATION_FILE,
+    LOCK_FILE,
+    MANAGER_FILE,
+    META_DIR,
+    notes_dir,
+    seal_file,
+    verdicts_file,
+    version_file,
+)
 from s3_fixtures import Bucket
 from stranger_files import NOW, age, steps_at
 
@@ -58,6 +71,11 @@ def run(tmp_path: Path) -> Path:
         (".edl-ckpt/notes.txt", ".edl-ckpt"),
         (".edl-ckpt.toml", ".edl-ckpt.toml"),
         (".thesis.edl-ckpt-draft", ".thesis.edl-ckpt-draft"),
+        (".edl-ckpt-0/thesis.tex", ".edl-ckpt-0"),
+        (".edl-ckpt-0/meta-0/photo.jpg", ".edl-ckpt-0"),
+        (".edl-ckpt-0/trash-0/20260101T000000-host-7-0a1b2c3d/step_5/.metadata", ".edl-ckpt-0"),
+        (".edl-ckpt-0/stage-0/mine/notes.txt", ".edl-ckpt-0"),
+        ("model/.edl-ckpt-17/x", "model"),
     ],
 )
 def test_no_rule_deletes_foreign_files(run: Path, path: str, shown: str) -> None:
@@ -83,6 +101,9 @@ def test_no_rule_deletes_foreign_files(run: Path, path: str, shown: str) -> None
             "model/.DS_Store",
             ".nfs00000001",
             ".edl-ckpt-0/lock-0",
+            ".edl-ckpt-0/meta-0/10.seal.json",
+            ".edl-ckpt-0/meta-0/named-final%20one.json",
+            ".edl-ckpt-0/shards-0/10/0-of-2.0123456789abcdef.m-1.json",
             ".m.npz.20260101T000000-host_0a1b2c3d-7-0a1b2c3d.edl-ckpt",
             ".m.20260101T000000-host_0a1b2c3d-7-0a1b2c3d.edl-ckpt.work/token",
             "global_step10/a_model_states.pt",
@@ -116,6 +137,52 @@ def test_links_and_pipes_are_foreign(run: Path, kind: str) -> None:
             server.bind("strange")
     age(run)
     assert going(plan_of(run)) == [20]
+
+
+@pytest.mark.parametrize("path", ["plots", "plots/old", ".empty", "model/sub", ".edl-ckpt-0/mine", "step_3"])
+def test_a_directory_that_somebody_made_is_content(run: Path, path: str) -> None:
+    """An empty directory keeps a step, by rules and by its name, unless the caller asks for what is foreign."""
+    (run / "step_10" / path).mkdir(parents=True)
+    age(run)
+    assert going(plan_of(run)) == [20]
+    with pytest.raises(RefusedError, match="foreign content"):
+        plan_of(run, Policy(), Guards(delete=(10,)))
+    assert going(plan_of(run, Policy(), Guards(delete=(10,), with_foreign=True))) == [10]
+
+
+@pytest.mark.parametrize("path", ["huggingface", "global_step7", ".edl-ckpt-0/meta-0", ".edl-ckpt-0/stage-0"])
+def test_directories_that_writers_make_first_go_along(run: Path, path: str) -> None:
+    """The empty directory of a save that died keeps no step, and neither does ours."""
+    (run / "step_10" / path).mkdir(parents=True)
+    age(run)
+    assert going(plan_of(run)) == [10, 20]
+
+
+def test_an_empty_directory_that_comes_meanwhile_stays(run: Path) -> None:
+    """A directory that somebody makes between the plan and the deletion makes the plan stale."""
+
+    def write(plan: PrunePlan) -> bool:
+        (run / "step_10/plots").mkdir()
+        return bool(plan.deletions)
+
+    with pytest.raises(RefusedError, match="stale"):
+        prune([run], ONE, now=NOW, confirm=write)
+    assert (run / "step_10/plots").exists()
+
+
+def test_all_names_of_our_state_are_known() -> None:
+    """What `state/paths.py` names is known to be ours in the directory of a version, too."""
+    names = [
+        LOCK_FILE,
+        version_file(100),
+        version_file("weights.10-0.32"),
+        version_file("x" * 255),
+        version_file("0a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f"),
+        seal_file(100),
+        f"{notes_dir(100)}/earlier.json",
+        *(f"{META_DIR}/{name}" for name in (LOCATION_FILE, INDEX_FILE, MANAGER_FILE, verdicts_file(new_id()))),
+    ]
+    assert [name for name in names if not is_of_a_host(name)] == []
 
 
 def test_a_named_version_needs_one_more_word(run: Path) -> None:
