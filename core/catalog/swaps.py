@@ -25,6 +25,7 @@ from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError
 from edl_ckpt.core.base.job import SILENT
 from edl_ckpt.core.base.words import base_name
 from edl_ckpt.core.catalog.annotated import listed_metadata, with_metadata
+from edl_ckpt.core.catalog.evidence import with_doubts
 from edl_ckpt.core.catalog.files import grouped, has_journal, open_location
 from edl_ckpt.core.catalog.interest import Interest
 from edl_ckpt.core.model.versions import Listing, State, Version
@@ -42,6 +43,7 @@ from edl_ckpt.core.state.paths import (
     is_resumable,
     metadata_owner,
     seal_file,
+    sealed_version,
     stored_key,
     version_file,
 )
@@ -256,7 +258,13 @@ class Snapshots:
                 listing = settling.marked(listing)
                 break
         names = [entry.name for entry in state if entry.parent == META_DIR]
-        listing = replace(listing, versions=self._verdicts.of(listing.versions, names))
+        judged = with_doubts(
+            listing.versions,
+            fresh_after=now - GRACE_SECONDS,
+            beside={entry.name for entry in self._entries if not entry.parent and not entry.is_dir},
+            sealed={number for number in map(sealed_version, names) if number is not None},
+        )
+        listing = replace(listing, versions=self._verdicts.of(judged, names))
         present = {v.path for v in listing.versions if v.state is State.COMPLETE}
         self._complete = frozenset(present | {v.path for v in listing.versions if v.replaced_by})
         return listing

@@ -149,7 +149,8 @@ def wait_for_version(
             if outcome is not None:
                 unfinished = () if found else tuple(_unfinished(observer, wanted, best, verified=verified))
                 version = observer.snapshots.described(found) if found else None
-                numbers = {v.version: v.state is State.COMPLETE for v in versions if v.number is not None}
+                whole = {v.path for v in versions if v.state is State.COMPLETE and not v.doubts}
+                numbers = {v.version: v.path in whole for v in versions if v.number is not None}
                 newest = max(numbers, default=None), max(filter(numbers.get, numbers), default=None)
                 later = [v for v in wanted if found and v.damage and v.version > found.version and best is None]
                 passed = tuple(later)
@@ -175,6 +176,8 @@ def _unfinished(
         check = observer.check(version) if is_complete else HealthCheck(Health.UNKNOWN)
         if not is_complete or check.health is not Health.READABLE:
             yield Unfinished(version, why_unfinished(SeenVersion(version, check, 0.0)))
+        elif version.doubts:
+            yield Unfinished(version, "; ".join(version.doubts))
         elif verified and not version.is_verified:
             yield Unfinished(version, "its values were not verified")
         elif best is not None:
@@ -238,7 +241,8 @@ def _pending(
     listing: Listing | None, taken: Mapping[int | str, tuple[ShardFile, ...]], after: int | None, *, replaced: bool
 ) -> list[Version]:
     """Return the complete versions of a listing that were not yielded, by number."""
-    wanted = [v for v in (listing.versions if listing else ()) if v.state is State.COMPLETE and not v.replaced_by]
+    versions = listing.versions if listing else ()
+    wanted = [v for v in versions if v.state is State.COMPLETE and not (v.replaced_by or v.doubts)]
     later = [v for v in wanted if after is None or v.version > after]
     return [v for v in later if v.key not in taken or (replaced and taken[v.key] != v.shards)]
 

@@ -190,6 +190,7 @@ WARNINGS: Final = frozenset(
         "unknown-field",
         "scan-crash",
         "old-seal",
+        "suspect",
     }
 )
 """Finding codes that leave a version restorable; all others are errors."""
@@ -235,6 +236,7 @@ HINTS: Final = {
     "loader-misroutes": _OTHER_RANKS,
     "loader-twice": "remove the files of the other save; its rows may replace those of this one",
     "loader-fails": _OTHER_RANKS,
+    "suspect": "no rule and no `latest` counts it; if the version is as it should be: edl-ckpt verify --seal",
     "truncated": "the save, or a copy of the file, was interrupted",
     "checksum-mismatch": _REWRITTEN,
     "fingerprint-mismatch": _REWRITTEN,

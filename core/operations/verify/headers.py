@@ -11,7 +11,7 @@ from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.words import abridged, base_name, missing_shards
-from edl_ckpt.core.model.versions import MISSING_LISTED, ShardFile, State, Version
+from edl_ckpt.core.model.versions import BEING_WRITTEN, MISSING_LISTED, ShardFile, State, Version
 from edl_ckpt.core.operations.verify.findings import Report
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.sources.elasticdl.loader import scan_crashes, takes_for_whole
@@ -53,6 +53,9 @@ def _check_listing(version: Version, report: Report) -> None:
         message = f"the shards have different ps_num: {abridged(parts, _COUNTS)}{extra}"
         report.add("mixed-ps-num", message, path=version.path)
         return
+    for doubt in version.doubts:
+        if doubt != BEING_WRITTEN:  # time alone settles that one
+            report.add("suspect", f"it may not be whole: {doubt}", path=version.path)
     writing = " (the version changed a moment ago: a job may be writing it)" if version.state is State.WRITING else ""
     for words in version.lacks:
         report.add("missing-file", words + writing, path=version.path)

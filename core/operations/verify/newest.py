@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from edl_ckpt.core.base.words import Level
 from edl_ckpt.core.model.verdicts import READ_AT
-from edl_ckpt.core.model.versions import BEING_WRITTEN, DAMAGED, SUSPECT, State, Version
+from edl_ckpt.core.model.versions import DAMAGED, State, Version
 from edl_ckpt.core.operations.verify.check import VerifyRun
 from edl_ckpt.core.operations.verify.findings import VerifyResult
 from edl_ckpt.core.operations.verify.memory import described
@@ -55,7 +55,7 @@ def newest_good(versions: Sequence[Version], verify: Callable[[Version], VerifyR
         if not why:
             found = version
             break
-        state = DAMAGED if version.shown_state in {State.COMPLETE, SUSPECT} else version.shown_state
+        state = DAMAGED if version.shown_state == State.COMPLETE else version.shown_state
         passed.append(PassedOver(version.ref, state, why))
     results = tuple(result for run in runs for result in run.results)
     failed = tuple(failure for run in runs for failure in run.failed)
@@ -69,8 +69,7 @@ def _known_fault(version: Version) -> str:
         return f"{version.state}{': ' if about else ''}{about}"
     if version.damage or version.mixture:
         return version.damage or version.mixture
-    # A list shows it as `writing`: its values can be sound while the rest of its save is still to come.
-    return BEING_WRITTEN if version.shown_state == State.WRITING.value else ""
+    return version.why_not_good  # values can be sound where the rest of the save is missing, or still to come
 
 
 def _fault(run: VerifyRun) -> str:

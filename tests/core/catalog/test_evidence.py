@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from edl_ckpt.core import list_versions, plan_prune, resolve, verify_version
+from edl_ckpt.core import checkpoints_iterator, list_versions, plan_prune, resolve, verify_version, wait_for_version
 from edl_ckpt.core.base.errors import EdlCkptWarning
+from edl_ckpt.core.model.versions import BEING_WRITTEN
+from edl_ckpt.core.operations.follow.observe import EventKind
+from edl_ckpt.core.operations.follow.watch import watch_location
 from edl_ckpt.core.operations.prune.retention import Latest, Policy
-from edl_ckpt.core.operations.verify.check import verify_and_seal
+from edl_ckpt.core.operations.verify.check import verify_and_seal, verify_versions
+from edl_ckpt.core.operations.verify.newest import newest_good
 from stranger_files import NOW, age
 from system_runs import SYSTEMS
 
@@ -141,3 +145,44 @@ def test_a_suspect_version_is_read_by_its_number(tmp_path: Path) -> None:
     run = run_of("tfra", tmp_path / "run")
     touch(run / "step_30")
     assert verify_version(resolve(f"{run}@30"), level="deep").ok
+
+
+def test_who_waits_gets_no_version_that_may_not_be_whole(system: str, tmp_path: Path) -> None:
+    """`wait`, `watch` and the iterator pass over versions that a listing calls writing or suspect."""
+    run = run_of(system, tmp_path / "run")
+    touch(run / "step_30")
+    assert wait_for_version(run, timeout_seconds=0).version == list_versions(run).versions[1]
+    late = wait_for_version(run, version_ge=30, timeout_seconds=0)
+    assert (late.version, late.newest_complete) == (None, 20)
+    assert late.why == f"timed out: version 30: {BEING_WRITTEN}"
+    assert [version.version for version in checkpoints_iterator(run, timeout_seconds=0)] == [10, 20]
+    events = watch_location(run, after=0, timeout_seconds=0)
+    assert [event.version.version for event in events if event.kind is EventKind.COMPLETE] == [10, 20]
+
+
+def test_a_version_of_empty_files_is_not_waited_for(tmp_path: Path) -> None:
+    """What lost its bytes in a power cut is no version to load, to resume from, or to call ok without a word."""
+    run = run_of("tfra", tmp_path / "run")
+    for path in (run / "step_30").rglob("*-*"):
+        path.write_bytes(b"")
+    age(run)
+    waited = wait_for_version(run, version_ge=30, timeout_seconds=0)
+    assert waited.version is None
+    assert "none of its tables has a row" in waited.why
+    assert [version.version for version in checkpoints_iterator(run, timeout_seconds=0)] == [10, 20]
+    result = verify_version(resolve(f"{run}@30"), level="deep")
+    assert [(finding.code, finding.severity) for finding in result.findings] == [("suspect", "warning")]
+    versions = list_versions(run).versions
+    newest = newest_good(versions, lambda version: verify_versions([version], level="deep"), level="deep")
+    assert newest.version == versions[1]
+    assert [(passed.ref, passed.state) for passed in newest.passed_over] == [(f"{run}@30", "suspect")]
+
+
+def test_a_sealed_version_is_waited_for_at_once(system: str, tmp_path: Path) -> None:
+    """A seal is evidence for those who wait, too."""
+    run = run_of(system, tmp_path / "run")
+    verify_and_seal(f"{run}@30")
+    touch(run / "step_30")
+    found = wait_for_version(run, version_ge=30, timeout_seconds=0).version
+    assert found is not None
+    assert found.version == 30
