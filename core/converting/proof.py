@@ -14,12 +14,14 @@ from edl_ckpt.core.converting.conversion import Conversion, Writing, as_tensors
 from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.model.versions import Seal, SealedShard, Version, now_text
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint, fingerprint_of, value_bytes
+from edl_ckpt.core.proof.items import confirm_items, confirm_zip
 from edl_ckpt.core.proof.sealing import cut
 from edl_ckpt.core.proof.stored_sums import confirm_sums
 from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.proof.values import add_entries, read_back
 from edl_ckpt.core.reading.pieces import dense_at, read_dense
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
+from edl_ckpt.core.reading.stored_sums import SumsCompared
 from edl_ckpt.core.sources.systems import title_of
 
 _STEP_BYTES: Final = 4 << 20
@@ -64,7 +66,7 @@ def confirm_source(writing: Writing, trust: Trust) -> str:
     The seal is compared where all went out as it was; else '' is returned. Raises CorruptError as `confirm_sums` and
     `Trust.confirm`.
     """
-    writing.compared = confirm_sums(writing.sums, trust, writing.job)
+    writing.compared = confirm_sums(writing.sums, trust, writing.job) + _confirm_others(writing.plan, trust)
     if is_changed(writing.plan):
         return ""
     source = writing.plan.source  # its fingerprint counts items that do not go out; they are few
@@ -74,6 +76,16 @@ def confirm_source(writing: Writing, trust: Trust) -> str:
     text = fingerprint_of(source, read).text
     trust.confirm(text)
     return text
+
+
+def _confirm_others(plan: Conversion, trust: Trust) -> SumsCompared:
+    """Compare the items that go out, and the zips that go along, with the checksums in them."""
+    opened = plan.whole or plan.source
+    compared = confirm_items(opened, {v.source for v in plan.out.variables if v.is_item}, trust)
+    for name in plan.destination.carried:
+        with plan.opened(name) as reader:
+            compared += confirm_zip(reader, name, trust)
+    return compared
 
 
 def is_changed(plan: Conversion) -> bool:

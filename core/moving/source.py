@@ -251,7 +251,7 @@ class Source(Protocol):
     def content(self, sketch: ContentSketch, job: Job) -> Fingerprint | ContentSketch:
         """Return what values with this sketch must be proved to be; CorruptError where checksums in files differ."""
         if self.sums is not None and self.trust is not None:
-            self.compared = confirm_sums(self.sums, self.trust, job)
+            self.compared += confirm_sums(self.sums, self.trust, job)
         return sketch
 
     def count_small(self, names: Sequence[str], to_ps: int) -> tuple[list[PieceCounts], int]:

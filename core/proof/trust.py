@@ -69,18 +69,22 @@ from edl_ckpt.core.state.shard_note import (
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import RangeReader, Store
 
+_OF_FILES: Final = "take the file from another copy; if you know that its values are right: --force"
+
 
 @dataclass(slots=True)
 class Trust:
     """What is known of a version's seal; `forced` says what `force` had to overrule, None for nothing so far."""
 
-    version: Version
+    version: Version | None
+    """None for a source that is no version: arrays in files, `source` says which."""
     seal: Seal | None
     """The seal that matches the names and sizes of the files; None without one, and when it was overruled."""
     force: bool
     forced: str | None = None
     history: tuple[Override, ...] = ()
     reporter: Reporter = WARNINGS
+    source: str = ""
 
     def overrule(self, error: EdlCkptError) -> None:
         """Note why the version does not match its seal, or raise the error without `force`."""
@@ -88,12 +92,13 @@ class Trust:
             raise error
         if not self.forced:
             self.forced = error.message
-            self.reporter.warn(f"{self.version.ref}: going on because of the option: {error.message}")
+            ref = self.source if self.version is None else self.version.ref
+            self.reporter.warn(f"{ref}: going on because of the option: {error.message}")
 
     def doubt(self, fault: str, code: str, *, path: str = "", offset: int | None = None) -> None:
         """Overrule a fault of the version, or of the file at a path; CorruptError without `force`."""
-        path = path or self.version.path
-        self.overrule(CorruptError(fault, code=code, path=path, offset=offset, hint=hint(self.version)))
+        whole, advice = (self.source, _OF_FILES) if self.version is None else (self.version.path, hint(self.version))
+        self.overrule(CorruptError(fault, code=code, path=path or whole, offset=offset, hint=advice))
 
     def confirm(self, fingerprint: str) -> None:
         """Compare the fingerprint of the values that were read with the seal; CorruptError when it is another one."""

@@ -31,10 +31,14 @@ _MOST_PIECES: Final = 1 << 10
 
 @dataclass(frozen=True, slots=True)
 class SumsCompared:
-    """How many checksums of the files were compared, and how many are of values of which nothing was read."""
+    """How many checksums of the files were compared, and how many are of what did not go out."""
 
     compared: int = 0
     not_compared: int = 0
+
+    def __add__(self, other: SumsCompared) -> SumsCompared:
+        """Return the counts of both."""
+        return SumsCompared(self.compared + other.compared, self.not_compared + other.not_compared)
 
 
 NO_SUMS: Final = SumsCompared()

@@ -35,6 +35,7 @@ from edl_ckpt.core.operations.copy.carry import Carried, carry, carry_other_file
 from edl_ckpt.core.operations.copy.plan import CopyEntry, CopyPlan, layouts_of_copy
 from edl_ckpt.core.proof.duplicates import check_unique_ids, near_job
 from edl_ckpt.core.proof.fingerprint import fingerprint_of, value_bytes
+from edl_ckpt.core.proof.items import confirm_items, confirm_zip
 from edl_ckpt.core.proof.sealing import CHUNK_BYTES, cut, make_seal, tensors_of
 from edl_ckpt.core.proof.stored_sums import confirm_sums
 from edl_ckpt.core.proof.trust import check_trust
@@ -287,6 +288,8 @@ class _Copy:
                 if self.seal is None or self.trust.forced:  # else the sums show that the shards are of one moment
                     source.check_unchanged()
                 self.compared = confirm_sums(stored, self.trust, self.job, whole=True)
+                if self.seal is None or self.trust.forced:  # else each byte is what the seal says
+                    self.compared += self._confirm_others(source)
                 seal = output.publish(partial(self._prove, source), describe)
         resumed = sum(shard.reader.size_bytes for shard in self.shards if shard.index in output.resumed)
         size, text = self.version.size_bytes, seal.fingerprint
@@ -301,6 +304,18 @@ class _Copy:
                     reader.check_unchanged()
                 self.other_sums[name] = sums
                 output.finish(number, sums)
+
+    def _confirm_others(self, source: Checkpoint) -> SumsCompared:
+        """Compare items, and zips that no value is in, with the checksums in them; CorruptError for a difference."""
+        compared = confirm_items(source, source.item_names, self.trust)
+        used = files_read(source)
+        for shard in self.shards:
+            if shard.name not in used:
+                compared += confirm_zip(shard.reader, shard.name, self.trust)
+        for name in self.others:
+            with self.contents.open(name) as reader:
+                compared += confirm_zip(reader, name, self.trust)
+        return compared
 
     def _check_others(self, written: Version) -> None:
         """Read the same files back; EdlCkptError unless each has the bytes that were read."""

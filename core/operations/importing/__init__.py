@@ -126,7 +126,9 @@ def _planned(
     reporter: Reporter = options.get("reporter", WARNINGS)
     job = job_of(options.get("executor"), [], reporter=reporter)
     work = job.executor
-    with ArraySource(Location.of(source), options.get("names"), shared=work.is_cluster) as opened:
+    place = Location.of(source)
+    trust = Trust(None, None, bool(options.get("force")), reporter=reporter, source=place.url)
+    with ArraySource(place, options.get("names"), shared=work.is_cluster, trust=trust) as opened:
         arrays, read_before = assign_names(opened), work.bytes_read()
         for warning in opened.warnings:
             reporter.warn(warning)
@@ -134,11 +136,12 @@ def _planned(
             check_source(work, file.place, file.path, reporter=reporter)
         if writes:
             check_target(work, target.location, arrays.size_bytes, reporter=reporter)
+        arrays.compared, arrays.trust = opened.compared, trust
         if opened.members:
-            check_members(opened.members, value_of(opened.location, opened.members[0].base), job)
+            archive = value_of(opened.location, opened.members[0].base)
+            arrays.compared += check_members(opened.members, archive, job, trust)
         if opened.sums is not None:
-            version_read, force = opened.sums.checkpoint.version, bool(options.get("force"))
-            arrays.sums, arrays.trust = opened.sums, Trust(version_read, None, force, reporter=reporter)
+            arrays.sums, trust.version = opened.sums, opened.sums.checkpoint.version
         plan, settings = prepare_import(arrays, target, ps_num, job)
         survey = replace(plan.survey, bytes_read=arrays.bytes_read + work.bytes_read() - read_before)
         yield replace(plan, survey=survey), settings, job

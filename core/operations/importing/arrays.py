@@ -50,8 +50,10 @@ from edl_ckpt.core.operations.importing.archives import (
 from edl_ckpt.core.operations.importing.rows import TEXTS, Found, read_parquet, read_rows, read_torch
 from edl_ckpt.core.operations.importing.source import ArrayData, FileExtent, joined, naming
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Forms
+from edl_ckpt.core.proof.items import confirm_zip
+from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.reading.reader import open_checkpoint
-from edl_ckpt.core.reading.stored_sums import StoredSums
+from edl_ckpt.core.reading.stored_sums import NO_SUMS, StoredSums, SumsCompared
 from edl_ckpt.core.sources.safetensors.indexing import MAX_HEADER_BYTES, read_header
 from edl_ckpt.core.storage import Location, ObjectStore, open_objects, open_store
 from edl_ckpt.core.storage.faults import storage_errors
@@ -75,8 +77,14 @@ class ArraySource:
     these read of an archive has checksums that nobody has compared yet: those of its `members`.
     """
 
-    def __init__(self, source: Location, names: NameMap | None = None, *, shared: bool = False) -> None:
+    def __init__(
+        self, source: Location, names: NameMap | None = None, *, shared: bool = False, trust: Trust | None = None
+    ) -> None:
         self.location = source
+        self.trust = trust or Trust(None, None, force=False, source=source.url)
+        """What decides about values whose checksum in the files is another one."""
+        self.compared = NO_SUMS
+        """How many checksums were compared while the source was opened."""
         self.shared = shared
         self.names = names or NameMap()
         self.warnings: list[str] = []
@@ -163,6 +171,8 @@ class ArraySource:
                     path=self.path,
                 )
             self._takes = ("key",)
+            with LocalReader(self.path) as reader:  # torch compares none
+                self.compared += confirm_zip(reader, os.path.basename(self.path), self.trust)
             self._spool(read_torch(self.path, self.names.key, self._take_document))
 
     def _open_bundle(self, version: Version) -> None:
@@ -251,7 +261,7 @@ class ArraySource:
         One file of several is imported alone.
         """
         self._takes = _COLUMNS
-        self._spool(read_parquet(self.path, self.names, self._take_document))
+        self._spool(read_parquet(self.path, self.names, self._take_document, self.trust))
         if len(self._exports) > 1:
             raise CorruptError("its files are not of the same export", path=self.path)
         whole = self._document.get("whole")
@@ -439,7 +449,8 @@ class ArraySource:
         if self._archive is not None:
             self.members = [StoredMember(self._archive, archive.getinfo(name)) for name in names]
             return list(zip(names, self.members, strict=True))
-        extents = self._spooled(unpacked(archive, name) for name in names)
+        extents = self._spooled(unpacked(archive, name, self.path, self.trust) for name in names)
+        self.compared += SumsCompared(len(names))
         return list(zip(names, extents, strict=True))
 
     def _open_directory(self, names: list[str]) -> None:

@@ -37,6 +37,7 @@ from edl_ckpt.core.converting.changes import NameMap
 from edl_ckpt.core.model.dtypes import DTYPES, DType, dtype_named
 from edl_ckpt.core.operations.export.formats.arrays import METADATA_FILE, NOTES, original_name
 from edl_ckpt.core.operations.export.formats.parquet import PARQUET, PARTS_FILE
+from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.sources.elasticdl.target import MAX_DIM
 from edl_ckpt.core.storage.faults import storage_errors
 
@@ -389,11 +390,12 @@ def _torch_notes(path: str) -> bytes | None:
     return None
 
 
-def read_parquet(path: str, names: NameMap, take_notes: TakeNotes) -> Iterator[Found]:
+def read_parquet(path: str, names: NameMap, take_notes: TakeNotes, trust: Trust) -> Iterator[Found]:
     """Yield NAME.ids and NAME.vectors of a Parquet file, or of each in a directory.
 
     Files that are named as parts of one are one table, with the name of the directory. Raises CorruptError for a
-    directory that lacks the files of some tables.
+    directory that lacks the files of some tables, and for a page whose checksum is another one than its file says,
+    where it says any, unless `trust` is forced.
     """
     folder = os.path.isdir(path)
     files = (
@@ -404,7 +406,8 @@ def read_parquet(path: str, names: NameMap, take_notes: TakeNotes) -> Iterator[F
     notes: dict[str, tuple[bytes | None, Mapping[str, Any]]] = {}
     are_parts = folder and all(_PART.match(os.path.basename(full)) for full in files)
     for full in files:
-        table = _opened(full)
+        _confirm_pages(full, trust)
+        table = _opened(full, trust)
         metadata = {**(table.schema_arrow.metadata or {}), **(table.metadata.metadata or {})}
         noted: Mapping[str, Any] = {"tables": {}}
         if b"edl-ckpt" in metadata:
@@ -423,7 +426,8 @@ def read_parquet(path: str, names: NameMap, take_notes: TakeNotes) -> Iterator[F
     for key, parts in tables.items():
         name = original_name(os.path.basename(os.path.abspath(key)).removesuffix(PARQUET))
         title, note = notes[key]
-        yield from _read_table(parts, note, names, name if title is None else title.decode("utf-8", "replace"))
+        name = name if title is None else title.decode("utf-8", "replace")
+        yield from _read_table([_opened(part, trust) for part in parts], parts, note, names, name)
 
 
 def _parts_document(path: str, files: int) -> Mapping[str, Any] | None:
@@ -438,9 +442,20 @@ def _parts_document(path: str, files: int) -> Mapping[str, Any] | None:
     return document
 
 
-def _opened(path: str) -> Any:
+def _confirm_pages(path: str, trust: Trust) -> None:
+    """Look at the checksums of all pages of a file that is read without comparing them, as `trust` is forced."""
+    if trust.force and not trust.forced:
+        try:
+            for _ in _batches(_opened(path), None, path, rows=1 << 16):
+                pass
+        except CorruptError as error:
+            trust.overrule(error)
+
+
+def _opened(path: str, trust: Trust | None = None) -> Any:
+    is_compared = trust is None or not trust.forced
     try:
-        return library("pyarrow.parquet", "arrow").ParquetFile(path)
+        return library("pyarrow.parquet", "arrow").ParquetFile(path, page_checksum_verification=is_compared)
     except Exception as error:  # noqa: BLE001 - pyarrow's errors have no common root but Exception
         raise CorruptError(f"not a Parquet file: {error}", path=path) from None
 
@@ -452,9 +467,11 @@ def _check_whole(whole: object, path: str, files: int | None) -> None:
         raise CorruptError(f"there are Parquet files of {files} tables, and {count} were exported", path=path)
 
 
-def _read_table(paths: Sequence[str], notes: Mapping[str, Any], names: NameMap, name: str) -> Iterator[Found]:
-    """Yield the ids and the vectors of a table, in files that follow each other."""
-    path, tables = paths[0], [_opened(path) for path in paths]
+def _read_table(
+    tables: Sequence[Any], paths: Sequence[str], notes: Mapping[str, Any], names: NameMap, name: str
+) -> Iterator[Found]:
+    """Yield the ids and the vectors of a table, in opened files that follow each other."""
+    path = paths[0]
     table, schema = tables[0], tables[0].schema_arrow
     id_column, vectors = chosen_columns(schema.names, names, path)
     kinds = [schema.field(column).type for column in vectors]
@@ -488,11 +505,11 @@ def _first_length(table: Any, name: str, path: str) -> int | None:
     return len(first) if first is not None and first.is_valid else None
 
 
-def _batches(table: Any, names: Sequence[str], path: str, *, rows: int) -> Iterator[Any]:
-    """Yield columns in parts."""
+def _batches(table: Any, names: Sequence[str] | None, path: str, *, rows: int) -> Iterator[Any]:
+    """Yield columns in parts; all of them where None are named."""
     with storage_errors(path):
         try:
-            yield from table.iter_batches(rows, columns=list(names))
+            yield from table.iter_batches(rows, columns=None if names is None else list(names))
         except Exception as error:
             if getattr(error, "errno", None):
                 raise

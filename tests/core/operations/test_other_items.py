@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,13 +30,15 @@ from edl_ckpt.core import (
     summarize,
     verify_version,
 )
-from edl_ckpt.core.base.errors import RefusedError, UnsupportedError, UsageError
+from edl_ckpt.core.base.errors import CorruptError, RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.base.words import FormatName
 from edl_ckpt.core.kernel.checksums import crc32c
 from edl_ckpt.core.kernel.checksums import masked as masked_value
 from edl_ckpt.core.model.tables import DenseEntry
 from edl_ckpt.core.operations.verify.check import verify_and_seal
 from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.state.seal import read_seal
+from edl_ckpt.core.storage import Location, open_store
 from foreign import SYSTEMS
 from reporters import Recorder
 
@@ -211,6 +214,44 @@ def test_a_flipped_bit_needs_no_seal(system: str, tmp_path: Path) -> None:
         other = flipped(at(tmp_path / "run", 3), tmp_path / name, name)
         found = [f.subject for f in verify_version(other, level="deep").findings if f.code == "checksum-mismatch"]
         assert found == [name]
+
+
+OF_SUMS = [("dcp", name) for name in ("lr", "odd.qint8")] + [("tensorflow", name) for name in ("graph", "many")]
+
+
+@pytest.mark.parametrize(("system", "name"), OF_SUMS)
+def test_a_flipped_bit_in_an_item_ends_each_way_out(system: str, name: str, tmp_path: Path) -> None:
+    """Values and texts get no new seal before their own checksum is compared; force goes on, and the seal says so."""
+    WRITERS[system](tmp_path / "run")
+    other = flipped(at(tmp_path / "run", 3), tmp_path / "other", name)
+
+    def copy(force: bool) -> str | None:
+        return execute_copy(plan_copy([other], tmp_path / "copy", force=force)).copied[0].forced
+
+    def write(force: bool) -> str | None:
+        return convert_version(other, 2, output=tmp_path / "new", force=force).forced
+
+    def replace(force: bool) -> str | None:
+        return convert_version(other, 2, force=force).forced
+
+    is_replaced = system == "dcp"  # a bundle lies beside other files
+    for way in (copy, write, replace) if is_replaced else (copy, write):
+        with pytest.raises(CorruptError, match=re.escape(repr(name)) + " in shard [0-9]: ") as raised:
+            way(False)
+        assert raised.value.code == "checksum-mismatch"
+        assert repr(name) in str(way(True))
+    for place in ("copy", "new", "other") if is_replaced else ("copy", "new"):
+        seal = read_seal(open_store(Location.of(str(tmp_path / place))), 3)
+        assert seal is not None
+        assert [repr(name) in one.why for one in seal.history] == [True]
+
+
+def test_a_damaged_item_that_is_left_out(tmp_path: Path) -> None:
+    """An edit drops a damaged value without a word about it, and counts it as not compared."""
+    write_dcp(tmp_path / "run")
+    other = flipped(at(tmp_path / "run", 3), tmp_path / "other", "lr")
+    done = convert_version(other, output=tmp_path / "new", changes=Changes(drop=("lr",)))
+    assert (done.forced, done.checksums.not_compared) == (None, 1)
 
 
 FORMATS: tuple[FormatName, ...] = ("safetensors", "npz", "npy", "torch", "tensorflow", "dcp", "tfra", "checkpoint")
