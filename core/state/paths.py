@@ -57,13 +57,20 @@ def _stem(key: int | str) -> str:
     """Return the name of a version's metadata without its ending: no name is that of a number, or of another file."""
     if not isinstance(key, str) or _UUID.fullmatch(key):
         return str(key)
-    data = os.fsencode(key) if _is_of_disk(key) else key.encode("utf-8", "surrogatepass")
-    stem = _NAMED + "".join(chr(byte) if chr(byte) in _SAFE else f"%{byte:02X}" for byte in data)
+    stem = _whole_stem(key)
     if len(stem) <= _MOST_STEM:
         return stem
     import hashlib  # few names are so long
 
-    return f"{stem[:_CUT_STEM]}~{hashlib.blake2b(data, digest_size=16).hexdigest()}"
+    return f"{stem[:_CUT_STEM]}~{hashlib.blake2b(_bytes_of(key), digest_size=16).hexdigest()}"
+
+
+def _whole_stem(key: str) -> str:
+    return _NAMED + "".join(chr(byte) if chr(byte) in _SAFE else f"%{byte:02X}" for byte in _bytes_of(key))
+
+
+def _bytes_of(key: str) -> bytes:
+    return os.fsencode(key) if _is_of_disk(key) else key.encode("utf-8", "surrogatepass")
 
 
 def _is_of_disk(key: str) -> bool:
@@ -130,6 +137,24 @@ def described_key(name: str) -> int | str | None:
     """
     match = _VERSION_FILE.fullmatch(name)
     return None if match is None else match[2] or match[3] or int(match[1])
+
+
+def may_be_described(file: str, entry: str) -> bool:
+    """Say whether a file of META_DIR with the name of a version may be of an entry of the location.
+
+    A version is a directory, or files that begin with its name. A long name is cut in that of its metadata.
+
+    >>> may_be_described("named-final.json", "final.index"), may_be_described("named-final.json", "finals")
+    (True, False)
+    """
+    stem, _, is_cut = file.removesuffix(".json").partition("~")
+    whole = _whole_stem(entry)
+    return whole.startswith(stem) and (bool(is_cut) or not whole[len(stem) : len(stem) + 1].isalnum())
+
+
+def is_of_a_name(file: str) -> bool:
+    """Say whether a file of META_DIR is the metadata of a version that is known by its name."""
+    return file.startswith(_NAMED) and _VERSION_FILE.fullmatch(file) is not None
 
 
 def sealed_version(name: str) -> int | None:

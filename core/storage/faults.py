@@ -134,6 +134,8 @@ def _of_system(error: OSError, path: str) -> EdlCkptError:
     if kind is not None:
         return kind(message, path=path)
     reason = _of_client(error, path)
+    if reason is None and number == errno.EIO and error.strerror == os.strerror(errno.EIO):
+        return EdlCkptError("input/output error", path=path)  # its own words are these
     return reason or EdlCkptError(f"input/output error: {error.strerror or error}", path=path)
 
 

@@ -9,7 +9,7 @@ what differs between a disk and object storage, chosen once for each opened stor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -33,8 +33,8 @@ from edl_ckpt.core.sources.registry import completes, shard_named, version_named
 from edl_ckpt.core.state.document import is_newer, schema_at_head
 from edl_ckpt.core.state.index import refresh_index
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS, Locking, holding, open_lock
-from edl_ckpt.core.state.owner import LostLockError
-from edl_ckpt.core.state.paths import META_DIR, STATE_DIR, metadata_owner
+from edl_ckpt.core.state.owner import LostLockError, prove_lock
+from edl_ckpt.core.state.paths import META_DIR, STATE_DIR, is_of_a_name, may_be_described, metadata_owner
 from edl_ckpt.core.state.shard_note import sweep_notes
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
 from edl_ckpt.core.storage.beneath import ForeignError
@@ -87,15 +87,30 @@ def forget_gone(store: LocalStore | ObjectStore, present: Iterable[int]) -> list
         return []
     listed = set(present)
     try:
-        owners = {name: metadata_owner(name) for name in store.names(META_DIR)}
+        names = store.names(META_DIR)
+        named = _forget_names(store, [name for name in names if is_of_a_name(name)])
+        owners = {name: metadata_owner(name) for name in names}
         gone = {name: number for name, number in owners.items() if number is not None and number not in listed}
         newer = {gone[name] for name in gone if is_newer(schema_at_head(store.read_small(f"{META_DIR}/{name}")))}
         gone = {name: number for name, number in gone.items() if number not in newer}
-        return kind_of(store).trash.forget(gone) if gone else []
+        return kind_of(store).trash.forget(gone) if gone or named else []
     except ForeignError:  # the directory of the metadata is none of ours, of which the listing warns
         return []
     except EdlCkptError as error:
         return [error]
+
+
+def _forget_names(store: LocalStore | ObjectStore, files: Sequence[str]) -> list[str]:
+    """Remove the metadata of versions that their names tell from others, where no entry has such a name any more."""
+    entries = store.names("") if files else {}
+    if not entries:  # our state itself is an entry: what shows none says nothing
+        return []
+    gone = [file for file in files if not any(may_be_described(file, entry) for entry in entries)]
+    gone = [file for file in gone if not is_newer(schema_at_head(store.read_small(f"{META_DIR}/{file}")))]
+    for file in gone:
+        prove_lock(store.location)
+        store.remove(f"{META_DIR}/{file}")
+    return gone
 
 
 @dataclass(frozen=True, slots=True)

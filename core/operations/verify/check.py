@@ -136,8 +136,8 @@ def _contradict(one: Seal, other: Seal) -> bool:
 def find_seal(store: Store, version: Version, *, use_seal: bool) -> tuple[Seal | None, Report]:
     """Return the version's seal, and a report of one that cannot be read, or of each shard of another size.
 
-    Without `use_seal` there is none. Raises UnsupportedError for a seal that is newer than this program, and
-    UnavailableError and AuthError.
+    Without `use_seal` there is none. Findings without a seal are of the seal itself, and say nothing of the version's
+    files. Raises UnsupportedError for a seal that is newer than this program, and UnavailableError and AuthError.
     """
     report = Report()
     if not use_seal or version.is_alone or version.is_named:  # the seals beside such a version are of others
@@ -371,9 +371,15 @@ def _verify(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tup
         like=scope.like.ref if scope.like else "",
         state=version.state,
         path=version.path,
-        files=version.files_identity if is_settled(version, begun) else "",
+        files="" if seal is None and found.findings else _read_files(version, checkpoint, begun),
         begun=begun,
     ), checkpoint.shards
+
+
+def _read_files(version: Version, checkpoint: Checkpoint, begun: float) -> str:
+    """Return what tells the files that were read from any others; '' where not all were there to be read."""
+    was_gone = any(lost.code == "missing-shard" for lost in checkpoint.lost)  # it was there when it was listed
+    return version.files_identity if is_settled(version, begun) and not was_gone else ""
 
 
 def _in_order(findings: Sequence[Finding], sealed: Mapping[str, int], version: Version) -> tuple[Finding, ...]:

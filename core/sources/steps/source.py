@@ -235,6 +235,8 @@ def _version(listing: FlatListing, step: _FoundStep, claimed: _Claimed) -> Versi
     fault = next(filter(None, faults), None)
     if fault:
         state = State.UNREADABLE
+        if fault.kind is not UnsupportedError:  # nothing is known to be missing where something cannot be read now
+            lacks = ()
     elif lacks or not shards:
         state = State.WRITING if listing.is_fresh(modified) else State.INCOMPLETE
     else:

@@ -226,11 +226,11 @@ def test_an_error_of_the_disk_is_not_absence(run: Path, monkeypatch: pytest.Monk
         reshard_version(version, 3)
     with pytest.raises(EdlCkptError, match="input/output error"):
         check_trust(version)
-    assert [f.message for f in verify_version(version).findings] == [
-        "the seal cannot be read: input/output error: Input/output error"
-    ]
+    assert [f.message for f in verify_version(version).findings] == ["the seal cannot be read: input/output error"]
     monkeypatch.undo()
     assert files_but_verdicts(run) == before
+    assert at(run, 7).verdict is None  # it says nothing of the files
+    assert verify_version(at(run, 7)).ok
 
 
 def test_no_seal_at_all(run: Path) -> None:

@@ -24,6 +24,7 @@ from edl_ckpt.core.operations.undo import undo
 from edl_ckpt.core.storage import open_store
 from program import inside
 from scan_guard import scan_guard
+from system_runs import settled, step_run
 
 NEWEST = Policy((Latest(1),))
 
@@ -151,6 +152,28 @@ def test_what_is_no_version_now_keeps_its_metadata(run: Path) -> None:
             (run / name).mkdir()
     forget_gone(open_store(run), ())
     assert {f"{n}.json" for n in (1, 2, 10, 11, 12, 13)} <= set(os.listdir(run / ".edl-ckpt-0/meta-0"))
+
+
+def test_metadata_of_a_version_known_by_its_name_goes_with_it(tmp_path: Path) -> None:
+    """A prune removes the metadata of a version without a number once nothing has its name, and no other file."""
+    run = step_run(tmp_path / "run", (10, 20))
+    for name in ("final", "best", "long" * 60, "ende\u00e9"):
+        shutil.copytree(run / "step_10", run / name)
+    settled(run)
+    meta = run / ".edl-ckpt-0/meta-0"
+    for version in list_versions(run).versions:
+        set_metrics(version, {"loss": 1.0})
+    files = set(os.listdir(meta))
+    assert len(files) == 6
+    (meta / "named-newer.json").write_text('{"schema": "edl-ckpt/version/99"}')
+    (meta / "named-bundle.json").write_text('{"tags": ["kept"]}')
+    (run / "bundle.index").write_text("")
+    forget_gone(open_store(run), (10, 20))
+    assert files | {"named-newer.json", "named-bundle.json"} == set(os.listdir(meta))
+    for name in ("best", "long" * 60, "ende\u00e9"):
+        shutil.rmtree(run / name)
+    forget_gone(open_store(run), (10, 20))
+    assert set(os.listdir(meta)) == {"10.json", "20.json", "named-final.json", "named-newer.json", "named-bundle.json"}
 
 
 def test_same_number_twice(run: Path) -> None:

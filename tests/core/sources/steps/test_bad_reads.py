@@ -77,6 +77,25 @@ def test_a_location_is_no_checkpoint_for_a_fault(system: str, tmp_path: Path, mo
     assert directory_alone(Location(str(location))) is None
 
 
+@pytest.mark.parametrize("error", [errno.EACCES, errno.EIO, errno.ESTALE])
+def test_an_index_that_cannot_be_read(error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step whose index cannot be read now is unreadable, with the reason once, and nothing of it is called torn."""
+    location, _ = two_steps("dcp", tmp_path)
+    real = os.open
+
+    def failing(path: Any, *words: Any, **more: Any) -> int:
+        if str(path).endswith("step_5/model/.metadata"):
+            raise OSError(error, os.strerror(error), path)
+        return real(path, *words, **more)
+
+    monkeypatch.setattr(os, "open", failing)
+    _, version = list_versions(str(location)).versions
+    assert (version.state, version.lacks) == (State.UNREADABLE, ())
+    assert version.why_unreadable.count(".metadata") == 1
+    assert "torn" not in version.why_not_good
+    assert version.why_unreadable.lower().count("input/output error") == (error == errno.EIO)
+
+
 def poisoned() -> Iterator[bytes]:
     """Yield an index of torch with each of its calls of a name replaced by another way to make an object."""
     data = (SAVED / "torchrec/step_2/.metadata").read_bytes()
