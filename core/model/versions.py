@@ -358,7 +358,8 @@ class Version(Shown):
         if self.fault is None:
             return "cannot be read now" if self.state is State.UNREADABLE else ""
         place = "" if self.fault.path == self.path else f"{self.fault.path}: "
-        return f"cannot be read now: {place}{self.fault.message}"
+        when = "" if self.fault.kind is UnsupportedError else " now"  # what is not supported stays so
+        return f"cannot be read{when}: {place}{self.fault.message}"
 
     @property
     def is_newer(self) -> bool:
