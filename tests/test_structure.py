@@ -121,6 +121,26 @@ def test_imports_inside_functions_save_start_up_time() -> None:
     assert needless == []
 
 
+HAND_ON = {
+    (
+        "s3",
+        ("begin", "begin_upload", "pages", "request", "request_many", "upload"),
+    ),  # parameters, by their names in S3
+    ("objects", ("marked", "update")),  # methods of dict and list, with their arguments
+}
+"""Public functions, by folder, that hand on keywords of a library as they are."""
+
+
+def test_functions_write_their_parameters_out() -> None:
+    """A keyword that is packed into a dict is not checked: a misspelt one would be ignored."""
+    packed: dict[str, set[str]] = {}
+    for path in sources("core"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and node.args.kwarg and not node.name.startswith("_"):
+                packed.setdefault(path.parent.name, set()).add(node.name)
+    assert {(folder, tuple(sorted(names))) for folder, names in packed.items()} == HAND_ON
+
+
 def test_the_door_names_everything_once() -> None:
     """No public name has two homes, and all are listed in order; `tests/docs` compares the file for type checkers."""
     names = [name for names in edl_ckpt.core._HOMES.values() for name in names.split()]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options import common as o
@@ -12,7 +13,7 @@ from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.errors import UsageError
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.model.versions import Version
+    from edl_ckpt.core.operations.convert import ConvertResult
     from edl_ckpt.core.storage.location import Location
 
 
@@ -55,6 +56,7 @@ def edit_command(
     that was left out; a fingerprint proves the rest.
     """
     from edl_ckpt.core.converting.changes import Changes
+    from edl_ckpt.core.operations.convert import convert_version
 
     if not output:
         raise UsageError("--output is missing", hint="an edit never changes a version; name a LOCATION for the result")
@@ -69,19 +71,29 @@ def edit_command(
     )
     if changes == Changes():
         raise UsageError("nothing is to be changed", hint="see `edl-ckpt edit --help`; `edl-ckpt copy` makes a copy")
-    how: dict[str, Any] = {"dry_run": dry_run, "force": force, "workers": workers, **o.locking(out, lock_wait)}
-    show_converted(out, "edit", o.resolve_ref(ref, out), output=target, changes=changes, **how)
+    version = o.resolve_ref(ref, out)
+
+    def edit() -> ConvertResult:
+        return convert_version(
+            version,
+            output=target,
+            changes=changes,
+            purpose="edit",
+            dry_run=dry_run,
+            force=force,
+            workers=workers,
+            **o.locking(out, lock_wait),
+        )
+
+    show_converted(out, "edit", edit, target)
 
 
-def show_converted(
-    out: Output, name: str, version: Version, ranks: int | None = None, *, output: Location | None, **how: Any
-) -> None:
-    """Convert a version as the command of this name does, and show the result; `how` is for the engine."""
+def show_converted(out: Output, name: str, convert: Callable[[], ConvertResult], where: Location) -> None:
+    """Convert a version into a location as the command of this name does, and show the result."""
     from edl_ckpt.cli.render import written
-    from edl_ckpt.core.operations.convert import convert_version
 
-    with resumable(out, partial(half_done, output or version.location)):
-        result = convert_version(version, ranks, output=output, purpose=name, **how)
+    with resumable(out, partial(half_done, where)):
+        result = convert()
     out.show(lambda: written.converted_document(result, name), written.converted_human(result))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options.cluster import Cluster, working
@@ -103,7 +103,8 @@ def export_command(
     """
     from edl_ckpt.cli.render import written
     from edl_ckpt.core.converting.changes import read_map
-    from edl_ckpt.core.operations.export import Selection, export_version, plan_export, write_map
+    from edl_ckpt.core.operations.export import requested, run_export, write_map
+    from edl_ckpt.core.operations.export.interface import ExportRequest, Selection
     from edl_ckpt.core.storage.local import is_stream
 
     if map_template and (dry_run or table or variable):
@@ -114,25 +115,26 @@ def export_command(
     if map_template:
         _show(out, write_map(version, goal, force=force))
         return
-    chosen: dict[str, Any] = {
-        "format_name": kind,
-        "selection": Selection(tables, variables, dtype, rows, fill, seed, order, quantize, remap),
-        "limit": limit,
-        "max_shard_bytes": parse_size(max_shard_size) if max_shard_size else None,
-        "ranks": ps,
-        "names": read_map(names) if names else None,
-        "rename": tuple(pair_of(word, "--rename", "OLD=NEW") for word in rename or ()),
-        "partial": partial,
-        "force": force,
-        "use_seal": not ignore_seal,
-        "reporter": out,
-    }
+    request = ExportRequest(
+        version,
+        goal,
+        Selection(tables, variables, dtype, rows, fill, seed, order, quantize, remap),
+        limit=limit,
+        max_shard_bytes=parse_size(max_shard_size) if max_shard_size else None,
+        reporter=out,
+        use_seal=not ignore_seal,
+        force=force,
+        ranks=ps,
+        names=read_map(names) if names else None,
+        rename=tuple(pair_of(word, "--rename", "OLD=NEW") for word in rename or ()),
+        partial=partial,
+    )
     with working(out, cluster, None, target=goal) as work, resumable(out, _again(goal)):
         if dry_run:
-            plan = plan_export(version, goal, executor=work["executor"], **chosen)
+            plan = requested(request, kind, work["executor"]).plan()
             out.show(lambda: written.planned_export_document(plan, work), written.plan_export_human(plan, work))
             return
-        result = export_version(version, goal, executor=work["executor"], **chosen)
+        result = run_export(request, kind, work["executor"])
     _show(out, result, dtype)
 
 

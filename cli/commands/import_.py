@@ -3,16 +3,38 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 from edl_ckpt.cli.commands.edit_ import show_converted
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options.cluster import Cluster, working
-from edl_ckpt.cli.options.common import DryRun, ForceSeal, Layout, LockWait, argument, asked_layout, option, parsed_ref
+from edl_ckpt.cli.options.common import (
+    DryRun,
+    ForceSeal,
+    Layout,
+    LockWait,
+    argument,
+    asked_layout,
+    locking,
+    option,
+    parsed_ref,
+)
 from edl_ckpt.cli.options.hints import half_done, resumable
 from edl_ckpt.cli.terminal.output import Output
-from edl_ckpt.cli.terminal.text import parse_duration
 from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.words import LayoutName
+
+if TYPE_CHECKING:
+    from edl_ckpt.core.cluster.executor import ClusterExecutor
+    from edl_ckpt.core.operations.convert import ConvertResult
+
+
+class _How(TypedDict):
+    """The arguments of an import of arrays, and of one of a checkpoint."""
+
+    layout: LayoutName | None
+    force: bool
+    executor: ClusterExecutor | None
 
 
 @declared(
@@ -53,14 +75,16 @@ def import_command(
     from edl_ckpt.cli.render import written
     from edl_ckpt.core.base.memory import keep_freed_memory
     from edl_ckpt.core.operations import importing
+    from edl_ckpt.core.operations.convert import convert_version
     from edl_ckpt.core.sources.systems import ELASTICDL
 
     keep_freed_memory()
     ref, place = parsed_ref(target, out), out.location(source)
-    if not isinstance(ref.version, int):
+    number = ref.version
+    if not isinstance(number, int):
         raise UsageError(f"{target!r}: expected LOCATION@VERSION, where VERSION is a number")
-    wait = parse_duration(lock_wait)
-    acting: dict[str, Any] = {"layout": asked_layout(out, layout, ref.location), "reporter": out}
+    waiting = locking(out, lock_wait)
+    chosen = asked_layout(out, layout, ref.location)
     checkpoint = importing.as_checkpoint(place, reporter=out)
     told = importing.read_map(names) if names else importing.NameMap()
     tables = {**told.tables, **importing.tables_of(table or ())}
@@ -68,19 +92,38 @@ def import_command(
     if checkpoint is not None and mapped != importing.NameMap():
         if cluster or key or id_column or vector_column:
             raise UsageError("a checkpoint goes with --map and --table, and then without --cluster")
-        acting |= {"dry_run": dry_run, "force": force, "wait_seconds": wait, "names": mapped, "system": ELASTICDL}
-        show_converted(out, "import", checkpoint, ps, output=ref.location, number=ref.version, **acting)
+
+        def convert() -> ConvertResult:
+            return convert_version(
+                checkpoint,
+                ps,
+                output=ref.location,
+                number=number,
+                system=ELASTICDL,
+                names=mapped,
+                layout=chosen,
+                dry_run=dry_run,
+                force=force,
+                purpose="import",
+                **waiting,
+            )
+
+        show_converted(out, "import", convert, ref.location)
         return
-    kind = "checkpoint" if checkpoint else "arrays"
-    acting |= {"force": force} if checkpoint else {"force": force, "names": mapped}
-    where = checkpoint or place, ref.location, ref.version, ps
     with working(out, cluster, None, target=ref.location) as work, resumable(out, partial(half_done, ref.location)):
-        acting["executor"] = work["executor"]
+        how: _How = {"layout": chosen, "force": force, "executor": work["executor"]}
         if dry_run:
-            made, settings = getattr(importing, f"plan_{kind}")(*where, **acting)
+            made, settings = (
+                importing.plan_arrays(place, ref.location, number, ps, names=mapped, reporter=out, **how)
+                if checkpoint is None
+                else importing.plan_checkpoint(checkpoint, ref.location, number, ps, reporter=out, **how)
+            )
             out.warn(*made.warnings, *settings.warnings)
             planned = written.planned_document("import", made, settings, work)
             out.show(lambda: planned, written.plan_import_human(made, settings, work))
             return
-        result = getattr(importing, f"import_{kind}")(*where, wait_seconds=wait, **acting)
+        if checkpoint is None:
+            result = importing.import_arrays(place, ref.location, number, ps, names=mapped, **how, **waiting)
+        else:
+            result = importing.import_checkpoint(checkpoint, ref.location, number, ps, **how, **waiting)
     out.show(lambda: written.written_document("import", result), written.import_human(result))

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from edl_ckpt.core.operations.prune.execute import PruneResult
     from edl_ckpt.core.operations.prune.plan import PrunePlan
     from edl_ckpt.core.operations.prune.retention import Policy
-    from edl_ckpt.core.state.lock import Locking
     from edl_ckpt.core.storage.location import Location
 
     _Strip = Callable[..., Sequence[ConvertResult]]
@@ -215,7 +214,7 @@ def verify_first(out: Output, places: Sequence[Location], policy: Policy, planni
 
 def _strip(
     after: int | None,
-    locking: Locking,
+    locking: o.Locking,
     plan: PrunePlan,
     *,
     dry_run: bool = True,

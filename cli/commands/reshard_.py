@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.commands.edit_ import show_converted
 from edl_ckpt.cli.manual.marks import WRITES, declared
@@ -17,6 +17,7 @@ from edl_ckpt.core.base.words import LayoutName
 
 if TYPE_CHECKING:
     from edl_ckpt.core.model.versions import Version
+    from edl_ckpt.core.operations.convert import ConvertResult
     from edl_ckpt.core.storage.location import Location
 
 
@@ -55,6 +56,7 @@ def reshard_command(
     """
     from edl_ckpt.cli.render import written
     from edl_ckpt.core.base.memory import keep_freed_memory
+    from edl_ckpt.core.operations.convert import convert_version
     from edl_ckpt.core.operations.reshard.execute import execute_reshard, prepare_reshard
 
     if ps is None and not max_shard_size:
@@ -62,30 +64,50 @@ def reshard_command(
     keep_freed_memory()
     where = result_location(output, out) if output else None
     version = o.resolve_ref(ref, out, to_change=output is None, aloud=True)
-    how: dict[str, Any] = {"keep_old": keep_old, "force": force, **o.locking(out, lock_wait)}
+    locking = o.locking(out, lock_wait)
     if if_needed and ps is not None and _is_there(out, version, ps, where, layout, dry_run=dry_run, force=force):
         return
     if not version.is_elasticdl:
         if cluster or max_memory or layout:
             raise UsageError("--cluster, --max-memory and --layout are for versions of ElasticDL")
         most = _most_file_bytes(version, ps, max_shard_size)
-        how |= {"dry_run": dry_run, "workers": workers, "most_file_bytes": most}
-        show_converted(out, "reshard", version, ps, output=where, **how)
+
+        def convert() -> ConvertResult:
+            return convert_version(
+                version,
+                ps,
+                output=where,
+                most_file_bytes=most,
+                keep_old=keep_old,
+                dry_run=dry_run,
+                force=force,
+                workers=workers,
+                **locking,
+            )
+
+        show_converted(out, "reshard", convert, where or version.location)
         return
     if ps is None or max_shard_size:
         raise UsageError("--max-shard-size is for safetensors", hint="--ps N is the number of parameter servers")
     target, size_bytes = where or version.location, None if dry_run else version.size_bytes
     writing = working(out, cluster, workers, target=target, size_bytes=size_bytes)
     with writing as work, resumable(out, partial(half_done, target)):
-        most, chosen = parse_size(max_memory) if max_memory else None, o.asked_layout(out, layout, where)
-        bounds: dict[str, Any] = {"layout": chosen, "max_memory_bytes": most, "force": force, "reporter": out}
-        plan, settings = prepare_reshard(version, ps, output=where, **work, **bounds)
+        plan, settings = prepare_reshard(
+            version,
+            ps,
+            output=where,
+            layout=o.asked_layout(out, layout, where),
+            max_memory_bytes=parse_size(max_memory) if max_memory else None,
+            force=force,
+            reporter=out,
+            **work,
+        )
         out.warn(*plan.warnings, *settings.warnings)
         if dry_run:
             planned = written.planned_document("reshard", plan, settings, work)
             out.show(lambda: planned, written.plan_reshard_human(plan, settings, work))
             return
-        result = execute_reshard(plan, settings, executor=work["executor"], **how)
+        result = execute_reshard(plan, settings, executor=work["executor"], keep_old=keep_old, force=force, **locking)
         out.show(lambda: written.written_document("reshard", result), written.reshard_human(result))
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options import common as o
@@ -89,18 +90,33 @@ def verify_command(
     _check_clashes(newest=newest, every=every, seal=seal, csv=out.csv, like=like)
     location, versions, latest = _versions(out, ref, every=every or newest)
     level: Level = "quick" if quick else "deep" if deep else "default"
+    locking = o.locking(out, lock_wait)
     with working(out, cluster, workers) as work:
         take = (lambda done: out.print_json(render.line(done), line=True)) if out.jsonl else lambda _: None
-        options: dict[str, Any] = {**work, **o.locking(out, lock_wait), "take": take, "may_be_writing": every}
-        options |= {"like": o.resolve_ref(like, out) if like else None}
-        options |= {"sample": part, "loader": eye, "take_ids": render.IdFile(ids).take if ids else None}
-        if newest:
-            found = newest_good(
-                versions, lambda version: verify_versions([version], level=level, **options), level=level
+        taking = render.IdFile(ids).take if ids else None
+        form = o.resolve_ref(like, out) if like else None
+
+        def verified(chosen: Sequence[Version]) -> VerifyRun:
+            return verify_versions(
+                chosen,
+                level=level,
+                seal=seal,
+                use_seal=not force,
+                sample=part,
+                loader=eye,
+                may_be_writing=every,
+                take_ids=taking,
+                like=form,
+                take=take,
+                **work,
+                **locking,
             )
+
+        if newest:
+            found = newest_good(versions, lambda version: verified([version]), level=level)
             run = found.run
         else:
-            run = verify_versions(versions, level=level, seal=seal, use_seal=not force, **options)
+            run = verified(versions)
     _write_reports(out, run, junit, summary, strict=strict, prometheus=prometheus)
     if newest:
         _end_newest(out, location, found, prometheus=prometheus)

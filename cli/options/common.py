@@ -11,7 +11,7 @@ import os
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
 
 import typer
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from edl_ckpt.core.model.versions import CheckpointRef, Version
     from edl_ckpt.core.operations.verify.findings import ValueSample
     from edl_ckpt.core.reading.loss import Loss
-    from edl_ckpt.core.state.lock import Locking
     from edl_ckpt.core.storage.location import Location
 
 
@@ -296,6 +295,13 @@ def split_pairs(
     if not values:
         raise UsageError(f"{pair} is missing", hint=f"expected REF {pair}...")
     return words[0] if has_ref else None, values
+
+
+class Locking(TypedDict):
+    """The arguments of an operation that takes a location's lock."""
+
+    wait_seconds: float
+    reporter: Output
 
 
 def locking(out: Output, lock_wait: str) -> Locking:

@@ -18,7 +18,7 @@ import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, Final, TypeAlias, TypedDict
+from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 from edl_ckpt.core.base.errors import NotFoundError, UnavailableError, UnsupportedError, UsageError
@@ -50,14 +50,6 @@ _PROCESS_BYTES: Final = 128 << 20
 _THREAD_BYTES: Final = 32 << 20
 """What the tasks of a worker take at most, of which most are ids that are compared, and what each thread takes."""
 _ENVIRONMENT: Final = "workers take credentials from their own environment, as AWS_PROFILE or AWS_ACCESS_KEY_ID"
-
-
-class JobOptions(TypedDict, total=False):
-    """The arguments of `job_of` that an operation takes from its caller."""
-
-    executor: ExecutorLike | None
-    workers: int | None
-    reporter: Reporter
 
 
 def job_of(

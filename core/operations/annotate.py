@@ -20,10 +20,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, Any, Final, Unpack
+from typing import IO, Any, Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.base.interruption import COMMIT
+from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.several import several
 from edl_ckpt.core.base.words import Mode, command, extra_hint, meant
 from edl_ckpt.core.catalog.files import check_in_location
@@ -31,7 +32,7 @@ from edl_ckpt.core.catalog.listing import VersionLike, as_version, list_versions
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.state import annotate
-from edl_ckpt.core.state.lock import Locking
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.metadata import check_metric_name, check_mode
 from edl_ckpt.core.storage import Location, LocationLike, Store
 from edl_ckpt.core.storage.faults import storage_errors
@@ -40,7 +41,9 @@ from edl_ckpt.core.storage.location import as_url
 
 
 @contextmanager
-def _changing(version: VersionLike, purpose: str, **locking: Unpack[Locking]) -> Iterator[tuple[Store, Version]]:
+def _changing(
+    version: VersionLike, purpose: str, wait_seconds: float, reporter: Reporter
+) -> Iterator[tuple[Store, Version]]:
     """Hold the lock of a version's location while its metadata changes; yield its store, and the version.
 
     Raises LockedError when the version was deleted after it was looked up: its metadata would be that of the next
@@ -48,7 +51,7 @@ def _changing(version: VersionLike, purpose: str, **locking: Unpack[Locking]) ->
     """
     version = as_version(version)
     check_in_location(version)
-    with location_lock(version.location, purpose, **locking) as locked:
+    with location_lock(version.location, purpose, wait_seconds=wait_seconds, reporter=reporter) as locked:
         if not set(version.names_outside) & set(locked.store.names("")):
             raise LockedError("another command deleted this version meanwhile", path=version.ref)
         yield locked.store, version
@@ -60,7 +63,8 @@ def set_metrics(
     *,
     steps: Mapping[str, int] | None = None,
     mode: Mode | None = None,
-    **locking: Unpack[Locking],
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = WARNINGS,
 ) -> None:
     """Record metrics of a version; they replace older values of the same names. NaN is a value too.
 
@@ -70,22 +74,34 @@ def set_metrics(
     >>> set_metrics("run@100", {"auc": 0.71, "loss": 0.3})
     """
     modes = {} if mode is None else dict.fromkeys(metrics, check_mode(mode))
-    with _changing(version, "metrics set", **locking) as changed:
+    with _changing(version, "metrics set", wait_seconds, reporter) as changed:
         annotate.write_metrics(*changed, metrics, steps=steps)
         if modes:
             annotate.write_modes(changed[0], modes)
 
 
-def remove_metrics(version: VersionLike, names: Sequence[str], **locking: Unpack[Locking]) -> None:
+def remove_metrics(
+    version: VersionLike,
+    names: Sequence[str],
+    *,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = WARNINGS,
+) -> None:
     """Remove metrics of a version; NotFoundError when it has none of such a name."""
-    with _changing(version, "metrics remove", **locking) as changed:
+    with _changing(version, "metrics remove", wait_seconds, reporter) as changed:
         annotate.erase_metrics(*changed, several(names, "names"))
 
 
-def set_modes(location: LocationLike, modes: Mapping[str, Mode], **locking: Unpack[Locking]) -> None:
+def set_modes(
+    location: LocationLike,
+    modes: Mapping[str, Mode],
+    *,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = WARNINGS,
+) -> None:
     """Declare for a location the mode of each metric: 'max' when higher is better, 'min' when lower is."""
     checked = {name: check_mode(mode) for name, mode in modes.items()}
-    with location_lock(location, "metrics mode", **locking) as locked:
+    with location_lock(location, "metrics mode", wait_seconds=wait_seconds, reporter=reporter) as locked:
         annotate.write_modes(locked.store, checked)
 
 
@@ -95,7 +111,8 @@ def add_tag(
     *,
     also: bool = False,
     force: bool = False,
-    **locking: Unpack[Locking],
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = WARNINGS,
 ) -> tuple[int | str, ...]:
     """Give a version a tag, which protects it from deletion, and return the versions that lost the tag by that.
 
@@ -116,7 +133,7 @@ def add_tag(
             path=version.ref,
             hint=f"to give it the tag {tag!r} all the same: {again}",
         )
-    with _changing(version, "tag add", **locking) as (store, _):
+    with _changing(version, "tag add", wait_seconds, reporter) as (store, _):
         annotate.write_tag(store, version, tag)
         versions = () if also else list_versions(version.location).versions
         others = {v.key: v for v in versions if tag in v.tags and v.key != version.key}
@@ -133,31 +150,55 @@ def add_tag(
     return tuple(others)
 
 
-def remove_tag(version: VersionLike, tag: str, **locking: Unpack[Locking]) -> None:
+def remove_tag(
+    version: VersionLike,
+    tag: str,
+    *,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = WARNINGS,
+) -> None:
     """Remove a tag from a version; NotFoundError when the version does not have it."""
-    with _changing(version, "tag remove", **locking) as (store, changed):
+    with _changing(version, "tag remove", wait_seconds, reporter) as (store, changed):
         annotate.erase_tag(store, changed.key, tag)
 
 
-def set_metadata(version: VersionLike, metadata: Mapping[str, Any], **locking: Unpack[Locking]) -> None:
+def set_metadata(
+    version: VersionLike,
+    metadata: Mapping[str, Any],
+    *,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = WARNINGS,
+) -> None:
     """Record JSON values of a version by keys of your own; they replace older values of the same keys.
 
     All keys and values of a version have at most 64 KiB as JSON. Raises UsageError, and nothing changes, for more, for
     a key that cannot be printed, and for a value that JSON lacks.
     """
-    with _changing(version, "metadata set", **locking) as changed:
+    with _changing(version, "metadata set", wait_seconds, reporter) as changed:
         annotate.write_metadata(*changed, metadata)
 
 
-def remove_metadata(version: VersionLike, keys: Sequence[str], **locking: Unpack[Locking]) -> None:
+def remove_metadata(
+    version: VersionLike,
+    keys: Sequence[str],
+    *,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = WARNINGS,
+) -> None:
     """Remove values of a version by their keys; NotFoundError, and nothing is removed, when it lacks one of them."""
-    with _changing(version, "metadata remove", **locking) as changed:
+    with _changing(version, "metadata remove", wait_seconds, reporter) as changed:
         annotate.erase_metadata(*changed, several(keys, "keys"))
 
 
-def set_note(version: VersionLike, text: str, **locking: Unpack[Locking]) -> None:
+def set_note(
+    version: VersionLike,
+    text: str,
+    *,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = WARNINGS,
+) -> None:
     """Write a version's note; it replaces an older one, and '' removes it."""
-    with _changing(version, "note", **locking) as changed:
+    with _changing(version, "note", wait_seconds, reporter) as changed:
         annotate.write_note(*changed, text)
 
 
@@ -276,13 +317,18 @@ def match_series(
 
 
 def import_metrics(
-    series: MetricSeries, location: LocationLike, *, nearest: int = 0, **locking: Unpack[Locking]
+    series: MetricSeries,
+    location: LocationLike,
+    *,
+    nearest: int = 0,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = WARNINGS,
 ) -> ImportPlan:
     """Match a series with the versions of a location as `match_series` does, and record the metrics.
 
     Takes the location's lock itself, before it lists the versions.
     """
-    with location_lock(location, "metrics import", **locking) as locked:
+    with location_lock(location, "metrics import", wait_seconds=wait_seconds, reporter=reporter) as locked:
         plan = match_series(series, location, list_versions(location).versions, nearest=nearest)
         for match in plan.matches:
             COMMIT.more()  # between two versions a signal ends the command

@@ -16,10 +16,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, Final, TypeAlias, TypedDict
+from typing import Any, Final, TypeAlias
 
 from edl_ckpt.core.base.errors import EdlCkptError, NoSpaceError
-from edl_ckpt.core.base.job import WARNINGS, Reporter
+from edl_ckpt.core.base.job import Reporter
 from edl_ckpt.core.base.parallel import impatient
 from edl_ckpt.core.base.words import command
 from edl_ckpt.core.state.blocked import locked_error
@@ -52,13 +52,6 @@ LOCK_WAIT_SECONDS: Final = 10.0
 """How long a command waits for another one before it fails (`--lock-wait`)."""
 
 
-class Locking(TypedDict, total=False):
-    """How an operation takes a location's lock; by default it waits LOCK_WAIT_SECONDS, and warnings are Python's."""
-
-    wait_seconds: float
-    reporter: Reporter
-
-
 def open_lock(store: LocalStore | ObjectStore, purpose: str, reporter: Reporter, *, frees_space: bool = False) -> Lock:
     """Return the lock of the location that a store was opened at; it is not taken yet.
 
@@ -70,13 +63,7 @@ def open_lock(store: LocalStore | ObjectStore, purpose: str, reporter: Reporter,
 
 
 @contextmanager
-def holding(
-    lock: Lock,
-    location: Location,
-    *,
-    wait_seconds: float = LOCK_WAIT_SECONDS,
-    reporter: Reporter = WARNINGS,  # noqa: ARG001 - with it the signature refuses what is not in Locking
-) -> Iterator[None]:
+def holding(lock: Lock, location: Location, *, wait_seconds: float = LOCK_WAIT_SECONDS) -> Iterator[None]:
     """Hold a lock while the block runs.
 
     Waits up to `wait_seconds`, then raises LockedError, which names the holder.

@@ -368,11 +368,20 @@ def check_target(path: str) -> None:
         raise RefusedError(f"is {kind}, which edl-ckpt neither writes to nor replaces", path=path)
 
 
-def open_input(path: str, mode: str = "r", **options: Any) -> IO[Any]:
+def open_input(
+    path: str,
+    mode: str = "r",
+    *,
+    encoding: str | None = None,
+    errors: str | None = None,
+    newline: str | None = None,
+) -> IO[Any]:
     """Open a file for reading, without waiting for a writer should it be a pipe; errors as `check_input`."""
     check_input(path)
     with storage_errors(path):
-        opened = open(path, mode, opener=_open_at_once, **options)  # noqa: SIM115 - the caller closes it
+        opened = open(  # noqa: SIM115 - the caller closes it
+            path, mode, opener=_open_at_once, encoding=encoding, errors=errors, newline=newline
+        )
     kind = _special(os.fstat(opened.fileno()).st_mode)
     if kind:  # put there since we looked
         opened.close()

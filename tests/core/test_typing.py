@@ -35,12 +35,16 @@ from edl_ckpt.core import (
     list_versions,
     open_checkpoint,
     plan_prune,
+    reshard_version,
+    restore,
     save_checkpoint,
     set_metrics,
     verify_version,
+    wait_for_version,
 )
 from edl_ckpt.core.base.words import FormatName, LayoutName, Level, Mode
 from edl_ckpt.core.operations.export import FORMATS
+from edl_ckpt.core.operations.importing import plan_arrays
 from edl_ckpt.core.operations.verify.findings import LEVELS
 from edl_ckpt.core.sources.elasticdl.names import WRITABLE
 from edl_ckpt.core.state.metadata import MODES
@@ -116,6 +120,25 @@ def test_wrong_words(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         export_version(version, tmp_path / "m", format_name="hdf5")  # type: ignore[arg-type]
     _ = Best(1, "w", "least")  # type: ignore[arg-type]  # `plan_prune` refuses it
+
+
+def test_misspelt_options(tmp_path: Path) -> None:
+    """An unknown keyword is an error of a type checker, and a TypeError before anything is done."""
+    version = save_checkpoint(tmp_path, 1, ps_num=1, variables={"w": np.zeros(3)})
+    with pytest.raises(TypeError):
+        export_version(version, tmp_path / "m", rnaks=2)  # type: ignore[call-arg]
+    with pytest.raises(TypeError):
+        verify_version(version, wrkers=2)  # type: ignore[call-arg]
+    with pytest.raises(TypeError):
+        reshard_version(version, 2, layuot="elasticdl")  # type: ignore[call-arg]
+    with pytest.raises(TypeError):
+        set_metrics(version, {"f1": 0.5}, wait_second=2)  # type: ignore[call-arg]
+    with pytest.raises(TypeError):
+        wait_for_version(tmp_path, interval=2)  # type: ignore[call-arg]
+    with pytest.raises(TypeError):
+        plan_arrays(tmp_path / "m", tmp_path, 2, 1, wrkers=2)  # type: ignore[call-arg]
+    with pytest.raises(TypeError):
+        restore(version, 0, 1, outs=None)  # type: ignore[call-arg]
 
 
 def test_words_are_those_that_the_engine_knows() -> None:

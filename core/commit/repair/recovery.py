@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Unpack
 
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, UsageError
 from edl_ckpt.core.base.interruption import COMMIT
@@ -32,7 +31,7 @@ from edl_ckpt.core.commit.shard import DiskShard, Hold, ObjectShard, ShardOutput
 from edl_ckpt.core.sources.registry import completes, shard_named, version_named
 from edl_ckpt.core.state.document import is_newer, schema_at_head
 from edl_ckpt.core.state.index import refresh_index
-from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS, Locking, holding, open_lock
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS, holding, open_lock
 from edl_ckpt.core.state.owner import LostLockError, prove_lock
 from edl_ckpt.core.state.paths import META_DIR, STATE_DIR, is_of_a_name, may_be_described, metadata_owner
 from edl_ckpt.core.state.shard_note import sweep_notes
@@ -160,7 +159,7 @@ def location_lock(
         _check_location(where, repair, lambda: create or may_be_empty)
         lock = open_lock(store, purpose, reporter, frees_space=frees_space)
         try:
-            with holding(lock, where, wait_seconds=wait_seconds, reporter=reporter):
+            with holding(lock, where, wait_seconds=wait_seconds):
                 settled = Settled(lock.is_exclusive)
                 repair.settle(settled)
                 for text in (*settled.done, *settled.left):
@@ -174,7 +173,13 @@ def location_lock(
             raise
 
 
-def recover(location: LocationLike, *, drop_copies: bool = False, **locking: Unpack[Locking]) -> Recovery:
+def recover(
+    location: LocationLike,
+    *,
+    drop_copies: bool = False,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = WARNINGS,
+) -> Recovery:
     """Settle all that killed commands left in a location; with `drop_copies` discard interrupted copies too.
 
     Raises LockedError while another command is at work there, NotFoundError where there is nothing of ours.
@@ -183,8 +188,8 @@ def recover(location: LocationLike, *, drop_copies: bool = False, **locking: Unp
     where = store.location
     # A killed command may have left nothing but uploads, which no listing shows.
     _check_location(where, repair, repair.has_uploads)
-    lock = open_lock(store, "recover", locking.get("reporter", WARNINGS), frees_space=True)
-    with holding(lock, where, **locking):
+    lock = open_lock(store, "recover", reporter, frees_space=True)
+    with holding(lock, where, wait_seconds=wait_seconds):
         settled = Settled(lock.is_exclusive, drop_copies)
         repair.settle(settled)
         refresh_index(store, whole=True)

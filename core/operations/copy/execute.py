@@ -16,16 +16,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Final, Unpack
+from typing import Final
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, LockedError, RefusedError
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.base.job import FunctionWork, Job, Reporter, expect
+from edl_ckpt.core.base.job import WARNINGS, FunctionWork, Job, Reporter, expect
 from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.base.words import command, counted, describe, escaped, size
 from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.catalog.target import check_beside
-from edl_ckpt.core.cluster.choice import JobOptions, check_target, job_of
+from edl_ckpt.core.cluster.choice import ExecutorLike, check_target, job_of
 from edl_ckpt.core.commit.interface import LockedLocation, NewVersion, Resume, SharedTargets, VersionOutput, Written
 from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
 from edl_ckpt.core.commit.writers import Sending, StagedTargets
@@ -99,7 +99,12 @@ class CopyResult:
 
 
 def execute_copy(
-    plan: CopyPlan, *, wait_seconds: float = LOCK_WAIT_SECONDS, **options: Unpack[JobOptions]
+    plan: CopyPlan,
+    *,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    executor: ExecutorLike | None = None,
+    workers: int | None = None,
+    reporter: Reporter = WARNINGS,
 ) -> CopyResult:
     """Copy the versions of a plan, each whole or not at all, with their metadata, under the lock of the target.
 
@@ -116,9 +121,8 @@ def execute_copy(
     if len(failed) < len(plan.entries):
         going = [entry for entry, error in obstacles if error is None and not entry.skipped]
         versions = [entry.version for entry in going]
-        job = job_of(versions=versions, target=plan.target, **options)
+        job = job_of(executor, versions, target=plan.target, workers=workers, reporter=reporter)
         size_bytes = sum(entry.version.size_bytes for entry in going if entry.there is None)
-        reporter = job.reporter
         check_target(job.executor, plan.target, size_bytes, reporter=reporter)
         expect(reporter, size_bytes * (1 if plan.target.is_far else 2))  # checksums of far storage save the read-back
         with location_lock(plan.target, "copy", wait_seconds=wait_seconds, reporter=reporter, create=True) as place:

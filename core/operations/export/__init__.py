@@ -11,15 +11,16 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final, Unpack
+from typing import Final
 
 from edl_ckpt.core.base.errors import UnsupportedError, UsageError
+from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.words import FormatName, meant
 from edl_ckpt.core.catalog.listing import VersionLike, as_version
 from edl_ckpt.core.catalog.target import check_outside
 from edl_ckpt.core.cluster.choice import ExecutorLike, check_shared, job_of
 from edl_ckpt.core.cluster.executor import ClusterExecutor
-from edl_ckpt.core.converting.changes import template
+from edl_ckpt.core.converting.changes import NameMap, template
 from edl_ckpt.core.operations.export.cluster.run import PartsFormat
 from edl_ckpt.core.operations.export.formats.arrays import NpyDirectory, Npz, Safetensors, TensorFlow, Torch
 from edl_ckpt.core.operations.export.formats.checkpoints import (
@@ -35,7 +36,6 @@ from edl_ckpt.core.operations.export.formats.text import Csv, JsonLines, Project
 from edl_ckpt.core.operations.export.interface import (
     ExportedFile,
     ExportFormat,
-    ExportOptions,
     ExportPlan,
     ExportRequest,
     ExportResult,
@@ -44,6 +44,7 @@ from edl_ckpt.core.operations.export.interface import (
 )
 from edl_ckpt.core.operations.export.output.target import open_target
 from edl_ckpt.core.reading.reader import open_checkpoint
+from edl_ckpt.core.sorting.partition import PART_BYTES
 from edl_ckpt.core.storage import Location, LocationLike
 from edl_ckpt.core.storage.local import is_stream
 
@@ -166,6 +167,13 @@ def _check_parts(name: str, request: ExportRequest) -> None:
         )
 
 
+def run_export(request: ExportRequest, format_name: str | None, executor: ExecutorLike | None) -> ExportResult:
+    """Fulfil a request, as `export_version` does; errors as there and in `requested`."""
+    begin = time.perf_counter()
+    result = requested(request, format_name, executor).export()
+    return replace(result, seconds=time.perf_counter() - begin)
+
+
 def export_version(
     version: VersionLike,
     output: LocationLike,
@@ -173,7 +181,16 @@ def export_version(
     format_name: FormatName | None = None,
     selection: Selection | None = None,
     executor: ExecutorLike | None = None,
-    **options: Unpack[ExportOptions],
+    limit: int | None = None,
+    max_shard_bytes: int | None = None,
+    part_bytes: int = PART_BYTES,
+    use_seal: bool = True,
+    force: bool = False,
+    ranks: int | None = None,
+    names: NameMap | None = None,
+    rename: tuple[tuple[str, str], ...] = (),
+    partial: bool = False,
+    reporter: Reporter = WARNINGS,
 ) -> ExportResult:
     """Write a version in another format to a path or URL, where nothing may be unless `force` is given.
 
@@ -197,10 +214,22 @@ def export_version(
     >>> result.format, result.tables, result.rows
     ('npz', 1, 10)
     """
-    begin = time.perf_counter()
-    request = ExportRequest(as_version(version), Location.of(output), selection or Selection(), **options)
-    result = requested(request, format_name, executor).export()
-    return replace(result, seconds=time.perf_counter() - begin)
+    request = ExportRequest(
+        as_version(version),
+        Location.of(output),
+        selection or Selection(),
+        limit=limit,
+        max_shard_bytes=max_shard_bytes,
+        part_bytes=part_bytes,
+        reporter=reporter,
+        use_seal=use_seal,
+        force=force,
+        ranks=ranks,
+        names=names,
+        rename=rename,
+        partial=partial,
+    )
+    return run_export(request, format_name, executor)
 
 
 def plan_export(
@@ -210,13 +239,36 @@ def plan_export(
     format_name: FormatName | None = None,
     selection: Selection | None = None,
     executor: ExecutorLike | None = None,
-    **options: Unpack[ExportOptions],
+    limit: int | None = None,
+    max_shard_bytes: int | None = None,
+    part_bytes: int = PART_BYTES,
+    use_seal: bool = True,
+    force: bool = False,
+    ranks: int | None = None,
+    names: NameMap | None = None,
+    rename: tuple[tuple[str, str], ...] = (),
+    partial: bool = False,
+    reporter: Reporter = WARNINGS,
 ) -> ExportPlan:
     """Return what `export_version` would do; nothing is written, and no value is read.
 
     Errors are those that it raises before it writes.
     """
-    request = ExportRequest(as_version(version), Location.of(output), selection or Selection(), **options)
+    request = ExportRequest(
+        as_version(version),
+        Location.of(output),
+        selection or Selection(),
+        limit=limit,
+        max_shard_bytes=max_shard_bytes,
+        part_bytes=part_bytes,
+        reporter=reporter,
+        use_seal=use_seal,
+        force=force,
+        ranks=ranks,
+        names=names,
+        rename=rename,
+        partial=partial,
+    )
     return requested(request, format_name, executor).plan()
 
 

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final, NamedTuple, TypedDict, TypeVar
+from typing import ClassVar, Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -222,21 +222,6 @@ class FormatTraits:
     """True for tensors: a table that is a matrix in its source goes out under its own name, without ids."""
     other_dtypes: frozenset[str] = frozenset()
     """Of the dtypes that no table has, those that variables can have in this format."""
-
-
-class ExportOptions(TypedDict, total=False):
-    """The limits of an export that its caller may give; `ExportRequest` says what they mean."""
-
-    limit: int | None
-    max_shard_bytes: int | None
-    part_bytes: int
-    reporter: Reporter
-    use_seal: bool
-    force: bool
-    ranks: int | None
-    names: NameMap | None
-    rename: tuple[tuple[str, str], ...]
-    partial: bool
 
 
 @dataclass(frozen=True, slots=True)

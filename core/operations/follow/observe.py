@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from queue import Empty, SimpleQueue
-from typing import Any, Final, NamedTuple, Self, TypedDict
+from typing import Any, Final, NamedTuple, Self
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, UnavailableError, UsageError
 from edl_ckpt.core.base.interruption import WHOLE
@@ -271,14 +271,6 @@ class Clock:
 
 
 CLOCK: Final = Clock()
-
-
-class Looking(TypedDict, total=False):
-    """How an operation looks at a location: the time between two looks, its clock, and who is warned of outages."""
-
-    interval_seconds: float | None
-    clock: Clock
-    reporter: Reporter
 
 
 class Pace:

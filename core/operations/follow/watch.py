@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Unpack
+from typing import Final, NamedTuple
 
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
@@ -25,7 +25,6 @@ from edl_ckpt.core.operations.follow.observe import (
     Health,
     HealthCheck,
     Limits,
-    Looking,
     Moment,
     Observer,
     SeenVersion,
@@ -117,7 +116,9 @@ def wait_for_version(
     verified: bool = False,
     timeout_seconds: float | None = None,
     stall_seconds: float | None = None,
-    **looking: Unpack[Looking],
+    interval_seconds: float | None = None,
+    clock: Clock = CLOCK,
+    reporter: Reporter = WARNINGS,
 ) -> WaitResult:
     """Wait until a location has a good version whose headers can be read, and return the newest such version.
 
@@ -132,7 +133,9 @@ def wait_for_version(
     """
     least = -1 if version_ge is None else whole_number("version_ge", version_ge, least=0)
     before: object = ()
-    with Observer(location, metadata=best is not None, **looking) as observer:
+    with Observer(
+        location, metadata=best is not None, interval_seconds=interval_seconds, clock=clock, reporter=reporter
+    ) as observer:
         begin = changed = observer.clock.tick()
         while True:
             listing = observer.look()
@@ -192,7 +195,9 @@ def checkpoints_iterator(
     min_interval_seconds: float = 0.0,
     timeout_seconds: float | None = None,
     timeout_fn: Callable[[], bool] | None = None,
-    **looking: Unpack[Looking],
+    interval_seconds: float | None = None,
+    clock: Clock = CLOCK,
+    reporter: Reporter = WARNINGS,
 ) -> Iterator[Version]:
     """Yield each complete version of a location once, in the order of their numbers, and wait for the next ones.
 
@@ -209,7 +214,7 @@ def checkpoints_iterator(
         raise UsageError("timeout_fn needs timeout_seconds: without a timeout it is never called")
     if after is not None:
         after = whole_number("after", after)
-    observer = Observer(location, metadata=False, **looking)
+    observer = Observer(location, metadata=False, interval_seconds=interval_seconds, clock=clock, reporter=reporter)
     clock = observer.clock
 
     def versions() -> Iterator[Version]:
@@ -300,10 +305,14 @@ def watch_steps(
     after: int | None = None,
     timeout_seconds: float | None = None,
     limits: Limits = DEFAULT_LIMITS,
-    **looking: Unpack[Looking],
+    interval_seconds: float | None = None,
+    clock: Clock = CLOCK,
+    reporter: Reporter = WARNINGS,
 ) -> Iterator[WatchStep]:
     """Yield every look at a location, also those since which nothing happened; as `watch_location` in all else."""
-    with Observer(location, metadata=True, **looking) as observer:
+    with Observer(
+        location, metadata=True, interval_seconds=interval_seconds, clock=clock, reporter=reporter
+    ) as observer:
         clock = observer.clock
         end = None if timeout_seconds is None else clock.tick() + timeout_seconds
         before: Moment | None = None

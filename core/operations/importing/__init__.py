@@ -102,33 +102,78 @@ def import_arrays(
     >>> [shard.rows for shard in result.shards]
     [3, 3]
     """
-    options: dict[str, Any] = {"names": names, "layout": layout, "executor": executor, "reporter": reporter}
-    options["force"] = force
-    with _planned(source, location, version, ps_num, writes=True, **options) as (plan, settings, job):
+    planned = _planned(
+        source,
+        location,
+        version,
+        ps_num,
+        names=names,
+        layout=layout,
+        force=force,
+        executor=executor,
+        reporter=reporter,
+        writes=True,
+    )
+    with planned as (plan, settings, job):
         for warning in (*plan.warnings, *settings.warnings):
             reporter.warn(warning)
         return execute_import(plan, settings, job, wait_seconds=wait_seconds)
 
 
-def plan_arrays(*where: Any, **options: Any) -> tuple[ArraysPlan, ReshardSettings]:
+def plan_arrays(
+    source: LocationLike,
+    location: LocationLike,
+    version: int,
+    ps_num: int,
+    *,
+    names: NameMap | None = None,
+    layout: LayoutName | None = None,
+    force: bool = False,
+    executor: ExecutorLike | None = None,
+    reporter: Reporter = WARNINGS,
+) -> tuple[ArraysPlan, ReshardSettings]:
     """Return what `import_arrays` would do, from all ids of the source; nothing is written, and no lock is taken."""
-    with _planned(*where, **options, writes=False) as (plan, settings, _):
+    planned = _planned(
+        source,
+        location,
+        version,
+        ps_num,
+        names=names,
+        layout=layout,
+        force=force,
+        executor=executor,
+        reporter=reporter,
+        writes=False,
+    )
+    with planned as (plan, settings, _):
         return plan, settings
 
 
 @contextmanager
 def _planned(
-    source: LocationLike, location: LocationLike, version: int, ps_num: int, *, writes: bool, **options: Any
+    source: LocationLike,
+    location: LocationLike,
+    version: int,
+    ps_num: int,
+    *,
+    names: NameMap | None,
+    layout: LayoutName | None,
+    force: bool,
+    executor: ExecutorLike | None,
+    reporter: Reporter,
+    writes: bool,
 ) -> Iterator[tuple[ArraysPlan, ReshardSettings, Job]]:
-    """Yield the plan, its settings and the job, with the source open; options are those of `import_arrays`."""
+    """Yield the plan of an import, its settings and the job, with the source open, for which the job `writes` or not.
+
+    The other arguments are those of `import_arrays`.
+    """
     check_ps_num(ps_num)
-    target = free_target(Location.of(location), version, layout=options.get("layout"))
-    reporter: Reporter = options.get("reporter", WARNINGS)
-    job = job_of(options.get("executor"), [], reporter=reporter)
+    target = free_target(Location.of(location), version, layout=layout)
+    job = job_of(executor, [], reporter=reporter)
     work = job.executor
     place = Location.of(source)
-    trust = Trust(None, None, bool(options.get("force")), reporter=reporter, source=place.url)
-    with ArraySource(place, options.get("names"), shared=work.is_cluster, trust=trust) as opened:
+    trust = Trust(None, None, force, reporter=reporter, source=place.url)
+    with ArraySource(place, names, shared=work.is_cluster, trust=trust) as opened:
         arrays, read_before = assign_names(opened), work.bytes_read()
         for warning in opened.warnings:
             reporter.warn(warning)
@@ -202,19 +247,45 @@ def import_checkpoint(
 ) -> ImportResult:
     """Write a source as version `version` of a location, for `ps_num` servers; `force` and errors as for a reshard."""
     where = Location.of(location)
-    how: dict[str, Any] = {"layout": layout, "executor": executor, "force": force, "reporter": reporter}
-    how |= {"output": where, "empty": DESIGN, "number": version, "wait_seconds": wait_seconds}
-    done = reshard_version(source, ps_num, **how)
+    done = reshard_version(
+        source,
+        ps_num,
+        output=where,
+        layout=layout,
+        empty=DESIGN,
+        number=version,
+        executor=executor,
+        force=force,
+        wait_seconds=wait_seconds,
+        reporter=reporter,
+    )
     values = {field.name: getattr(done, field.name) for field in fields(ImportResult)}
     return ImportResult(**values | {"ref": f"{where}@{version}"})
 
 
 def plan_checkpoint(
-    source: VersionLike, location: LocationLike, version: int, ps_num: int, **options: Any
+    source: VersionLike,
+    location: LocationLike,
+    version: int,
+    ps_num: int,
+    *,
+    layout: LayoutName | None = None,
+    force: bool = False,
+    executor: ExecutorLike | None = None,
+    reporter: Reporter = WARNINGS,
 ) -> tuple[ReshardPlan, ReshardSettings]:
     """Return what `import_checkpoint` would do; nothing is written, and no lock is taken."""
-    where: dict[str, Any] = {"output": Location.of(location), "empty": DESIGN, "number": version}
-    return prepare_reshard(as_version(source), ps_num, **where, **options)
+    return prepare_reshard(
+        as_version(source),
+        ps_num,
+        output=Location.of(location),
+        layout=layout,
+        empty=DESIGN,
+        number=version,
+        executor=executor,
+        force=force,
+        reporter=reporter,
+    )
 
 
 _INTEGERS: Final = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"}

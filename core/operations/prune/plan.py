@@ -13,9 +13,10 @@ import hashlib
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Unpack
+from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError, UsageError
+from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.names import name_bytes
 from edl_ckpt.core.base.notebook import Bytes, card, table
 from edl_ckpt.core.base.several import several
@@ -46,7 +47,7 @@ from edl_ckpt.core.operations.prune.retention import (
 )
 from edl_ckpt.core.state.annotate import write_policy
 from edl_ckpt.core.state.index import Known
-from edl_ckpt.core.state.lock import Locking
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.metadata import read_metadata
 from edl_ckpt.core.state.paths import LOCATION_FILE
 from edl_ckpt.core.storage import Location, LocationLike
@@ -293,14 +294,20 @@ def read_policy(location: LocationLike) -> Policy:
     return Policy() if document is None else Policy.from_json(document)
 
 
-def store_policy(location: LocationLike, policy: Policy, **locking: Unpack[Locking]) -> None:
+def store_policy(
+    location: LocationLike,
+    policy: Policy,
+    *,
+    wait_seconds: float = LOCK_WAIT_SECONDS,
+    reporter: Reporter = WARNINGS,
+) -> None:
     """Store a policy with a location; it replaces an older one, and an empty policy removes it. Takes the lock itself.
 
     Raises NotFoundError when the location does not exist, LockedError when the lock is not free in time.
     """
     where = Location.of(location)
     list_versions(where)  # raises when the location does not exist; object storage would make it
-    with location_lock(where, "policy", **locking) as locked:
+    with location_lock(where, "policy", wait_seconds=wait_seconds, reporter=reporter) as locked:
         write_policy(locked.store, None if policy.is_empty else policy.to_json())
 
 

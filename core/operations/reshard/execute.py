@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Final, TypedDict, Unpack
+from typing import Final
 
 from edl_ckpt.core.base.errors import (
     EdlCkptError,
@@ -220,27 +220,21 @@ def _opened(plan: ReshardPlan, job: Job, *, force: bool) -> Iterator[VersionSour
         yield VersionSource(checkpoint, trust, sums)
 
 
-class PlanOptions(TypedDict, total=False):
-    """What a caller may say of the plan of a reshard; `prepare_reshard` says what it means."""
-
-    layout: LayoutName | None
-    empty: Layout | None
-    number: int | None
-    workers: int | None
-    max_memory_bytes: int | None
-
-
 def reshard_version(
     version: VersionLike,
     ps_num: int,
     *,
     output: LocationLike | None = None,
+    layout: LayoutName | None = None,
+    empty: Layout | None = None,
+    number: int | None = None,
+    workers: int | None = None,
     executor: ExecutorLike | None = None,
+    max_memory_bytes: int | None = None,
     keep_old: bool = False,
     force: bool = False,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     reporter: Reporter = WARNINGS,
-    **options: Unpack[PlanOptions],
 ) -> ReshardResult:
     """Write a version for `ps_num` servers: `prepare_reshard`, then `execute_reshard`; their errors are raised.
 
@@ -254,7 +248,17 @@ def reshard_version(
     where = version.location if output is None else Location.of(output)
     check_target(executor, where, version.size_bytes, reporter=reporter)
     plan, settings = prepare_reshard(
-        version, ps_num, output=output, executor=executor, force=force, reporter=reporter, **options
+        version,
+        ps_num,
+        output=output,
+        layout=layout,
+        empty=empty,
+        number=number,
+        workers=workers,
+        executor=executor,
+        max_memory_bytes=max_memory_bytes,
+        force=force,
+        reporter=reporter,
     )
     for warning in (*plan.warnings, *settings.warnings):
         reporter.warn(warning)

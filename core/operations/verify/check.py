@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias, Unpack
+from typing import Final, NamedTuple, TypeAlias
 
 from edl_ckpt.core.base.errors import (
     AuthError,
@@ -30,13 +30,13 @@ from edl_ckpt.core.base.errors import (
     UsageError,
 )
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.base.job import WARNINGS, Job, expect
+from edl_ckpt.core.base.job import WARNINGS, Job, Reporter, expect
 from edl_ckpt.core.base.parallel import Beside, awaited, default_workers
 from edl_ckpt.core.base.several import several
 from edl_ckpt.core.base.words import Level, base_name, command, counted, describe
 from edl_ckpt.core.catalog.files import check_in_location, named_file
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, being_replaced, check_listed, list_versions
-from edl_ckpt.core.cluster.choice import JobOptions, job_of
+from edl_ckpt.core.cluster.choice import ExecutorLike, job_of
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.kernel.bulk import I64
 from edl_ckpt.core.model.tables import ShardIndex
@@ -68,7 +68,9 @@ def seal_version(
     *,
     force: bool = False,
     wait_seconds: float = LOCK_WAIT_SECONDS,
-    **options: Unpack[JobOptions],
+    executor: ExecutorLike | None = None,
+    workers: int | None = None,
+    reporter: Reporter = WARNINGS,
 ) -> None:
     """Record checksums of all bytes of a version that verify found whole; they replace an older seal.
 
@@ -77,7 +79,13 @@ def seal_version(
     that is damaged or does not match. `force` replaces that too, and the new seal records it.
     """
     version = as_version(version)
-    write_seal(version, fingerprint, job_of(versions=[version], **options), force=force, wait_seconds=wait_seconds)
+    write_seal(
+        version,
+        fingerprint,
+        job_of(executor, [version], workers=workers, reporter=reporter),
+        force=force,
+        wait_seconds=wait_seconds,
+    )
 
 
 def write_seal(
@@ -228,7 +236,9 @@ def verify_version(
     take_ids: TakeIds | None = None,
     like: VersionLike | Form | None = None,
     remember: bool = True,
-    **options: Unpack[JobOptions],
+    executor: ExecutorLike | None = None,
+    workers: int | None = None,
+    reporter: Reporter = WARNINGS,
 ) -> VerifyResult:
     """Check a version at one of LEVELS and return all findings, errors before warnings.
 
@@ -249,18 +259,33 @@ def verify_version(
     version = as_version(version)
     form = like if isinstance(like, Form) or like is None else form_of(like)
     scope = Scope(level, use_seal, beside, sample, loader, take_ids, form)
-    result = verify_indexed(version, verify_job(version, **options), scope)[0]
+    result = verify_indexed(
+        version,
+        verify_job(
+            version,
+            executor=executor,
+            workers=workers,
+            reporter=reporter,
+        ),
+        scope,
+    )[0]
     if remember:
         with Memory() as memory:
             memory.take(version.location, result)
     return result
 
 
-def verify_job(version: Version, **options: Unpack[JobOptions]) -> Job:
+def verify_job(
+    version: Version,
+    *,
+    executor: ExecutorLike | None = None,
+    workers: int | None = None,
+    reporter: Reporter = WARNINGS,
+) -> Job:
     """Return the job for the verification of a version; raises as `job_of`."""
-    if options.get("workers") is None and version.location.is_far and default_workers(remote=True) > 1:
-        options["workers"] = _FAR_READERS
-    return job_of(versions=[version], **options)
+    if workers is None and version.location.is_far and default_workers(remote=True) > 1:
+        workers = _FAR_READERS
+    return job_of(executor, [version], workers=workers, reporter=reporter)
 
 
 TakeIds: TypeAlias = Callable[[str, Iterator[tuple[Finding, I64]]], None]
@@ -445,7 +470,9 @@ def verify_versions(
     like: VersionLike | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     take: Callable[[VerifyResult | tuple[str, EdlCkptError]], None] = lambda _: None,
-    **options: Unpack[JobOptions],
+    executor: ExecutorLike | None = None,
+    workers: int | None = None,
+    reporter: Reporter = WARNINGS,
 ) -> VerifyRun:
     """Verify each version as `verify_version` does, or with `seal` as `verify_and_seal` does.
 
@@ -466,7 +493,6 @@ def verify_versions(
     )
     versions = several(versions, "versions")
     if level == "deep" or seal:
-        reporter = options.get("reporter", WARNINGS)
         expect(reporter, sum(v.size_bytes << (seal and not v.fingerprint) for v in versions if isinstance(v, Version)))
     with Memory() as memory:
         for wanted in versions:
@@ -474,7 +500,14 @@ def verify_versions(
             try:
                 version = as_version(wanted)
                 beside = version.location not in seen
-                result = verify(version, use_seal=use_seal, beside=beside, **options)
+                result = verify(
+                    version,
+                    use_seal=use_seal,
+                    beside=beside,
+                    executor=executor,
+                    workers=workers,
+                    reporter=reporter,
+                )
                 memory.take(version.location, result)
                 if may_be_writing and version.state is State.WRITING and not result.sealed:
                     result = replace(result, findings=tuple(replace(f, severity="warning") for f in result.findings))
@@ -496,7 +529,9 @@ def verify_and_seal(
     take_ids: TakeIds | None = None,
     wait_seconds: float = LOCK_WAIT_SECONDS,
     remember: bool = True,
-    **options: Unpack[JobOptions],
+    executor: ExecutorLike | None = None,
+    workers: int | None = None,
+    reporter: Reporter = WARNINGS,
 ) -> VerifyResult:
     """Verify a version at the level `deep`, and seal it when it is whole and has no seal, or a matching old one.
 
@@ -505,7 +540,12 @@ def verify_and_seal(
     only. Raises the errors of both.
     """
     version = as_version(version)
-    job = verify_job(version, **options)
+    job = verify_job(
+        version,
+        executor=executor,
+        workers=workers,
+        reporter=reporter,
+    )
     result, _ = verify_indexed(version, job, Scope("deep", use_seal, beside, take_ids=take_ids))
     sealed = _seal_checked(version, result, job, use_seal=use_seal, wait_seconds=wait_seconds)
     if remember:

@@ -11,13 +11,14 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.adapters.nest import array_of
 from edl_ckpt.core.base.errors import NotFoundError, UsageError
+from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.words import LayoutName, escaped
 from edl_ckpt.core.catalog.listing import VersionLike
@@ -25,7 +26,7 @@ from edl_ckpt.core.model.versions import CheckpointRef, Version
 from edl_ckpt.core.operations.save import Table, save_checkpoint
 from edl_ckpt.core.reading.aliases import ALIASES, own_name, path_name
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
-from edl_ckpt.core.state.lock import Locking
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import Location, LocationLike
 from edl_ckpt.core.training.objects.restoration import SAVE_COUNTER, LoadStatus, NothingRestored, Restoration
 from edl_ckpt.core.training.objects.tracking import (
@@ -157,7 +158,8 @@ class ObjectCheckpoint(Trackable):
         *,
         ps_num: int = 1,
         layout: LayoutName | None = None,
-        **lock: Unpack[Locking],
+        wait_seconds: float = LOCK_WAIT_SECONDS,
+        reporter: Reporter = WARNINGS,
     ) -> VersionRef:
         """Save all values as a version, and return its reference; its number is the save counter unless it is given.
 
@@ -174,7 +176,16 @@ class ObjectCheckpoint(Trackable):
             variables, tables = _sorted_out(leaves)
             if aliases:
                 variables[ALIASES] = alias_variable(aliases)
-            saved = save_checkpoint(location, number, ps_num, variables=variables, tables=tables, layout=layout, **lock)
+            saved = save_checkpoint(
+                location,
+                number,
+                ps_num,
+                variables=variables,
+                tables=tables,
+                layout=layout,
+                wait_seconds=wait_seconds,
+                reporter=reporter,
+            )
         except BaseException:
             self.save_counter.assign_sub(1)
             raise

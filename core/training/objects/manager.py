@@ -36,7 +36,7 @@ from edl_ckpt.core.operations.prune.retention import (
 from edl_ckpt.core.reading.loss import PASSED_OVER, newest_readable, none_readable
 from edl_ckpt.core.sources.elasticdl.target import check_version
 from edl_ckpt.core.state.annotate import Managed, read_managed, write_managed
-from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS, Locking
+from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import Location, LocationLike, open_store
 from edl_ckpt.core.training.objects.checkpoint import ObjectCheckpoint, VersionRef
 
@@ -102,7 +102,6 @@ class CheckpointManager:
             raise UsageError("checkpoint_interval needs a step_counter")
         self._location = Location.of(self.directory).pinned()
         self.directory = self._location.url
-        self._waiting = Locking(wait_seconds=self.wait_seconds, reporter=self.reporter)
         self._born = time.time() - 1.0  # as in TensorFlow: before the first save of a manager made right after
 
     def __repr__(self) -> str:
@@ -144,7 +143,14 @@ class CheckpointManager:
         self._keep_restored()
         self._note(lambda managed: _with(managed, number))  # first, or a job that dies now would never delete it
         try:
-            ref = self.checkpoint.save(self._location, number, ps_num=self.ps_num, layout=self.layout, **self._waiting)
+            ref = self.checkpoint.save(
+                self._location,
+                number,
+                ps_num=self.ps_num,
+                layout=self.layout,
+                wait_seconds=self.wait_seconds,
+                reporter=self.reporter,
+            )
         except BaseException:
             with suppress(EdlCkptError):
                 self._note(lambda managed: _without(managed, {number}))
@@ -253,7 +259,13 @@ class CheckpointManager:
 
     def _note(self, change: Callable[[Managed], Managed]) -> None:
         """Change what managers remember, under the lock."""
-        with location_lock(self._location, "save", create=True, **self._waiting) as locked:
+        with location_lock(
+            self._location,
+            "save",
+            create=True,
+            wait_seconds=self.wait_seconds,
+            reporter=self.reporter,
+        ) as locked:
             write_managed(locked.store, change(self._remembered()))
 
     def _delete_old(self, number: int) -> None:
@@ -289,7 +301,13 @@ class CheckpointManager:
 
     def _prune(self, numbers: Sequence[int]) -> None:
         """Delete versions by their numbers; RefusedError when one is guarded."""
-        result = prune([self._location], Policy((Latest(0),)), guards=Guards(delete=tuple(numbers)), **self._waiting)
+        result = prune(
+            [self._location],
+            Policy((Latest(0),)),
+            guards=Guards(delete=tuple(numbers)),
+            wait_seconds=self.wait_seconds,
+            reporter=self.reporter,
+        )
         for error in result.errors:
             self.reporter.warn(str(error))
 

@@ -103,7 +103,7 @@ def test_an_export_to_a_stream_is_tried_once(
         tried.append(given)
         raise ReplacedError("replaced")
 
-    monkeypatch.setattr(export, "export_version", torn)
+    monkeypatch.setattr(export, "run_export", torn)
     with pytest.raises(SystemExit):
         run(["export", str(PLACE), target, "--format", "csv"])
     assert len(tried) == attempts
