@@ -10,6 +10,7 @@ from edl_ckpt.cli.render.shared_tables import first_rows, long_table
 from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import as_dict
 from edl_ckpt.cli.terminal.tables import MOST_ROWS, Bar, Cell, Column, Content, Histogram, Lines, beside, styled
+from edl_ckpt.core.base import words
 from edl_ckpt.core.operations.diff.results import HISTOGRAM_EDGES, DenseDiff, DiffResult, ItemDiff, TableDiff
 
 Part = TypeVar("Part", "DenseDiff", "TableDiff")
@@ -59,9 +60,12 @@ def human(result: DiffResult, *, every: bool = True) -> Lines:
     """
     head = styled(f"{text.escaped(result.a)} -> {text.escaped(result.b)}", "bold")
     if result.equal:
-        same = result.fingerprint_a == result.fingerprint_b
         yield head.append("  equal", "green")
-        yield styled(f"{result.fingerprint_a}" if same else f"equal within a tolerance of {result.tolerance:g}", "dim")
+        if result.fingerprint_a == result.fingerprint_b:
+            yield styled(result.fingerprint_a, "dim")
+        elif result.tolerance or not result.not_compared:
+            yield styled(f"equal within a tolerance of {result.tolerance:g}", "dim")
+        yield from _not_compared(result)
         yield from _metadata(result)
         return
     parts: list[DenseDiff | TableDiff] = [*result.variables, *result.tables]
@@ -79,7 +83,14 @@ def human(result: DiffResult, *, every: bool = True) -> Lines:
     columns = (Column("other item", "name"), COLUMNS["status"], COLUMNS["kind"])
     if changed:
         yield from long_table(columns, changed, _item_row, "item", every=every)
+    yield from _not_compared(result)
     yield from _metadata(result)
+
+
+def _not_compared(result: DiffResult) -> Lines:
+    if result.not_compared:
+        names = words.abridged(map(text.escaped, result.not_compared), 8)
+        yield styled(f"not compared, as the versions cut tables into other parts: {names}", "dim")
 
 
 def _metadata(result: DiffResult) -> Lines:

@@ -23,7 +23,9 @@ from edl_ckpt.core.converting.row_filters import BoundFilter, bind, parse_row_fi
 from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.model.tables import DenseEntry, Encoding, IdRun, ShardIndex, TableEntry, TableInfo
 from edl_ckpt.core.reading.names import chosen_names, names_like
+from edl_ckpt.core.reading.part_records import records_of
 from edl_ckpt.core.reading.reader import Checkpoint
+from edl_ckpt.core.sources.bundle.parts import RECORD, is_waiting
 from edl_ckpt.core.sources.dcp.tables import collisions
 from edl_ckpt.core.sources.elasticdl.target import MAX_DIM
 from edl_ckpt.core.storage.local import read_toml
@@ -32,6 +34,8 @@ from edl_ckpt.core.storage.location import as_url
 FLOATS: Final = ("float16", "bfloat16", "float32", "float64")
 NO_PLACE: Final = "not in "
 """Before the name of a system: why items are left out."""
+NOT_ADMITTED: Final = "keys that were not admitted yet go by parts"
+"""Why keys of DeepRec that wait for their admission are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +135,22 @@ class LeftOut:
     @property
     def lacks_place(self) -> bool:
         """Say whether it is an item that the system has no place for: nobody has asked for that."""
-        return bool(self.kind) and self.reason.startswith(NO_PLACE)
+        return bool(self.kind) and self.reason.startswith((NO_PLACE, NOT_ADMITTED))
+
+
+def left_out_of(
+    checkpoint: Checkpoint, system: str, items: Iterable[str] | None = None, records: Iterable[str] | None = None
+) -> tuple[LeftOut, ...]:
+    """Return the items of a version, and the records of parts, as left out of something in another system.
+
+    By default these are all that the version has.
+    """
+    entries = [checkpoint.find_variable(name)[1] for name in (checkpoint.item_names if items is None else items)]
+    found = [LeftOut(e.name, 0, e.size_bytes, f"{NO_PLACE}{system}", e.dtype.name) for e in entries]
+    for name in sorted(records_of(checkpoint) if records is None else records):
+        reason = NOT_ADMITTED if is_waiting(name) else f"{NO_PLACE}{system}"
+        found.append(LeftOut(name, 0, checkpoint.find_variable(name)[1].size_bytes, reason, RECORD))
+    return tuple(found)
 
 
 def left_out_lines(left_out: Iterable[LeftOut]) -> Iterator[str]:
@@ -158,12 +177,15 @@ class Outgoing:
     variables: tuple[OutVariable, ...]
     left_out: tuple[LeftOut, ...] = ()
 
-    def without(self, names: Iterable[str], reason: str) -> Outgoing:
-        """Return the rest, with these tables and variables, by their names in the source, left out for a reason."""
+    def without(self, names: Iterable[str], reason: str, kind: str = "") -> Outgoing:
+        """Return the rest, with these tables and variables, by their names in the source, left out for a reason.
+
+        `kind` is what such variables are called together; each item has its own.
+        """
         gone = set(names)
         tables = [LeftOut(t.name, t.rows, t.rows * t.row_bytes, reason) for t in self.tables if t.source in gone]
         dense = [
-            LeftOut(v.name, 0, v.size_bytes, reason, v.dtype.name if v.is_item else "")
+            LeftOut(v.name, 0, v.size_bytes, reason, v.dtype.name if v.is_item else kind)
             for v in self.variables
             if v.source in gone
         ]
@@ -442,9 +464,14 @@ def _template(checkpoint: Checkpoint) -> Iterator[str]:
     yield f"# A map of the names of {escaped(checkpoint.version.ref)}."
     yield "# Change the names on the right; delete lines without a change."
     yield "[rename]"
-    for name in (*checkpoint.table_names, *checkpoint.variable_names):
+    records = records_of(checkpoint)
+    for name in (*checkpoint.table_names, *(name for name in checkpoint.variable_names if name not in records)):
         yield f"{_quoted(name)} = {_quoted(name)}"
-    matrices = [v for shard in checkpoint.shards for v in shard.variables if len(v.shape) == 2]
+    if items := checkpoint.item_names:
+        yield "# Texts, values of Python and the like: other systems leave them out."
+    for name in items:
+        yield f"{_quoted(name)} = {_quoted(name)}"
+    matrices = [v for shard in checkpoint.shards for v in shard.variables if len(v.shape) == 2 and v.dtype.is_ours]
     if matrices:
         yield "\n# A matrix becomes a table whose ids are the numbers of its rows:"
     for matrix in sorted(matrices, key=lambda v: v.name):

@@ -25,6 +25,7 @@ import numpy as np
 from edl_ckpt.core.base.job import FunctionWork, Job, together
 from edl_ckpt.core.base.parallel import Advance
 from edl_ckpt.core.catalog.target import Target, WritePlan, lay_out
+from edl_ckpt.core.converting.changes import LeftOut, left_out_lines
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.tables import ShardSummary
 from edl_ckpt.core.moving.source import PieceCounts, Source, SparsePair, SparsePairs, SurveyedTable
@@ -57,8 +58,8 @@ class SourceSurvey:
     small: tuple[PieceCounts, ...] = ()
     """Of each small table as a whole, in the order of the target: their rows are counted again when they move."""
     bytes_read: int = 0
-    left_out: tuple[str, ...] = ()
-    """What the source has and shards cannot contain: a sentence each."""
+    left_out: tuple[LeftOut, ...] = ()
+    """What the source has and shards cannot contain."""
     round_trips: bool = field(default=False, repr=False)
     """Each read of the source takes a request."""
 
@@ -244,7 +245,7 @@ def lay_out_survey(
 ) -> tuple[VersionLayout, tuple[ShardSummary, ...], tuple[str, ...], SurveyOf, Sequence[StretchRoute]]:
     """Return the layouts of the shards of a surveyed source, the shards, all warnings, the survey, and all routes."""
     layouts, shards, warnings = lay_out(target, survey.number, survey.variables, _count_tables(survey), survey.to_ps)
-    return layouts, shards, (*warnings, *survey.left_out), survey, _routes(survey, layouts)
+    return layouts, shards, (*warnings, *left_out_lines(survey.left_out)), survey, _routes(survey, layouts)
 
 
 def row_marks(plan: MovePlan) -> dict[str, RowMarks]:

@@ -23,7 +23,7 @@ import numpy as np
 
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.job import Job, Opens, near
-from edl_ckpt.core.base.words import left_out_items
+from edl_ckpt.core.converting.changes import LeftOut, left_out_of
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import PART_NUMBERS, Part, tally_parts
 from edl_ckpt.core.model.dtypes import DType
@@ -39,6 +39,7 @@ from edl_ckpt.core.reading.pieces import PIECE_BYTES, IdsAt, cut_piece, ids_at, 
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.reading.stored_sums import NO_SUMS, StoredSums, SumsCompared
 from edl_ckpt.core.sources.elasticdl.target import PlacedVariable
+from edl_ckpt.core.sources.systems import ELASTICDL
 from edl_ckpt.core.storage.interface import RangeReader
 
 Item = TypeVar("Item")
@@ -187,8 +188,8 @@ class Source(Protocol):
         """Return all tables."""
 
     @property
-    def left_out(self) -> tuple[str, ...]:
-        """Return what it has and shards cannot contain: a sentence each."""
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """Return what it has and shards cannot contain."""
         return ()
 
     @property
@@ -307,7 +308,8 @@ class VersionSource(CheckpointHolder, Source):
     @property
     def variables(self) -> tuple[PlacedVariable, ...]:
         """Return all dense variables; UnsupportedError for one of a dtype that shards cannot contain."""
-        variables = {v.name: v for shard in self.checkpoint.shards for v in shard.variables if not v.is_item}
+        gone = {one.name for one in self.left_out}
+        variables = {v.name: v for shard in self.checkpoint.shards for v in shard.variables if v.name not in gone}
         wrong = next((v for v in variables.values() if not v.dtype.is_ours), None)
         if wrong is not None:
             message = f"elasticdl cannot hold {wrong.name!r} ({wrong.dtype.name})"
@@ -386,19 +388,18 @@ class VersionSource(CheckpointHolder, Source):
     def content(self, sketch: ContentSketch, job: Job) -> Fingerprint:
         """Return the fingerprint of the values that were read; CorruptError where a seal or checksums differ."""
         super().content(sketch, job)
-        items = set(self.checkpoint.item_names)
+        gone = {one.name for one in self.left_out}
         if self.trust is not None and self.trust.seal is not None:
             whole = ContentSketch()
             whole.add(sketch)
-            add_entries(whole, self.checkpoint, items)
+            add_entries(whole, self.checkpoint, gone)
             self.trust.confirm(fingerprint_of(self.checkpoint, whole).text)
-        return Forms(self.checkpoint.shards, without=items).fingerprint(sketch)
+        return Forms(self.checkpoint.shards, without=gone).fingerprint(sketch)
 
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """Return the items in a line."""
-        names = self.checkpoint.item_names
-        return (left_out_items(names, "not in elasticdl"),) if names else ()
+    @cached_property
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """Return the items, and the records of parts."""
+        return left_out_of(self.checkpoint, ELASTICDL)
 
     def path_of(self, table: str) -> str:
         """Return the first shard with rows of a table."""

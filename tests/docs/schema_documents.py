@@ -299,9 +299,11 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
     ),
     "unlock": record("location unlocked holders*", holders=record("pid? host? since? purpose? alive? silent_seconds?")),
     "diff": record(
-        "a b equal tolerance variables* tables* items* metadata* fingerprint_a fingerprint_b histogram_edges*",
+        "a b equal tolerance variables* tables* items* metadata* not_compared* fingerprint_a fingerprint_b"
+        " histogram_edges*",
         items=record("name kind status", kind=TEXT),
         metadata=TEXT,
+        not_compared=TEXT,
         variables=record("name status max_abs? l2? relative? cosine? what"),
         tables=record(
             "name status added removed changed unchanged max_abs? l2? relative? top* histogram* what (rows*)",

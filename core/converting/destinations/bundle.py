@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 import numpy as np
 
 from edl_ckpt.core.base.errors import UnsupportedError
-from edl_ckpt.core.converting.changes import Outgoing, OutTable, OutVariable
+from edl_ckpt.core.converting.changes import NOT_ADMITTED, Outgoing, OutTable, OutVariable
 from edl_ckpt.core.converting.destinations.interface import ArrayDestination, check_ids, rule_owners
 from edl_ckpt.core.converting.rows import CountedRows, RowPlaces, Spread
 from edl_ckpt.core.kernel import bulk
@@ -25,6 +26,7 @@ from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.model.tables import Encoding
 from edl_ckpt.core.sources.bundle.index import StoredTensor, read_index
+from edl_ckpt.core.sources.bundle.parts import OFFSETS, RECORD, is_waiting, part_records
 from edl_ckpt.core.sources.bundle.state_file import NAME as STATE_FILE
 from edl_ckpt.core.sources.bundle.tables import TENSORS, part_of
 from edl_ckpt.core.sources.bundle.writing import lay_out
@@ -34,11 +36,9 @@ from edl_ckpt.core.sources.steps.names import prefix_of
 _GROUPS: Final = 1000
 """Of keys, by DeepRec: `kSavedPartitionNum`."""
 _WHOLE: Final = Spread(1, None)
-_OFFSETS: Final = "-partition_offset"
 _COLUMNS: Final = ("freqs", "versions")
 _PART: Final = "part_"
 _NUMBER_OF_FILE: Final = re.compile(r"(?<=\.data-)\d{5}(?=-of-\d{5}$)")
-_OF_PARTS: Final = re.compile(r"-(?:partition_(?:filter_)?offset|(?:keys|freqs|versions)_filtered)$")
 _INT64, _INT32 = DTYPES["int64"], DTYPES["int32"]
 
 
@@ -52,19 +52,18 @@ class ToBundle(ArrayDestination):
     def accepted(self, out: Outgoing) -> Outgoing:
         """Leave out what is made anew for the parts, and keys that wait for their admission."""
         self._tables = {table.name: table for table in out.tables}
-        grouped = [name for name in self.source.variable_names if name.endswith(_OFFSETS)]
-        self._grouped = {part_of(name.removesuffix(_OFFSETS))[0] for name in grouped}
+        grouped = [name for name in self.source.variable_names if name.endswith(OFFSETS)]
+        self._grouped = {part_of(name.removesuffix(OFFSETS))[0] for name in grouped}
         self._check(out.tables)
-        void = [v.name for v in out.variables if v.shape == (0,) and v.name.endswith(_COLUMNS)]
-        void = [name for name in void if part_of(name.rpartition("-")[0])[0] in self._grouped]
-        parts = [v.name for v in out.variables if _OF_PARTS.search(v.name)]
-        made = {*void, *(name for name in parts if name.endswith("offset"))}
-        out = out.without(
-            (v.source for v in out.variables if v.name in {*parts, *void}),
-            "keys that were not admitted yet go by parts",
-        )
-        left_out = tuple(one for one in out.left_out if one.name not in made)
-        return Outgoing(out.tables, out.variables, left_out)
+        same = {v.name: v.shape for v in out.variables if v.name == v.source}  # a new name makes it a variable
+        records = part_records(same, set(self.source.table_names))
+        waiting = [name for name in records if is_waiting(name)]
+        sources = {table.source for table in out.tables}
+        made = {name for name, table in records.items() if table in sources} - set(waiting)
+        before = out.left_out
+        out = out.without(waiting, NOT_ADMITTED, RECORD).without(made, "")
+        out = replace(out, left_out=(*before, *(one for one in out.left_out[len(before) :] if one.reason)))
+        return out.without(records, "a record of a table that is left out", RECORD)
 
     def describes(self, name: str, read: Collection[str]) -> bool:
         """Say whether a file is the index of a bundle that was read, or a data file of it without values."""
@@ -139,10 +138,8 @@ class ToBundle(ArrayDestination):
                     columns = {t.info.slot for t in self.out.companions[table.name] if self._names(t)[2] != "values"}
                     for column in sorted(set(_COLUMNS) - columns):
                         yield _array(f"{stem}-{column}", rank, (0,), _INT64)
-                    self._offsets[f"{stem}{_OFFSETS}"] = (
-                        np.concatenate([[0], np.cumsum(counts)]).astype("<i4").tobytes()
-                    )
-                    yield _array(f"{stem}{_OFFSETS}", rank, (_GROUPS + 1,), _INT32)
+                    self._offsets[f"{stem}{OFFSETS}"] = np.concatenate([[0], np.cumsum(counts)]).astype("<i4").tobytes()
+                    yield _array(f"{stem}{OFFSETS}", rank, (_GROUPS + 1,), _INT32)
 
     def lay_out(self, rows: Mapping[str, CountedRows]) -> None:
         """Note the groups of each table, and lay out all arrays."""

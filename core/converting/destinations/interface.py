@@ -19,13 +19,15 @@ import numpy as np
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.words import abridged
 from edl_ckpt.core.catalog.contents import Contents
-from edl_ckpt.core.converting.changes import FLOATS, NO_PLACE, Outgoing, OutTable, OutVariable
+from edl_ckpt.core.converting.changes import FLOATS, NO_PLACE, NOT_ADMITTED, Outgoing, OutTable, OutVariable
 from edl_ckpt.core.converting.rows import CountedRows, RowPlaces, Spread
 from edl_ckpt.core.kernel import bulk, placement
 from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.model.layouts import Placement
+from edl_ckpt.core.reading.part_records import records_of
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.reading.used_files import files_read
+from edl_ckpt.core.sources.bundle.parts import RECORD, is_waiting
 from edl_ckpt.core.sources.elasticdl.target import variable_owner
 from edl_ckpt.core.sources.steps.file_layout import Array, FileLayout, Slab
 
@@ -86,8 +88,12 @@ class Destination(ABC):
         """
         if self.other_dtypes is not None:
             check_dtypes(out, self.other_dtypes, self.system, self.source.version.ref)
-        items = [v.source for v in out.variables if v.is_item and not self.is_own]
-        return out.without(items, f"{NO_PLACE}{self.system}")
+        if self.is_own:
+            return out
+        out = out.without([v.source for v in out.variables if v.is_item], f"{NO_PLACE}{self.system}")
+        records = records_of(self.source)
+        out = out.without(filter(is_waiting, records), NOT_ADMITTED, RECORD)
+        return out.without(records, f"{NO_PLACE}{self.system}", RECORD)
 
     @cached_property
     def carried(self) -> Mapping[str, int]:

@@ -24,6 +24,7 @@ from edl_ckpt.core.operations.diff.results import DenseDiff, DiffResult, ItemDif
 from edl_ckpt.core.operations.diff.tables import PART_BYTES, BothOpened, BothValue, RowOptions, diff_dense, diff_tables
 from edl_ckpt.core.proof.fingerprint import value_bytes
 from edl_ckpt.core.proof.values import fingerprint
+from edl_ckpt.core.reading.part_records import records_of
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.storage.local import read_toml
 
@@ -71,7 +72,8 @@ def diff_versions(
         expect(reporter, 2 * total)  # tables that differ are read again
         reporter.start("fingerprints", total)
         first, second = (fingerprint(each, job) for each in both)
-        variables = sorted({*one.variable_names, *two.variable_names})
+        apart = _other_records(one, two)
+        variables = sorted({*one.variable_names, *two.variable_names} - apart)
         items = sorted({*one.item_names, *two.item_names}.difference(variables))
         sizes = {v.name: v.size_bytes for each in both for shard in each.shards for v in shard.variables}
         changed = [name for name in variables if first.variables.get(name) != second.variables.get(name)]
@@ -90,7 +92,14 @@ def diff_versions(
         two.check_unchanged()
     states = [*(v.status for v in dense), *(t.status for t in tables), *(item.status for item in of_items)]
     equal = all(state == "equal" for state in states)
-    return DiffResult(a.ref, b.ref, equal, tolerance, dense, tables, first.text, second.text, of_items, metadata)
+    facts = equal, tolerance, dense, tables, first.text, second.text, of_items, metadata, tuple(sorted(apart))
+    return DiffResult(a.ref, b.ref, *facts)
+
+
+def _other_records(one: Checkpoint, two: Checkpoint) -> set[str]:
+    """Return the records of parts where two versions cut their tables into other parts: they say nothing else."""
+    first, second = records_of(one), records_of(two)
+    return set() if first.keys() == second.keys() else {*first, *second}
 
 
 def _differing_notes(one: Checkpoint, two: Checkpoint) -> tuple[str, ...]:

@@ -91,6 +91,8 @@ class DiffResult:
     metadata: tuple[str, ...] = ()
     """The keys under which files of two versions of safetensors say something else of themselves; `equal` is of
     content."""
+    not_compared: tuple[str, ...] = ()
+    """Variables of TensorFlow that describe the parts of tables, which the other version cuts in another way."""
 
     def __repr__(self) -> str:
         content = counted(len(self.variables), "variable"), counted(len(self.tables), "table")

@@ -30,6 +30,7 @@ from edl_ckpt.core.operations.export.output.places import Place
 from edl_ckpt.core.proof.trust import Trust, check_trust
 from edl_ckpt.core.reading.loss import NOTHING, Loss, open_rest
 from edl_ckpt.core.reading.names import chosen_names
+from edl_ckpt.core.reading.part_records import records_of
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.reading.stored_sums import NO_SUMS, SumsCompared
 from edl_ckpt.core.sorting.partition import PART_BYTES
@@ -103,6 +104,14 @@ class Selection:
     def choose_variables(self, names: Sequence[str]) -> list[str]:
         """Return the variables to export, of all names; NotFoundError when a glob matches nothing."""
         return chosen_names(names, self.variables, self.tables, "variable")
+
+    def written_variables(self, checkpoint: Checkpoint) -> list[str]:
+        """Return the variables that a format of arrays writes: records of parts only where they are named.
+
+        Errors as `choose_variables`.
+        """
+        records = records_of(checkpoint).keys() - set(self.variables)
+        return [name for name in self.choose_variables(checkpoint.variable_names) if name not in records]
 
     def choose_tables(self, names: Sequence[str], slots: Mapping[str, str] | None = None) -> list[str]:
         """Return the tables to export, of all names; `slots` as in `whole_name`. Errors as `choose_variables`."""

@@ -182,6 +182,7 @@ def _planned(
         if writes:
             check_target(work, target.location, arrays.size_bytes, reporter=reporter)
         arrays.compared, arrays.trust = opened.compared, trust
+        arrays.leave_out(opened.left_out)
         if opened.members:
             archive = value_of(opened.location, opened.members[0].base)
             arrays.compared += check_members(opened.members, archive, job, trust)
@@ -302,7 +303,8 @@ def assign_names(source: ArraySource) -> NamedArrays:
 
     def matching(glob: str) -> list[str]:
         """Return the arrays and the tables that a glob matches: a map names tables as an export's template does."""
-        known = list(dict.fromkeys([*source.arrays, *sections]))
+        gone = (one.name for one in source.left_out)  # a map of the source names them, too
+        known = list(dict.fromkeys([*source.arrays, *sections, *gone]))
         matches = [glob] if glob in known else fnmatch.filter(known, glob)
         if not matches:
             raise _no_array(source, glob)

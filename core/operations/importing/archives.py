@@ -37,6 +37,7 @@ from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.importing.source import ArrayData, FileExtent, joined
 from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES
+from edl_ckpt.core.reading.part_records import records_of
 from edl_ckpt.core.reading.picklable import FileValue
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.reading.stored_sums import SumsCompared
@@ -280,13 +281,14 @@ def _newest_in(place: Location) -> str:
 
 
 def arrays_of(checkpoint: Checkpoint) -> Iterator[ArrayData]:
-    """Yield the arrays of a bundle: the variables, and two of each table; items are none.
+    """Yield the arrays of a bundle: the variables, and two of each table; items and records of parts are none.
 
     Raises UnsupportedError for a dtype that a shard cannot contain.
     """
+    records = records_of(checkpoint)
     for shard in checkpoint.shards:
         for entry in shard.variables:
-            if entry.is_item:
+            if entry.is_item or entry.name in records:
                 continue
             if not entry.dtype.is_ours:
                 message = f"{entry.name!r}: a checkpoint cannot contain {entry.dtype.name}"

@@ -20,8 +20,7 @@ from typing import Any, Final, Self
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError, UnsupportedError, UsageError
 from edl_ckpt.core.base.json_objects import parse_object
-from edl_ckpt.core.base.words import left_out_items
-from edl_ckpt.core.converting.changes import NameMap
+from edl_ckpt.core.converting.changes import LeftOut, NameMap, left_out_of
 from edl_ckpt.core.model.dtypes import DTYPES, DType, dtype_named
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export.formats.arrays import (
@@ -55,6 +54,7 @@ from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.reading.reader import open_checkpoint
 from edl_ckpt.core.reading.stored_sums import NO_SUMS, StoredSums, SumsCompared
 from edl_ckpt.core.sources.safetensors.indexing import MAX_HEADER_BYTES, read_header
+from edl_ckpt.core.sources.systems import ELASTICDL
 from edl_ckpt.core.storage import Location, ObjectStore, open_objects, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.inside import path_inside
@@ -100,6 +100,8 @@ class ArraySource:
         self._document: Mapping[str, Any] = {}
         """The notes that an export left, other than those on tables."""
         self.members: list[StoredMember] = []
+        self.left_out: tuple[LeftOut, ...] = ()
+        """What a checkpoint has and no shard contains."""
         self.sums: StoredSums | None = None
         """What is summed of the values of a checkpoint that have checksums in its files."""
         self._archive: RangeReader | None = None
@@ -181,8 +183,7 @@ class ArraySource:
         self.path = version.path
         checkpoint = self._stack.enter_context(open_checkpoint(version))
         self.sums = checkpoint.watch()
-        if items := checkpoint.item_names:
-            self.warnings.append(left_out_items(items, "not in elasticdl"))
+        self.left_out = left_out_of(checkpoint, ELASTICDL)
         for array in arrays_of(checkpoint):
             self._add(array)
         folder = version.shards[0].path.rpartition("/")[0]

@@ -24,6 +24,7 @@ from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.catalog.target import Target
+from edl_ckpt.core.converting.changes import LeftOut
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DTYPES, DType
 from edl_ckpt.core.model.tables import TableInfo
@@ -207,10 +208,20 @@ class NamedArrays(Source):
         self._tables = tables
         self._location = location
         arrays = [*dense.values(), *(array for table in tables for array in (table.ids, table.vectors))]
+        self._left_out: tuple[LeftOut, ...] = ()
         self.size_bytes = sum(array.size_bytes for array in arrays)
         """The bytes of all elements."""
         self.readers = list({id(array.reader): array.reader for array in arrays}.values())
         """The opened files, each once."""
+
+    def leave_out(self, left_out: Sequence[LeftOut]) -> None:
+        """Note what the source has and no shard contains."""
+        self._left_out = tuple(left_out)
+
+    @property
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """Return what was noted."""
+        return self._left_out
 
     @property
     def bytes_read(self) -> int:

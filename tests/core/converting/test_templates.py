@@ -69,3 +69,18 @@ def test_tfra_gets_tables_without_their_companions(tmp_path: Path) -> None:
         assert f"{companion} is left out: TFRA has no file for it" in done.stderr
     with open_checkpoint(str(tmp_path / "out")) as checkpoint:
         assert checkpoint.table_names == ["item_emb"]
+
+
+def test_a_template_lists_items(tmp_path: Path) -> None:
+    """Texts, values of Python and tensors of float8 are in the map, which every import of it takes unchanged."""
+    shutil.copytree(SYSTEMS / "dcp/everything/step_3", tmp_path / "in/step_3")
+    ref, template = str(tmp_path / "in@3"), tmp_path / "map.toml"
+    assert edl("export", ref, template, "--map-template", "--format", "dcp").returncode == 0
+    with open_checkpoint(ref) as checkpoint:
+        names = [*checkpoint.item_names, *checkpoint.variable_names, *checkpoint.table_names]
+        assert checkpoint.item_names
+    assert all(f'"{name}" = "{name}"' in template.read_text() for name in names)
+    done = edl("export", ref, tmp_path / "out", "--format", "dcp", "--map", template)
+    assert done.returncode == 0, done.stderr
+    with open_checkpoint(str(tmp_path / "out")) as checkpoint:
+        assert set(names) == {*checkpoint.item_names, *checkpoint.variable_names, *checkpoint.table_names}

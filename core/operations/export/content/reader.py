@@ -103,7 +103,7 @@ class ContentReader:
     def content(self, variables: Sequence[str] | None = None, tables: Sequence[str] | None = None) -> ExportContent:
         """Return what a format writes, or some of it, by names; NotFoundError when a glob matches nothing."""
         if variables is None or tables is None:
-            variables = self.selection.choose_variables(self.checkpoint.variable_names)
+            variables = self.selection.written_variables(self.checkpoint)
             tables = self.selection.choose_tables(self.checkpoint.table_names, self.checkpoint.slots)
         in_pairs = tables if self.selection.dense_rows is None else []
         matrices = {} if self.selection.dense_rows is None else {name: self._matrix(name) for name in tables}

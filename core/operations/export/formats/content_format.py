@@ -12,7 +12,7 @@ from functools import partial
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.words import abridged
-from edl_ckpt.core.converting.changes import NO_PLACE, LeftOut, left_out_lines, renamed_by
+from edl_ckpt.core.converting.changes import left_out_lines, left_out_of, renamed_by
 from edl_ckpt.core.kernel.checksums import Crc32
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export.content.reader import ContentReader
@@ -141,7 +141,8 @@ class ContentFormat(ExportFormat):
             if asked and glob not in variables and not names_like(glob, variables):
                 kind = checkpoint.find_variable(asked[0])[1].dtype.name
                 raise UnsupportedError(f"{asked[0]!r} is {kind}: the format {name} has no place for it")
-        found = {variable: checkpoint.find_variable(variable)[1] for variable in selection.choose_variables(variables)}
+        written = selection.written_variables(checkpoint)
+        found = {variable: checkpoint.find_variable(variable)[1] for variable in written}
         known = self.traits.other_dtypes
         wrong = {n: v.dtype.name for n, v in found.items() if not v.dtype.is_ours and v.dtype.name not in known}
         if wrong:
@@ -151,9 +152,8 @@ class ContentFormat(ExportFormat):
         wanted = [] if selection.tables and not selection.variables else items
         if selection.variables:
             wanted = [item for item in items if any(names_like(glob, [item]) for glob in selection.variables)]
-        entries = [checkpoint.find_variable(item)[1] for item in wanted]
-        reason = f"{NO_PLACE}{name}"
-        self.left_out = tuple(LeftOut(e.name, 0, e.size_bytes, reason, e.dtype.name) for e in entries)
+        gone = set(selection.choose_variables(variables)).difference(found)
+        self.left_out = left_out_of(checkpoint, name, items=wanted, records=gone)
         for line in left_out_lines(self.left_out):
             self.request.reporter.warn(line)
 

@@ -76,7 +76,7 @@ class Parquet(PartsFormat):
         """
         chosen, goal = self.request.selection, self.request.goal
         several = len(chosen.choose_tables(checkpoint.table_names, checkpoint.slots)) > 1
-        dense = chosen.choose_variables(checkpoint.variable_names)
+        dense = chosen.written_variables(checkpoint)
         beside = goal.with_url(dense_directory(goal.url)) if dense else None
         return several or self.request.cluster is not None, beside
 
