@@ -17,6 +17,7 @@ from typing import Final
 from edl_ckpt.core.base.words import abridged, escaped
 from edl_ckpt.core.model.versions import BEING_WRITTEN, State, Version
 from edl_ckpt.core.sources.companions import is_of_a_host, unaccounted
+from edl_ckpt.core.sources.safetensors.sets import INDEX, number_of
 
 _ENDS: Final = {"safetensors": "trainer_state.json", "tensorflow": "checkpoint", "tfra": "", "dynamicemb": ""}
 """The systems whose files do not say that a save has ended, with the name of a file that does; '' for none."""
@@ -82,8 +83,19 @@ def _lost_since(version: Version, before: Version) -> Iterator[str]:
     companions = _companions(before)
     present = {_without_numbers(name) for name in _names(version)} if companions else set[str]()
     missing = sorted(name for name in companions if _without_numbers(name) not in present)
+    missing += _lost_indexes(version, before)
     if missing:
         yield f"it lacks {_shown(missing)} of version {before.key}"
+
+
+def _lost_indexes(version: Version, before: Version) -> list[str]:
+    """Return the indexes of sets that the version before has, where this one has only the numbered files of the set.
+
+    transformers writes the index when all files are there, and loads nothing without it.
+    """
+    names = _names(version)
+    sets = {numbered[0] + INDEX for name in names if (numbered := number_of(name))}
+    return sorted(name for name in _names(before) if name in sets and name not in names)
 
 
 def _shown(names: Iterable[str]) -> str:

@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 from edl_ckpt.core.base.errors import EdlCkptError, IncompleteError, LockedError, NotFoundError, UsageError
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.several import several
-from edl_ckpt.core.base.words import closest, command, meant, neighbours
+from edl_ckpt.core.base.words import abridged, closest, command, meant, neighbours
 from edl_ckpt.core.catalog import ownership
 from edl_ckpt.core.catalog.annotated import listed_metadata, one_of_many, read_uuid_metadata, with_metadata, with_uuid
 from edl_ckpt.core.catalog.evidence import with_doubts
@@ -35,6 +35,7 @@ from edl_ckpt.core.catalog.files import (
 from edl_ckpt.core.catalog.interest import Interest
 from edl_ckpt.core.catalog.swaps import GRACE_SECONDS, Settling
 from edl_ckpt.core.model.versions import DAMAGED, CheckpointRef, Listing, State, Version
+from edl_ckpt.core.sources.elasticdl.loader import mistaken_for_newer
 from edl_ckpt.core.sources.registry import is_own_name, version_named
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
@@ -283,9 +284,32 @@ def _picked(listing: Listing, wanted: int | str, reporter: Reporter, named: str 
     for version in newer if wanted in {"latest", "verified"} else ():
         if why := version.mixture or version.why_not_good:
             reporter.warn(f"{version.ref} is passed over: {why}")
-    if wanted == "latest" and chosen.doubts:
-        reporter.warn(f"{chosen.ref}: {'; '.join(chosen.doubts)}")
+    if wanted == "latest":
+        _warn_of_record(listing, chosen, reporter)
+        for name, number in mistaken_for_newer(listing, chosen):
+            reporter.warn(f"{listing.location}: ElasticDL takes {name!r} for version {number}; edl-ckpt does not")
+        if chosen.doubts:
+            reporter.warn(f"{chosen.ref}: {'; '.join(chosen.doubts)}")
     return chosen
+
+
+def _warn_of_record(listing: Listing, chosen: Version, reporter: Reporter) -> None:
+    """Say where a record that does not decide names another version than the number does, or one that is not good."""
+    record, named = listing.record, listing.decided
+    if record is None or record.decides:
+        return
+    if record.fault:
+        reporter.warn(record.fault)
+    if named is not None and named.path != chosen.path:
+        why = f"{named.shown_state}: {named.why_not_good or named.mixture or named.absent or named.why_unreadable}"
+        reporter.warn(f"{listing.location}: {record.name} names {named.key}, which is passed over: it is {why}")
+    elif named is not None:
+        newer = [str(v.key) for v in listing.versions if v.is_good and v.version > chosen.version]
+        if newer and chosen.number is not None:
+            are = "is" if len(newer) == 1 else "are"
+            reporter.warn(
+                f"{listing.location}: {record.name} names {chosen.key}: {abridged(newer, 3)} {are} passed over"
+            )
 
 
 def _in_folder(location: Location) -> Version | None:

@@ -1,16 +1,24 @@
-"""What the file `checkpoint` of a location says of TensorFlow's versions there: which is the newest, and their order.
+"""What the files of a system say of its versions at a location: which is the newest, and their order.
 
-`@latest` is what `tf.train.latest_checkpoint` returns, or there is none, with a reason
+Of TensorFlow's versions the file `checkpoint` decides: `@latest` is what `tf.train.latest_checkpoint` returns, or there
+is none, with a reason
 (tensorflow/python/checkpoint/checkpoint_management.py, `latest_checkpoint`, `get_checkpoint_state`). A path that is
 relative is one below the location. Of an absolute path that leads to nothing the last part counts: the location may
 have been moved or copied, and there TensorFlow finds no checkpoint at all.
+
+Of torch's steps and of safetensors, what the job's loader would take is the newest one, if it is good; otherwise the
+numbers decide, and a warning says so. These are Megatron-LM's and verl's `latest_checkpointed_iteration.txt`
+(megatron/training/checkpointing.py, `read_metadata`), DeepSpeed's `latest` (deepspeed/runtime/engine.py,
+`load_checkpoint`), and Lightning's `hpc_ckpt_N.ckpt` and `last.ckpt`
+(lightning/pytorch/trainer/connectors/checkpoint_connector.py, `_hpc_resume_path`; callbacks/model_checkpoint.py,
+`_find_last_checkpoints`).
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -22,16 +30,34 @@ from edl_ckpt.core.sources.bundle import format as bundle
 from edl_ckpt.core.sources.bundle.state_file import NAME, STATE_BYTES, name_in, parse_state
 from edl_ckpt.core.storage.interface import Entry, Store
 
+_TAG: Final = "latest"
+"""DeepSpeed's: the name of a directory."""
+_ITERATION: Final = "latest_checkpointed_iteration.txt"
+"""Megatron-LM's: the number of an iteration, or the word `release`."""
+_NAMES_BYTES: Final = 4096
+_LAST: Final = re.compile(r"last(-v?[0-9]+)?\.ckpt", re.ASCII)
+"""Lightning's names of the checkpoint that it saved last."""
+_ENDED: Final = re.compile(r"hpc_ckpt_([0-9]{1,18})\.ckpt", re.ASCII)
+"""Lightning's names of the checkpoint of a job that a scheduler ended: it starts again from the highest number."""
+_NUMBERED: Final = ("iter_{:07d}", "global_step_{}")
+"""How Megatron-LM and verl name the directory of an iteration."""
+_JOBS: Final = frozenset({"dcp", "safetensors"})
+"""The systems of which other files than `checkpoint` say what is the newest."""
 _ABSOLUTE: Final = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*://|[A-Za-z]:[\\/]|\\\\")
 
 
-def with_record(store: Store, listing: Listing, top: Iterable[Entry]) -> Listing:
-    """Return a listing in the order of the file `checkpoint` among the entries, with what it says; else as it is."""
-    if not any(version.layout.system == bundle.system for version in listing.versions):
+def with_record(store: Store, listing: Listing, entries: Iterable[Entry]) -> Listing:
+    """Return a listing with what the files among the entries say of its versions; else as it is.
+
+    Versions of TensorFlow are in the order of the file `checkpoint`.
+    """
+    systems = {version.layout.system for version in listing.versions}
+    if not systems & {bundle.system, *_JOBS}:
         return listing
-    file = next((entry for entry in top if entry.name == NAME and not entry.is_dir and not entry.parent), None)
-    if file is None:
-        return listing
+    top = {entry.name: entry for entry in entries if not entry.parent}
+    if bundle.system not in systems or NAME not in top or top[NAME].is_dir:
+        return replace(listing, record=_of_a_job(store, listing, top)) if systems & _JOBS else listing
+    file = top[NAME]
     try:
         state = parse_state(read_small(store, file, STATE_BYTES), file.path)
     except EdlCkptError as error:
@@ -57,6 +83,51 @@ def _record(store: Store, file: Entry, newest: str, versions: Sequence[Version])
             return Record(bundle.system, version.path)
     why = f"{file.path}: it names {escaped(newest)}, which is not there: tf.train.latest_checkpoint finds nothing"
     return Record(bundle.system, fault=why)
+
+
+def _of_a_job(store: Store, listing: Listing, top: Mapping[str, Entry]) -> Record | None:
+    """Return what a job's own file, or the name of a directory, says of the newest version; None where none does."""
+    versions = [version for version in listing.versions if version.layout.system in _JOBS]
+    for name in (_ITERATION, _TAG):
+        if name in top and not top[name].is_dir:
+            return _named_by(store, top[name], versions)
+    ended = [name for name in top if _ENDED.fullmatch(name)]
+    last = [name for name in top if _LAST.fullmatch(name)]
+    names = [max(ended, key=lambda name: int(_ENDED.sub(r"\1", name)))] if ended else last
+    found = {name: version for name in names if (version := _led_to(store, name, versions)) is not None}
+    if not found:
+        return None
+    name = max(found, key=lambda name: found[name].modified)
+    return Record(found[name].layout.system, found[name].path, decides=False, name=name)
+
+
+def _named_by(store: Store, file: Entry, versions: Sequence[Version]) -> Record | None:
+    """Return which version a job's file names, or that it names none of these; None for one that names nothing."""
+    try:
+        text = read_small(store, file, _NAMES_BYTES).decode("utf-8").strip()
+    except (EdlCkptError, UnicodeDecodeError) as error:
+        why = error.message if isinstance(error, EdlCkptError) else "it is no text"
+        return Record("", fault=f"{file.path}: cannot be read: {why}", decides=False, name=file.name)
+    names = [text] if text and "/" not in text and "\0" not in text else []
+    if file.name == _ITERATION and text.isascii() and text.isdigit() and len(text) < 20:
+        names = [form.format(int(text)) for form in _NUMBERED]
+    found = next((led for name in names if (led := _led_to(store, name, versions)) is not None), None)
+    if found is not None:
+        return Record(found.layout.system, found.path, decides=False, name=file.name)
+    if not names or "\n" in text:
+        return None
+    fault = f"{file.path}: it names {escaped(text)}, and no version here is that one"
+    return Record("", fault=fault, decides=False, name=file.name)
+
+
+def _led_to(store: Store, name: str, versions: Sequence[Version]) -> Version | None:
+    """Return the version of a location that an entry of it is, or is a link to; None for any other entry."""
+    is_link = store.location.local_path is not None and os.path.islink(store.path(name))
+    real = os.path.realpath(store.path(name)) if is_link else ""
+    for version in versions:
+        if os.path.realpath(version.path) == real if is_link and not version.linked else version.name == name:
+            return version
+    return None
 
 
 def _inside(store: Store, newest: str) -> str | None:

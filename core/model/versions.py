@@ -501,6 +501,10 @@ class Record:
     system: str
     path: str = ""
     fault: str = ""
+    decides: bool = True
+    """False where the numbers decide when the version that it names is not good."""
+    name: str = "checkpoint"
+    """The name of the file or directory that says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -524,7 +528,7 @@ class Listing(Shown):
     replacing: Mapping[int, str] = field(default_factory=dict, hash=False)
     """The versions that are still being replaced, by the process that does it; they may be missing just now."""
     record: Record | None = None
-    """What TensorFlow's file `checkpoint` says, if there is one beside versions of TensorFlow."""
+    """What TensorFlow's file `checkpoint`, or the like of another system, says of the versions."""
 
     @property
     def unread(self) -> bool:
@@ -543,13 +547,17 @@ class Listing(Shown):
         whole = [v for v in reversed(self.versions) if v.state is State.COMPLETE and not (v.damage or v.mixture)]
         if self.is_recorded:
             return self.decided if self.decided in whole else None
+        named = self.decided
+        if named is not None and named in whole and named.is_good:
+            return named
         return next((v for v in whole if v.is_good), whole[0] if whole else None)
 
     @property
     def is_recorded(self) -> bool:
         """Return True where a record decides which version is the newest: the last whole one is of its system."""
         last = next((v for v in reversed(self.versions) if v.state is State.COMPLETE), None)
-        return self.record is not None and last is not None and last.layout.system == self.record.system
+        record = self.record
+        return record is not None and record.decides and last is not None and last.layout.system == record.system
 
     @property
     def decided(self) -> Version | None:

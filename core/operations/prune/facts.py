@@ -130,16 +130,18 @@ class Survey:
         self.facts = facts
         self._needs: dict[str, Mapping[Identity, str]] = {}
 
-    def look(self, versions: Iterable[Version], going: Iterable[str]) -> bool:
+    def look(self, versions: Iterable[Version], going: Iterable[str], considered: Iterable[str] = ()) -> bool:
         """Learn what matters for a plan that deletes the versions with these paths; say whether anything new is known.
 
-        `versions` are all that are at the locations, also those that no prune deletes.
+        `versions` are all that are at the locations, also those that no prune deletes. Those that are `considered`
+        stay, and a reason says how they are deleted: what would be in the way of that is learned too.
         """
         every, doomed = list(versions), set(going)
+        wanted = doomed.union(considered)
         before = self.facts
-        self._look_into(version for version in every if version.path in doomed)
-        if any(version.path in doomed and version.location.local_path is not None for version in every):
-            self._find_needs(every, doomed)
+        self._look_into(version for version in every if version.path in wanted)
+        if any(version.path in wanted and version.location.local_path is not None for version in every):
+            self._find_needs(every, doomed, wanted)
         return self.facts != before
 
     def _look_into(self, versions: Iterable[Version]) -> None:
@@ -170,14 +172,14 @@ class Survey:
     def _mounts(self) -> frozenset[str]:
         return mount_points()
 
-    def _find_needs(self, versions: Iterable[Version], doomed: set[str]) -> None:
-        """Learn which of the doomed versions a version that stays needs."""
+    def _find_needs(self, versions: Iterable[Version], doomed: set[str], wanted: set[str]) -> None:
+        """Learn which of the versions that are wanted one that stays needs; an incomplete one that stays needs, too."""
         local = [version for version in versions if version.location.local_path is not None]
         self._look_into(local)
         facts = self.facts
         owners: dict[Identity, list[str]] = {}
         for version in local:
-            if version.path in doomed and version.path in facts.held:
+            if version.path in wanted and version.path in facts.held:
                 for identity in facts.held[version.path].identities:
                     owners.setdefault(identity, []).append(version.path)
         needed = {path: dict(by) for path, by in facts.needed.items()}
@@ -189,6 +191,8 @@ class Survey:
             needs = self._needs[version.path]
             for identity in needs.keys() & owners.keys():
                 for path in owners[identity]:
+                    if path == version.path:
+                        continue
                     needed.setdefault(path, {}).setdefault(version.ref, needs[identity])
         self.facts = replace(facts, needed=needed)
 

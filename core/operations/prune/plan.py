@@ -131,8 +131,8 @@ class PrunePlan:
 
     @property
     def considered(self) -> list[str]:
-        """Return the paths of the versions to delete, and of those of which a reason says how they are deleted."""
-        return [e.path for e in self.entries if e.action is Action.DELETE or e.state == State.INCOMPLETE]
+        """Return the paths of the versions that stay and of which a reason says how they are deleted."""
+        return [e.path for e in self.entries if e.action is Action.KEEP and e.state == State.INCOMPLETE]
 
     @property
     def deleted_bytes(self) -> int:
@@ -249,7 +249,7 @@ def plan_listed(
     everything = [v for listing in listings for v in listing.versions]
     survey = Survey(Facts(unreadable).with_pointers(map(pointers_at, listings)))
     plan = judge_versions(versions, policy, guards=guards, facts=survey.facts, now=now)
-    while survey.look(everything, plan.considered):
+    while survey.look(everything, [entry.path for entry in plan.deletions], plan.considered):
         plan = judge_versions(versions, policy, guards=guards, facts=survey.facts, now=now)
     unread = bool(errors) or any(listing.unread for listing in listings)
     foreign = ((listing.location, sum(1 for v in listing.versions if v.uuid)) for listing in listings)

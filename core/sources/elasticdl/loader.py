@@ -96,3 +96,10 @@ def mistaken(listing: Listing) -> list[tuple[str, int]]:
     if any(version.layout.prefix == ELASTICDL.prefix for version in listing.versions):
         numbers += [(version.uuid, elasticdl_version(version.uuid)) for version in listing.versions if version.uuid]
     return [(name, number) for name, number in numbers if number is not None]
+
+
+def mistaken_for_newer(listing: Listing, version: Version) -> list[tuple[str, int]]:
+    """Return what ElasticDL takes for versions newer than one that it reads, as `mistaken`; nothing for another one."""
+    if version.layout.prefix != ELASTICDL.prefix:
+        return []
+    return [(name, number) for name, number in mistaken(listing) if number > version.version]

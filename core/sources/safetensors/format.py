@@ -16,7 +16,15 @@ from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.base.json_objects import parse_object
 from edl_ckpt.core.sources.recognised import recognised_file
 from edl_ckpt.core.sources.safetensors.parts import Part, PartName, beside_wholes, lacking, part_named
-from edl_ckpt.core.sources.safetensors.sets import ENDING, INDEX, listing, number_of, read_by_loaders, weight_map
+from edl_ckpt.core.sources.safetensors.sets import (
+    ENDING,
+    INDEX,
+    listing,
+    number_of,
+    read_by_loaders,
+    weight_map,
+    without_torn_sets,
+)
 from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files, read_head
 from edl_ckpt.core.storage.interface import RangeReader
 
@@ -77,7 +85,10 @@ def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | No
     indexes = [path for path in files if path.endswith(INDEX) and path in digests]
     if not paths and not indexes:
         return None
-    listed = {path: listing(path, names) for path in indexes if not isinstance(names := digests[path], Exception)}
+    named = {path: digests[path] for path in indexes}
+    every = {path: None if isinstance(names, Exception) else listing(path, names) for path, names in named.items()}
+    paths, listed, torn_sets = without_torn_sets(paths, every)
+    indexes = [path for path in indexes if path not in torn_sets]
     paths, wanted = read_by_loaders(paths, listed), set[str]().union(*listed.values())
     parts = {path: name for path in paths if digests.get(path) and (name := part_named(path))}
     paths -= beside_wholes(paths, parts)

@@ -33,7 +33,15 @@ from edl_ckpt.core.sources.dcp.metadata import IndexedTensor, Item, SavedBox
 from edl_ckpt.core.sources.dcp.tables import BoxValues, SavedTensor, untiled
 from edl_ckpt.core.sources.recognised import recognised_file
 from edl_ckpt.core.sources.safetensors.parts import INFO, Part, PartName, beside_wholes, hull, offsets_in, part_named
-from edl_ckpt.core.sources.safetensors.sets import ENDING, INDEX, listing, read_by_loaders, set_of, weight_map
+from edl_ckpt.core.sources.safetensors.sets import (
+    ENDING,
+    INDEX,
+    listing,
+    read_by_loaders,
+    set_of,
+    weight_map,
+    without_torn_sets,
+)
 from edl_ckpt.core.sources.steps.content import Content, Found
 from edl_ckpt.core.sources.steps.interface import read_head
 from edl_ckpt.core.storage.interface import RangeReader
@@ -239,9 +247,8 @@ class _OpenTensor:
 
 def index_files(content: Content) -> None:
     """Add the tensors of all files that are open."""
-    documents = dict(_read_indexes(content))
-    listed = {index: listing(index, weight_map(document, index).values()) for index, document in documents.items()}
-    paths = sorted(read_by_loaders((path for path in content.files if path.endswith(ENDING)), listed))
+    documents, files, listed = _sets(content)
+    paths = sorted(read_by_loaders(files, listed))
     headers = _read_headers(content, paths)
     _add_notes(content, documents, headers)
     sets = {path: set_of(path) for path in paths}
@@ -363,8 +370,28 @@ def _values_of(title: str, part: Part, tensor: _OpenTensor, dtype: DType) -> Box
     return BoxValues(SavedBox(*part), tensor.file, values, item)
 
 
-def _read_indexes(content: Content) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the path and the document of each index that is sound; another one is a problem of its shard."""
+def _sets(content: Content) -> tuple[dict[str, Mapping[str, Any]], set[str], dict[str, set[str]]]:
+    """Return the documents of indexes that are read, the files that may be read, and those of each index."""
+    found: dict[str, Mapping[str, Any] | CorruptError] = dict(_read_indexes(content))
+    every = {
+        path: None if isinstance(one, CorruptError) else listing(path, weight_map(one, path).values())
+        for path, one in found.items()
+    }
+    paths, listed, torn = without_torn_sets({path for path in content.files if path.endswith(ENDING)}, every)
+    for path, single in torn.items():
+        message = f"the set is not whole; {single} was read, as by transformers"
+        content.files[single].shard.problems.append(Problem("passed-over", path, None, message, warning=True))
+    documents: dict[str, Mapping[str, Any]] = {}
+    for path, one in found.items():
+        if isinstance(one, CorruptError) and path not in torn:
+            content.files[path].shard.problems.append(Problem(one.code, path, one.offset, one.message))
+        elif not isinstance(one, CorruptError) and path in listed:
+            documents[path] = one
+    return documents, paths, listed
+
+
+def _read_indexes(content: Content) -> Iterator[tuple[str, Mapping[str, Any] | CorruptError]]:
+    """Yield the path and the document of each index, or why it is none."""
     for path, file in content.files.items():
         if not path.endswith(INDEX) or file.reader is None:
             continue
@@ -372,7 +399,7 @@ def _read_indexes(content: Content) -> Iterator[tuple[str, Mapping[str, Any]]]:
             document = parse_object(read_head(file.reader), file.file.path)
             weight_map(document, file.file.path)
         except CorruptError as error:
-            file.shard.problems.append(Problem(error.code, path, error.offset, error.message))
+            yield path, error
         else:
             yield path, document
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from edl_ckpt.core.base.errors import CorruptError
@@ -43,6 +43,37 @@ def read_by_loaders(paths: Iterable[str], listed: Mapping[str, set[str]]) -> set
     """
     wanted = set[str]().union(*listed.values())
     return {path for path in paths if path in wanted or set_of(path) + INDEX not in listed}
+
+
+def torn_beside_file(present: Collection[str], listed: Mapping[str, set[str] | None]) -> dict[str, str]:
+    """Return the indexes of sets that are not whole while a file of the set's name is there: the file by each index.
+
+    transformers takes that file, and does not look at the set (modeling_utils.py, `_get_resolved_checkpoint_files`).
+    `listed` has the files of each index, None for one that cannot be read.
+
+    >>> torn_beside_file({"model.safetensors"}, {"model.safetensors.index.json": {"model-00001-of-00001.safetensors"}})
+    {'model.safetensors.index.json': 'model.safetensors'}
+    """
+    found = {}
+    for index, files in listed.items():
+        single = index.removesuffix(INDEX) + ENDING
+        if single in present and (files is None or (single not in files and not files.issubset(present))):
+            found[index] = single
+    return found
+
+
+def without_torn_sets(
+    paths: set[str], listed: Mapping[str, set[str] | None]
+) -> tuple[set[str], dict[str, set[str]], dict[str, str]]:
+    """Return files and indexes without those of torn sets next to a file that loaders take, and these as above.
+
+    `listed` is as in `torn_beside_file`; of the indexes that are left, those that cannot be read are left out.
+    """
+    torn = torn_beside_file(paths, listed)
+    gone = {path for index in torn for path in listed[index] or ()}
+    singles = set(torn.values())
+    kept = {path for path in paths if path in singles or not (path in gone or set_of(path) + INDEX in torn)}
+    return kept, {path: files for path, files in listed.items() if files is not None and path not in torn}, torn
 
 
 def set_of(path: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from edl_ckpt.core.model.layouts import Layout, VersionName
+from edl_ckpt.core.sources.steps.shown import are_plain, is_shown
 from edl_ckpt.core.sources.steps.spellings import number_of_directory, number_of_prefix
 
 _PREFIX: Final = re.compile(r"(.+)\.(?:index|meta|data-[0-9]{5}-of-[0-9]{5})", re.ASCII | re.DOTALL)
@@ -45,12 +46,14 @@ def is_part(name: str) -> bool:
 
 
 def has_format(names: Iterable[str]) -> bool:
-    """Say whether one of the names in a directory is that of a file, or a directory, of a format.
+    """Say whether one of the names in a directory is that of a file, or a directory, of a format; none of a host is.
 
-    >>> has_format(["notes.txt", "model.safetensors"]), has_format(["notes.txt"])
-    (True, False)
+    >>> has_format(["notes.txt", "model.safetensors"]), has_format(["notes.txt"]), has_format(["._a.safetensors"])
+    (True, False, False)
     """
-    return _FORMAT.search("\n".join(names)) is not None
+    every = "\n".join(names)
+    shown = every if are_plain(every) else "\n".join(filter(is_shown, every.split("\n")))
+    return _FORMAT.search(shown) is not None
 
 
 def is_whole(names: Iterable[str]) -> bool:
@@ -59,7 +62,7 @@ def is_whole(names: Iterable[str]) -> bool:
     >>> is_whole(["model_index.json", "unet"]), is_whole(["README.md", "run_1"])
     (True, False)
     """
-    return any(_OWN.fullmatch(name) for name in names)
+    return any(_OWN.fullmatch(name) and is_shown(name) for name in names)
 
 
 def version_named(name: str) -> VersionName | None:
