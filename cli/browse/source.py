@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli.options.common import attempted
@@ -33,9 +32,8 @@ if TYPE_CHECKING:
     from edl_ckpt.core.storage.location import Location
 
 
-_DEPTH: Final = 2
 _MOST_BELOW: Final = 1000
-"""How deep locations are looked for in a directory without versions, and how many are shown."""
+"""How many locations below a directory without versions are shown."""
 
 
 def begin(ref: CheckpointRef, reporter: Reporter) -> tuple[Listing | None, Version | None]:
@@ -55,11 +53,11 @@ def begin(ref: CheckpointRef, reporter: Reporter) -> tuple[Listing | None, Versi
     return listing, None if ref.version == "latest" else pick(listing, ref.version)
 
 
-def below(location: Location, reporter: Reporter) -> list[Location]:
-    """Return the first locations with versions below a directory, two directories deep."""
-    from edl_ckpt.core.catalog.experiment import locations_below
+def below(listing: Listing) -> list[Location]:
+    """Return the first locations with versions below one without, two directories deep."""
+    from edl_ckpt.core.catalog.experiment import glance_below
 
-    return list(islice(locations_below(location, depth=_DEPTH, reporter=reporter), _MOST_BELOW))
+    return [*glance_below(listing).locations[:_MOST_BELOW]]
 
 
 def again(version: Version) -> Version:

@@ -152,7 +152,7 @@ class VersionsPage(ActionPage):
         self.fill(chosen or listing.newest)
         self.show_title()
         if not listing.versions:
-            self.work("looking below", lambda job: source.below(self._location, job), self._show_below, kind="below")
+            self.work("looking below", lambda _: source.below(listing), self._show_below, kind="below")
 
     def _show_below(self, locations: list[Location]) -> None:
         """Show the locations below a directory that has no version itself."""
@@ -171,7 +171,7 @@ class VersionsPage(ActionPage):
             return
         found = [v for v in self._listing.versions if not self._wanted or matches(v, self._wanted)]
         cursor = next((i for i, v in enumerate(found) if chosen and v.path == chosen.path), len(found) - 1)
-        empty = "no version contains it" if self._wanted else "no checkpoint here"
+        empty = "no version contains it" if self._wanted else self._listing.none_here
         self.grid.show(VersionRows(self._listing, found, self.browser.now()), cursor=cursor, empty=empty)
 
     @property

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from edl_ckpt.cli.manual.marks import WRITES, declared
 from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options.cluster import Cluster, working
-from edl_ckpt.cli.options.hints import is_named, resumable
+from edl_ckpt.cli.options.hints import check_no_parent, is_named, resumable
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.errors import NotFoundError, UsageError
 from edl_ckpt.core.base.words import counted
@@ -81,7 +81,8 @@ def _versions(source: str | None, out: Output, *, every: bool, since: int | None
         return (version,)
     if ref.version != "latest":
         raise UsageError("--all and --since need a location without a version", path=source)
-    listed = list_versions(ref.location).versions
-    if not listed:
+    listing = list_versions(ref.location)
+    check_no_parent(listing)
+    if not listing.versions:
         raise NotFoundError("no checkpoint here, so nothing was copied", path=ref.location.url)
-    return [v for v in listed if since is None or v.version >= since]
+    return [v for v in listing.versions if since is None or v.version >= since]

@@ -20,6 +20,7 @@ def du_command(
     """
     from edl_ckpt.cli.render import du as render
     from edl_ckpt.core.catalog.files import directory_alone, named_step
+    from edl_ckpt.core.catalog.listing import list_versions
     from edl_ckpt.core.operations.examine import measure_usage
     from edl_ckpt.core.operations.summary import summarize
     from edl_ckpt.core.reading.reader import open_checkpoint
@@ -32,7 +33,7 @@ def du_command(
             summary = summarize(checkpoint.version, checkpoint.shards)
         out.show(lambda: render.document(summary), render.human(summary), lambda: render.rows(summary))
         return
-    if not usage.versions and (parent := parent_error(parsed.location)):
+    if not usage.versions and (parent := parent_error(list_versions(parsed.location))):
         raise parent
     out.show(lambda: render.document(usage), render.human(usage), lambda: render.rows(usage))
     out.warn(*usage.problems)

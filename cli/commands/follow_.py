@@ -99,7 +99,7 @@ def _warn_of_parent(out: Output, where: Location) -> None:
     if where.local_path is None:
         return
     with suppress(EdlCkptError):  # the wait says why, or waits for the location
-        parent = None if list_versions(where, wait_seconds=0).versions else parent_error(where)
+        parent = parent_error(list_versions(where, wait_seconds=0))
         if parent is not None:
             out.warn(f"{parent}; {parent.hint}")
 

@@ -121,7 +121,7 @@ def _warn(out: Output, listings: Sequence[Listing], tags: Sequence[str]) -> list
         for tag in tags:
             if tag not in known and (meaning := meant(tag, known, "tags")):
                 out.warn(f"{listing.location.url}: no version has the tag {tag!r}; {meaning}")
-        parent = None if listing.versions else parent_error(listing.location)
+        parent = parent_error(listing)
         if parent is None:
             out.warn(*render_list.warnings(listing))
         else:
@@ -155,12 +155,17 @@ def _listings(
 def _listing(where: Location, grace_seconds: float) -> tuple[Listing, str]:
     """Return the listing of a location, and ''; of the directory of a version, that of its location, and its path."""
     from edl_ckpt.core.base.job import SILENT
+    from edl_ckpt.core.catalog.files import directory_alone
     from edl_ckpt.core.catalog.listing import list_versions, resolve
     from edl_ckpt.core.model.versions import CheckpointRef, Listing
+    from edl_ckpt.core.sources.registry import version_named
 
     listing = list_versions(where, grace_seconds=grace_seconds)
-    if listing.versions:
+    if listing.versions or listing.bound:
         return listing, ""
+    if version_named(where.split()[1]) is None:
+        alone = directory_alone(where)
+        return (Listing(where, (alone,)) if alone else listing), ""
     try:
         version = resolve(CheckpointRef(where, "latest"), grace_seconds=grace_seconds, reporter=SILENT)
     except EdlCkptError:

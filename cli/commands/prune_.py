@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from edl_ckpt.cli.manual.marks import LISTS, NOTES, declared
 from edl_ckpt.cli.options import common as o
-from edl_ckpt.cli.options.hints import check_no_parent, stoppable
+from edl_ckpt.cli.options.hints import check_clear, check_no_parent, stoppable
 from edl_ckpt.cli.options.rules import RuleOptions
 from edl_ckpt.cli.terminal.output import Output, agreed
 from edl_ckpt.cli.terminal.text import escaped, parse_duration
@@ -144,6 +144,8 @@ def prune_command(
         verify_first(out, places, policy, planning, verified)
     acting: dict[str, Any] = {"trash": trash, "confirm": confirm, **o.locking(out, lock_wait)}
     if not (apply or planned or strips_only):
+        for place in places:
+            check_clear(place)
         with stoppable(out, _FINISH):
             return finish(prune(places, policy, review=review, **planning, **acting))
     if strips_only:

@@ -43,7 +43,7 @@ def report_command(
     unless --json prints the data alone.
     """
     from edl_ckpt.cli.render import listing as render
-    from edl_ckpt.core.catalog.listing import split_version_dir
+    from edl_ckpt.core.catalog.listing import list_versions, split_version_dir
     from edl_ckpt.core.operations.report.survey import ReportLimits, report_location
 
     if not output and not out.json:
@@ -64,7 +64,7 @@ def report_command(
             values=not no_values,
             reporter=out,
         )
-        if not report.total_versions and (parent := parent_error(where)):
+        if not report.total_versions and (parent := parent_error(list_versions(where))):
             raise parent
         write(report)
     if output != "-":

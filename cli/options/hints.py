@@ -77,9 +77,9 @@ def _place_hint(path: str, out: Output, *, takes_ref: bool) -> str | None:
     if takes_ref and "/" not in path and (meant := _as_version(path, out)):
         return f"did you mean @{meant}?"
     if os.path.isdir(path):
-        from edl_ckpt.core.storage.location import Location
+        from edl_ckpt.core.catalog.listing import list_versions
 
-        return trials_hint(Location(path))
+        return trials_hint(list_versions(path))
     return neighbour_hint(path, () if out.storages is None else out.storages.named)
 
 
@@ -118,34 +118,46 @@ def _as_version(word: str, out: Output) -> str | None:
     return next(iter(closest(word, known)), None) if versions and not word.isdigit() else None
 
 
-def trials_hint(place: Location) -> str | None:
-    """Return where the versions are, for a directory that has none and is above some; None when it is not."""
-    from edl_ckpt.core.base.job import SILENT
-    from edl_ckpt.core.catalog.experiment import locations_below
+def trials_hint(listing: Listing) -> str | None:
+    """Return where the versions are, for a location that has none and is above some; None when it is not."""
+    from edl_ckpt.core.catalog.experiment import glance_below
 
-    try:
-        every = locations_below(place, depth=2, reporter=SILENT)
-        found = [location.url for location in every if location.url != place.url]
-    except EdlCkptError:
+    below = glance_below(listing)
+    if not below.locations:
         return None
-    found = [url for url in found if url.rstrip("/") != place.url.rstrip("/")]  # it was just looked at
-    if not found:
+    names = abridged((escaped(found.url) for found in below.locations), _SOME)
+    more = "" if below.is_whole else " (not every directory was looked into)"
+    return f"versions are below: {names}{more}; --experiment takes them as trials, and `list --recursive` lists them"
+
+
+def parent_error(listing: Listing) -> NotFoundError | None:
+    """Return the error of a location without versions that is above some, or has more names than were looked at.
+
+    None for any other directory.
+    """
+    if listing.versions:
         return None
-    names = abridged((escaped(name) for name in found), _SOME)
-    return f"versions are below: {names}; --experiment takes them as trials, and `list --recursive` lists them"
-
-
-def parent_error(place: Location) -> NotFoundError | None:
-    """Return the error of a location without versions that is above some; None for any other directory."""
-    hint = trials_hint(place)
+    place, hint = listing.location, trials_hint(listing)
+    if listing.bound:
+        way_on = "; ".join(filter(None, (listing.way_on, hint)))
+        return NotFoundError(listing.none_here, path=place.url, hint=way_on)
     return NotFoundError("no version is right here", path=place.url, hint=hint) if hint else None
 
 
 def check_no_parent(listing: Listing) -> None:
-    """Raise NotFoundError for a listing without versions whose directory is above some: a parent of runs."""
-    error = None if listing.versions else parent_error(listing.location)
+    """Raise NotFoundError for a listing without versions that says nothing of all that is there: see `parent_error`."""
+    error = parent_error(listing)
     if error is not None:
         raise error
+
+
+def check_clear(place: Location) -> None:
+    """Raise NotFoundError, before anything is locked, for a place whose many names show no version."""
+    from edl_ckpt.core.catalog.bounds import is_unclear
+    from edl_ckpt.core.catalog.listing import list_versions
+
+    if is_unclear(place):
+        check_no_parent(list_versions(place))
 
 
 @contextmanager

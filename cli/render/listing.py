@@ -53,7 +53,7 @@ def document(listings: Sequence[Listing]) -> dict[str, Any]:
     locations = [
         picked(
             listing,
-            "location layout versions modes interrupted_copies foreign",
+            "location layout versions modes interrupted_copies foreign bound",
             location=listing.location.url,
             versions=list(map(keys_of, listing.versions)),
             foreign=[picked(f, "name elasticdl_version") for f in listing.foreign],
@@ -61,6 +61,10 @@ def document(listings: Sequence[Listing]) -> dict[str, Any]:
         for listing in listings
     ]
     return {"schema": "edl-ckpt/list/1", "locations": locations}
+
+
+def _none(listing: Listing) -> str:
+    return f"no checkpoint among the first {listing.bound:,} names" if listing.bound else "no checkpoint"
 
 
 def keys_of(version: Version) -> dict[str, Any]:
@@ -124,7 +128,7 @@ def human(
     for listing, complete in zip(listings, whole or listings, strict=True):
         where, total = listing.location.url, sum(v.size_bytes for v in listing.versions)
         if not listing.versions:
-            yield head(where, "no matching version" if complete.versions else "no checkpoint")
+            yield head(where, "no matching version" if complete.versions else _none(complete))
             continue
         versions = text.count(len(listing.versions), "version")
         yield head(where, f"{versions}, {words.size(total)}, {kinds_of(listing.versions)}")

@@ -32,6 +32,7 @@ from edl_ckpt.core.base.errors import (
 from edl_ckpt.core.base.notebook import Bytes, card, html_of, table
 from edl_ckpt.core.base.parallel import REMOTE_WORKERS, SMALL_READS, run_parallel
 from edl_ckpt.core.base.words import base_name, command, counted, size
+from edl_ckpt.core.catalog.bounds import MOST_REQUESTS
 from edl_ckpt.core.catalog.evidence import needs_evidence
 from edl_ckpt.core.catalog.files import has_journal, look_at
 from edl_ckpt.core.catalog.interest import is_of_interest
@@ -259,14 +260,17 @@ def one_of_many(store: MarkedStore, choose: Choose, fresh_after: float, *, by_me
 
 def _directories(store: MarkedStore) -> tuple[Version, ...] | None:
     """Return all versions as if they were complete, by number; None where names do not tell which are versions."""
+    first = store.level("", MOST_REQUESTS)
+    if not first.is_whole and not any(map(version_named, first.names)):
+        return None
     versions = []
-    for name, path in store.names("").items():
+    for name in first.names if first.is_whole else store.names(""):
         named = version_named(name)
         if named is None:
             continue
         if named.number is None or named.is_file or named.layout.needs_shards:  # others use such names
             return None
-        versions.append(Version(store.location, named.number, path, named.layout, State.COMPLETE, None, ()))
+        versions.append(Version(store.location, named.number, store.path(name), named.layout, State.COMPLETE, None, ()))
     return tuple(sorted(versions, key=lambda version: (version.version, version.path)))
 
 

@@ -3,13 +3,16 @@
 A trial is a directory right below that of the experiment that has versions, and so is the experiment's own directory if
 it has some. Other directories are left out. A trial that cannot be looked at is named, with the reason.
 `locations_below` finds those at any depth below a directory: of an experiment, of a user, or of a bucket.
+`glance_below` looks for a hint, and has an end.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -18,13 +21,15 @@ from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, UnavailableEr
 from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.parallel import run_parallel
 from edl_ckpt.core.base.words import Mode, counted, describe, escaped, meant
+from edl_ckpt.core.catalog.bounds import MOST_REQUESTS
 from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.listing import common_modes, list_versions, ranked
 from edl_ckpt.core.catalog.swaps import GRACE_SECONDS
 from edl_ckpt.core.model.versions import Listing, Version
-from edl_ckpt.core.sources.registry import is_own_name, version_named
+from edl_ckpt.core.sources.registry import is_own_name, is_step_name, version_named
 from edl_ckpt.core.state.metadata import mode_of, rank
 from edl_ckpt.core.storage import Location, LocationLike, Store
+from edl_ckpt.core.storage.interface import Level
 
 
 def versions_among(location: Location, names: Collection[str]) -> set[str]:
@@ -44,23 +49,93 @@ def locations_below(
     directory below that cannot be listed is a warning. One listing for each directory. Raises the error of listing the
     directory itself.
     """
-    names = sorted(open_location(location).names(""))
-    versions = versions_among(location, names)
+    level = open_location(location).level("", sys.maxsize)
+    versions = versions_among(location, level.names)
     if versions:
         yield location
     if depth == 0:
         return
-    for name in names:
-        place = location.with_url(f"{location.url.rstrip('/')}/{name}")
-        path = place.local_path
-        if name.startswith(".") or name in versions or (path and (os.path.islink(path) or not os.path.isdir(path))):
-            continue
+    for place in _directories_in(location, level, versions):
         try:
             yield from locations_below(place, depth=None if depth is None else depth - 1, reporter=reporter)
         except EdlCkptError as error:
             reporter.warn(f"{error}; everything below it is left out")
 
 
+def _directories_in(location: Location, level: Level, versions: Collection[str]) -> Iterator[Location]:
+    """Yield the directories right in a location, without the versions, hidden ones and links."""
+    for name in level.directories:
+        place = location.with_url(f"{location.url.rstrip('/')}/{name}")
+        path = place.local_path
+        if name[:1] != "." and name not in versions and not (path and os.path.islink(path)):
+            yield place
+
+
+@dataclass(frozen=True, slots=True)
+class Below:
+    """The locations with versions below a directory that a look with an end has found."""
+
+    locations: tuple[Location, ...]
+    unseen: int = 0
+    """So many directories were seen and not looked into; there may be others that were not even seen."""
+    is_whole: bool = True
+    """False where the look ended before it had seen everything down to its depth."""
+
+
+def glance_below(listing: Listing, *, depth: int = 2) -> Below:
+    """Return the locations with versions below one without versions, from a look that ends.
+
+    It goes `depth` levels down from what was listed, and into at most 1,000 directories of a level. Where each takes a
+    request, it goes into `MOST_REQUESTS`, and names alone say which are versions. A directory that cannot be listed is
+    left out.
+    """
+    store = open_location(listing.location)
+    is_far = store.properties.round_trips
+    is_whole, unseen = not listing.bound, 0
+    top = Level({entry.name: not entry.is_file for entry in listing.foreign})
+    folders = list(_directories_in(listing.location, top, ()))
+    found: list[Location] = []
+    for _ in range(depth):
+        most = MOST_REQUESTS if is_far else _MOST_NEAR
+        unseen += len(folders[most:])
+        inner: list[Location] = []
+        for place, seen in run_parallel(_level_of, folders[:most], store.properties.at_a_time(MOST_REQUESTS)):
+            is_whole = is_whole and seen.is_whole
+            versions = _versions_by_name(seen) if is_far else _versions_in(place, seen)
+            if versions:
+                found.append(place)
+            inner += _directories_in(place, seen, versions)
+        folders = inner
+    return Below(tuple(sorted(found, key=lambda place: place.url)), unseen, is_whole and not unseen)
+
+
+def _level_of(place: Location) -> tuple[Location, Level]:
+    try:
+        return place, open_location(place).level("", 1)
+    except EdlCkptError:
+        return place, Level({})
+
+
+def _versions_in(place: Location, level: Level) -> set[str]:
+    """Return the names of versions in a directory; none where it cannot be listed."""
+    with suppress(EdlCkptError):
+        return versions_among(place, level.names)
+    return set()
+
+
+def _versions_by_name(level: Level) -> set[str]:
+    """Return the names that systems give to versions, and a bare number only to a directory of theirs."""
+    directories = {name for name in level.directories if is_step_name(name)}
+    return directories | {name for name, is_directory in level.names.items() if not is_directory and _is_file(name)}
+
+
+def _is_file(name: str) -> bool:
+    named = version_named(name)
+    return named is not None and named.is_file
+
+
+_MOST_NEAR: Final = 1000
+"""So many directories of a level are looked into for a hint, on a disk."""
 _REMOTE_TRIALS: Final = 8
 """So many trials are listed at a time where each listing takes requests."""
 _DIGITS: Final = re.compile(r"([0-9]{1,18})", re.ASCII)
@@ -157,11 +232,11 @@ def trial_locations(location: LocationLike) -> tuple[Location, ...]:
 
 def _trial_names(store: Store) -> list[str]:
     """Return the names right below an experiment that may be trials, '.' for itself."""
-    names = store.names("")
-    if not names:
+    level = store.level("", sys.maxsize)
+    if not level.names:
         list_versions(store.location)  # raises when there is no such directory
-    versions = versions_among(store.location, names)
-    return [".", *sorted(name for name in names if name not in versions and name[:1] != ".")]
+    versions = versions_among(store.location, level.names)
+    return [".", *(name for name in level.directories if name not in versions and name[:1] != ".")]
 
 
 def _trial(where: Location, name: str, grace_seconds: float) -> Trial | None:

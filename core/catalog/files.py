@@ -25,6 +25,7 @@ from edl_ckpt.core.base.errors import (
     UsageError,
 )
 from edl_ckpt.core.base.words import command
+from edl_ckpt.core.catalog.bounds import MOST_REQUESTS, look
 from edl_ckpt.core.catalog.interest import Interest
 from edl_ckpt.core.catalog.ownership import with_owners
 from edl_ckpt.core.catalog.record import with_record
@@ -86,7 +87,7 @@ def directory_alone(location: Location) -> Version | None:
     with others, such as runs, is no checkpoint, whatever lies below.
     """
     store = open_location(location)
-    names = [*store.names("")]
+    names = [*store.level("", MOST_REQUESTS).names]
     if not (registry.has_format(names) or registry.is_whole(names) or any(map(registry.is_part, names))):
         return None
     is_whole = registry.is_whole(names) or registry.has_format(n for n in names if not registry.is_part(n))
@@ -218,7 +219,7 @@ def grouped(store: Store, entries: list[Entry], fresh_after: float) -> Listing:
         return listing
     others = tuple(source for source in others if system in {"", *source.systems})
     known = Interest(store)
-    wider = store.entries(lambda inside: known(inside) or registry.looked_into(inside, others))
+    wider = look(store, lambda inside: known(inside) or registry.looked_into(inside, others)).entries
     return _grouped(store, wider, fresh_after, others)
 
 

@@ -22,6 +22,7 @@ from edl_ckpt.core.base.several import several
 from edl_ckpt.core.base.words import abridged, closest, command, meant, neighbours
 from edl_ckpt.core.catalog import ownership
 from edl_ckpt.core.catalog.annotated import listed_metadata, one_of_many, read_uuid_metadata, with_metadata, with_uuid
+from edl_ckpt.core.catalog.bounds import Look, look
 from edl_ckpt.core.catalog.evidence import with_doubts
 from edl_ckpt.core.catalog.files import (
     directory_alone,
@@ -115,7 +116,8 @@ def _list_once(
 ) -> tuple[Listing, list[Entry]]:
     """Return the versions of a location as one pass finds them, and what there is of our state."""
     where = store.location
-    entries = store.entries(Interest(store)) if entries is None else entries
+    seen = look(store, Interest(store)) if entries is None else Look(entries)
+    entries = seen.entries
     bare = grouped(store, entries, fresh_after)
     unnumbered, versions = read_uuid_metadata(store, bare.versions, entries)
     state = [entry for entry in entries if entry.relative.startswith(f"{STATE_DIR}/")]
@@ -148,6 +150,7 @@ def _list_once(
         tuple(_interrupted_copies(store, state)),
         unknown.error() if unknown else metadata.fault,
         record=bare.record,
+        bound=seen.bound,
     )
     return listing, state
 
@@ -267,7 +270,7 @@ def resolve(
         if (found := one_of_many(store, choose, fresh_after, by_metadata=by_metadata)) is not None:
             return found
     listing = _list(store, grace_seconds, None, entries=entries, seals=seals)
-    if not listing.versions and ref.version == "latest" and (alone := directory_alone(ref.location)):
+    if not (listing.versions or listing.bound) and ref.version == "latest" and (alone := directory_alone(ref.location)):
         return alone
     if damaged and ref.version == "latest":
         listing = replace(listing, versions=tuple(replace(v, verdict=None) for v in listing.versions))
@@ -390,7 +393,7 @@ def _latest(listing: Listing) -> Version:
             path=listing.location.url,
             hint=f"try: {command('list', str(listing.location))}",
         )
-    raise _not_found(listing, "no checkpoint here")
+    raise _not_found(listing, listing.none_here)
 
 
 def _verified(listing: Listing) -> Version:
@@ -404,7 +407,7 @@ def _verified(listing: Listing) -> Version:
             hint=f"check them from the newest one down: {check}",
         )
     if found is None:
-        raise _not_found(listing, "no checkpoint here")
+        raise _not_found(listing, listing.none_here)
     return found
 
 
@@ -576,4 +579,6 @@ def _not_found(listing: Listing, message: str, wanted: int | None = None) -> Not
     else:
         known = ", ".join(str(key) for key in keys[-8:])
         hint = f"versions there: {'... ' if len(keys) > 8 else ''}{known}" if known else "is this a checkpoint_dir?"
+        if listing.bound:
+            return NotFoundError(listing.none_here, path=listing.location.url, hint=listing.way_on)
     return NotFoundError(message, path=listing.location.url, hint=hint)

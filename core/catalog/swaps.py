@@ -25,6 +25,7 @@ from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError
 from edl_ckpt.core.base.job import SILENT
 from edl_ckpt.core.base.words import base_name
 from edl_ckpt.core.catalog.annotated import listed_metadata, with_metadata
+from edl_ckpt.core.catalog.bounds import look
 from edl_ckpt.core.catalog.evidence import with_doubts
 from edl_ckpt.core.catalog.files import grouped, has_journal, open_location
 from edl_ckpt.core.catalog.interest import Interest
@@ -226,6 +227,7 @@ class Snapshots:
         self.store = open_location(location)
         self.location = self.store.location
         self._entries: list[Entry] = []
+        self._bound = 0
         self._complete: frozenset[str] = frozenset()
         self._looks = 0
         self._known: dict[str, _ReadFile] = {}
@@ -249,7 +251,7 @@ class Snapshots:
             except NotFoundError:
                 self._entries, self._complete = [], frozenset()
                 return None
-            listing = grouped(self.store, self._entries, now - GRACE_SECONDS)
+            listing = replace(grouped(self.store, self._entries, now - GRACE_SECONDS), bound=self._bound)
             listing = replace(listing, versions=tuple(filter(_is_followed, listing.versions)))
             state = [entry for entry in self._entries if entry.relative.startswith(f"{STATE_DIR}/")]
             if not has_journal(state) and not (state and self._lost(listing.versions)):
@@ -278,7 +280,9 @@ class Snapshots:
         """Return the entries of the location; those of settled directories are the ones of the last look."""
         self._looks += 1
         if not settled or self._looks % _FULL_EVERY == 0 or self.store.properties.round_trips:
-            return self.store.entries(Interest(self.store))
+            seen = look(self.store, Interest(self.store))
+            self._bound = seen.bound
+            return seen.entries
         before = {entry.relative: entry for entry in self._entries if not entry.parent}
         top = self.store.entries(lambda _: False)
         quiet = {

@@ -529,6 +529,21 @@ class Listing(Shown):
     """The versions that are still being replaced, by the process that does it; they may be missing just now."""
     record: Record | None = None
     """What TensorFlow's file `checkpoint`, or the like of another system, says of the versions."""
+    bound: int = 0
+    """So many names were looked at, without a version among them, and there are more; 0 where all were looked at."""
+
+    @property
+    def none_here(self) -> str:
+        """Return in words that no version was found, and how far the look went where it did not go to the end."""
+        if not self.bound:
+            return "no checkpoint here"
+        return f"no checkpoint among the first {self.bound:,} names here; there are more, which were not looked at"
+
+    @property
+    def way_on(self) -> str:
+        """Return what to do where the look did not go to the end; '' where it did."""
+        place = f"{self.location.url.rstrip('/')}/NAME"
+        return f"name the directory in which the versions are, such as {escaped(place)}" if self.bound else ""
 
     @property
     def unread(self) -> bool:

@@ -228,14 +228,15 @@ def latest(location: LocationLike, *, reporter: Reporter = WARNINGS) -> Version:
     when there is no version, IncompleteError with all reasons when none can be read, and UnavailableError.
     """
     for attempt in range(_LISTINGS):
-        versions = list_versions(location).versions
+        listing = list_versions(location)
+        versions = listing.versions
         errors: list[EdlCkptError] = []
         newest, faults = newest_readable(versions, errors)
         settled = not any(isinstance(error, ReplacedError | NotFoundError) for error in errors)
         if settled or attempt == _LISTINGS - 1:
             break
     if not versions:
-        raise NotFoundError("no checkpoint here", path=str(location), hint="is this a checkpoint_dir?")
+        raise NotFoundError(listing.none_here, path=str(location), hint=listing.way_on or "is this a checkpoint_dir?")
     if newest is None:
         raise none_readable((f"version {v.version}: {faults[v.path]}" for v in reversed(versions)), str(location))
     for version in reversed(versions):

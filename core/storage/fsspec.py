@@ -30,6 +30,7 @@ from edl_ckpt.core.storage.interface import (
     SMALL_BYTES,
     Entry,
     Inside,
+    Level,
     ObjectStat,
     ObjectStore,
     ObjectWriter,
@@ -198,6 +199,13 @@ class FsspecStore(ObjectStore):
             listed = self._fs.ls(self._inner(relative).rstrip("/"), detail=False)
         names = (path.rstrip("/").rpartition("/")[2] for path in listed)
         return {name: self.path(f"{relative}/{name}" if relative else name) for name in names}
+
+    def level(self, relative: str, most_requests: int) -> Level:  # noqa: ARG002 - a directory is listed at once
+        """Return the names right in a directory."""
+        listed: list[Mapping[str, Any]] = []
+        with suppress(NotFoundError), client_errors(self.path(relative)):
+            listed = self._fs.ls(self._inner(relative).rstrip("/"), detail=True)
+        return Level({info["name"].rstrip("/").rpartition("/")[2]: _is_dir(info) for info in listed})
 
     def tree(self, relative: str) -> list[str]:
         """Return all files below a directory, as paths below the location."""

@@ -7,7 +7,7 @@ a kind of store.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
@@ -85,6 +85,33 @@ class Entry:
     def parent(self) -> str:
         """Return the path of its directory below the location; '' for the location itself."""
         return self.relative.rpartition("/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The names right in a directory, each with whether it may be a directory; perhaps only the first of them."""
+
+    names: Mapping[str, bool]
+    is_whole: bool = True
+    """False where there are more names, which were not asked for."""
+
+    @property
+    def directories(self) -> list[str]:
+        """Return the names of what may be a directory, sorted; a link that leads nowhere may be one."""
+        return sorted(name for name, is_directory in self.names.items() if is_directory)
+
+
+ListedRow = tuple[str, int, float, bool, str]
+"""A file, or a directory, of a flat listing: its path below the location, bytes, time, whether a directory, mark."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What one request lists of everything below a location, in the order of the paths."""
+
+    rows: Sequence[ListedRow]
+    token: str = ""
+    """What the request for the next page says; '' after the last one."""
 
 
 class RangeReader:
@@ -186,6 +213,9 @@ class Store(Protocol):
 
     def names(self, relative: str) -> dict[str, str]:
         """Return the paths of a directory's files by name; {} when there is no such directory."""
+
+    def level(self, relative: str, most_requests: int) -> Level:
+        """Return the names right in a directory; where they take requests, of so many at most. Errors as `names`."""
 
     def ages(self, relative: str) -> dict[str, float]:
         """Return the seconds since each file of a directory was written, by its name; '' is an object of that path.
@@ -331,6 +361,12 @@ class MarkedStore(ObjectStore, Protocol):
     def below(self, relative: str, inside: Inside) -> list[Entry]:
         """Return the entries below one directory, as `entries` has them; nothing when there is no such directory."""
 
+    def page(self, after: str = "", token: str = "") -> Page:
+        """Return what one request lists of everything: after a name, or from where another page ended, or from the top.
+
+        Some services take no name, and list from the top.
+        """
+
     def few(self, inside: Inside) -> list[Entry] | None:
         """Return the entries of a location if one request can list them, else None; errors as `entries`."""
 
@@ -402,7 +438,7 @@ class ObjectStat:
         return self.write_id or f"size_{self.size_bytes:x}"
 
 
-def flat_listing(store: Store, found: Iterable[tuple[str, int, float, bool, str]], inside: Inside) -> list[Entry]:
+def flat_listing(store: Store, found: Iterable[ListedRow], inside: Inside) -> list[Entry]:
     """Return the entries that `inside` selects from a listing of everything: (relative, bytes, modified, is_dir, mark).
 
     Object storage has no directories; each prefix of a name counts as one.

@@ -23,7 +23,16 @@ from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError, 
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.storage.beneath import Directory, ForeignError, close_read, kind_of
 from edl_ckpt.core.storage.faults import Fault, storage_errors
-from edl_ckpt.core.storage.interface import SMALL_BYTES, Entry, Inside, ObjectStat, OnDisk, Properties, RangeReader
+from edl_ckpt.core.storage.interface import (
+    SMALL_BYTES,
+    Entry,
+    Inside,
+    Level,
+    ObjectStat,
+    OnDisk,
+    Properties,
+    RangeReader,
+)
 from edl_ckpt.core.storage.location import Fact, Location, disk_facts
 from edl_ckpt.core.storage.tree import Tree
 from edl_ckpt.core.storage.walk import local_tree
@@ -251,6 +260,17 @@ class LocalStore:
                 raise
             return {}
 
+    def level(self, relative: str, most_requests: int) -> Level:  # noqa: ARG002 - a name here takes no request
+        """Return the names right in a directory; none when there is no such directory."""
+        path = self.path(relative)
+        try:
+            with storage_errors(path), os.scandir(path) as found:
+                return Level({item.name: _may_be_directory(item) for item in found})
+        except NotFoundError:
+            if os.path.islink(path):  # one that leads nowhere: what it leads to may be there again
+                raise
+            return Level({})
+
     def ages(self, relative: str) -> dict[str, float]:
         """Return the seconds since each file of a directory was written, by its name."""
         now = time.time()
@@ -311,6 +331,14 @@ class LocalStore:
             with Directory.beneath(self.root, folder) if folder else Directory.open(self.root) as above:
                 if not above.rmdir(name):
                     return
+
+
+def _may_be_directory(item: os.DirEntry[str]) -> bool:
+    """Say whether something is a directory, or cannot be looked at; a link to one is one."""
+    try:
+        return item.is_dir() or (item.is_symlink() and not os.path.exists(item.path))
+    except OSError:
+        return True
 
 
 STDOUT: Final = "/dev/stdout"

@@ -63,7 +63,7 @@ _KINDS: Final = (
     (
         COUNT,
         (
-            "added bytes_copied bytes_read bytes_written changed columns complete count complete_versions deleted"
+            "added bound bytes_copied bytes_read bytes_written changed columns complete count complete_versions deleted"
             " deleted_bytes deletions dim elements exit_code freed_bytes from_ps groups histogram ids_read inf"
             " interrupted_copies least_bytes left_out_bytes memory_bytes missing missing_count nan of_elements"
             " offset open_bytes other_bytes overflowed parameters parts peak_memory_bytes pid ps_id ps_num"
@@ -211,7 +211,7 @@ _DOCUMENTS: Final[Mapping[str, Schema]] = {
     "list": record(
         "locations* (experiment)",
         locations=record(
-            "location layout? versions* modes interrupted_copies* foreign*",
+            "location layout? versions* modes interrupted_copies* foreign* bound",
             versions=record(VERSION_KEYS, verdict=VERDICT),
             foreign=record("name elasticdl_version?"),
         ),

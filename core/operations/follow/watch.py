@@ -72,6 +72,10 @@ class WaitResult:
     """The highest number of a complete version; None when there is none."""
     passed_over: tuple[Version, ...] = ()
     """Versions that are newer than the one that was found, and known to be damaged."""
+    is_empty: bool = True
+    """False where the location has versions, with or without numbers."""
+    bounded: str = ""
+    """That each look ended before it had seen all names, in words; '' where none did."""
 
     @property
     def why(self) -> str:
@@ -82,7 +86,8 @@ class WaitResult:
         if not self.exists:
             return f"{ended}: the location does not exist"
         if not self.unfinished:
-            none = "there is no version" if self.newest is None else "no version is complete"
+            nothing = self.bounded or "there is no version"
+            none = nothing if self.is_empty else "no version is complete"
             newest = self.newest_complete
             return f"{ended}: {none if newest is None else f'the newest complete version is {newest}'}"
         first, more = self.unfinished[-1], len(self.unfinished) - 1
@@ -155,10 +160,19 @@ def wait_for_version(
                 whole = {v.path for v in versions if v.state is State.COMPLETE and not v.doubts}
                 numbers = {v.version: v.path in whole for v in versions if v.number is not None}
                 newest = max(numbers, default=None), max(filter(numbers.get, numbers), default=None)
-                later = [v for v in wanted if found and v.damage and v.version > found.version and best is None]
-                passed = tuple(later)
+                passed = tuple(v for v in wanted if found and v.damage and v.version > found.version and best is None)
+                bounded = listing.none_here if listing is not None and listing.bound else ""
                 return WaitResult(
-                    observer.location, outcome, version, tick - begin, unfinished, listing is not None, *newest, passed
+                    observer.location,
+                    outcome,
+                    version,
+                    tick - begin,
+                    unfinished,
+                    listing is not None,
+                    *newest,
+                    passed_over=passed,
+                    is_empty=not versions,
+                    bounded=bounded,
                 )
             observer.pause(min(ends.values()) - tick if ends else None)
 

@@ -235,7 +235,7 @@ def plan_listed(
     """Return the plan for locations that are listed already; looks for unreadable versions, and errors, as above."""
     for listing in listings:
         if guards.delete and not listing.versions:
-            raise NotFoundError("no checkpoint here", path=listing.location.url)
+            raise NotFoundError(listing.none_here, path=listing.location.url, hint=listing.way_on or None)
         for number in guards.delete:
             check_one([v for v in listing.versions if not v.uuid], number)
     errors: list[EdlCkptError] = []

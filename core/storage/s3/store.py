@@ -6,6 +6,7 @@ What an S3 service can do: what it says of itself, and what it does with small o
 from __future__ import annotations
 
 import functools
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -29,9 +30,12 @@ from edl_ckpt.core.storage.interface import (
     SMALL_BYTES,
     Entry,
     Inside,
+    Level,
+    ListedRow,
     ObjectStat,
     ObjectStore,
     OpenUpload,
+    Page,
     Properties,
     RangeReader,
     RemoteReader,
@@ -64,6 +68,11 @@ def _mark(item: Mapping[str, Any]) -> str:
 def _is_empty(error: EdlCkptError) -> bool:
     """Say whether an object has no bytes, and so no first range."""
     return "InvalidRange" in error.message or "416" in error.message
+
+
+def _row(name: str, item: Mapping[str, Any]) -> ListedRow:
+    """Return an object of a listing as a row of a flat listing."""
+    return name, int(item["Size"]), item["LastModified"].timestamp(), False, _mark(item)
 
 
 class S3Reader(RemoteReader):
@@ -213,21 +222,37 @@ class S3Store(ObjectStore):
     def _entries(self, objects: Iterable[dict[str, Any]], inside: Inside) -> list[Entry]:
         found = {item["Key"].removeprefix(self._prefix): item for item in objects}
         found.pop("", None)
-        rows = (
-            (name, int(item["Size"]), item["LastModified"].timestamp(), False, _mark(item))
-            for name, item in found.items()
-        )
-        return flat_listing(self, rows, inside)
+        return flat_listing(self, (_row(name, item) for name, item in found.items()), inside)
+
+    def page(self, after: str = "", token: str = "") -> Page:
+        """Return what one request lists of everything: after a name, or from where another page ended, or from the top.
+
+        Some services take no name, and list from the top.
+        """
+        start = {"ContinuationToken": token} if token else {"StartAfter": self._prefix + after} if after else {}
+        answer = self._top.request_many("list_objects_v2", Prefix=self._prefix, **start)
+        named = ((item["Key"].removeprefix(self._prefix), item) for item in answer.get("Contents", ()))
+        rows = [_row(name, item) for name, item in named if name]
+        return Page(rows, answer["NextContinuationToken"] if answer.get("IsTruncated") else "")
 
     def names(self, relative: str) -> dict[str, str]:
         """Return the paths of a directory's entries by name; '' is the location itself."""
         inside = f"{relative}/" if relative else ""
-        prefix = self._prefix + inside
-        pages = self._pages(Prefix=prefix, Delimiter="/")
-        listed = (item for page in pages for item in (*page.get("Contents", ()), *page.get("CommonPrefixes", ())))
-        # The first part of each: there are services that ignore the delimiter, and list everything below.
-        names = ((item.get("Key") or item["Prefix"]).removeprefix(prefix).partition("/")[0] for item in listed)
-        return {name: self.path(inside + name) for name in names if name}
+        return {name: self.path(inside + name) for name in self.level(relative).names}
+
+    def level(self, relative: str, most_requests: int = sys.maxsize) -> Level:
+        """Return the names right in a directory; '' is the location itself. Each request returns a thousand."""
+        prefix = self._prefix + (f"{relative}/" if relative else "")
+        names: dict[str, bool] = {}
+        for number, page in enumerate(self._pages(Prefix=prefix, Delimiter="/"), 1):
+            for item in (*page.get("Contents", ()), *page.get("CommonPrefixes", ())):
+                # The first part of each: there are services that ignore the delimiter, and list everything below.
+                name, below, _ = (item.get("Key") or item["Prefix"]).removeprefix(prefix).partition("/")
+                if name:
+                    names[name] = bool(below) or names.get(name, False)
+            if number == most_requests and page.get("IsTruncated"):
+                return Level(names, is_whole=False)
+        return Level(names)
 
     def raw_tree(self, relative: str) -> Tree:
         """Return every object below a directory."""
