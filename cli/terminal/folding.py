@@ -6,12 +6,14 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
+from edl_ckpt.core.base.patterns import LatePattern
+
 _UNITS = "B|[KMGTP]iB(?:/s)?|s|min|[hd]"
-_TOKEN = re.compile(
+_TOKEN = LatePattern(
     rf"(?<=  )\S{{1,12}} \S{{1,14}}(?=  |$)\s*|[^\s\d]{{0,2}}\d[\d.,]* (?:{_UNITS})(?!\w)\S*\s*|\S+\s*|\s+"
 )
 """What stays on one line if it can: a number with its name or unit, a word."""
-_PIECE = re.compile(r"[^/_:.@,;=-]*[/_:.@,;=-]+|[^/_:.@,;=-]+")
+_PIECE = LatePattern(r"[^/_:.@,;=-]*[/_:.@,;=-]+|[^/_:.@,;=-]+")
 """What stays on one line of a word that is too long: up to a separator."""
 _MESSAGE_WORD = rf"`[^`]*`\S*|'[^']*'\S*|\"[^\"]*\"\S*|(?<=: )edl-ckpt [^;]*\S|\d[\d.,]* (?:{_UNITS})(?!\w)\S*|\S+"
 """What stays on one line of a message: a quoted name, a command to type, a number with its unit, a word."""

@@ -12,7 +12,9 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-_SECRET: Final = re.compile(
+from edl_ckpt.core.base.patterns import LatePattern
+
+_SECRET: Final = LatePattern(
     r"secret|token|passw|passphrase|credential|private|account_key|connection_string", re.IGNORECASE
 )
 _ENVIRONMENT: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 import re
-import secrets
 import time
 from contextlib import suppress
 
@@ -14,6 +12,8 @@ from contextlib import suppress
 @functools.cache
 def kernel_id() -> str:
     """Return a digest of this boot and this process namespace; containers may share a host's name."""
+    import hashlib  # it loads OpenSSL, and few commands make a name
+
     parts: list[str] = []
     with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         parts.append(file.read().strip())
@@ -25,7 +25,7 @@ def kernel_id() -> str:
 def new_id() -> str:
     """Return a unique name: time, host, process and a random part."""
     moment = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-    return f"{moment}-{host_name()}-{os.getpid()}-{secrets.token_hex(4)}"
+    return f"{moment}-{host_name()}-{os.getpid()}-{os.urandom(4).hex()}"
 
 
 def host_name() -> str:

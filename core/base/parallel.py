@@ -11,17 +11,19 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from itertools import chain, islice
 from queue import Empty, SimpleQueue
 from threading import Event, Lock
-from typing import ClassVar, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeVar
 
 from edl_ckpt.core.base.errors import LockedError
 from edl_ckpt.core.base.interruption import COMMIT, WHOLE
 from edl_ckpt.core.base.numbers import whole_number
+
+if TYPE_CHECKING:  # it imports logging: a listing of a disk does without threads
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 Task = TypeVar("Task")
 Value = TypeVar("Value")
@@ -219,6 +221,8 @@ def run_parallel(
     if len(first) < 2:
         yield from map(function, waiting)
         return
+    from concurrent.futures import ThreadPoolExecutor  # only what has several workers needs it
+
     stop = _stop.get() or _Stop()
     pool = ThreadPoolExecutor(workers, thread_name_prefix="edl-ckpt", initializer=_stop.set, initargs=(stop,))
     try:
@@ -270,6 +274,8 @@ class Beside:
 
     def begin(self, function: Callable[[], Result]) -> Future[Result]:
         """Begin a task as soon as a thread is free."""
+        from concurrent.futures import ThreadPoolExecutor  # as above
+
         with WHOLE, self._lock:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(

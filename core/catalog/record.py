@@ -23,6 +23,7 @@ from dataclasses import replace
 from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError
+from edl_ckpt.core.base.patterns import LatePattern
 from edl_ckpt.core.base.words import escaped
 from edl_ckpt.core.catalog.small_reads import read_small
 from edl_ckpt.core.model.versions import Listing, Record, Version
@@ -35,15 +36,15 @@ _TAG: Final = "latest"
 _ITERATION: Final = "latest_checkpointed_iteration.txt"
 """Megatron-LM's: the number of an iteration, or the word `release`."""
 _NAMES_BYTES: Final = 4096
-_LAST: Final = re.compile(r"last(-v?[0-9]+)?\.ckpt", re.ASCII)
+_LAST: Final = LatePattern(r"last(-v?[0-9]+)?\.ckpt", re.ASCII)
 """Lightning's names of the checkpoint that it saved last."""
-_ENDED: Final = re.compile(r"hpc_ckpt_([0-9]{1,18})\.ckpt", re.ASCII)
+_ENDED: Final = LatePattern(r"hpc_ckpt_([0-9]{1,18})\.ckpt", re.ASCII)
 """Lightning's names of the checkpoint of a job that a scheduler ended: it starts again from the highest number."""
 _NUMBERED: Final = ("iter_{:07d}", "global_step_{}")
 """How Megatron-LM and verl name the directory of an iteration."""
 _JOBS: Final = frozenset({"dcp", "safetensors"})
 """The systems of which other files than `checkpoint` say what is the newest."""
-_ABSOLUTE: Final = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*://|[A-Za-z]:[\\/]|\\\\")
+_ABSOLUTE: Final = LatePattern(r"/|[A-Za-z][A-Za-z0-9+.-]*://|[A-Za-z]:[\\/]|\\\\")
 
 
 def with_record(store: Store, listing: Listing, entries: Iterable[Entry]) -> Listing:

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
+from edl_ckpt.core.base.patterns import LatePattern
 from edl_ckpt.core.sources.registry import version_named
 
 
@@ -83,23 +84,23 @@ WRITERS: Final[tuple[Writer, ...]] = (
     Writer("TensorFlow Recommenders Addons", _TENSORFLOW, "*_mht_*-keys *_mht_*-values"),
 )
 """Who saves what. The patterns of a system's own files are for those that no index names: of another save, or torn."""
-_HOST_FILES: Final = re.compile(
+_HOST_FILES: Final = LatePattern(
     r"\._.*|\.DS_Store|\.nfs[0-9a-fA-F]+|\.fuse_hidden[0-9a-fA-F]+|Thumbs\.db|desktop\.ini", re.DOTALL
 )
 """What hosts and file servers leave in any directory."""
-_OUR_OUTPUTS: Final = re.compile(
+_OUR_OUTPUTS: Final = LatePattern(
     r"\..*\.[0-9]{8}T[0-9]{6}-[^-]*-[0-9]+-[0-9a-f]{8}\.edl-ckpt(\.[a-z]+)?", re.ASCII | re.DOTALL
 )
 """Hidden names with an id, which outputs have until they are whole: other names are not ours."""
 _STATE_OF_ONE: Final = r"[0-9]+|named-[A-Za-z0-9._+=%~-]+|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _NOTE: Final = r"(earlier|[0-9]+-of-[0-9]+\.[0-9a-f]{16}\.[A-Za-z0-9_-]+)"
-_OUR_STATE: Final = re.compile(
+_OUR_STATE: Final = LatePattern(
     rf"(.*/)?\.edl-ckpt-0(/(lock-0|stage-0|trash-0|files-0|shards-0(/[0-9]+(/{_NOTE}\.json)?)?"
     rf"|meta-0(/(location|index|manager|verdicts-[0-9A-Za-z_-]+|({_STATE_OF_ONE})(\.seal)?)\.json)?))?",
     re.ASCII | re.DOTALL,
 )
 """What is in the state of a location: lock, metadata, seals, notes. What a stage or the trash has is content."""
-_STEP_OF_DEEPSPEED: Final = re.compile(r"global_step[0-9]+", re.ASCII)
+_STEP_OF_DEEPSPEED: Final = LatePattern(r"global_step[0-9]+", re.ASCII)
 
 
 def unaccounted(

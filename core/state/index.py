@@ -9,7 +9,6 @@ it up to date at the end (`refresh_index`), and a prune, which deletes, reads th
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
@@ -114,10 +113,14 @@ class Known:
 
 def content_digest(data: bytes) -> str:
     """Return the digest of a file of metadata, as journals of deletions have it."""
+    import hashlib  # only object storage has an index
+
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def _digest_of_files(sizes: Mapping[str, int]) -> str:
+    import hashlib  # as above
+
     text = json.dumps(sorted(sizes.items()))
     return hashlib.blake2b(text.encode("ascii"), digest_size=16).hexdigest()
 

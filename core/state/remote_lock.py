@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -140,6 +139,8 @@ class RemoteLock:
             return self._go_without("does not list a file that was just written")
         self._blocker = others[0]
         self._withdraw()
+        import random  # few wait for a lock
+
         time.sleep(random.uniform(0, ROUND_SECONDS))  # noqa: S311 - spreads attempts, hides nothing
         return False
 

@@ -18,7 +18,6 @@ Whoever removes notes holds the lock of the location.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,6 +28,7 @@ from typing import Any, Final
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError, UnsupportedError
 from edl_ckpt.core.base.names import name_bytes
 from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
+from edl_ckpt.core.base.patterns import LatePattern
 from edl_ckpt.core.base.words import abridged, base_name
 from edl_ckpt.core.model.versions import Chunk, Seal, ShardFile, State, Version
 from edl_ckpt.core.sources.registry import number_named
@@ -48,7 +48,7 @@ EARLIER: Final = "earlier.json"
 MAX_NOTE_BYTES: Final = MAX_SUMS_BYTES // 2
 """A note with larger sums is written without them; then the version is not sealed by its servers."""
 _ENDING_BYTES: Final = len(', "digest": "') + 32 + len('"}\n')
-_NAME = re.compile(r"(0|[1-9][0-9]{0,17})-of-([1-9][0-9]{0,17})\.([0-9a-f]{16})\.([A-Za-z0-9_-]+)\.json", re.ASCII)
+_NAME = LatePattern(r"(0|[1-9][0-9]{0,17})-of-([1-9][0-9]{0,17})\.([0-9a-f]{16})\.([A-Za-z0-9_-]+)\.json", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,8 @@ def run_digest(run: str, older: Iterable[str] = ()) -> str:
     >>> run_digest("")
     'e4a6a0577479b2b4'
     """
+    import hashlib  # few versions have notes
+
     return hashlib.blake2b(name_bytes("\0".join([run, *older])), digest_size=8).hexdigest()
 
 

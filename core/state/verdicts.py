@@ -71,7 +71,7 @@ class VerdictFiles:
         if names is None or names:
             every += self._in(self.store, META_DIR, names)
         with suppress(EdlCkptError):
-            if cache := _cache():
+            if (cache := _cache()) and os.path.isdir(cache.path(_CACHE)):
                 every += self._in(cache, _cache_folder(self.store.location), None)
         return every
 

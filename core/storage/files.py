@@ -5,7 +5,6 @@ Nothing here decides where a file belongs. A failed flush is final: the file mus
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import functools
 import os
@@ -227,6 +226,8 @@ def rename_new(
 
 def begin_flush(file: int, offset: int, size_bytes: int) -> None:
     """Let the kernel begin to write some bytes of an open file, where it can; a flush waits, and reports errors."""
+    import ctypes  # only what writes needs it
+
     begin = _of_c("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
     if begin is not None:
         begin(file, offset, size_bytes, _SYNC_FILE_RANGE_WRITE)
@@ -252,12 +253,16 @@ def exchange_names(one: str, other: str, one_in: int = _AT_FDCWD, other_in: int 
 
 def renameat2() -> Callable[..., int] | None:
     """Return the call of the C library that renames with flags, None where there is none."""
+    import ctypes  # only what writes needs it
+
     return _of_c("renameat2", ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
 
 
 @functools.cache
 def _of_c(name: str, *arguments: type) -> Callable[..., int] | None:
     """Return a function of the C library that Python's os module lacks; None where the C library lacks it too."""
+    import ctypes  # only what writes needs it
+
     try:
         function = getattr(ctypes.CDLL(None, use_errno=True), name)
     except (OSError, AttributeError):
@@ -268,6 +273,8 @@ def _of_c(name: str, *arguments: type) -> Callable[..., int] | None:
 
 def _rename(old: str, new: str, flags: int, old_in: int, new_in: int) -> None:
     """Rename with flags. Without the system call, NOREPLACE is checked by hand and EXCHANGE raises ENOSYS."""
+    import ctypes  # only what writes needs it
+
     call = renameat2()
     if call is not None:
         if call(old_in, os.fsencode(old), new_in, os.fsencode(new), flags) == 0:

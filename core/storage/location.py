@@ -23,6 +23,7 @@ from importlib.util import find_spec
 from typing import Final, TypeAlias
 
 from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.patterns import LatePattern
 from edl_ckpt.core.base.words import extra_hint, size
 from edl_ckpt.core.storage.faults import storage_errors
 
@@ -30,13 +31,13 @@ _URL_SCHEMES: Final = frozenset(
     {"s3", "s3a", "gs", "gcs", "abfs", "az", "adl", "hdfs", "webhdfs", "http", "https", "ftp", "sftp", "file", "memory"}
 )
 """The common schemes of fsspec: `Path("s3://bucket/run")` is 's3:/bucket/run'."""
-_SECRET_NAME: Final = re.compile(
+_SECRET_NAME: Final = LatePattern(
     r"(?:^|[^a-z])(?:sig|sas|key|auth|code)(?:$|[^a-z])|signature|token|secret|passw|passphrase|credential|private"
     r"|api_?key|access_?key|account_?key|x-amz-|x-goog-|awsaccesskeyid|googleaccessid|authorization",
     re.IGNORECASE,
 )
 """What the names of secrets in a query have in them."""
-_BETWEEN: Final = re.compile(r"[&;#?]")
+_BETWEEN: Final = LatePattern(r"[&;#?]")
 _SHOWN_NAME: Final = 40
 OPEN_OPTIONS: Final = frozenset({"endpoint_url", "region", "connect_timeout", "read_timeout"})
 """The options that are no credentials, nor names of any: only they travel to other processes."""
@@ -253,7 +254,7 @@ def yes(name: str, why: str, *, able: bool, verdict: Verdict = Verdict.WEAKER) -
 
 
 _MOUNTS: Final = "/proc/self/mountinfo"
-_OCTAL: Final = re.compile(r"\\([0-7]{3})")
+_OCTAL: Final = LatePattern(r"\\([0-7]{3})")
 _REPORTING: Final = frozenset({
     "bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "reiserfs", "tmpfs", "xfs", "zfs",
 })  # fmt: skip

@@ -11,8 +11,10 @@ import re
 from contextlib import suppress
 from typing import Final
 
-_OCTAL: Final = re.compile(rb"\\([0-7]{3})")
-_MOUNT_ID: Final = re.compile(rb"^mnt_id:\s*(\d+)", re.MULTILINE)
+from edl_ckpt.core.base.patterns import LatePattern
+
+_OCTAL: Final = LatePattern(rb"\\([0-7]{3})")
+_MOUNT_ID: Final = LatePattern(rb"^mnt_id:\s*(\d+)", re.MULTILINE)
 
 
 def mount_points() -> frozenset[str]:

@@ -13,24 +13,25 @@ from dataclasses import dataclass
 from typing import Final
 
 from edl_ckpt.core.base.errors import CorruptError
+from edl_ckpt.core.base.patterns import LatePattern
 
 NAME: Final = "checkpoint"
 STATE_BYTES: Final = 1 << 20
 """No such file is larger: it has some paths."""
-_TOKEN: Final = re.compile(
+_TOKEN: Final = LatePattern(
     r"""(?:[ \t\r\n\f\v]+|\#[^\n]*)*(?:(?P<end>\Z)|(?P<word>[A-Za-z_][A-Za-z0-9_]*)"""
     r"""|(?P<number>-?[ \t]*[0-9.][0-9A-Za-z_+.-]*)|(?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')"""
     r"""|(?P<mark>[:,;\[\]-]))""",
     re.ASCII | re.DOTALL,
 )
-_ESCAPE: Final = re.compile(
+_ESCAPE: Final = LatePattern(
     r"\\(?:([0-7]{1,3})|[xX]([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))", re.ASCII | re.DOTALL
 )
 _LETTERS: Final = {"a": 7, "b": 8, "f": 12, "n": 10, "r": 13, "t": 9, "v": 11, "\\": 92, "'": 39, '"': 34, "?": 63}
 _TEXTS: Final = frozenset({"model_checkpoint_path", "all_model_checkpoint_paths"})
 _NUMBERS: Final = frozenset({"all_model_checkpoint_timestamps", "last_preserved_timestamp"})
 _REPEATED: Final = frozenset({"all_model_checkpoint_paths", "all_model_checkpoint_timestamps"})
-_ANY_SLASH: Final = re.compile(r"[\\/]")
+_ANY_SLASH: Final = LatePattern(r"[\\/]")
 
 
 @dataclass(frozen=True, slots=True)

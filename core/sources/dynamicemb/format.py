@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
 from edl_ckpt.core.base.json_objects import parse_object
+from edl_ckpt.core.base.patterns import LatePattern
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.sources.steps import raw_tables
 from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
@@ -34,7 +35,7 @@ _COLUMNS: Final = {
     "counter_keys": IDS,
     "counter_frequencies": RawColumn("", "int64"),
 }
-_FILE: Final = re.compile(rf"(.+?)_({'|'.join(_COLUMNS)})\.rank_{_NUMBER}\.world_size_{_NUMBER}", re.DOTALL | re.ASCII)
+_FILE: Final = LatePattern(rf"(.+?)_({'|'.join(_COLUMNS)})\.rank_{_NUMBER}\.world_size_{_NUMBER}", re.DOTALL | re.ASCII)
 _ARGS: Final = "_opt_args.json"
 _ARGS_BYTES: Final = 1 << 20
 _DTYPES: Final = {"float32", "int64", "uint64"}

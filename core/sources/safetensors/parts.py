@@ -18,11 +18,12 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from edl_ckpt.core.base.errors import CorruptError
+from edl_ckpt.core.base.patterns import LatePattern
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.sources.safetensors.sets import ENDING, set_of
 
 INFO: Final = "DCP_SHARDING_INFO"
-_NAMED: Final = re.compile(r"((?:.+/)?)shard-(\d{5})-(.+)-(\d{5})-of-(\d{5})\.safetensors", re.DOTALL | re.ASCII)
+_NAMED: Final = LatePattern(r"((?:.+/)?)shard-(\d{5})-(.+)-(\d{5})-of-(\d{5})\.safetensors", re.DOTALL | re.ASCII)
 _SHARDED: Final = "sharded/"
 _MOST_NAMED: Final = 8
 _MOST: Final = 1 << 62

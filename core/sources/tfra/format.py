@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from edl_ckpt.core.base.patterns import LatePattern
 from edl_ckpt.core.model.layouts import Placement
 from edl_ckpt.core.sources.steps import raw_tables
 from edl_ckpt.core.sources.steps.interface import Claim, Digest, Files
@@ -23,12 +24,12 @@ system: Final = "tfra"
 marks: Final = ("-keys", "-values")
 heads, digest = raw_tables.no_heads, raw_tables.no_digest
 _NUMBER: Final = raw_tables.NUMBER
-_FILE: Final = re.compile(
+_FILE: Final = LatePattern(
     f"(.*/)?([^/]+)_mht_{_NUMBER}of{_NUMBER}(?:_rank{_NUMBER}_size{_NUMBER})?-(keys|values)", re.DOTALL | re.ASCII
 )
 
 _SLOTS: Final = "accum accumulator gradient_accumulator linear m mg momentum rms squared_linear v vhat velocity"
-_SLOT: Final = re.compile(f"_(?:.+_)?({'|'.join(_SLOTS.split())})", re.DOTALL)
+_SLOT: Final = LatePattern(f"_(?:.+_)?({'|'.join(_SLOTS.split())})", re.DOTALL)
 
 
 def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | None:
