@@ -43,6 +43,6 @@ class LatePattern(Generic[AnyStr]):
         """Return what is between the matches in a text; the pattern has no groups."""
         return self._compiled.split(text)
 
-    def sub(self, by: Callable[[re.Match[AnyStr]], AnyStr], text: AnyStr) -> AnyStr:
-        """Return a text with each match replaced by what a function returns for it."""
+    def sub(self, by: AnyStr | Callable[[re.Match[AnyStr]], AnyStr], text: AnyStr) -> AnyStr:
+        """Return a text with each match replaced by a template, or by what a function returns for it."""
         return self._compiled.sub(by, text)
