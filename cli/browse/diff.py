@@ -77,7 +77,11 @@ class DiffPage(SearchPage):
         parts = self._parts
         largest = render_diff.largest_of(part.relative for part in parts)
         shown = [p for p in parts if (self._all or p.status != "equal") and self._has(p.name)]
-        empty = "not compared yet" if self._result is None else "nothing contains it" if self._wanted else "nothing"
+        empty = "nothing"
+        if self._result is None:
+            empty = "not compared yet"
+        elif self._wanted:
+            empty = "nothing contains it"
         self.grid.show(ItemRows(_COLUMNS, shown, lambda part: _cells(part, largest)), empty=empty)
 
     def on_grid_opened(self, event: Grid.Opened) -> None:

@@ -193,7 +193,9 @@ def _value(item: Any, name: str, cell: Any) -> tuple[int, Any] | None:
         with suppress(ValueError):
             value = float(words.partition("/")[0].replace(",", ""))
     if isinstance(value, int | float):
-        return None if math.isnan(value) or not words else (0, -value if name == "age" else value)
+        if math.isnan(value) or not words:
+            return None
+        return (0, -value if name == "age" else value)
     return (1, words) if words else None
 
 

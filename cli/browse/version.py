@@ -232,7 +232,11 @@ class VersionPage(ActionPage):
     def fill(self) -> None:
         """Show the rows of the tab."""
         self._show_tabs()
-        empty = "not read yet" if self.jobs else "nothing contains it" if self._wanted else f"no {TABS[self._tab]}"
+        empty = f"no {TABS[self._tab]}"
+        if self.jobs:
+            empty = "not read yet"
+        elif self._wanted:
+            empty = "nothing contains it"
         self.grid.show(self._rows(), cursor=self._cursors[self._tab], empty=empty)
 
     def _show_tabs(self) -> None:

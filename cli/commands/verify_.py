@@ -89,7 +89,7 @@ def verify_command(
         check_target(path)
     _check_clashes(newest=newest, every=every, seal=seal, csv=out.csv, like=like)
     location, versions, latest = _versions(out, ref, every=every or newest)
-    level: Level = "quick" if quick else "deep" if deep else "default"
+    level = _level(quick=quick, deep=deep)
     locking = o.locking(out, lock_wait)
     with working(out, cluster, workers) as work:
         take = (lambda done: out.print_json(render.line(done), line=True)) if out.jsonl else lambda _: None
@@ -133,6 +133,12 @@ def verify_command(
     if not versions:
         out.say(f"{escaped(location.url)}: no checkpoint, so nothing was verified")
     _end(out, run, strict=strict)
+
+
+def _level(*, quick: bool, deep: bool) -> Level:
+    if quick:
+        return "quick"
+    return "deep" if deep else "default"
 
 
 def _check_clashes(*, newest: bool, every: bool, seal: bool, csv: bool, like: str | None) -> None:

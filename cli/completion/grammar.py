@@ -99,8 +99,11 @@ def _argument(kinds: Sequence[str], index: int) -> tuple[str, ...]:
     >>> _argument(["ref?", "tag"], 0), _argument(["ref?", "tag"], 1), _argument(["location*"], 5), _argument(["ref"], 1)
     (('ref', 'tag'), ('tag',), ('location',), ())
     """
-    at = index if index < len(kinds) else len(kinds) - 1 if kinds and kinds[-1].endswith("*") else None
-    if at is None:
+    if index < len(kinds):
+        at = index
+    elif kinds and kinds[-1].endswith("*"):
+        at = len(kinds) - 1
+    else:
         return ()
     may_be_next = kinds[0].endswith("?") and at + 1 < len(kinds)
     return tuple(kind.rstrip("?*") for kind in kinds[at : at + 2 if may_be_next else at + 1])

@@ -116,7 +116,9 @@ def quoted(text: str, quote: str) -> str | None:
     if quote == "'":
         return None if "'" in text else text
     if quote:  # no backslash stops the history there
-        return None if "!" in text else "".join(f"\\{c}" if c in '$`"\\' else c for c in text)
+        if "!" in text:
+            return None
+        return "".join(f"\\{c}" if c in '$`"\\' else c for c in text)
     return "".join(c if c in _PLAIN or ord(c) > 127 else f"\\{c}" for c in text)
 
 

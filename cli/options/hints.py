@@ -167,8 +167,9 @@ def resumable(out: Output, words: str | Callable[[], str]) -> Iterator[None]:
         try:
             yield
         except (UnavailableError, NoSpaceError, AuthError) as error:
-            is_told = COMMIT.is_past and (error.hint or isinstance(words, str))
-            left = "" if is_told else words if isinstance(words, str) else words()
+            left = ""
+            if not (COMMIT.is_past and (error.hint or isinstance(words, str))):
+                left = words if isinstance(words, str) else words()
             error.hint = "; ".join(part for part in dict.fromkeys((error.hint, left)) if part) or None
             raise
 
@@ -185,7 +186,11 @@ def stoppable(out: Output, words: str | Callable[[], str]) -> Iterator[None]:
     except (KeyboardInterrupt, SystemExit) as end:
         from edl_ckpt.core.base.parallel import impatient
 
-        verb = "interrupted" if isinstance(end, KeyboardInterrupt) else "terminated" if end.code == 143 else ""
+        verb = ""
+        if isinstance(end, KeyboardInterrupt):
+            verb = "interrupted"
+        elif end.code == 143:
+            verb = "terminated"
         if verb:
             with impatient(end):
                 way_on = words if isinstance(words, str) else words()

@@ -90,7 +90,9 @@ def number(value: float | None) -> str:
     >>> number(0.123456789), number(None), number(float("nan")), number(1e-9)
     ('0.123457', '', 'NaN', '1e-09')
     """
-    return "" if value is None else "NaN" if math.isnan(value) else f"{value:.6g}"
+    if value is None:
+        return ""
+    return "NaN" if math.isnan(value) else f"{value:.6g}"
 
 
 def label(name: str) -> str:

@@ -168,7 +168,9 @@ def _version_row(report: LocationReport, version: Version) -> list[Any]:
         why = reasons if entry.action.value == "keep" else {"kind": "gone", "text": f"prune would delete it: {reasons}"}
     state = {"kind": "good" if version.is_good else "bad", "text": version.shown_state}
     shards = f"{len(version.shards)} of {version.ps_num}" if version.ps_num else str(len(version.shards))
-    sealed = {"kind": "bad", "text": "does not match"} if version.seal_fault else "yes" if version.fingerprint else "no"
+    sealed: Any = "yes" if version.fingerprint else "no"
+    if version.seal_fault:
+        sealed = {"kind": "bad", "text": "does not match"}
     tags = ", ".join(map(escaped, version.tags))
     saved, size, note = when(version.modified), words.size(version.size_bytes), escaped(version.note)
     return [str(version.key), saved, state, size, shards, tags, note, sealed, why]

@@ -119,7 +119,8 @@ def doctor_human(program: Sequence[Fact], extras: Sequence[Fact], storage: Stora
     broken, weaker = (sum(fact.verdict is kind for fact in every) for kind in (Verdict.BROKEN, Verdict.WEAKER))
     if broken:
         yield styled(f"{broken} broken", "bold red")
-    yield styled(f"{weaker} slower or weaker" if weaker else "" if broken else "Nothing is slower or weaker.", "dim")
+    summary = "" if broken else "Nothing is slower or weaker."
+    yield styled(f"{weaker} slower or weaker" if weaker else summary, "dim")
 
 
 def _facts(facts: Sequence[Fact]) -> Table:

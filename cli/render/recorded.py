@@ -39,7 +39,10 @@ def metric_cell(metrics: Mapping[str, float], name: str, *, best: bool = False) 
     >>> metric_cell({"auc": 0.8125}, "auc", best=True), metric_cell({}, "auc")
     ('0.8125*', '')
     """
-    return f"{metrics[name]:.6g}{BEST if best else ''}" if name in metrics else ""
+    if name not in metrics:
+        return ""
+    mark = BEST if best else ""
+    return f"{metrics[name]:.6g}{mark}"
 
 
 def metric_cells(version: Version, names: Sequence[str], best: Mapping[str, str]) -> list[Any]:

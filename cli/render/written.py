@@ -6,7 +6,7 @@ The versions are those of a reshard, an import, an edit, a copy or a repair; a p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli.render.shared_tables import shard_table
 from edl_ckpt.cli.terminal import text
@@ -168,11 +168,14 @@ def copy_rows(copied: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
     return rows_of("ref to size_bytes fingerprint skipped refused why resumed_bytes forced", copied)
 
 
+_VERB_STYLES: Final = {"skip": "dim", "refuse": "red", "copy": "green"}
+
+
 def plan_copy_human(plan: CopyPlan, work: Working | None = None) -> Lines:
     """Yield the plan: which versions would be copied, which would not and why, and by which workers of a cluster."""
     for entry in plan.entries:
-        verb, style = ("skip", "dim") if entry.skipped else ("refuse", "red") if entry.refused else ("copy", "green")
-        line = styled(f"{verb:6}", style)
+        verb = entry.verb
+        line = styled(f"{verb:6}", _VERB_STYLES[verb])
         line.append(f"  {text.escaped(entry.version.ref)}  {words.size(entry.version.size_bytes)}")
         yield line.append(f"  {entry.why}" if entry.why else "", "dim")
     by = _by(work, " by ")

@@ -77,7 +77,9 @@ class Output:
 
         stream = sys.stderr if stderr else sys.stdout
         terminal = stream.isatty()
-        width = None if moving else width_of(stream) if terminal else _NO_WIDTH
+        width = None
+        if not moving:
+            width = width_of(stream) if terminal else _NO_WIDTH
         bare = self.no_color or os.environ.get("NO_COLOR")
         return Console(
             file=file or stream,

@@ -74,7 +74,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], total: int, no
     head = "".join(f'<th style="{s}">{_text(c)}</th>' for c, s in zip(columns, styles, strict=True))
     body = "".join(f"<tr>{_row(row, styles)}</tr>" for row in shown)
     left = total - len(shown)
-    more = f"<p>{counted(left, noun)} {'is' if left == 1 else 'are'} not shown</p>" if left > 0 else ""
+    verb = "is" if left == 1 else "are"
+    more = f"<p>{counted(left, noun)} {verb} not shown</p>" if left > 0 else ""
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 
@@ -101,5 +102,6 @@ def _cell(cell: Cell, limit: int) -> str:
 def _text(text: str, limit: int = _WORDS) -> str:
     """Return a text with what cannot be printed as escape sequences, cut short."""
     short = text if len(text) <= limit else f"{text[: limit - 3]}..."
-    printable = short if short.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in short)
-    return printable.translate(_MARKUP)
+    if not short.isprintable():
+        short = "".join(c if c.isprintable() else repr(c)[1:-1] for c in short)
+    return short.translate(_MARKUP)

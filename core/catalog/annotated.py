@@ -283,11 +283,12 @@ def version_card(version: Version) -> str:
     """Return what is known of a version."""
     shards = counted(len(version.shards), "shard")
     facts = (version.state.value, shards, size(version.size_bytes), kinds_of([version]))
+    sealed = "yes" if version.fingerprint else "no"
     rows = [
         ("path", version.path),
         ("missing", version.absent),
         ("fault", version.why_unreadable),
-        ("sealed", "does not match" if version.seal_fault else "yes" if version.fingerprint else "no"),
+        ("sealed", "does not match" if version.seal_fault else sealed),
         ("tags", ", ".join(version.tags)),
         ("note", version.note),
         *((name, f"{value:.6g}") for name, value in version.metrics.items()),

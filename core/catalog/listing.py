@@ -578,7 +578,8 @@ def _not_found(listing: Listing, message: str, wanted: int | None = None) -> Not
         hint = f"the nearest versions there: {', '.join(map(str, neighbours(wanted, numbers)))}"
     else:
         known = ", ".join(str(key) for key in keys[-8:])
-        hint = f"versions there: {'... ' if len(keys) > 8 else ''}{known}" if known else "is this a checkpoint_dir?"
+        more = "... " if len(keys) > 8 else ""
+        hint = f"versions there: {more}{known}" if known else "is this a checkpoint_dir?"
         if listing.bound:
             return NotFoundError(listing.none_here, path=listing.location.url, hint=listing.way_on)
     return NotFoundError(message, path=listing.location.url, hint=hint)

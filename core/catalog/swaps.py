@@ -106,8 +106,9 @@ class Settling:
         at_work = replacements_at_work(self._store)
         self._replacing = {d: swap for d, swap in at_work if d in doubtful or d not in present}
         if self._replacing:
-            late = time.monotonic() >= self._deadline
-            return None if late else REMOTE_POLL_SECONDS if self._store.properties.round_trips else _POLL_SECONDS
+            if time.monotonic() >= self._deadline:
+                return None
+            return REMOTE_POLL_SECONDS if self._store.properties.round_trips else _POLL_SECONDS
         self._listings += 1
         unchanged = doubtful == self._seen
         self._seen = doubtful

@@ -352,7 +352,11 @@ class Silence:
         workers = executor.workers()
         paused = [executor.name_of(address) for address, info in workers.items() if info["status"] == "paused"]
         is_at_work = any(info["metrics"].get("task_counts", {}).get("executing") for info in workers.values())
-        why = "paused" if paused and not is_at_work else "" if workers else "no worker"
+        why = ""
+        if paused and not is_at_work:
+            why = "paused"
+        elif not workers:
+            why = "no worker"
         if not why or (why, done) != self._before:
             self._since = None
         self._before = why, done

@@ -584,7 +584,9 @@ class Listing(Shown):
     def layout(self) -> str | None:
         """Return the layout's name, 'mixed' when versions differ, None when there are none."""
         names = {version.layout.name for version in self.versions}
-        return names.pop() if len(names) == 1 else "mixed" if names else None
+        if not names:
+            return None
+        return names.pop() if len(names) == 1 else "mixed"
 
     def __repr__(self) -> str:
         last = f"the last is {self.versions[-1].version}" if self.versions else ""

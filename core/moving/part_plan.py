@@ -146,7 +146,9 @@ def plan_parts(plan: MovePlan, executor: Executor, least_bytes: int, *, memory_b
     merged = [n for n in range(1, classes + 1) if classes % n == 0]
     split = [classes * n for n in range(2, -(-plan.to_ps // classes) + 1)]
     groups = min((*merged, *split[:8], *split[-1:]), key=cost)
-    strategy = "grouped" if groups > classes else "spilled" if spilled(groups) else "direct"
+    strategy = "spilled" if spilled(groups) else "direct"
+    if groups > classes:
+        strategy = "grouped"
     tasks = parts = values_read = ids_read = 0
     for task in part_tasks(plan, groups, least_bytes, task_bytes):
         values, ids = read.by(task)

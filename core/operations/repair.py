@@ -149,7 +149,12 @@ def repair_version(
             Replacement(wanted[n].ps_id, version.path_of(n), wanted[n].path, sums[n].size_bytes, why)
             for n, why in bad.items()
         )
-        text = "" if doubt else trust.seal.fingerprint if trust.seal else source.fingerprint if bad else content
+        if doubt:
+            text = ""
+        elif trust.seal:
+            text = trust.seal.fingerprint
+        else:
+            text = source.fingerprint if bad else content
         if replaced and not dry_run:
             lock = stack.enter_context(
                 location_lock(version.location, "repair", wait_seconds=wait_seconds, reporter=reporter)

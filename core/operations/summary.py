@@ -160,9 +160,10 @@ def _table(name: str, info: TableInfo | None, entries: Sequence[tuple[int, Table
     rows_per_shard = [0] * shards
     for number, entry in entries:
         rows_per_shard[number] += entry.rows
+    noted_dim = info.dim if info else 0
     return TableSummary(
         name=name,
-        dim=filled[0].dim if filled else info.dim if info else 0,
+        dim=filled[0].dim if filled else noted_dim,
         dtype=filled[0].dtype.name if filled and filled[0].dtype else None,
         initializer=info.initializer if info else None,
         rows=sum(rows_per_shard),

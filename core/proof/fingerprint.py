@@ -185,7 +185,8 @@ def _dense_form(dtype: str, shape: tuple[int, ...]) -> bytes:
 def _table_record(name: str, form: _TableForm, sketch: bulk.U32 | None) -> bytes:
     info, filled = form.info, form.filled
     dtype = filled.dtype.name if filled and filled.dtype else ""
-    dim = info.dim if info else filled.dim if filled else 0
+    stored_dim = filled.dim if filled else 0
+    dim = info.dim if info else stored_dim
     sums = b"" if sketch is None else sketch.astype("<u4").tobytes()
     head = b"T" + _lp(name_bytes(name)) + _lp(name_bytes(info.initializer) if info else b"")
     return head + struct.pack("<qq", dim, form.rows) + _lp(dtype.encode()) + _lp(sums)

@@ -460,8 +460,10 @@ class _Part:
         ids = read_piece(self._checkpoint, IdPiece(self.shard, self.entry, run, place.start, stop)).ids
         reporter.advance(stop - place.start)
         if number + 1 == len(self._places):
-            next_run = place.run + (stop >= run.end)
-            begin = stop if stop < run.end else self.entry.ids[next_run].start if next_run < len(self.entry.ids) else 0
+            next_run, begin = place.run, stop
+            if stop >= run.end:
+                next_run += 1
+                begin = self.entry.ids[next_run].start if next_run < len(self.entry.ids) else 0
             self._places.append(_Place(place.row + len(ids), next_run, begin))
         self._last = place, ids
         return ids

@@ -242,7 +242,8 @@ class Gathering:
         entries = list(self._entries(name))
         typed = next((entry for _, entry in entries if entry.dtype), None)
         info = self._source.infos.get(name)
-        dim = typed.dim if typed else info.dim if info else 0
+        noted_dim = info.dim if info else 0
+        dim = typed.dim if typed else noted_dim
         dtype = (typed.dtype if typed else None) or self._dtypes.get(name) or self._source.written_dtype(name)
         # As many as can be expected; all of them where each shard that is read has rows of this server only.
         ps_num = self._server.ps_num

@@ -140,7 +140,9 @@ def json_number(value: float) -> float | str:
     """
     if math.isnan(value):
         return "NaN"
-    return value if math.isfinite(value) else "Infinity" if value > 0 else "-Infinity"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value
 
 
 _FOREIGN: Final = json.JSONDecoder(parse_float=lambda text: json_number(float(text)), parse_constant=str)

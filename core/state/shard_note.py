@@ -348,7 +348,8 @@ def _described(store: Store, version: Version, found: NotedShards) -> str:
 def _named_run(store: Store, version: int, name: NoteName) -> str:
     with suppress(EdlCkptError):
         if note := read_note(store, version, name):
-            return f"run {note.run!r}" if note.run else f"a {'later ' if note.older else ''}run without a name"
+            unnamed = "a later run without a name" if note.older else "a run without a name"
+            return f"run {note.run!r}" if note.run else unnamed
     return "a run that is not known"
 
 

@@ -222,14 +222,11 @@ def _parsed(row: Any) -> Remembered | None:
 
 
 def _verdict(row: Mapping[str, Any], level: Any, at: float, *, ok: bool) -> Verdict:
+    if ok:
+        return Verdict(level, ok, at, 0, "")
     errors, first = row.get("errors"), row.get("first")
-    return Verdict(
-        level,
-        ok,
-        at,
-        0 if ok else max(errors, 1) if isinstance(errors, int) else 1,
-        first if isinstance(first, str) and not ok else "",
-    )
+    count = max(errors, 1) if isinstance(errors, int) else 1
+    return Verdict(level, ok, at, count, first if isinstance(first, str) else "")
 
 
 def _digest(rows: Any) -> str:

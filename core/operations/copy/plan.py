@@ -47,6 +47,13 @@ class CopyEntry:
     doubtful: Version | None = None
     """A refused version whose seal is damaged or does not match: the source, or the version at the target."""
 
+    @property
+    def verb(self) -> str:
+        """Return what the copy does with the version: skip, refuse or copy."""
+        if self.skipped:
+            return "skip"
+        return "refuse" if self.refused else "copy"
+
 
 @dataclass(frozen=True, slots=True)
 class CopyPlan:
@@ -69,9 +76,7 @@ class CopyPlan:
         )
 
     def _repr_html_(self) -> str:
-        actions = ("skip" if e.skipped else "refuse" if e.refused else "copy" for e in self.entries)
-        entries = zip(self.entries, actions, strict=True)
-        rows = ((e.version.ref, action, Bytes(e.version.size_bytes), e.why) for e, action in entries)
+        rows = ((e.version.ref, e.verb, Bytes(e.version.size_bytes), e.why) for e in self.entries)
         tables = [table(("version", "action", "size", "why"), rows, len(self.entries), "version")]
         return card("CopyPlan", self.target.url, (counted(len(self.entries), "version"), size(self.size_bytes)), tables)
 

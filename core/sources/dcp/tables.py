@@ -370,7 +370,9 @@ def _add_rows(role: _Role, stored: Mapping[int, BoxValues]) -> None:
     by_shard: dict[int, list[_Rows]] = defaultdict(list)
     for rows in _rows_of(role):
         by_shard[rows.parts[0].stored_in.shard.file.ps_id].append(rows)
-    placement = Placement.NONE if stored else Placement.WHOLE_TABLE if len(by_shard) == 1 else Placement.RANGES
+    placement = Placement.WHOLE_TABLE if len(by_shard) == 1 else Placement.RANGES
+    if stored:
+        placement = Placement.NONE
     for of_shard in by_shard.values():
         shard = of_shard[0].parts[0].stored_in.shard
         runs = [IdRun(0, 8 * rows.count, encoding=Encoding.ROWS, first=rows.first) for rows in of_shard]

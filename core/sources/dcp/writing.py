@@ -104,7 +104,11 @@ class _Pickle:
             )
         else:
             is_dict = kind is dict or kind is _Pairs
-            begin, end = (b"}", b"u") if is_dict else (b"]", b"e") if kind is list else (b"", b"t")
+            begin, end = b"", b"t"
+            if is_dict:
+                begin, end = b"}", b"u"
+            elif kind is list:
+                begin, end = b"]", b"e"
             put(begin + b"(")
             pairs = value.items() if kind is dict else value
             for one in chain.from_iterable(pairs) if is_dict else value:

@@ -177,7 +177,9 @@ def _evidence(cursor: Cursor, found: Field) -> frozenset[str]:
             return frozenset({"v3", "v4"})
         return frozenset({"v3"} if first.wire_type == VARINT else {"v4"})
     if found.number == 3:
-        return frozenset({"v4"} if _is(second, BYTES) else {"v1", "v3"} if _is(second, VARINT) else ())
+        if _is(second, BYTES):
+            return frozenset({"v4"})
+        return frozenset({"v1", "v3"} if _is(second, VARINT) else ())
     if _is(second, VARINT):
         return frozenset({"v4"})
     if 3 in types or 5 in types:

@@ -443,9 +443,8 @@ def _clock(answer: dict[str, object], now: float) -> Fact:
     if told is None:
         return Fact("clock", "the service does not tell its time", Verdict.UNKNOWN)
     off = now - told.timestamp() - 0.5  # its header has whole seconds
-    shown = (
-        f"{rounded_duration(abs(off))} {'ahead of' if off > 0 else 'behind'} the service" if abs(off) >= 2 else "right"
-    )
+    direction = "ahead of" if off > 0 else "behind"
+    shown = f"{rounded_duration(abs(off))} {direction} the service" if abs(off) >= 2 else "right"
     verdict = Verdict.BROKEN if abs(off) > _REFUSED_SKEW_SECONDS else Verdict.WEAKER
     why = "S3 refuses requests that are 15 minutes off"
     return judged("clock", shown, why, weak=abs(off) > _SKEW_SECONDS, verdict=verdict)

@@ -158,7 +158,9 @@ class FileSystemCheckpoint(ElasticCheckpoint):
         self._discarded = False
 
     def __repr__(self) -> str:
-        state = "discarded" if self._discarded else "committed" if self.version else "not committed"
+        state = "committed" if self.version else "not committed"
+        if self._discarded:
+            state = "discarded"
         return f"<FileSystemCheckpoint {self.sequence_id} of {self._manager.location.url}, {state}>"
 
     def open_output_stream(self, key: str = DEFAULT_KEY) -> BinaryIO:
