@@ -313,12 +313,12 @@ def index(
     tables: bool = True,
 ) -> Sequence[ShardIndex]:
     """Return the contents of shards: what each format adds to them; without `tables` every tensor is a variable."""
+    from edl_ckpt.core.sources.steps.apart import index_apart
     from edl_ckpt.core.sources.steps.content import Content
 
     content = Content(version, readers, workers, on_fault, tables=tables)
     with hostile_bytes(version.path):
-        for form in _formats(version.location):
-            form.index(content)
+        index_apart(content, _formats(version.location))
     return content.indexes()
 
 
