@@ -9,7 +9,7 @@ from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.model.tables import DenseEntry, ShardIndex
 from edl_ckpt.core.model.versions import Seal
 from edl_ckpt.core.operations.verify.findings import Report
-from edl_ckpt.core.proof.items import item_fault
+from edl_ckpt.core.reading.item_sums import item_fault
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.reading.used_files import files_read
 from edl_ckpt.core.reading.zips import ZIP, zip_fault
