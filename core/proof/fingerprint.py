@@ -98,7 +98,16 @@ def agrees(sealed: str, found: str) -> bool:
     >>> agrees("edl1:00", "edl1:00+11"), agrees("edl1:00+22", "edl1:00+11")
     (True, False)
     """
-    return sealed in {found, found.partition(_PLUS)[0]}
+    return sealed in {found, of_tables(found)}
+
+
+def of_tables(text: str) -> str:
+    """Return the part of a fingerprint that says what tables can hold, which is the same in every system.
+
+    >>> of_tables("edl1:00+22"), of_tables("edl1:00")
+    ('edl1:00', 'edl1:00')
+    """
+    return text.partition(_PLUS)[0]
 
 
 def has_others(checkpoint: Checkpoint) -> bool:

@@ -40,11 +40,13 @@ from edl_ckpt.core.moving.part_plan import ReshardSettings, choose_settings, set
 from edl_ckpt.core.moving.plan import MovePlan, SourceSurvey, lay_out_survey, survey_source
 from edl_ckpt.core.moving.source import VersionSource
 from edl_ckpt.core.moving.tasks import WriteResult, write_version
-from edl_ckpt.core.proof.fingerprint import value_bytes
+from edl_ckpt.core.proof.fingerprint import of_tables, value_bytes
 from edl_ckpt.core.proof.trust import check_trust
 from edl_ckpt.core.proof.values import fingerprint_checkpoint
+from edl_ckpt.core.reading.part_records import records_of, without_variables
 from edl_ckpt.core.reading.pieces import total_id_bytes
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
+from edl_ckpt.core.sources.bundle.parts import OF_SYSTEM
 from edl_ckpt.core.sources.elasticdl.target import DESIGN, check_ps_num, writable_layout
 from edl_ckpt.core.state.annotate import MetadataCopies
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
@@ -390,7 +392,7 @@ def find_resharded(
     with open_checkpoint(made) as checkpoint:
         if made.is_elasticdl and not _WRITTEN.issuperset(shard.generation for shard in checkpoint.shards):
             return None
-        if made is not version and _fingerprint(version, reporter) != _fingerprint(made, reporter):
+        if made is not version and not _has_content_of(version, made, reporter):
             return None
         return _result(checkpoint, version.ps_num or 0, forced, time.perf_counter() - begin)
 
@@ -405,11 +407,23 @@ def _listed(location: Location, version: Version, reporter: Reporter) -> Version
         return None
 
 
+def _has_content_of(version: Version, made: Version, reporter: Reporter) -> bool:
+    """Say whether two versions have the same content; of two systems, the same tables and variables."""
+    texts = [_fingerprint(each, reporter) for each in (version, made)]
+    if version.layout.system != made.layout.system:  # an item stays behind
+        texts = [of_tables(text) for text in texts]
+    return texts[0] == texts[1]
+
+
 def _fingerprint(version: Version, reporter: Reporter) -> str:
-    if version.fingerprint:
+    """Return the fingerprint of a version without the records of its parts: in other parts there are others."""
+    if version.fingerprint and version.layout.system != OF_SYSTEM:
         return version.fingerprint
     with open_checkpoint(version) as checkpoint:
-        return fingerprint_checkpoint(checkpoint, reporter=reporter).text
+        records = records_of(checkpoint)
+        if version.fingerprint and not records:
+            return version.fingerprint
+        return fingerprint_checkpoint(without_variables(checkpoint, records), reporter=reporter).text
 
 
 def _result(checkpoint: Checkpoint, from_ps: int, forced: str | None, seconds: float) -> ReshardResult:

@@ -210,7 +210,7 @@ HINTS: Final = {
     "missing-file": "a job may still be writing this version; if not, its save never finished",
     "missing-shard": "a job may still be writing this version; if not, its save never finished",
     "other-format": "put the file itself in its place; nothing says what it should have",
-    "name-of-two-systems": "move the files of one system away, unless both are of this step",
+    "two-systems": "move the files of one system away, unless both are of this step",
     "passed-over": "remove the files that are not meant; loaders may read other ones than edl-ckpt",
     "extra-file": "move the file away: ElasticDL refuses a version with more entries than shards",
     "misplaced-row": "ElasticDL moves such rows on restore; `edl-ckpt reshard` writes them to their shards",

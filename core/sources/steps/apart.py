@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from edl_ckpt.core.sources.steps.content import Content, ShardContent
     from edl_ckpt.core.sources.steps.interface import Format
 
-CODE: Final = "name-of-two-systems"
+CODE: Final = "two-systems"
 
 
 class _Marks(NamedTuple):

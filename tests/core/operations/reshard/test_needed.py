@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from checkpoints import only
-from edl_ckpt.core import find_resharded, reshard_version, save_checkpoint, verify_version
+from edl_ckpt.core import (
+    convert_version,
+    find_resharded,
+    list_versions,
+    open_checkpoint,
+    reshard_version,
+    save_checkpoint,
+    verify_version,
+)
 from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.save import Table
+from edl_ckpt.core.operations.verify.check import verify_and_seal
+from edl_ckpt.core.reading.part_records import records_of
+from foreign import SYSTEMS
 from places import GOLDEN
 from program import document, edl
+from reporters import Recorder
 
 
 @pytest.fixture
@@ -88,3 +101,26 @@ def test_command(run: Version, tmp_path: Path) -> None:
     assert verify_version(only(tmp_path / "out")).ok
     failed = edl("reshard", place, "--ps", "0", "--if-needed", "--json")
     assert (failed.returncode, json.loads(failed.stderr)["id"]) == (2, "usage")
+
+
+@pytest.mark.parametrize("system", ["bundle/objects", "bundle/deeprec"])
+def test_another_system_has_what_it_can_hold(tmp_path: Path, system: str) -> None:
+    """Items and records of parts stay behind in another system: the reshard was made all the same."""
+    shutil.copytree(SYSTEMS / system, tmp_path / "in")
+    version = list_versions(str(tmp_path / "in")).versions[0]
+    with open_checkpoint(version) as checkpoint:
+        assert checkpoint.item_names or records_of(checkpoint)
+    out = str(tmp_path / "out")
+    assert find_resharded(version, 2, output=out) is None
+    reshard_version(version, 2, output=out, reporter=Recorder())
+    assert find_resharded(version, 2, output=out) is not None
+    verify_and_seal(version)
+    assert find_resharded(list_versions(str(tmp_path / "in")).versions[0], 2, output=out) is not None
+
+
+def test_other_parts_of_a_bundle_are_the_same_content(tmp_path: Path) -> None:
+    """A bundle that was cut into other parts has other records, and nothing else that is new."""
+    shutil.copytree(SYSTEMS / "bundle/deeprec", tmp_path / "in")
+    version = list_versions(str(tmp_path / "in")).versions[0]
+    convert_version(version, 3, output=str(tmp_path / "out"), reporter=Recorder())
+    assert find_resharded(version, 3, output=str(tmp_path / "out")) is not None

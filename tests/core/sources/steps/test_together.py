@@ -96,5 +96,5 @@ def test_two_systems_with_one_name(tmp_path: Path, first: str, second: str, dims
         assert scores == ([f"{second}:user"] if second == "dynamicemb" else [])
     result = verify_version(version, level="deep")
     assert result.ok
-    assert {"name-of-two-systems"} == {f.code for f in result.findings if f.subject in {"user", "w"}}
+    assert {"two-systems"} == {f.code for f in result.findings if f.subject in {"user", "w"}}
     assert export_version(version, tmp_path / "out.npz").proved
