@@ -71,7 +71,7 @@ _HOMES: Final = {
     "operations.undo": "undo unlock",
     "operations.verify.check": "VerifyRun seal_version verify_and_seal verify_version verify_versions",
     "operations.verify.findings": "Finding ValueSample VerifyResult",
-    "base.job": "SILENT Progress Reporter",
+    "base.progress": "SILENT Progress Reporter",
     "storage.determined": "CheckpointStorage",
     "storage.location": "Location LocationLike",
     "training.objects.checkpoint": "ObjectCheckpoint list_variables load_variable",

@@ -17,9 +17,9 @@ from edl_ckpt.core.base.errors import ReplacedError as ReplacedError
 from edl_ckpt.core.base.errors import UnavailableError as UnavailableError
 from edl_ckpt.core.base.errors import UnsupportedError as UnsupportedError
 from edl_ckpt.core.base.errors import UsageError as UsageError
-from edl_ckpt.core.base.job import SILENT as SILENT
-from edl_ckpt.core.base.job import Progress as Progress
-from edl_ckpt.core.base.job import Reporter as Reporter
+from edl_ckpt.core.base.progress import SILENT as SILENT
+from edl_ckpt.core.base.progress import Progress as Progress
+from edl_ckpt.core.base.progress import Reporter as Reporter
 from edl_ckpt.core.catalog.experiment import Experiment as Experiment
 from edl_ckpt.core.catalog.experiment import Trial as Trial
 from edl_ckpt.core.catalog.experiment import list_experiment as list_experiment

@@ -160,7 +160,7 @@ def processes() -> Iterator[Any]:
     pytest.importorskip("distributed")
     import dask
 
-    from edl_ckpt.core.base.job import SILENT
+    from edl_ckpt.core.base.progress import SILENT
     from edl_ckpt.core.cluster import choice
     from edl_ckpt.core.cluster.choice import connected
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from edl_ckpt.cli.options.common import attempted
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError
-from edl_ckpt.core.base.job import Progress
 from edl_ckpt.core.base.parallel import stop_when
+from edl_ckpt.core.base.progress import Progress
 from edl_ckpt.core.base.words import Level, portion
 from edl_ckpt.core.catalog.files import directory_alone, named_file, named_step
 from edl_ckpt.core.catalog.listing import list_versions, pick, resolve, split_version_dir
@@ -27,7 +27,7 @@ from edl_ckpt.core.sources.registry import is_uuid
 from edl_ckpt.core.storage.faults import error_of_system
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.base.job import Reporter
+    from edl_ckpt.core.base.progress import Reporter
     from edl_ckpt.core.operations.summary import CheckpointSummary
     from edl_ckpt.core.storage.location import Location
 

@@ -23,7 +23,7 @@ from edl_ckpt.core.reading.blocks import TablePages
 
 if TYPE_CHECKING:
     from edl_ckpt.cli.browse.source import BackgroundJob, OpenVersion
-    from edl_ckpt.core.base.job import Reporter
+    from edl_ckpt.core.base.progress import Reporter
     from edl_ckpt.core.operations.summary import TableSummary, VariableSummary
 
 

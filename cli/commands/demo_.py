@@ -11,7 +11,7 @@ from edl_ckpt.cli.options.common import Layout, argument
 from edl_ckpt.cli.terminal.output import Output
 
 if TYPE_CHECKING:
-    from edl_ckpt.core.base.job import Reporter
+    from edl_ckpt.core.base.progress import Reporter
 
 _PS_NUM = 4
 _VERSIONS = (100, 200, 300, 400)
@@ -103,7 +103,7 @@ def make_checkpoints(directory: str, *, layout: Layout = None, reporter: Reporte
     """Write the versions of the demo; a shard of the last one is missing."""
     import numpy as np
 
-    from edl_ckpt.core.base.job import SILENT
+    from edl_ckpt.core.base.progress import SILENT
     from edl_ckpt.core.operations.save import Table, save_checkpoint
     from edl_ckpt.core.state.paths import seal_file
 

@@ -154,7 +154,7 @@ def _listings(
 
 def _listing(where: Location, grace_seconds: float) -> tuple[Listing, str]:
     """Return the listing of a location, and ''; of the directory of a version, that of its location, and its path."""
-    from edl_ckpt.core.base.job import SILENT
+    from edl_ckpt.core.base.progress import SILENT
     from edl_ckpt.core.catalog.files import directory_alone
     from edl_ckpt.core.catalog.listing import list_versions, resolve
     from edl_ckpt.core.model.versions import CheckpointRef, Listing

@@ -85,7 +85,7 @@ class RemotePlace:
 
     def names(self, version: str, *, variables: bool) -> Names:  # noqa: ARG002 - headers have both
         """Return the names in the headers of a version."""
-        from edl_ckpt.core.base.job import SILENT
+        from edl_ckpt.core.base.progress import SILENT
         from edl_ckpt.core.catalog.listing import resolve
         from edl_ckpt.core.model.versions import CheckpointRef
         from edl_ckpt.core.reading.reader import open_checkpoint

@@ -240,7 +240,7 @@ def is_named(ref: str | None, parsed: CheckpointRef, version: Version | None = N
 
 def check_named(ref: str | None, parsed: CheckpointRef, name: str, *rest: str) -> None:
     """Raise UsageError unless a reference names its version in words; `name` and `rest` are those of the command."""
-    from edl_ckpt.core.base.job import SILENT
+    from edl_ckpt.core.base.progress import SILENT
     from edl_ckpt.core.catalog.listing import resolve
 
     if is_named(ref, parsed):

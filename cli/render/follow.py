@@ -20,7 +20,7 @@ from edl_ckpt.cli.terminal.documents import document_of, picked
 from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.tables import Bar, Cell, Column, Table, folded, head, styled
 from edl_ckpt.core.base import words
-from edl_ckpt.core.base.job import SilentReporter
+from edl_ckpt.core.base.progress import SilentReporter
 from edl_ckpt.core.operations.follow.observe import EventKind, Limits, Moment, WatchEvent, standing
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from functools import partial
 from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, UnavailableError
-from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.parallel import run_parallel
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import Mode, counted, describe, escaped, meant
 from edl_ckpt.core.catalog.bounds import MOST_REQUESTS
 from edl_ckpt.core.catalog.files import open_location

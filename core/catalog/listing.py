@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from edl_ckpt.core.base.errors import EdlCkptError, IncompleteError, LockedError, NotFoundError, UsageError
-from edl_ckpt.core.base.job import WARNINGS, Reporter
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.several import several
 from edl_ckpt.core.base.words import abridged, closest, command, meant, neighbours
 from edl_ckpt.core.catalog import ownership

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError
-from edl_ckpt.core.base.job import SILENT
+from edl_ckpt.core.base.progress import SILENT
 from edl_ckpt.core.base.words import base_name
 from edl_ckpt.core.catalog.annotated import listed_metadata, with_metadata
 from edl_ckpt.core.catalog.bounds import look

@@ -23,8 +23,9 @@ from urllib.parse import urlsplit
 
 from edl_ckpt.core.base.errors import NotFoundError, UnavailableError, UnsupportedError, UsageError
 from edl_ckpt.core.base.ids import new_id
-from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
+from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.parallel import Executor, Threads, default_workers
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import abridged, extra_hint, size
 from edl_ckpt.core.cluster import worker
 from edl_ckpt.core.cluster.executor import START_WORKERS, ClusterExecutor

@@ -18,8 +18,9 @@ from itertools import islice
 from typing import Any, Final
 
 from edl_ckpt.core.base.errors import UnavailableError, UnsupportedError
-from edl_ckpt.core.base.job import WARNINGS, FunctionWork, Reporter
+from edl_ckpt.core.base.job import FunctionWork
 from edl_ckpt.core.base.parallel import RESULT_BYTES, SMALL_READS, Advance, Meeting, Opened, Result, Task, Work
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import abridged, counted, size
 from edl_ckpt.core.cluster import worker
 from edl_ckpt.core.cluster.worker import Done, Published, Seen, SharedFile

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final, TypeAlias
 
 from edl_ckpt.core.base.errors import EdlCkptError, RefusedError
-from edl_ckpt.core.base.job import WARNINGS, Reporter
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import base_name
 from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.commit.writers import SharedUploads, StagedTargets, TargetPart

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError
-from edl_ckpt.core.base.job import Reporter
+from edl_ckpt.core.base.progress import Reporter
 from edl_ckpt.core.commit.publish.staging import Staging
 from edl_ckpt.core.model.layouts import Layout
 from edl_ckpt.core.sources.elasticdl.target import numbers_among

@@ -21,8 +21,8 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError
-from edl_ckpt.core.base.job import Reporter
 from edl_ckpt.core.base.memory import page_cache_bytes
+from edl_ckpt.core.base.progress import Reporter
 from edl_ckpt.core.kernel import bulk, routing
 from edl_ckpt.core.kernel.routing import Part
 from edl_ckpt.core.moving.part_plan import DenseBytes, ReshardSettings

@@ -22,7 +22,8 @@ from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from edl_ckpt.core.base.job import FunctionWork, Job, together
+from edl_ckpt.core.base.job import FunctionWork, Job
+from edl_ckpt.core.base.packing import together
 from edl_ckpt.core.base.parallel import Advance
 from edl_ckpt.core.catalog.target import Target, WritePlan, lay_out
 from edl_ckpt.core.converting.changes import LeftOut, left_out_lines

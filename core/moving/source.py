@@ -22,7 +22,8 @@ from typing import ClassVar, Final, NamedTuple, Protocol, Self, TypeVar, overloa
 import numpy as np
 
 from edl_ckpt.core.base.errors import UnsupportedError
-from edl_ckpt.core.base.job import Job, Opens, near
+from edl_ckpt.core.base.job import Job, Opens
+from edl_ckpt.core.base.packing import near
 from edl_ckpt.core.converting.changes import LeftOut, left_out_of
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import PART_NUMBERS, Part, tally_parts

@@ -21,9 +21,11 @@ from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from edl_ckpt.core.base.job import SILENT, Counted, FunctionWork, Job, expect, packed, together
+from edl_ckpt.core.base.job import FunctionWork, Job
 from edl_ckpt.core.base.memory import peak_memory_bytes
+from edl_ckpt.core.base.packing import packed, together
 from edl_ckpt.core.base.parallel import RESULT_BYTES, Advance, Executor, run_all
+from edl_ckpt.core.base.progress import SILENT, Counted, expect
 from edl_ckpt.core.base.words import counted, describe, escaped, size
 from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.catalog.target import check_beside

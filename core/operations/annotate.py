@@ -24,7 +24,7 @@ from typing import IO, Any, Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.base.job import WARNINGS, Reporter
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.several import several
 from edl_ckpt.core.base.words import Mode, command, extra_hint, meant
 from edl_ckpt.core.catalog.files import check_in_location

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, RefusedError, UnsupportedError, UsageError
-from edl_ckpt.core.base.job import SILENT, WARNINGS, Job, Reporter
+from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.memory import peak_memory_bytes
+from edl_ckpt.core.base.progress import SILENT, WARNINGS, Reporter
 from edl_ckpt.core.base.several import several
 from edl_ckpt.core.base.words import LayoutName, base_name, command, counted, describe, escaped
 from edl_ckpt.core.catalog.annotated import has_no_number

@@ -22,9 +22,9 @@ import numpy.typing as npt
 
 from edl_ckpt.core.base.arrays import Ids, as_ids
 from edl_ckpt.core.base.errors import CorruptError, IncompleteError, UnsupportedError, UsageError
-from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.memory import check_memory
 from edl_ckpt.core.base.numbers import whole_number
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.several import several
 from edl_ckpt.core.base.words import abridged, counted, describe, escaped
 from edl_ckpt.core.catalog.listing import VersionLike, as_version

@@ -19,7 +19,8 @@ from typing import Final
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, RefusedError, UsageError
 from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
+from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import command, counted, describe, escaped
 from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.catalog.files import check_in_location

@@ -8,7 +8,7 @@ from functools import partial
 
 from edl_ckpt.core.base.errors import RefusedError
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.base.job import WARNINGS, Reporter
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import command
 from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.listing import command_to_keep, list_versions, shared_tags

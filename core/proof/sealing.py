@@ -23,7 +23,8 @@ import numpy.typing as npt
 import xxhash
 
 from edl_ckpt.core.base.errors import CorruptError
-from edl_ckpt.core.base.job import FunctionWork, Job, near, together
+from edl_ckpt.core.base.job import FunctionWork, Job
+from edl_ckpt.core.base.packing import near, together
 from edl_ckpt.core.base.parallel import Advance, run_all, run_parallel
 from edl_ckpt.core.model.tables import Encoding, Extent, ShardIndex
 from edl_ckpt.core.model.versions import Chunk, PackedChunks, Seal, SealedShard, now_text

@@ -11,7 +11,8 @@ from itertools import chain
 from typing import Final
 
 from edl_ckpt.core.base.errors import UnavailableError
-from edl_ckpt.core.base.job import FunctionWork, Job, together
+from edl_ckpt.core.base.job import FunctionWork, Job
+from edl_ckpt.core.base.packing import together
 from edl_ckpt.core.base.parallel import Advance
 from edl_ckpt.core.proof.trust import Trust
 from edl_ckpt.core.reading.picklable import CheckpointValue

@@ -28,8 +28,10 @@ import numpy as np
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnavailableError, UnsupportedError
 from edl_ckpt.core.base.ids import user_name
-from edl_ckpt.core.base.job import WARNINGS, Job, Reporter, together
+from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.packing import together
 from edl_ckpt.core.base.parallel import run_all
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import base_name, command
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.versions import (

@@ -17,8 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.base.errors import CorruptError
-from edl_ckpt.core.base.job import WARNINGS, FunctionWork, Job, Reporter, together
+from edl_ckpt.core.base.job import FunctionWork, Job
+from edl_ckpt.core.base.packing import together
 from edl_ckpt.core.base.parallel import Advance
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.kernel import bulk, routing
 from edl_ckpt.core.model.dtypes import DType

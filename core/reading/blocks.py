@@ -21,8 +21,8 @@ import numpy.typing as npt
 
 from edl_ckpt.core.base.arrays import BFLOAT16
 from edl_ckpt.core.base.errors import CorruptError, LockedError, UnsupportedError
-from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.parallel import run_all
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import counted, describe, escaped
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.bulk import I64

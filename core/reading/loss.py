@@ -26,7 +26,7 @@ from edl_ckpt.core.base.errors import (
     ReplacedError,
     UnavailableError,
 )
-from edl_ckpt.core.base.job import WARNINGS, Reporter
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import abridged, base_name, counted, describe, missing_shards
 from edl_ckpt.core.catalog.listing import VersionLike, as_version, list_versions
 from edl_ckpt.core.model.layouts import Placement

@@ -22,7 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.base.arrays import ThreadMemory
-from edl_ckpt.core.base.job import FunctionWork, Job, near, packed
+from edl_ckpt.core.base.job import FunctionWork, Job
+from edl_ckpt.core.base.packing import near, packed
 from edl_ckpt.core.base.parallel import Advance
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size

@@ -26,10 +26,11 @@ from edl_ckpt.core.base.errors import (
     UnsupportedError,
     UsageError,
 )
-from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
+from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.memory import check_memory
 from edl_ckpt.core.base.notebook import Bytes, card, table
 from edl_ckpt.core.base.parallel import run_all
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import abridged, command, counted, describe, escaped, meant, missing_shards, shape, size
 from edl_ckpt.core.catalog import listing as catalog
 from edl_ckpt.core.model.dtypes import DType

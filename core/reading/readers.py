@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError
-from edl_ckpt.core.base.job import near
+from edl_ckpt.core.base.packing import near
 from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.kernel.bulk import I64, U8
 from edl_ckpt.core.model.tables import Box, GatheredRows, ShardIndex

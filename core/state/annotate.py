@@ -19,9 +19,9 @@ from typing import Any, Final
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError, UsageError
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.names import name_bytes
 from edl_ckpt.core.base.numbers import whole_number
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import base_name, meant
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.state.document import MAX_BYTES, check_value, json_number

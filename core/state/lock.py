@@ -19,8 +19,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final, TypeAlias
 
 from edl_ckpt.core.base.errors import EdlCkptError, NoSpaceError
-from edl_ckpt.core.base.job import Reporter
 from edl_ckpt.core.base.parallel import impatient
+from edl_ckpt.core.base.progress import Reporter
 from edl_ckpt.core.base.words import command
 from edl_ckpt.core.state.blocked import locked_error
 from edl_ckpt.core.state.owner import (

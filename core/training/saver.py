@@ -21,8 +21,8 @@ from functools import cache, partial
 from typing import Any, Final, Self
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NoSpaceError, UsageError
-from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.numbers import whole_number
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import LayoutName
 from edl_ckpt.core.catalog.files import look_at, open_location
 from edl_ckpt.core.catalog.listing import list_versions

@@ -18,8 +18,8 @@ import xxhash
 
 from edl_ckpt.core.base.arrays import as_bytes
 from edl_ckpt.core.base.errors import EdlCkptError
-from edl_ckpt.core.base.job import Reporter
 from edl_ckpt.core.base.parallel import default_workers, run_all, run_parallel
+from edl_ckpt.core.base.progress import Reporter
 from edl_ckpt.core.commit.shard import ShardOutput, ShardPlace
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.versions import Chunk, ShardFile

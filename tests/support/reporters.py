@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edl_ckpt.core.base.job import SilentReporter
+from edl_ckpt.core.base.progress import SilentReporter
 
 
 class Recorder(SilentReporter):

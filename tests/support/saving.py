@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from edl_ckpt.core import CheckpointSaver, SavedShard, ServerPart, Table, partition
-from edl_ckpt.core.base.job import SILENT, Reporter
+from edl_ckpt.core.base.progress import SILENT, Reporter
 from edl_ckpt.core.base.words import LayoutName
 from oracle import Model
 

@@ -10,8 +10,8 @@ from typing import Final, TypeAlias
 from edl_ckpt.core.base.errors import EdlCkptError, UnsupportedError
 from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.base.job import Reporter
 from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
+from edl_ckpt.core.base.progress import Reporter
 from edl_ckpt.core.base.words import base_name
 from edl_ckpt.core.commit.deletion.records import TrashEntry
 from edl_ckpt.core.commit.interface import Journal, deletions_bytes

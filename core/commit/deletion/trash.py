@@ -18,7 +18,7 @@ from typing import Final
 from edl_ckpt.core.base.errors import EdlCkptError, NoSpaceError, NotFoundError, RefusedError, UnsupportedError
 from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.base.job import Reporter
+from edl_ckpt.core.base.progress import Reporter
 from edl_ckpt.core.commit.deletion.records import (
     DROP,
     META,

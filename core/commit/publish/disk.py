@@ -21,7 +21,7 @@ from typing import Final, Self
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError, RefusedError, UnsupportedError
 from edl_ckpt.core.base.ids import kernel_id
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.base.job import Reporter
+from edl_ckpt.core.base.progress import Reporter
 from edl_ckpt.core.base.words import command
 from edl_ckpt.core.commit.deletion.records import META, finish_publishing, is_there, marks_of, move_back, write_record
 from edl_ckpt.core.commit.interface import (

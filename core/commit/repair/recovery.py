@@ -16,7 +16,7 @@ from functools import partial
 
 from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, UsageError
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.base.job import WARNINGS, Reporter
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import describe, escaped
 from edl_ckpt.core.catalog.files import directory_alone
 from edl_ckpt.core.catalog.listing import list_versions

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from edl_ckpt.core.base.errors import EdlCkptError, RefusedError
-from edl_ckpt.core.base.job import WARNINGS, Reporter
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import abridged, counted, rounded_duration
 from edl_ckpt.core.commit.deletion.records import DROP, read_record
 from edl_ckpt.core.commit.interface import Journal, parse_journals

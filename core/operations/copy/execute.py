@@ -20,8 +20,9 @@ from typing import Final
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, LockedError, RefusedError
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.base.job import WARNINGS, FunctionWork, Job, Reporter, expect
+from edl_ckpt.core.base.job import FunctionWork, Job
 from edl_ckpt.core.base.parallel import run_all
+from edl_ckpt.core.base.progress import WARNINGS, Reporter, expect
 from edl_ckpt.core.base.words import command, counted, describe, escaped, size
 from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.catalog.target import check_beside

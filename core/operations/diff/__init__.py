@@ -14,8 +14,10 @@ from functools import partial
 from typing import Final
 
 from edl_ckpt.core.base.errors import UsageError
-from edl_ckpt.core.base.job import WARNINGS, FunctionWork, Reporter, expect, together
+from edl_ckpt.core.base.job import FunctionWork
+from edl_ckpt.core.base.packing import together
 from edl_ckpt.core.base.parallel import Advance
+from edl_ckpt.core.base.progress import WARNINGS, Reporter, expect
 from edl_ckpt.core.base.words import meant
 from edl_ckpt.core.catalog.listing import VersionLike, as_version
 from edl_ckpt.core.cluster.choice import ExecutorLike, job_of

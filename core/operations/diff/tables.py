@@ -23,8 +23,10 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.base import words
-from edl_ckpt.core.base.job import Counted, FunctionWork, Job, together
+from edl_ckpt.core.base.job import FunctionWork, Job
+from edl_ckpt.core.base.packing import together
 from edl_ckpt.core.base.parallel import Advance, run_parallel
+from edl_ckpt.core.base.progress import Counted
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.placement import misplaced
 from edl_ckpt.core.model.layouts import Placement

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from edl_ckpt.core.base.errors import UnsupportedError, UsageError
-from edl_ckpt.core.base.job import WARNINGS, Reporter
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import FormatName, meant
 from edl_ckpt.core.catalog.listing import VersionLike, as_version
 from edl_ckpt.core.catalog.target import check_outside

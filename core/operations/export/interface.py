@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.base.errors import UsageError
-from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.parallel import default_workers, run_parallel
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.several import several, several_pairs
 from edl_ckpt.core.base.words import counted, describe, escaped, meant
 from edl_ckpt.core.cluster.executor import ClusterExecutor

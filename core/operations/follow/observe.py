@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, UnavailableError, UsageError
 from edl_ckpt.core.base.interruption import WHOLE
-from edl_ckpt.core.base.job import WARNINGS, Reporter
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.catalog.swaps import Snapshots
 from edl_ckpt.core.model.versions import BEING_WRITTEN, Listing, ShardFile, State, Version

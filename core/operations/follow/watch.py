@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from edl_ckpt.core.base.errors import UsageError
-from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.numbers import whole_number
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import Mode, counted, describe, escaped
 from edl_ckpt.core.catalog.listing import listed_mode, ranked
 from edl_ckpt.core.catalog.swaps import GRACE_SECONDS

@@ -19,7 +19,8 @@ from shlex import quote
 from typing import Any, Final
 
 from edl_ckpt.core.base.errors import CorruptError, NotFoundError, UnsupportedError, UsageError
-from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
+from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import LayoutName, counted, meant
 from edl_ckpt.core.catalog.files import directory_alone, named_file
 from edl_ckpt.core.catalog.listing import (

@@ -26,8 +26,10 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError, UnsupportedError
-from edl_ckpt.core.base.job import SILENT, FunctionWork, Job, packed
+from edl_ckpt.core.base.job import FunctionWork, Job
+from edl_ckpt.core.base.packing import packed
 from edl_ckpt.core.base.parallel import Advance
+from edl_ckpt.core.base.progress import SILENT
 from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.listing import parse_ref, resolve
 from edl_ckpt.core.kernel.checksums import combined_crc32, crc32

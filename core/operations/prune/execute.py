@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias, get_type_hints
 
 from edl_ckpt.core.base.errors import EdlCkptError, RefusedError, UsageError
-from edl_ckpt.core.base.job import WARNINGS, Reporter
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.several import several
 from edl_ckpt.core.base.words import counted, describe, size
 from edl_ckpt.core.catalog.listing import list_versions

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.base.errors import EdlCkptError, UnavailableError
-from edl_ckpt.core.base.job import WARNINGS, Reporter
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import counted, describe, escaped, size
 from edl_ckpt.core.catalog.listing import best_versions, list_versions
 from edl_ckpt.core.model.dtypes import DTYPES

@@ -23,10 +23,11 @@ from edl_ckpt.core.base.errors import (
     UnsupportedError,
     UsageError,
 )
-from edl_ckpt.core.base.job import SILENT, WARNINGS, Job, Reporter, expect
+from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.memory import peak_memory_bytes
 from edl_ckpt.core.base.notebook import Bytes, card, table
 from edl_ckpt.core.base.parallel import Executor, Threads, default_workers
+from edl_ckpt.core.base.progress import SILENT, WARNINGS, Reporter, expect
 from edl_ckpt.core.base.words import LayoutName, counted, describe, escaped
 from edl_ckpt.core.catalog.annotated import has_no_number
 from edl_ckpt.core.catalog.contents import Contents

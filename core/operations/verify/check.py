@@ -30,8 +30,9 @@ from edl_ckpt.core.base.errors import (
     UsageError,
 )
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.base.job import WARNINGS, Job, Reporter, expect
+from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.parallel import Beside, awaited, default_workers
+from edl_ckpt.core.base.progress import WARNINGS, Reporter, expect
 from edl_ckpt.core.base.several import several
 from edl_ckpt.core.base.words import Level, base_name, command, counted, describe
 from edl_ckpt.core.catalog.files import check_in_location, named_file

@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, LockedError
-from edl_ckpt.core.base.job import Job, expect
+from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.parallel import LOOK_SECONDS, RESULT_BYTES, Beside, awaited, stop_requested
+from edl_ckpt.core.base.progress import expect
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.placement import fmix64, misplaced, owners

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 from edl_ckpt.core.base.errors import CorruptError, UnsupportedError
-from edl_ckpt.core.base.job import near
+from edl_ckpt.core.base.packing import near
 from edl_ckpt.core.model.dtypes import TENSOR_DTYPES
 from edl_ckpt.core.sources.dcp.metadata import Item, whole_numbers
 from edl_ckpt.core.sources.dcp.pickles import TENSOR_NAMES, kind_of, load

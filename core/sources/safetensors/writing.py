@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol
 
 from edl_ckpt.core.base.errors import UnsupportedError
-from edl_ckpt.core.base.job import together
+from edl_ckpt.core.base.packing import together
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.sources.safetensors.indexing import tag_and_shape
 from edl_ckpt.core.sources.safetensors.sets import ENDING, INDEX

@@ -16,9 +16,10 @@ from contextlib import ExitStack, suppress
 from typing import BinaryIO, Final, cast
 
 from edl_ckpt.core.base.errors import EdlCkptError, IncompleteError, NotFoundError, RefusedError, UsageError
-from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
+from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.parallel import default_workers
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import LayoutName, abridged, base_name, meant
 from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.catalog.target import free_target

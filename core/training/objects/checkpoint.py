@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from edl_ckpt.core.adapters.nest import array_of
 from edl_ckpt.core.base.errors import NotFoundError, UsageError
-from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.numbers import whole_number
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import LayoutName, escaped
 from edl_ckpt.core.catalog.listing import VersionLike
 from edl_ckpt.core.model.versions import CheckpointRef, Version

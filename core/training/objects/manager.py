@@ -15,8 +15,8 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Final
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError, RefusedError, ReplacedError, UsageError
-from edl_ckpt.core.base.job import WARNINGS, Reporter
 from edl_ckpt.core.base.numbers import whole_number
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import LayoutName, abridged, counted
 from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.catalog.pointers import pointers_at

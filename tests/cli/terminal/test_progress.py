@@ -30,7 +30,7 @@ from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.cli.terminal.progress import Tracker
 from edl_ckpt.core import execute_reshard, prepare_reshard, save_checkpoint, verify_version
 from edl_ckpt.core.base.interruption import COMMIT
-from edl_ckpt.core.base.job import SilentReporter
+from edl_ckpt.core.base.progress import SilentReporter
 from edl_ckpt.core.operations.save import Table
 from program import edl
 from waiting import wait_until

@@ -15,7 +15,7 @@ from certificates import make_certificate
 from checkpoints import only, save_small
 from cluster_tasks import exchange, not_mounted, without_kernel
 from edl_ckpt.core import NotFoundError, UnavailableError, UnsupportedError, UsageError, verify_version
-from edl_ckpt.core.base.job import SILENT, Progress
+from edl_ckpt.core.base.progress import SILENT, Progress
 from edl_ckpt.core.cluster import choice, worker
 from edl_ckpt.core.cluster.choice import cluster_at, connected
 from edl_ckpt.core.cluster.executor import ClusterExecutor

@@ -38,7 +38,7 @@ from edl_ckpt.core import (
     save_checkpoint,
     verify_version,
 )
-from edl_ckpt.core.base.job import SILENT
+from edl_ckpt.core.base.progress import SILENT
 from edl_ckpt.core.cluster.choice import connected
 from edl_ckpt.core.commit.repair.recovery import recover
 from examples import TIMES

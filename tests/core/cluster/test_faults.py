@@ -21,7 +21,7 @@ from cluster_tasks import Gated, Opened, Slow, closed, left_open, never, pause, 
 from edl_ckpt.core import CorruptError, UnavailableError, reshard_version, verify_version
 from edl_ckpt.core.base import errors
 from edl_ckpt.core.base.errors import EdlCkptError
-from edl_ckpt.core.base.job import SILENT, Progress, SilentReporter
+from edl_ckpt.core.base.progress import SILENT, Progress, SilentReporter
 from edl_ckpt.core.cluster import executor as executor_module
 from edl_ckpt.core.cluster import worker
 from edl_ckpt.core.cluster.choice import cluster_at

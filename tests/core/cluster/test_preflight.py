@@ -41,7 +41,7 @@ from edl_ckpt.core import (
     save_checkpoint,
     verify_version,
 )
-from edl_ckpt.core.base.job import SILENT, Progress
+from edl_ckpt.core.base.progress import SILENT, Progress
 from edl_ckpt.core.cluster import choice, worker
 from edl_ckpt.core.cluster import executor as executor_module
 from edl_ckpt.core.cluster.choice import check_target, cluster_at

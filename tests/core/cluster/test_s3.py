@@ -8,7 +8,7 @@ from typing import Any
 
 from checkpoints import save_small
 from edl_ckpt.core import list_versions, verify_version
-from edl_ckpt.core.base.job import Progress
+from edl_ckpt.core.base.progress import Progress
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.storage.location import Location
 from s3_fixtures import Bucket

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import edl_ckpt.core as edl
-from edl_ckpt.core.base.job import SILENT
+from edl_ckpt.core.base.progress import SILENT
 
 HOSTILE = "t\x1b[2J\n\u202e" + "n" * 3000
 LIMIT = 600

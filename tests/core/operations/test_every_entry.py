@@ -16,7 +16,7 @@ import pytest
 from checkpoints import at
 from edl_ckpt.core import convert_version, execute_copy, plan_copy, repair_version, verify_version
 from edl_ckpt.core.base.errors import EdlCkptError, EdlCkptWarning, RefusedError
-from edl_ckpt.core.base.job import SILENT
+from edl_ckpt.core.base.progress import SILENT
 from edl_ckpt.core.operations.convert import strip_versions
 from raw_trees import RawEntry, lost_entries, raw_tree
 from s3_fixtures import Bucket

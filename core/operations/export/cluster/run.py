@@ -25,8 +25,10 @@ import numpy.typing as npt
 import xxhash
 
 from edl_ckpt.core.base.errors import EdlCkptError
-from edl_ckpt.core.base.job import Counted, Job, together
+from edl_ckpt.core.base.job import Job
+from edl_ckpt.core.base.packing import together
 from edl_ckpt.core.base.parallel import RESULT_BYTES, Advance, run_parallel
+from edl_ckpt.core.base.progress import Counted
 from edl_ckpt.core.cluster.executor import ClusterExecutor
 from edl_ckpt.core.commit.writers import Sending
 from edl_ckpt.core.kernel import bulk

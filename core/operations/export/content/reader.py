@@ -16,8 +16,9 @@ from typing import Final
 import numpy as np
 
 from edl_ckpt.core.base.errors import UnsupportedError, UsageError
-from edl_ckpt.core.base.job import WARNINGS, Job, Reporter
+from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.parallel import default_workers, run_parallel
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.converting.changes import ROWS
 from edl_ckpt.core.kernel import bulk

@@ -21,8 +21,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from edl_ckpt.core.base.job import WARNINGS, FunctionWork, Job, Reporter, near, together
+from edl_ckpt.core.base.job import FunctionWork, Job
+from edl_ckpt.core.base.packing import near, together
 from edl_ckpt.core.base.parallel import Advance, Executor, Threads, default_workers, run_all, run_parallel
+from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.tables import DenseEntry, ShardIndex

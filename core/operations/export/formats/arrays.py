@@ -21,8 +21,8 @@ from urllib.parse import quote, unquote
 
 import numpy as np
 
-from edl_ckpt.core.base.job import together
 from edl_ckpt.core.base.names import name_bytes
+from edl_ckpt.core.base.packing import together
 from edl_ckpt.core.kernel.checksums import Crc32
 from edl_ckpt.core.model.shapes import check_dimensions
 from edl_ckpt.core.operations.export.cluster.run import MOST_NAMES, PartFile, PartsFormat, Span, numbered, sizes_of

@@ -16,7 +16,7 @@ import elasticdl_rules
 from checkpoints import at, save_small, shards_of
 from edl_ckpt.core import list_versions, save_checkpoint, verify_version
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, LockedError, RefusedError, UsageError
-from edl_ckpt.core.base.job import SilentReporter
+from edl_ckpt.core.base.progress import SilentReporter
 from edl_ckpt.core.commit.publish.disk import LocalOutput
 from edl_ckpt.core.commit.publish.objects import RemoteOutput
 from edl_ckpt.core.commit.repair.recovery import location_lock, recover

@@ -12,7 +12,7 @@ import pytest
 from checkpoints import at, numbers, save_small
 from edl_ckpt.core import execute_prune, verify_version
 from edl_ckpt.core.base.errors import RefusedError
-from edl_ckpt.core.base.job import SILENT
+from edl_ckpt.core.base.progress import SILENT
 from edl_ckpt.core.catalog.listing import list_versions
 from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
 from edl_ckpt.core.commit.shard import ShardOutput, ShardPlace
