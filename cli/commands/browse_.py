@@ -22,7 +22,7 @@ def browse_command(
     tag and export the version under the cursor, each after a question. Press ? for its keys. It needs the extra tui.
     """
     from edl_ckpt.cli.browse.terminal import check_terminal, first_paint
-    from edl_ckpt.core.base.arrays import library
+    from edl_ckpt.core.base.libraries import library
 
     if out.json and "json" not in out.defaulted:
         raise UsageError("browse has no document to print", hint="these have: edl-ckpt list, edl-ckpt inspect")

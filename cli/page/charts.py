@@ -16,7 +16,7 @@ from xml.etree import ElementTree as ET
 
 from edl_ckpt.cli.terminal.text import count, escaped
 from edl_ckpt.core.base import words
-from edl_ckpt.core.base.arrays import library
+from edl_ckpt.core.base.libraries import library
 from edl_ckpt.core.model.versions import State, Version
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from edl_ckpt.cli.page import charts
 from edl_ckpt.cli.page.charts import number, when
 from edl_ckpt.cli.terminal.text import count, escaped
 from edl_ckpt.core.base import words
-from edl_ckpt.core.base.arrays import library
+from edl_ckpt.core.base.libraries import library
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.sources.systems import kinds_of, shards_of
 

@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.adapters.nest import describe_variable, read_variable, unique
-from edl_ckpt.core.base.arrays import BFLOAT16, as_array, library
+from edl_ckpt.core.base.arrays import BFLOAT16, as_array
 from edl_ckpt.core.base.errors import MismatchError, UsageError
+from edl_ckpt.core.base.libraries import library
 
 __all__ = ["assign_variables", "to_tensor", "to_variables"]
 

@@ -12,7 +12,8 @@ from typing import Any
 import numpy.typing as npt
 
 from edl_ckpt.core.adapters.nest import array_of, flatten, unflatten
-from edl_ckpt.core.base.arrays import as_array, library, torch_tensor
+from edl_ckpt.core.base.arrays import as_array, torch_tensor
+from edl_ckpt.core.base.libraries import library
 
 __all__ = ["to_state_dict", "to_tensor", "to_variables"]
 

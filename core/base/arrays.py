@@ -3,43 +3,24 @@
 An array is anything with `__array__` or `__dlpack__`: of numpy, PyTorch, TensorFlow, JAX, pandas, pyarrow. numpy has no
 bfloat16. Values of that type have the dtype of `ml_dtypes` where their library makes such arrays, else `BFLOAT16`: the
 same two bytes under a name. `dtype_name` says 'bfloat16' for both, and a checkpoint contains the bytes as they are.
-
-Optional libraries are imported where they are used: each one is an extra of the package.
 """
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.base.errors import UnsupportedError, UsageError
-from edl_ckpt.core.base.words import extra_hint
+from edl_ckpt.core.base.errors import UsageError
+from edl_ckpt.core.base.libraries import library
 
 BFLOAT16: Final = np.dtype([("bfloat16", "<u2")])
 """bfloat16 where no library has a dtype for it: one field of that name, with the bits of the value."""
 _MEMORY_DEVICES: Final = {1, 3, 11, 13}
 """The devices of DLPack whose memory this process can read: CPU, and memory that CUDA or ROCm shares with it."""
-
-
-class ThreadMemory(threading.local):
-    """Memory that each thread uses again: the kernel clears fresh memory, which costs as much as a read into it."""
-
-    def __init__(self) -> None:
-        self._memory: dict[str, npt.NDArray[np.uint8]] = {}
-
-    def take(self, size: int, name: str = "") -> npt.NDArray[np.uint8]:
-        """Return uint8 [size] with any content; the next call of this thread with the name returns the same bytes."""
-        memory = self._memory.get(name)
-        if memory is None or len(memory) < size:
-            memory = self._memory[name] = np.empty(size, np.uint8)
-        return memory[:size]
 
 
 @runtime_checkable
@@ -233,16 +214,6 @@ def _from_arrow(value: Any, what: str) -> npt.NDArray[Any]:
     if hasattr(value, "to_numpy_ndarray"):  # a FixedShapeTensorArray
         return np.asarray(value.to_numpy_ndarray())
     return _from_any(value, what)
-
-
-def library(name: str, extra: str) -> Any:
-    """Return an optional library; UnsupportedError names the extra that installs it."""
-    if name.partition(".")[0] == "tensorflow":
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # it writes to stderr at import
-    try:
-        return import_module(name)
-    except ImportError:
-        raise UnsupportedError(f"{name} is not installed", hint=extra_hint(extra)) from None
 
 
 def torch_tensor(array: npt.NDArray[Any]) -> Any:

@@ -16,11 +16,11 @@ from typing import Final
 
 import numpy as np
 
-from edl_ckpt.core.base.arrays import ThreadMemory
 from edl_ckpt.core.base.errors import RefusedError, UnsupportedError, UsageError
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.base.progress import expect
+from edl_ckpt.core.base.thread_memory import ThreadMemory
 from edl_ckpt.core.base.words import escaped
 from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.converting.changes import Changes, LeftOut, Outgoing, OutTable, OutVariable, outgoing

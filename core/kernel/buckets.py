@@ -14,9 +14,9 @@ from typing import Final
 
 import numpy as np
 
-from edl_ckpt.core.base.arrays import ThreadMemory
 from edl_ckpt.core.base.errors import LockedError
 from edl_ckpt.core.base.parallel import run_parallel, stop_requested
+from edl_ckpt.core.base.thread_memory import ThreadMemory
 from edl_ckpt.core.kernel import bulk
 
 BUCKET_IDS: Final = 1 << 14

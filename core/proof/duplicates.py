@@ -17,11 +17,11 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from edl_ckpt.core.base.arrays import ThreadMemory
 from edl_ckpt.core.base.errors import CorruptError
 from edl_ckpt.core.base.job import FunctionWork, Job
 from edl_ckpt.core.base.packing import together
 from edl_ckpt.core.base.parallel import Advance, default_workers, run_parallel
+from edl_ckpt.core.base.thread_memory import ThreadMemory
 from edl_ckpt.core.base.words import command
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.buckets import Buckets

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.base.arrays import ThreadMemory
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.memory import check_memory
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.packing import near, together
 from edl_ckpt.core.base.parallel import REMOTE_WORKERS, default_workers, run_parallel
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.thread_memory import ThreadMemory
 from edl_ckpt.core.base.words import counted
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.buckets import Buckets

@@ -21,10 +21,10 @@ from typing import Final, NamedTuple, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.base.arrays import ThreadMemory
 from edl_ckpt.core.base.job import FunctionWork, Job
 from edl_ckpt.core.base.packing import near, packed
 from edl_ckpt.core.base.parallel import Advance
+from edl_ckpt.core.base.thread_memory import ThreadMemory
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
 from edl_ckpt.core.model.dtypes import DType

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.base.arrays import Ids, as_array, as_ids, dtype_name, library, torch_tensor
+from edl_ckpt.core.base.arrays import Ids, as_array, as_ids, dtype_name, torch_tensor
 from edl_ckpt.core.base.errors import CorruptError, NameNotFoundError, UsageError
+from edl_ckpt.core.base.libraries import library
 from edl_ckpt.core.base.memory import check_memory
 from edl_ckpt.core.base.notebook import Bytes, card, table
 from edl_ckpt.core.base.numbers import whole_number

@@ -21,10 +21,10 @@ from typing import Final, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.base.arrays import ThreadMemory
 from edl_ckpt.core.base.packing import near
 from edl_ckpt.core.base.parallel import default_workers, run_all, run_parallel
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
+from edl_ckpt.core.base.thread_memory import ThreadMemory
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DType
 from edl_ckpt.core.model.tables import Encoding, ShardIndex, TableEntry

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import xxhash
 
-from edl_ckpt.core.base.arrays import ThreadMemory
 from edl_ckpt.core.base.errors import CorruptError, NotFoundError, UnavailableError
 from edl_ckpt.core.base.memory import check_memory
 from edl_ckpt.core.base.parallel import Advance
 from edl_ckpt.core.base.progress import Reporter
+from edl_ckpt.core.base.thread_memory import ThreadMemory
 from edl_ckpt.core.base.words import escaped
 from edl_ckpt.core.commit.interface import SharedTargets
 from edl_ckpt.core.commit.writers import Extent, Sending, SharedUploads, TargetPart, even_edges

@@ -29,9 +29,9 @@ from typing import IO, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.base.arrays import library
 from edl_ckpt.core.base.errors import CorruptError, NotFoundError, UnsupportedError
 from edl_ckpt.core.base.json_objects import parse_object
+from edl_ckpt.core.base.libraries import library
 from edl_ckpt.core.base.words import abridged, command, counted, meant
 from edl_ckpt.core.converting.changes import NameMap
 from edl_ckpt.core.model.dtypes import DTYPES, DType, dtype_named

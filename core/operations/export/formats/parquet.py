@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from edl_ckpt.core.base.arrays import library
 from edl_ckpt.core.base.errors import UnsupportedError
+from edl_ckpt.core.base.libraries import library
 from edl_ckpt.core.base.numbers import varint
 from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.operations.export.cluster.run import PartFile, PartsFormat, Span, numbered, sizes_of
