@@ -49,7 +49,7 @@ from edl_ckpt.core.moving.part_plan import (
 from edl_ckpt.core.moving.plan import MovePlan, row_marks, stretch_order
 from edl_ckpt.core.moving.source import Source, SparsePair
 from edl_ckpt.core.proof.fingerprint import ContentSketch, Fingerprint
-from edl_ckpt.core.proof.trust import prove_version
+from edl_ckpt.core.proof.read_back import prove_version
 from edl_ckpt.core.proof.values import ValueOptions
 from edl_ckpt.core.reading.picklable import HeldValue
 from edl_ckpt.core.reading.pieces import PIECE_BYTES

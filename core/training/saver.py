@@ -34,7 +34,7 @@ from edl_ckpt.core.model.versions import State, Version
 from edl_ckpt.core.operations.prune.execute import doomed_shards, prune, remove_own_shard
 from edl_ckpt.core.operations.prune.plan import read_policy
 from edl_ckpt.core.operations.prune.retention import IN_A_JOB, Policy
-from edl_ckpt.core.proof.trust import seal_from_notes
+from edl_ckpt.core.proof.noted_seal import seal_from_notes
 from edl_ckpt.core.sources.elasticdl.target import (
     VersionLayout,
     check_ps_num,

@@ -19,7 +19,7 @@ from edl_ckpt.core.base.parallel import Advance, Opened, Result, Task, Threads, 
 from edl_ckpt.core.commit.interface import Prove, Written
 from edl_ckpt.core.commit.publish.disk import LocalOutput
 from edl_ckpt.core.model.versions import Seal, Version
-from edl_ckpt.core.proof import trust as proof
+from edl_ckpt.core.proof import read_back as proof
 from edl_ckpt.core.proof import values
 from edl_ckpt.core.reading import pieces
 from edl_ckpt.core.state.annotate import Describe

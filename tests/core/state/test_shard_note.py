@@ -15,7 +15,7 @@ from checkpoints import only
 from edl_ckpt.core import verify_version
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnsupportedError
 from edl_ckpt.core.operations.verify.check import verify_and_seal
-from edl_ckpt.core.proof.trust import seal_from_notes
+from edl_ckpt.core.proof.noted_seal import seal_from_notes
 from edl_ckpt.core.state.paths import notes_dir
 from edl_ckpt.core.state.seal import number_chunks
 from edl_ckpt.core.state.shard_note import NoteName, ShardNote, note_bytes, parse_note_name, read_note, run_digest
