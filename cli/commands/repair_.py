@@ -16,7 +16,7 @@ from edl_ckpt.core.base.words import command
 
 if TYPE_CHECKING:
     from edl_ckpt.core.commit.repair.survey import Unfinished
-    from edl_ckpt.core.state.owner import Holder
+    from edl_ckpt.core.state.holder import Holder
     from edl_ckpt.core.storage.location import Location
 
 

@@ -22,7 +22,7 @@ from edl_ckpt.core.model.layouts import Layout
 from edl_ckpt.core.sources.elasticdl.target import numbers_among
 from edl_ckpt.core.sources.registry import shard_named
 from edl_ckpt.core.state.document import check_schema, schema_at_head
-from edl_ckpt.core.state.owner import prove_lock
+from edl_ckpt.core.state.lock_proof import prove_lock
 from edl_ckpt.core.state.paths import notes_dir, seal_file
 from edl_ckpt.core.state.shard_note import EARLIER, NoteName, ShardNote, note_bytes, note_names, run_digest
 from edl_ckpt.core.storage import LocalStore, ObjectStore

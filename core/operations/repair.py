@@ -37,7 +37,7 @@ from edl_ckpt.core.proof.trust import Trust, check_trust
 from edl_ckpt.core.reading.reader import open_checkpoint, raise_problems
 from edl_ckpt.core.sources.registry import completes, source_of
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
-from edl_ckpt.core.state.owner import write_proved
+from edl_ckpt.core.state.lock_proof import write_proved
 from edl_ckpt.core.state.paths import TRASH_DIR, seal_file
 from edl_ckpt.core.state.seal import read_seal, seal_bytes
 from edl_ckpt.core.state.shard_note import forget_notes

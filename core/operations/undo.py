@@ -17,8 +17,8 @@ from edl_ckpt.core.commit.deletion.records import TrashEntry
 from edl_ckpt.core.commit.repair.recovery import kind_of, location_lock
 from edl_ckpt.core.sources.registry import version_named
 from edl_ckpt.core.state.blocked import format_holder, unlock_refused
+from edl_ckpt.core.state.holder import Holder
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS, open_lock
-from edl_ckpt.core.state.owner import Holder
 from edl_ckpt.core.storage import LocationLike, Store
 from edl_ckpt.core.storage.faults import storage_errors
 

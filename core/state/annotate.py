@@ -25,6 +25,7 @@ from edl_ckpt.core.base.progress import WARNINGS, Reporter
 from edl_ckpt.core.base.words import base_name, meant
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.state.document import MAX_BYTES, check_value, json_number
+from edl_ckpt.core.state.lock_proof import prove_lock, write_proved
 from edl_ckpt.core.state.metadata import (
     LOCATION_SCHEMA,
     MAX_NAMES,
@@ -42,7 +43,6 @@ from edl_ckpt.core.state.metadata import (
     read_document,
     read_metadata,
 )
-from edl_ckpt.core.state.owner import prove_lock, write_proved
 from edl_ckpt.core.state.paths import LOCATION_FILE, MANAGER_FILE, META_DIR, version_file
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import Store, lists_marks

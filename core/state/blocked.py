@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from edl_ckpt.core.base.errors import LockedError
 from edl_ckpt.core.base.words import command, duration
-from edl_ckpt.core.state.owner import Holder, format_owner, has_ended, is_here
+from edl_ckpt.core.state.holder import Holder
+from edl_ckpt.core.state.owner import format_owner, has_ended, is_here
 from edl_ckpt.core.state.remote_lock import MISSED_SECONDS
 from edl_ckpt.core.storage.location import Location
 

@@ -21,7 +21,7 @@ from edl_ckpt.core.base.errors import EdlCkptError, UnavailableError
 from edl_ckpt.core.base.parallel import SMALL_READS, run_parallel
 from edl_ckpt.core.model.versions import Seal, Version
 from edl_ckpt.core.state.document import MAX_DEPTH, is_deep, parse_document
-from edl_ckpt.core.state.owner import prove_lock
+from edl_ckpt.core.state.lock_proof import prove_lock
 from edl_ckpt.core.state.paths import INDEX_FILE, META_DIR, STATE_DIR, is_document, metadata_owner, sealed_version
 from edl_ckpt.core.state.seal import parse_seal
 from edl_ckpt.core.storage.interface import Entry, MarkedStore, Store, lists_marks

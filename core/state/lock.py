@@ -22,11 +22,12 @@ from edl_ckpt.core.base.errors import EdlCkptError, NoSpaceError
 from edl_ckpt.core.base.parallel import impatient
 from edl_ckpt.core.base.progress import Reporter
 from edl_ckpt.core.base.words import command
+from edl_ckpt.core.state.aside import set_aside
 from edl_ckpt.core.state.blocked import locked_error
+from edl_ckpt.core.state.holder import Holder, LostLockError, lost_lock
+from edl_ckpt.core.state.lock_proof import provable
 from edl_ckpt.core.state.owner import (
     STALE_SECONDS,
-    Holder,
-    LostLockError,
     Signature,
     format_owner,
     has_ended,
@@ -34,11 +35,8 @@ from edl_ckpt.core.state.owner import (
     is_here,
     is_me,
     lock_file,
-    lost_lock,
     processes_at,
-    provable,
     read_owner,
-    set_aside,
 )
 from edl_ckpt.core.state.paths import LOCK_FILE, STATE_DIR
 from edl_ckpt.core.state.place_lock import PlaceLock, share_place, take_place

@@ -4,19 +4,6 @@ The kernel's lock ends with its process, so an unlocked file was left by a kille
 at once. A process that it forks would keep the lock, and so closes its copy of the file. A file system may not pass
 locks on between hosts, so an owner on another host counts as dead when it has not touched its file for ten minutes. The
 lock of a location and the staging directories both work this way.
-
-The holder of a location's lock, as a person sees it, and the proof that a command still holds its lock.
-
-A process that was stopped for longer than its lock is valid (SIGSTOP, a suspended machine) wakes up and goes on. So a
-command proves that it still has the lock right before each step that cannot be undone. It may also stop between this
-proof and its request. So a file of our state is replaced only while it is the one of before the proof, where the
-storage knows conditional writes, and the lock is proved again after it. Where the storage does not, and a process lost
-its lock in the last day, a copy of each new file is kept: the next holder puts back what a late request wrote over.
-
-Setting aside: what stands where we need its name and cannot be used is renamed, never opened, emptied or removed.
-
-It goes to `.edl-ckpt-0/stage-0/damaged-...`, where nothing looks again, so it is reported once. The caller sees to it
-that no other process of ours does the same at that moment.
 """
 
 from __future__ import annotations
@@ -27,27 +14,21 @@ import glob
 import json
 import os
 import re
-import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 from weakref import WeakSet
 
-from edl_ckpt.core.base.errors import EdlCkptError, LockedError
+from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.ids import host_name, kernel_id
-from edl_ckpt.core.base.interruption import COMMIT, WHOLE
-from edl_ckpt.core.base.words import base_name
+from edl_ckpt.core.base.interruption import WHOLE
 from edl_ckpt.core.state.document import parse_document
-from edl_ckpt.core.state.paths import KEPT_DIR, STAGE_DIR, damaged_name, is_resumable
-from edl_ckpt.core.storage.beneath import Directory, close_read, kind_of
+from edl_ckpt.core.state.paths import is_resumable
+from edl_ckpt.core.storage.beneath import Directory, close_read
 from edl_ckpt.core.storage.faults import storage_errors
-from edl_ckpt.core.storage.interface import Store, lists_marks
-from edl_ckpt.core.storage.location import Location
 
 OWNER_FILE: Final = "owner.json"
 _OWNER_BYTES: Final = 1 << 16
@@ -254,95 +235,3 @@ def _is_alive(pid: int) -> bool:
     except OSError as error:
         return not isinstance(error, ProcessLookupError)
     return True
-
-
-_proofs: ContextVar[Mapping[str, Callable[[], bool]]] = ContextVar("edl_ckpt_locks")
-"""How this thread proves each lock that it holds, by location."""
-
-
-class LostLockError(LockedError):
-    """Another process has the lock that this command had, so the command ends here."""
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """A process that holds a lock, or held it when it died.
-
-    `silent_seconds` is the time since its last sign of life; None where the storage does not say.
-    """
-
-    owner: Mapping[str, Any]
-    is_alive: bool
-    silent_seconds: float | None
-    key: str = field(default="", repr=False)
-    """The name of its claim, on storage where each process has one."""
-    kept_by: Sequence[int] = ()
-    """The processes of this host that have the file of a dead holder open, and so may keep its lock."""
-
-
-@contextmanager
-def provable(location: Location, proof: Callable[[], bool]) -> Iterator[None]:
-    """Let `prove_lock` find the proof of a lock that this thread holds while the block runs."""
-    before = _proofs.get({})
-    _proofs.set({**before, location.url.rstrip("/"): proof})
-    try:
-        yield
-    finally:
-        _proofs.set(before)
-
-
-def prove_lock(location: Location) -> bool:
-    """Raise LostLockError unless this thread still holds the lock of a location that it took.
-
-    Every step that changes a location and cannot be undone calls this first. Nothing happens without a lock. Returns
-    True while a request may still arrive from a process that lost the lock.
-    """
-    proof = _proofs.get({}).get(location.url.rstrip("/"))
-    return proof is not None and proof()
-
-
-def write_proved(store: Store, relative: str, data: bytes) -> None:
-    """Write a file of META_DIR, the lock of which this thread holds before and after; LockedError when it was lost.
-
-    Then the file of another process is still there, or the next holder of the lock puts it back.
-    """
-    seen = store.stat(relative) if lists_marks(store) else None
-    if prove_lock(store.location):
-        store.write_small(f"{KEPT_DIR}/{base_name(relative)}", data)
-    with COMMIT:
-        if lists_marks(store):
-            store.write_over(relative, data, seen)
-        else:
-            store.write_small(relative, data)
-        prove_lock(store.location)
-
-
-def lost_lock(place: str, owner: Mapping[str, Any]) -> LostLockError:
-    """Return the error of a command that lost the lock; `owner` is the holder now, {} when there is none."""
-    holder = format_owner(owner) if owner else "no process"
-    return LostLockError(
-        f"this command lost the lock while it was stopped; the lock is held by {holder} now",
-        path=place,
-        hint="nothing further was changed; try again",
-    )
-
-
-def set_aside(state: Directory, directory: Directory, name: str, why: str, *, was: str = "") -> str:
-    """Move a name of a directory away; return what was done, in words. `was` is the name it had before, if another."""
-    new = damaged_name(was or name)
-    before = make_way(state, os.path.basename(STAGE_DIR))
-    with state.enter(os.path.basename(STAGE_DIR), make=True) as stages:
-        directory.rename(name, stages, new)
-        stages.flush()
-    done = f"{directory.join(was or name)} {why}; it was set aside as {STAGE_DIR}/{new}"
-    return f"{before}; {done}" if before else done
-
-
-def make_way(state: Directory, name: str) -> str:
-    """Set aside what has the name of one of our directories and is none; return what was done, '' for nothing."""
-    found = state.stat(name)
-    if found is None or stat.S_ISDIR(found.st_mode):
-        return ""
-    moved = f"{damaged_name('')}0"  # its own name must be free before there is a place to put it
-    state.rename(name, state, moved)
-    return set_aside(state, state, moved, f"is {kind_of(found.st_mode)}", was=name)

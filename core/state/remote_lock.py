@@ -14,7 +14,7 @@ a listing shows what was written before, which every S3 service promises today.
   process sees the sign of life; they never both go on.
 
 * **A holder that lost the lock and is not surely dead** may have sent a request that arrives late. So
-  `lock-0/<its id>.lost` stays for a day, and files of our state are kept twice meanwhile (`owner.py`).
+  `lock-0/<its id>.lost` stays for a day, and files of our state are kept twice meanwhile (`lock_proof.py`).
 
 A name is never used twice. So a request that arrives late, or a holder that wakes up late, never removes or replaces
 anything of the next holder.
@@ -37,7 +37,8 @@ from edl_ckpt.core.base.interruption import WHOLE
 from edl_ckpt.core.base.parallel import LOOK_SECONDS, stop_requested
 from edl_ckpt.core.state import owner as owners
 from edl_ckpt.core.state.document import parse_document
-from edl_ckpt.core.state.owner import Holder, describe, format_owner, has_ended, is_here, is_me, lost_lock, owner_in
+from edl_ckpt.core.state.holder import Holder, lost_lock
+from edl_ckpt.core.state.owner import describe, format_owner, has_ended, is_here, is_me, owner_in
 from edl_ckpt.core.state.paths import LOCK_FILE, STATE_DIR
 from edl_ckpt.core.storage.interface import ObjectStore
 

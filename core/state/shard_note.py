@@ -33,8 +33,8 @@ from edl_ckpt.core.base.words import abridged, base_name
 from edl_ckpt.core.model.versions import Chunk, Seal, ShardFile, State, Version
 from edl_ckpt.core.sources.registry import number_named
 from edl_ckpt.core.state.document import MAX_SUMS_BYTES, is_newer, parse_document, schema_at_head
+from edl_ckpt.core.state.lock_proof import prove_lock
 from edl_ckpt.core.state.metadata import sealed_versions
-from edl_ckpt.core.state.owner import prove_lock
 from edl_ckpt.core.state.paths import META_DIR, NOTES_DIR, noted_version, notes_dir, seal_file
 from edl_ckpt.core.state.seal import number_chunks, parse_seal
 from edl_ckpt.core.storage import Store, open_store

@@ -44,8 +44,8 @@ from edl_ckpt.core.sources.elasticdl.target import (
 )
 from edl_ckpt.core.sources.registry import shard_named
 from edl_ckpt.core.state.index import Known
+from edl_ckpt.core.state.lock_proof import write_proved
 from edl_ckpt.core.state.metadata import sealed_versions
-from edl_ckpt.core.state.owner import write_proved
 from edl_ckpt.core.state.paths import META_DIR, seal_file
 from edl_ckpt.core.state.seal import seal_bytes
 from edl_ckpt.core.state.shard_note import (

@@ -47,7 +47,7 @@ from edl_ckpt.core.commit.publish.staging import remove_empty_state
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.sources.registry import number_named, version_names
 from edl_ckpt.core.state.index import Known
-from edl_ckpt.core.state.owner import prove_lock
+from edl_ckpt.core.state.lock_proof import prove_lock
 from edl_ckpt.core.state.paths import META_DIR, TRASH_DIR
 from edl_ckpt.core.storage import LocalStore, Location
 from edl_ckpt.core.storage.beneath import Directory

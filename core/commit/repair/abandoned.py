@@ -32,6 +32,8 @@ from edl_ckpt.core.commit.publish.uploads import MARK, settle_marked
 from edl_ckpt.core.commit.writers import TOKEN
 from edl_ckpt.core.model.versions import ShardFile, Version
 from edl_ckpt.core.sources.registry import directory_named, shard_named
+from edl_ckpt.core.state.aside import make_way, set_aside
+from edl_ckpt.core.state.lock_proof import prove_lock, write_proved
 from edl_ckpt.core.state.owner import (
     OWNER_FILE,
     has_our_owner,
@@ -40,11 +42,7 @@ from edl_ckpt.core.state.owner import (
     is_me,
     is_presumed_dead,
     is_stage_name,
-    make_way,
     owner_in,
-    prove_lock,
-    set_aside,
-    write_proved,
 )
 from edl_ckpt.core.state.paths import (
     JOURNAL,

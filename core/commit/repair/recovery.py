@@ -30,9 +30,10 @@ from edl_ckpt.core.commit.repair.abandoned import DiskRepair, ObjectRepair
 from edl_ckpt.core.commit.shard import DiskShard, Hold, ObjectShard, ShardOutput, ShardPlace
 from edl_ckpt.core.sources.registry import completes, shard_named, version_named
 from edl_ckpt.core.state.document import is_newer, schema_at_head
+from edl_ckpt.core.state.holder import LostLockError
 from edl_ckpt.core.state.index import refresh_index
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS, holding, open_lock
-from edl_ckpt.core.state.owner import LostLockError, prove_lock
+from edl_ckpt.core.state.lock_proof import prove_lock
 from edl_ckpt.core.state.paths import META_DIR, STATE_DIR, is_of_a_name, may_be_described, metadata_owner
 from edl_ckpt.core.state.shard_note import sweep_notes
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store

@@ -19,7 +19,7 @@ from edl_ckpt.core.commit.writers import Extent, Sending, SharedUploads, TargetP
 from edl_ckpt.core.model.versions import Chunk, Version
 from edl_ckpt.core.proof.sealing import CHUNK_BYTES, TASK_CHUNKS, batches, checksum, rereads_correctly
 from edl_ckpt.core.reading.reader import Checkpoint
-from edl_ckpt.core.state.owner import prove_lock
+from edl_ckpt.core.state.lock_proof import prove_lock
 from edl_ckpt.core.state.paths import FILES_DIR
 from edl_ckpt.core.storage import Store, open_store
 from edl_ckpt.core.storage.interface import RangeReader, Sink, lists_marks

@@ -47,8 +47,9 @@ from edl_ckpt.core.reading.stored_sums import NO_SUMS, SumsCompared
 from edl_ckpt.core.reading.used_files import files_read
 from edl_ckpt.core.sources.elasticdl.target import check_texts, check_version, restore_warnings
 from edl_ckpt.core.state.annotate import Describe, MetadataCopies
+from edl_ckpt.core.state.holder import LostLockError
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
-from edl_ckpt.core.state.owner import LostLockError, write_proved
+from edl_ckpt.core.state.lock_proof import write_proved
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.state.seal import read_seal, seal_bytes
 from edl_ckpt.core.storage import Store, open_store

@@ -47,7 +47,7 @@ from edl_ckpt.core.operations.prune.retention import (
 from edl_ckpt.core.state.document import MAX_SUMS_BYTES, parse_document
 from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
-from edl_ckpt.core.state.owner import prove_lock
+from edl_ckpt.core.state.lock_proof import prove_lock
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.state.shard_note import forget_notes, remove_notes
 from edl_ckpt.core.state.verdicts import forget_verdicts

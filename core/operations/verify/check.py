@@ -56,7 +56,7 @@ from edl_ckpt.core.proof.trust import check_trust
 from edl_ckpt.core.reading.reader import Checkpoint, check_not_replaced, open_checkpoint, openings
 from edl_ckpt.core.sources.registry import source_of, version_named
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
-from edl_ckpt.core.state.owner import write_proved
+from edl_ckpt.core.state.lock_proof import write_proved
 from edl_ckpt.core.state.paths import seal_file
 from edl_ckpt.core.state.seal import read_seal, seal_bytes
 from edl_ckpt.core.storage import Location, Store, open_store

@@ -17,7 +17,8 @@ from checkpoints import save_small
 from edl_ckpt.cli import app
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.operations import undo
-from edl_ckpt.core.state.owner import Holder, describe
+from edl_ckpt.core.state.holder import Holder
+from edl_ckpt.core.state.owner import describe
 from program import PROGRAM, document, edl, inside
 from s3_fixtures import Bucket
 

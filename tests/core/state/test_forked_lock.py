@@ -18,7 +18,7 @@ from edl_ckpt.core import recover, verify_version
 from edl_ckpt.core.base.errors import LockedError
 from edl_ckpt.core.commit.repair.recovery import location_lock
 from edl_ckpt.core.operations.annotate import add_tag
-from edl_ckpt.core.state.owner import prove_lock
+from edl_ckpt.core.state.lock_proof import prove_lock
 from edl_ckpt.core.storage import Location
 from forked import run_forked
 from program import edl
