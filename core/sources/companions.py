@@ -128,6 +128,7 @@ def unaccounted(
     return sorted(strange)
 
 
+@functools.lru_cache(maxsize=1 << 14)  # as below
 def is_of_a_host(path: str) -> bool:
     """Say whether a file is one that hosts leave everywhere, or one of our own.
 
@@ -140,6 +141,7 @@ def is_of_a_host(path: str) -> bool:
     return _OUR_STATE.fullmatch(path) is not None
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def is_below_a_step(path: str) -> bool:
     """Say whether a path leads through a directory that is named as a step; DeepSpeed has one in its own."""
     above = path.split("/")[:-1]

@@ -21,19 +21,20 @@ _KINDS: Final = {stat.S_IFREG: Kind.FILE, stat.S_IFDIR: Kind.DIRECTORY, stat.S_I
                  stat.S_IFIFO: Kind.PIPE, stat.S_IFSOCK: Kind.SOCKET}  # fmt: skip
 
 
-def local_tree(top: Directory) -> dict[str, TreeEntry]:
+def local_tree(top: Directory, mounts: frozenset[str] | None = None) -> dict[str, TreeEntry]:
     """Return every entry below an open directory, in the order of their paths; RefusedError for too many.
 
-    What disappears while it is looked at is left out. A directory that cannot be listed raises its error.
+    What disappears while it is looked at is left out. A directory that cannot be listed raises its error. Whoever looks
+    at many directories gives `mounts`, the real paths of all mount points; None stands for those of this moment.
     """
     found: dict[str, TreeEntry] = {}
-    mounts = _mounts_below(top)
+    mounted = _mounts_below(top, mount_points() if mounts is None else mounts)
     waiting = [""]
     while waiting:
         folder = waiting.pop()
         if folder.count("/") > MOST_DEPTH:
             raise too_large(top.path)
-        inner = _of_directory(top, folder, mounts)
+        inner = _of_directory(top, folder, mounted)
         found |= inner
         if len(found) > MOST_ENTRIES:
             raise too_large(top.path)
@@ -41,11 +42,11 @@ def local_tree(top: Directory) -> dict[str, TreeEntry]:
     return dict(sorted(found.items(), key=lambda item: item[0].split("/")))
 
 
-def _mounts_below(top: Directory) -> frozenset[str]:
+def _mounts_below(top: Directory, mounts: frozenset[str]) -> frozenset[str]:
     """Return the mount points below an open directory, by their paths in it; none where the system does not say."""
     with suppress(OSError):
         real = os.readlink(f"/proc/self/fd/{top.fd}").rstrip("/")
-        return frozenset(point[len(real) + 1 :] for point in mount_points() if point.startswith(f"{real}/"))
+        return frozenset(point[len(real) + 1 :] for point in mounts if point.startswith(f"{real}/"))
     return frozenset()
 
 
@@ -58,7 +59,10 @@ def _of_directory(top: Directory, folder: str, mounts: frozenset[str]) -> dict[s
             names = os.listdir(directory.fd)
         for name in names:
             path = f"{folder}/{name}" if folder else name
-            state = directory.stat(name)
+            try:
+                state: os.stat_result | None = os.stat(name, dir_fd=directory.fd, follow_symlinks=False)
+            except OSError:
+                state = directory.stat(name)  # None when it is gone; else this raises the error, with the path
             if state is not None:
                 entries[path] = _entry(directory, name, state, is_mount=path in mounts)
     finally:

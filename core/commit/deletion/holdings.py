@@ -13,17 +13,19 @@ import hashlib
 import os
 import stat
 from dataclasses import dataclass
+from functools import cached_property
 
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.sources.companions import is_of_a_host
 from edl_ckpt.core.storage import LocalStore, Location, ObjectStore
+from edl_ckpt.core.storage.beneath import Directory
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.links import Identity, led_through
 from edl_ckpt.core.storage.tree import Kind, Tree, TreeEntry
-from edl_ckpt.core.storage.walk import entry_of
+from edl_ckpt.core.storage.walk import entry_of, local_tree
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Holdings:
     """Everything that goes when a version is deleted, by its path in the version's directory, in order."""
 
@@ -33,29 +35,29 @@ class Holdings:
     top: Identity | None = None
     """The identity of the directory, or of the link, that the version is; None for files side by side."""
 
-    @property
+    @cached_property
     def size_bytes(self) -> int:
         """Return the bytes of all files; what links lead to is not among them."""
         return sum(entry.size_bytes for entry in self.entries.values())
 
-    @property
+    @cached_property
     def names(self) -> list[str]:
         """Return the paths of all that is no directory."""
         return [path for path, entry in self.entries.items() if not entry.is_folder]
 
-    @property
+    @cached_property
     def empty_folders(self) -> list[str]:
         """Return the paths of directories without an entry, but not those where a file system is mounted."""
         above = {path.rpartition("/")[0] for path in self.entries}
         return [path for path, one in self.entries.items() if one.kind is Kind.DIRECTORY and path not in above]
 
-    @property
+    @cached_property
     def identities(self) -> frozenset[Identity]:
         """Return what goes, by the identities of files and directories."""
         own = {entry.identity for entry in self.entries.values() if entry.identity is not None}
         return frozenset(own if self.top is None else own | {self.top})
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Return a digest of names, kinds, sizes and times; what hosts leave there and take away does not count."""
         facts = [
@@ -67,7 +69,7 @@ class Holdings:
         return hashlib.blake2b(repr(facts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def holdings(store: LocalStore | ObjectStore, version: Version, mounts: frozenset[str] = frozenset()) -> Holdings:
+def holdings(store: LocalStore | ObjectStore, version: Version, mounts: frozenset[str]) -> Holdings:
     """Return what goes when a version is deleted: of a link, only the link; `mounts` are all mount points.
 
     Raises the error of listing any directory in it.
@@ -83,9 +85,11 @@ def holdings(store: LocalStore | ObjectStore, version: Version, mounts: frozense
     identity = (top.st_dev, top.st_ino)
     if not stat.S_ISDIR(top.st_mode):
         return Holdings({}, top=identity)
-    tree = store.raw_tree(name)
+    with Directory.open(version.path) as directory:
+        tree = local_tree(directory, mounts)
     mounted = [path for path, entry in tree.items() if entry.kind is Kind.MOUNT]
-    own = [""] if os.path.realpath(version.path) in mounts else []
+    may_be_one = any(point.endswith(f"/{name}") for point in mounts)
+    own = [""] if may_be_one and os.path.realpath(version.path) in mounts else []
     return Holdings(tree, (*own, *mounted), identity)
 
 
