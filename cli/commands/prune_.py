@@ -224,11 +224,11 @@ def _strip(
 ) -> Sequence[ConvertResult]:
     """Strip old versions that a plan keeps, or only say which ones, if it is asked for."""
     failed = [] if failed is None else failed
+    if not after:
+        return ()
     from edl_ckpt.core.operations.convert import strip_versions
 
     spared = {entry.path for entry in plan.deletions}
-    if not after:
-        return ()
     return strip_versions(plan.locations, after, spared=spared, dry_run=dry_run, failed=failed, **locking)
 
 

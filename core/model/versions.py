@@ -376,7 +376,11 @@ class Version(Shown):
     @property
     def files(self) -> tuple[ShardFile, ...]:
         """Return the files of all shards."""
-        return tuple(file for shard in self.shards for file in shard.files)
+        every: list[ShardFile] = []
+        for shard in self.shards:
+            every.append(shard)
+            every.extend(shard.others)
+        return tuple(every)
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -82,6 +82,12 @@ class Facts:
             for name in self.named.get(path, ())
         ]
 
+    @property
+    def obstacles(self) -> tuple[Mapping[str, object], ...]:
+        """Return what may keep a version from deletion, by their paths: all but how much is in their directories."""
+        mounts = {path: held.mounts for path, held in self.held.items() if held.mounts}
+        return self.unreadable, mounts, self.unlisted, self.foreign, self.needed, self.named
+
     def size_bytes(self, version: Version) -> int:
         """Return the bytes of all files that a deletion of a version removes, as far as they are known."""
         known = self.held.get(version.path)
@@ -131,23 +137,25 @@ class Survey:
         self._needs: dict[str, Mapping[Identity, str]] = {}
 
     def look(self, versions: Iterable[Version], going: Iterable[str], considered: Iterable[str] = ()) -> bool:
-        """Learn what matters for a plan that deletes the versions with these paths; say whether anything new is known.
+        """Learn what matters for a plan that deletes the versions with these paths; say whether other ones may go then.
 
         `versions` are all that are at the locations, also those that no prune deletes. Those that are `considered`
         stay, and a reason says how they are deleted: what would be in the way of that is learned too.
         """
         every, doomed = list(versions), set(going)
         wanted = doomed.union(considered)
-        before = self.facts
+        before = self.facts.obstacles
         self._look_into(version for version in every if version.path in wanted)
         if any(version.path in wanted and version.location.local_path is not None for version in every):
             self._find_needs(every, doomed, wanted)
-        return self.facts != before
+        return self.facts.obstacles != before
 
     def _look_into(self, versions: Iterable[Version]) -> None:
         """Learn what is in the directories of versions."""
         facts = self.facts
         unknown = [v for v in versions if v.path not in facts.held and v.path not in facts.unlisted]
+        if not unknown:
+            return
         workers = REMOTE_WORKERS if any(v.location.local_path is None for v in unknown) else 1
         found = list(run_parallel(self._listed, unknown, workers))
         held, unlisted, foreign = dict(facts.held), dict(facts.unlisted), dict(facts.foreign)

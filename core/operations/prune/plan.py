@@ -130,11 +130,6 @@ class PrunePlan:
         return tuple(sorted(counted, key=lambda e: e.version, reverse=True))
 
     @property
-    def considered(self) -> list[str]:
-        """Return the paths of the versions that stay and of which a reason says how they are deleted."""
-        return [e.path for e in self.entries if e.action is Action.KEEP and e.state == State.INCOMPLETE]
-
-    @property
     def deleted_bytes(self) -> int:
         """Return the bytes of the versions to delete."""
         return sum(e.size_bytes for e in self.deletions)
@@ -248,9 +243,10 @@ def plan_listed(
         raise
     everything = [v for listing in listings for v in listing.versions]
     survey = Survey(Facts(unreadable).with_pointers(map(pointers_at, listings)))
-    plan = judge_versions(versions, policy, guards=guards, facts=survey.facts, now=now)
-    while survey.look(everything, [entry.path for entry in plan.deletions], plan.considered):
-        plan = judge_versions(versions, policy, guards=guards, facts=survey.facts, now=now)
+    choice = _choose(versions, policy, guards, survey.facts, now)
+    while survey.look(everything, choice.doomed, choice.considered):
+        choice = _choose(versions, policy, guards, survey.facts, now)
+    plan = _plan_of(choice, policy, guards, survey.facts)
     unread = bool(errors) or any(listing.unread for listing in listings)
     foreign = ((listing.location, sum(1 for v in listing.versions if v.uuid)) for listing in listings)
     left = "left to Determined, which deletes its own"
@@ -325,6 +321,32 @@ def judge_versions(
     Raises RefusedError when a version named in `guards.delete` is guarded, NotFoundError when it does not
     exist, UsageError when there is neither a rule nor an exception that asks for a deletion.
     """
+    return _plan_of(_choose(versions, policy, guards, facts, now), policy, guards, facts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """What a policy keeps of some versions, and why the others go: reasons by path, none for one that nothing keeps."""
+
+    versions: Sequence[Version]
+    kept: Mapping[str, Sequence[str]]
+    going: Mapping[str, str]
+    unknown: tuple[str, ...]
+    warnings: Sequence[str]
+
+    @property
+    def doomed(self) -> list[str]:
+        """Return the paths of the versions to delete."""
+        return [version.path for version in self.versions if not self.kept[version.path]]
+
+    @property
+    def considered(self) -> list[str]:
+        """Return the paths of the versions that stay and of which a reason says how they are deleted."""
+        return [v.path for v in self.versions if self.kept[v.path] and v.shown_state == State.INCOMPLETE]
+
+
+def _choose(versions: Sequence[Version], policy: Policy, guards: Guards, facts: Facts, now: float | None) -> _Choice:
+    """Return what is kept and what goes; errors as `judge_versions`."""
     if policy.is_empty and not guards.ask_for_deletion:
         raise UsageError("no retention rule was given")
     versions = prunable(versions)
@@ -351,12 +373,18 @@ def judge_versions(
     going = {v.path: _reason_to_delete(v, guards, facts) for v in versions}
     if policy.max_size_bytes is not None:
         warnings += _fit_budget(policy.max_size_bytes, versions, guards, kept, going)
+    return _Choice(versions, kept, going, unknown, warnings)
+
+
+def _plan_of(choice: _Choice, policy: Policy, guards: Guards, facts: Facts) -> PrunePlan:
+    """Return the plan for a choice, with what is known of the versions that go."""
     entries = tuple(
-        _entry(v, kept[v.path], going[v.path], facts, whole=is_good(v, faults))
-        for trial in by_location(versions)
+        _entry(v, choice.kept[v.path], choice.going[v.path], facts, whole=is_good(v, facts.unreadable))
+        for trial in by_location(choice.versions)
         for v in trial
     )
-    locations = tuple(dict.fromkeys(v.location for v in versions))
+    locations = tuple(dict.fromkeys(v.location for v in choice.versions))
+    warnings = [*choice.warnings]
     if guards.ignore_pointers:
         warnings += facts.dangling(entry.path for entry in entries if entry.action is Action.DELETE)
     gone = {entry.path for entry in entries if entry.action is Action.DELETE}
@@ -368,7 +396,7 @@ def judge_versions(
         tuple(warnings),
         foreign={path: foreign for path, foreign in facts.foreign.items() if path in gone},
         facts=facts,
-        unknown=unknown,
+        unknown=choice.unknown,
     ).say_first()
 
 
