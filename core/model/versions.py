@@ -426,7 +426,11 @@ class Version(Shown):
 
     def path_of(self, name: str) -> str:
         """Return the path of one of its files; `name_of` is the inverse."""
-        return f"{self.path.rpartition('/')[0]}/{name}" if self.has_loose_files else f"{self.path}/{name}"
+        if not self.has_loose_files:
+            return f"{self.path}/{name}"
+        # Somebody may call ./model.safetensors by its name alone.
+        folder, slash, _ = (self.shards[0].path if self.shards else self.path).rpartition("/")
+        return f"{folder}{slash}{name}"
 
     def in_directory(self, location: Location, directory: str) -> Version:
         """Return the version with all its files in another directory; loose files lie in it side by side."""

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from typing import Any, Final
+from typing import Any
 
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.json_objects import parse_object
 from edl_ckpt.core.converting.changes import OutVariable
 from edl_ckpt.core.converting.destinations.interface import ArrayDestination
+from edl_ckpt.core.reading.file_texts import OF_PARTS
 from edl_ckpt.core.sources.safetensors.indexing import TAGS, index_metadata, read_header
 from edl_ckpt.core.sources.safetensors.sets import ENDING, INDEX, set_of
 from edl_ckpt.core.sources.safetensors.writing import lay_out
 from edl_ckpt.core.sources.steps.file_layout import Array, FileLayout
 from edl_ckpt.core.sources.steps.interface import read_head
-
-_OF_PARTS: Final = "DCP_"
-"""Begins what files of torch say of the boxes in them, which are joined here."""
 
 
 class ToSafetensors(ArrayDestination):
@@ -49,7 +47,7 @@ class ToSafetensors(ArrayDestination):
         of_index: dict[str, Any] = {}
         for path in reversed(paths):
             metadata |= read_header(self.source.files[version.path_of(path)]).metadata
-        metadata = {key: text for key, text in metadata.items() if not key.startswith(_OF_PARTS)}
+        metadata = {key: text for key, text in metadata.items() if not key.startswith(OF_PARTS)}
         for name in version.sizes:
             if name in self.own_names and name.endswith(INDEX):
                 path = version.path_of(name)

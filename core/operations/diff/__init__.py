@@ -26,6 +26,7 @@ from edl_ckpt.core.operations.diff.results import DenseDiff, DiffResult, ItemDif
 from edl_ckpt.core.operations.diff.tables import PART_BYTES, BothOpened, BothValue, RowOptions, diff_dense, diff_tables
 from edl_ckpt.core.proof.fingerprint import value_bytes
 from edl_ckpt.core.proof.values import fingerprint
+from edl_ckpt.core.reading.file_texts import is_of_export
 from edl_ckpt.core.reading.part_records import records_of
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.storage.local import read_toml
@@ -105,15 +106,19 @@ def _other_records(one: Checkpoint, two: Checkpoint) -> set[str]:
 
 
 def _differing_notes(one: Checkpoint, two: Checkpoint) -> tuple[str, ...]:
-    """Return the keys of metadata that differ, whichever files have them, where both versions have such files."""
+    """Return the keys of metadata that differ, whichever files have them, where both versions have files of a kind.
+
+    What an export of ours says of itself is another one each time.
+    """
     both: list[dict[str, set[str]]] = []
     for checkpoint in (one, two):
         notes: dict[str, set[str]] = {}
         for note in (note for shard in checkpoint.shards for note in shard.notes):
             notes.setdefault(note.key, set()).add(note.text)
-        both.append(notes)
+        schemas = notes.get("schema", set())
+        both.append({key: texts for key, texts in notes.items() if not is_of_export(key, schemas)})
     first, second = both
-    if not first or not second:
+    if one.version.layout.system != two.version.layout.system:
         return ()
     return tuple(sorted(key for key in first.keys() | second.keys() if first.get(key) != second.get(key)))
 

@@ -231,6 +231,8 @@ class FormatTraits:
     """True for tensors: a table that is a matrix in its source goes out under its own name, without ids."""
     other_dtypes: frozenset[str] = frozenset()
     """Of the dtypes that no table has, those that variables can have in this format."""
+    keeps_texts: bool = False
+    """True where the output has what files of safetensors say of themselves."""
 
 
 @dataclass(frozen=True, slots=True)

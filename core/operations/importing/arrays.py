@@ -186,9 +186,9 @@ class ArraySource:
         self.left_out = left_out_of(checkpoint, ELASTICDL)
         for array in arrays_of(checkpoint):
             self._add(array)
-        folder = version.shards[0].path.rpartition("/")[0]
+        folder, slash, _ = version.shards[0].path.rpartition("/")
         with suppress(NotFoundError):
-            path = f"{folder}/{METADATA_FILE}"
+            path = f"{folder}{slash}{METADATA_FILE}"
             self._take_document(self._json(path), path)
             return
         self._take_notes({name: names_of(name) for name in checkpoint.table_names}, self.path)

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from checkpoints import files_of
-from edl_ckpt.core import list_versions, open_checkpoint
+from edl_ckpt.core import convert_version, list_versions, open_checkpoint
 from foreign import SYSTEMS
 from program import document, edl
+from reporters import Recorder
 
 FILES = {
     "one file": ("safetensors/checkpoint-200", "alone.safetensors"),
@@ -92,3 +93,11 @@ def test_a_file_cannot_be_changed_in_place(file: Path, tmp_path: Path) -> None:
     done = edl("reshard", file, *how)
     assert (done.returncode, "Traceback" in done.stderr) == (16, False), done.stderr
     assert files_of(tmp_path) == before
+
+
+def test_a_file_of_the_current_directory(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file is known by its name alone in its own directory, in each verb that writes."""
+    monkeypatch.chdir(file.parent)
+    how = {"most_file_bytes": 1024} if "safetensors" in file.name else {"ranks": 2}
+    convert_version(file.name, output=str(tmp_path / "out"), reporter=Recorder(), **how)  # type: ignore[arg-type]
+    assert names_in(tmp_path / "out")

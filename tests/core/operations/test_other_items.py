@@ -342,3 +342,24 @@ def test_the_metadata_of_files_is_shown_compared_and_kept(tmp_path: Path) -> Non
         shown = summarize(checkpoint.version, checkpoint.shards).file_metadata
     assert len(shown) > 2
     assert all(notes.get("made by", "a test") == "a test" for notes in shown.values())
+
+
+def test_an_export_keeps_the_metadata_of_files(tmp_path: Path) -> None:
+    """Exports to safetensors have what the files said; others name it. `diff` names what one file alone says."""
+    write_safetensors(tmp_path / "run")
+    version, reporter = at(tmp_path / "run", 3), Recorder()
+    convert_version(version, output=tmp_path / "w", changes=Changes(variables=("w",)))
+    plain = at(tmp_path / "w", 3)
+    export_version(plain, tmp_path / "a.safetensors", reporter=reporter)
+    assert diff_versions(plain, tmp_path / "a.safetensors").metadata == ()
+    assert reporter.warnings == []
+    export_version(plain, tmp_path / "a.npz", reporter=reporter)
+    assert reporter.warnings == ["left out: made by (1 metadata key; not in npz)"]
+    data = (tmp_path / "a.safetensors").read_bytes()
+    size = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:size])
+    del header["__metadata__"]
+    text = json.dumps(header).encode()
+    (tmp_path / "bare.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data[size:])
+    found = diff_versions(plain, tmp_path / "bare.safetensors")
+    assert (found.equal, found.metadata) == (True, ("format", "made by"))

@@ -35,7 +35,7 @@ from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
 from edl_ckpt.core.operations.export.content.reader import ContentReader
 from edl_ckpt.core.operations.export.content.tables import LookedAt, Name, TableIds, look, read_rest, rows_claimed
-from edl_ckpt.core.operations.export.formats.content_format import ContentFormat, metadata_of
+from edl_ckpt.core.operations.export.formats.content_format import ContentFormat
 from edl_ckpt.core.operations.export.interface import (
     STORED,
     ContentCounts,
@@ -363,7 +363,7 @@ class PartsFormat(ContentFormat):
     def _planned_parts(self, checkpoint: Checkpoint, cluster: ClusterExecutor, path: str, beside: str) -> ClusterExport:
         """Return the plan of an export to a directory, and perhaps to another one beside; no value is read."""
         request = self.request
-        metadata = {name: text for name, text in metadata_of(request.version).items() if name != "fingerprint"}
+        metadata = {name: text for name, text in self.metadata(checkpoint).items() if name != "fingerprint"}
         metadata["export"] = uuid.uuid4().hex
         version_bytes = request.version.size_bytes
         ranges = -(-version_bytes // file_bytes(cluster, version_bytes, request.max_shard_bytes))

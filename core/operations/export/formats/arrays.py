@@ -162,7 +162,12 @@ class Safetensors(LaidOut, PartsFormat):
     """
 
     traits: ClassVar = FormatTraits(
-        "safetensors", endings=(".safetensors",), spools=False, keeps_matrices=True, other_dtypes=frozenset(TAGS)
+        "safetensors",
+        endings=(".safetensors",),
+        spools=False,
+        keeps_matrices=True,
+        other_dtypes=frozenset(TAGS),
+        keeps_texts=True,
     )
 
     def directories(self, checkpoint: Checkpoint) -> tuple[bool, Location | None]:

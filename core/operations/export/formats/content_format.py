@@ -11,8 +11,8 @@ from functools import partial
 
 from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.job import Job
-from edl_ckpt.core.base.words import abridged
-from edl_ckpt.core.converting.changes import left_out_lines, left_out_of, renamed_by
+from edl_ckpt.core.base.words import abridged, left_out_items
+from edl_ckpt.core.converting.changes import NO_PLACE, left_out_lines, left_out_of, renamed_by
 from edl_ckpt.core.kernel.checksums import Crc32
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export.content.reader import ContentReader
@@ -35,6 +35,7 @@ from edl_ckpt.core.operations.export.output.target import ExportTarget, NewFile,
 from edl_ckpt.core.proof.fingerprint import blank_text, has_others
 from edl_ckpt.core.proof.stored_sums import confirm_sums
 from edl_ckpt.core.proof.trust import Trust
+from edl_ckpt.core.reading.file_texts import file_texts
 from edl_ckpt.core.reading.names import names_like
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sources.steps.file_layout import FileLayout
@@ -156,12 +157,20 @@ class ContentFormat(ExportFormat):
         self.left_out = left_out_of(checkpoint, name, items=wanted, records=gone)
         for line in left_out_lines(self.left_out):
             self.request.reporter.warn(line)
+        texts = () if self.traits.keeps_texts else sorted(file_texts(checkpoint))
+        if texts:
+            self.request.reporter.warn(left_out_items(texts, f"{NO_PLACE}{name}", "metadata key"))
+
+    def metadata(self, checkpoint: Checkpoint) -> dict[str, str]:
+        """Return what the output says of the version, and where the format has a place, what its files said before."""
+        own = metadata_of(self.request.version, others=has_others(checkpoint))
+        return {**file_texts(checkpoint), **own} if self.traits.keeps_texts else own
 
     def reader(
         self, checkpoint: Checkpoint, folder: str, confirm: Callable[[str], None] | None = None
     ) -> ContentReader:
         """Return what reads the content, with temporary files in a folder."""
-        request, metadata = self.request, metadata_of(self.request.version, others=has_others(checkpoint))
+        request, metadata = self.request, self.metadata(checkpoint)
         if self.lost:
             metadata |= {"partial": "true", "lost": json.dumps(list(self.lost.lines()))}
         names = renamed_by(checkpoint, request.rename)
