@@ -107,11 +107,15 @@ def _names(version: Version) -> list[str]:
 
 
 def _companions(version: Version) -> list[str]:
-    """Return the files next to a checkpoint that are known to belong to it."""
+    """Return the files next to a checkpoint that are known to belong to it; not TensorFlow's `checkpoint`.
+
+    A rewrite may add that one, and a bundle is whole without it: its index is written last.
+    """
     if not version.unclaimed:
         return []
     foreign = set(unaccounted(version.layout.system, version.unclaimed, ()))
-    return [name for name in version.unclaimed if name not in foreign and not is_of_a_host(name)]
+    left_out = foreign | _SHARED
+    return [name for name in version.unclaimed if name not in left_out and not is_of_a_host(name)]
 
 
 @functools.lru_cache(maxsize=4096)  # each of a thousand steps has the same names

@@ -101,6 +101,12 @@ def _loop(step: Path) -> None:
     (step / "self").symlink_to(".")
 
 
+def _link_of_a_rank(step: Path) -> None:
+    """A link with the name of a rank's file; where it leads depends on the directory in which it is."""
+    _file(step.parent.parent / "outside.distcp")
+    (step / "__9_0.distcp").symlink_to("../../outside.distcp")
+
+
 def _ranks(step: Path) -> None:
     _file(step / "rng_state.rank_0.world_size_2")
     _file(step / "optim.rank_1.world_size_2")
@@ -178,6 +184,7 @@ GUESTS: Final[Mapping[str, Callable[[Path], None]]] = {
     "dangling": _dangling,
     "linked-directory": _linked_directory,
     "loop": _loop,
+    "link-of-a-rank": _link_of_a_rank,
     "ranks": _ranks,
     "second-bundle": _second_bundle,
     "unlisted": _unlisted,

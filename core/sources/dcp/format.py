@@ -70,7 +70,10 @@ def digest(file: RangeReader) -> Digest:
 
 
 def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | None:
-    """Return the files of each rank; it lacks what an index names and no file has, and an index of files without."""
+    """Return the files of each rank; it lacks what an index names and no file has, and an index of files without.
+
+    A link that the index next to it does not name is no file of a rank: it may lead to anything.
+    """
     ranked = {path for path in files if _rank(path) is not None}
     foreign = [path for path, known in digests.items() if isinstance(known, NotOfFormatError)]
     indexes = [path for path in digests if path not in foreign]
@@ -87,6 +90,8 @@ def claim(files: Files, digests: Mapping[str, Digest | Exception]) -> Claim | No
             faults[path] = known
         else:
             ends |= {_folder(path) + name: end for name, end in known.items()}
+    whole = {_folder(path) for path in indexes if path not in faults}
+    ranked = {path for path in ranked if path in ends or not (files[path].linked and _folder(path) in whole)}
     without = {_folder(path) for path in ranked - ends.keys()}
     without -= {_folder(path) for path in indexes} if without else set()
     shards: dict[int, list[str]] = {}

@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from edl_ckpt.core import checkpoints_iterator, list_versions, plan_prune, resolve, verify_version, wait_for_version
+from edl_ckpt.core import (
+    checkpoints_iterator,
+    convert_version,
+    list_versions,
+    plan_prune,
+    resolve,
+    verify_version,
+    wait_for_version,
+)
 from edl_ckpt.core.base.errors import EdlCkptWarning
 from edl_ckpt.core.model.versions import BEING_WRITTEN
 from edl_ckpt.core.operations.follow.observe import EventKind
@@ -186,3 +194,15 @@ def test_a_sealed_version_is_waited_for_at_once(system: str, tmp_path: Path) -> 
     found = wait_for_version(run, version_ge=30, timeout_seconds=0).version
     assert found is not None
     assert found.version == 30
+
+
+def test_a_rewritten_bundle_makes_no_later_one_suspect(tmp_path: Path) -> None:
+    """A reshard adds the file `checkpoint` to one step: the others, which never had one, are as good as before."""
+    run = tmp_path / "run"
+    for number in (1, 2):
+        shutil.copytree(SYSTEMS / "bundle/deeprec", run / f"step_{number}")
+    age(run)
+    convert_version(f"{run}@1", 3)
+    assert (run / "step_1/checkpoint").exists()
+    assert states(run) == ["complete", "complete"]
+    assert resolve(str(run)).version == 2

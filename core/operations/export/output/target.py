@@ -12,12 +12,12 @@ import shutil
 import stat
 import tempfile
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from types import TracebackType
 from typing import IO, Any, Final, Self, TypeAlias, cast
 
-from edl_ckpt.core.base.errors import EdlCkptError, RefusedError, UsageError
+from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, RefusedError, UsageError
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.parallel import Meeting, impatient
 from edl_ckpt.core.base.words import command
@@ -26,6 +26,7 @@ from edl_ckpt.core.cluster.choice import not_shared
 from edl_ckpt.core.commit.publish.replaceable import check_names
 from edl_ckpt.core.commit.publish.single_file import Ahead, StagedOutput, sweep_work, work_name
 from edl_ckpt.core.commit.writers import SharedDirectory, SharedPrefix, SharedUpload, SharedUploads
+from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export.interface import ExportedFile, FormatTraits
 from edl_ckpt.core.operations.export.output.places import (
     NewPart,
@@ -35,6 +36,7 @@ from edl_ckpt.core.operations.export.output.places import (
     WrittenFile,
     flush_file,
 )
+from edl_ckpt.core.sources.companions import unaccounted
 from edl_ckpt.core.sources.registry import is_own_name, is_version_dir, version_named
 from edl_ckpt.core.storage import Location, open_objects
 from edl_ckpt.core.storage.faults import storage_errors
@@ -47,6 +49,10 @@ NewFile = Callable[[str, int], OutputFile]
 DENSE_FILE: Final = "dense.safetensors"
 """The only file in the directory beside an output."""
 _CHUNK_BYTES: Final = 1 << 20
+_DEPTH: Final = 8
+"""No file of a version lies deeper in its directory."""
+_OF_BUCKET: Final = 3
+"""The parts of a URL up to its bucket: scheme, nothing, bucket."""
 
 
 class ExportTarget(AbstractContextManager["ExportTarget"]):
@@ -96,26 +102,47 @@ def check_output(goal: Location, traits: FormatTraits, *, is_directory: bool, fo
 
 
 def _place(goal: Location, *, is_directory: bool, force: bool) -> LocalTarget | UploadTarget:
+    if force:
+        _check_is_no_version(goal)
     if goal.local_path is None:
         return UploadTarget(goal, is_directory=is_directory, force=force)
-    path = os.path.normpath(goal.local_path)
-    if force:
-        _check_is_no_version(path)
-    return LocalTarget(path, is_directory=is_directory, force=force)
+    return LocalTarget(os.path.normpath(goal.local_path), is_directory=is_directory, force=force)
 
 
-def _check_is_no_version(target: str) -> None:
-    """Raise RefusedError for the directory of a version in a location, which no option replaces by an export."""
-    folder, name = os.path.split(target)
-    if version_named(name) is None or not os.path.isdir(target):
-        return
-    listed = list_versions(Location(folder or ".")).versions
-    if any(os.path.basename(version.path) == name for version in listed):
-        raise RefusedError(
-            "is a version of a location; nothing was changed",
-            path=target,
-            hint=f"choose another OUTPUT; to delete it: {command('prune', folder or '.', '--delete', 'VERSION')}",
-        )
+def _check_is_no_version(goal: Location) -> None:
+    """Raise RefusedError for a version of a location, and for a file in its directory that belongs to it.
+
+    No option replaces them by an export. A checkpoint that is a file itself is replaced: the user has named it.
+    """
+    place = goal.url.rstrip("/") if goal.local_path is None else os.path.abspath(goal.local_path)
+    names = place.split("/")
+    least = 1 if goal.local_path is not None else _OF_BUCKET
+    for depth in range(1, min(len(names) - least, _DEPTH) + 1):
+        name, inside = names[-depth], "/".join(names[len(names) - depth + 1 :])
+        version = _version_at(goal.with_url("/".join(names[:-depth]) or "/"), name)
+        if version is None or version.is_file:
+            continue
+        if not inside:
+            where = command("prune", str(goal.split()[0]), "--delete", "VERSION")
+            raise RefusedError(
+                "is a version of a location; nothing was changed",
+                path=goal.url,
+                hint=f"choose another OUTPUT; to delete it: {where}",
+            )
+        names_of_all = {version.name_of(file.path) for file in version.files}
+        claimed = names_of_all - {*version.unclaimed, *version.extra}
+        if inside in names_of_all and not unaccounted(version.layout.system, [inside], claimed):
+            words = f"is a file of {version.ref}; nothing was changed"
+            raise RefusedError(words, path=goal.url, hint="choose another OUTPUT")
+
+
+def _version_at(folder: Location, name: str) -> Version | None:
+    """Return the version that a name is in a location; None for any other."""
+    listed: Sequence[Version] = ()
+    if version_named(name) is not None:
+        with suppress(NotFoundError):
+            listed = list_versions(folder).versions
+    return next((version for version in listed if version.path.rpartition("/")[2] == name), None)
 
 
 @contextmanager
