@@ -260,6 +260,8 @@ class Version(Shown):
     """The files in its directory that no format reads, by their names there: they lie with the first shard."""
     held_bytes: int | None = None
     """The bytes of everything in its directory, where somebody has looked into it; a listing does not."""
+    empty_folders: tuple[str, ...] = ()
+    """The directories in it without an entry, where somebody has looked into it."""
     by_name: bool = False
     """True where another version of its location has its number, with the metadata of that number."""
     replaced_by: str = ""

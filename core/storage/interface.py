@@ -351,6 +351,11 @@ class ObjectStore(Store, Protocol):
         """Remove a directory if it is empty, on a store that has directories."""
         return
 
+    def remove_directories(self, relatives: Iterable[str]) -> None:
+        """Remove those directories that are empty, inner ones first; on a service of keys, what marks them there."""
+        for relative in sorted(relatives, reverse=True):
+            self.remove_directory(relative)
+
     def tree(self, relative: str) -> list[str]:
         """Return the paths, below the location, of all files in a directory and its subdirectories."""
 

@@ -100,6 +100,8 @@ def object_tree(directory: str, entries: Iterable[Entry]) -> dict[str, TreeEntry
         path = entry.relative[len(start) :]
         if path.endswith("/") and not entry.size_bytes:  # as consoles of S3 write directories
             tree[path.rstrip("/")] = TreeEntry(Kind.DIRECTORY)
+        elif not path and entry.relative.endswith("/") and entry.size_bytes:  # no console writes bytes there
+            tree["/"] = TreeEntry(Kind.FILE, entry.size_bytes, entry.mark, modified=entry.modified)
         elif path and not entry.is_dir:
             mark = entry.mark or f"{entry.size_bytes}-{entry.modified}"
             tree[path] = TreeEntry(Kind.FILE, entry.size_bytes, mark, modified=entry.modified)

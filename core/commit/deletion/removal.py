@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 from typing import Final, TypeAlias
 
 from edl_ckpt.core.base.errors import EdlCkptError, UnsupportedError
@@ -23,6 +23,7 @@ from edl_ckpt.core.state.lock_proof import prove_lock
 from edl_ckpt.core.state.owner import describe
 from edl_ckpt.core.state.paths import JOURNAL, META_DIR, STAGE_DIR, metadata_owner, seal_file, version_file
 from edl_ckpt.core.storage import Location, ObjectStore
+from edl_ckpt.core.storage.inside import is_inside
 from edl_ckpt.core.storage.interface import lists_marks
 
 _TOGETHER: Final = 1000
@@ -76,6 +77,8 @@ class _Doomed:
     first: Sequence[str]
     rest: Sequence[str]
     loose: bool = False
+    folders: Sequence[str] = ()
+    """Its empty directories."""
     error: EdlCkptError | None = None
 
     @property
@@ -83,6 +86,7 @@ class _Doomed:
         """Return what it deletes; one that is a file itself needs no names."""
         files = [path for path in (*self.first, *self.rest) if path != self.directory]
         names = tuple(path if self.loose else path.removeprefix(f"{self.directory}/") for path in files)
+        names = tuple(filter(is_inside, names))  # keys may be any texts; with others the journal would be damaged
         return Journal(self.number, self.directory, deletes=names, loose=self.loose)
 
 
@@ -163,10 +167,11 @@ def no_trash(location: Location) -> UnsupportedError:
 
 
 def _doom(store: ObjectStore, version: Version) -> _Doomed:
-    (directory,), first, rest = (
-        [path.removeprefix(store.path("")) for path in paths] for paths in ([version.path], *safe_order(version))
+    (directory,), first, rest, folders = (
+        [path.removeprefix(store.path("")) for path in paths]
+        for paths in ([version.path], *safe_order(version), map(version.path_of, version.empty_folders))
     )
-    return _Doomed(version.version, directory, first, rest, version.is_file)
+    return _Doomed(version.version, directory, first, rest, version.is_file, folders)
 
 
 def _remove_batch(store: ObjectStore, batch: Sequence[_Doomed], known: Known) -> None:
@@ -202,9 +207,12 @@ def _remove_files(store: ObjectStore, batch: Sequence[_Doomed]) -> None:
             wanted = _not_shared(store, batch, wanted)
         for path, error in store.remove_each(wanted).items():
             files[path].error = files[path].error or error
-    for doomed in batch:
-        for folder in sorted({doomed.directory, *map(os.path.dirname, doomed.rest)} - {""}, reverse=True):
-            store.remove_directory(folder)
+    gone = [doomed for doomed in batch if doomed.error is None]
+    places = [path for doomed in gone for path in (*doomed.rest, *(f"{folder}/-" for folder in doomed.folders))]
+    folders = {str(folder) for path in places for folder in PurePosixPath(path).parents} - {"."}
+    folders |= {doomed.directory for doomed in gone if not doomed.loose}
+    if folders:
+        store.remove_directories(folders)
     prove_lock(store.location)
 
 
@@ -282,11 +290,15 @@ def _settle_some(store: ObjectStore, journals: Sequence[Journal], begun: float) 
 
 
 def _ages(store: ObjectStore, journal: Journal) -> dict[str, float]:
-    """Return the seconds since each file of a version was written, by its name in the version."""
+    """Return the seconds since each file of a version was written, by its name in the version.
+
+    What marks a directory is none of them.
+    """
     start = len(journal.path(""))
     if not (journal.loose or any("/" in name for name in journal.deletes)):
-        return store.ages(journal.directory)
-    present = journal.deletes if journal.loose else [path[start:] for path in store.tree(journal.directory)]
+        return {name: age for name, age in store.ages(journal.directory).items() if name and not name.endswith("/")}
+    below = [path[start:] for path in store.tree(journal.directory)] if not journal.loose else []
+    present = journal.deletes if journal.loose else [name for name in below if name and not name.endswith("/")]
     states = {name: store.stat(journal.path(name)) for name in present}
     return {name: state.age_seconds for name, state in states.items() if state is not None}
 

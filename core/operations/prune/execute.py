@@ -339,7 +339,8 @@ def _with_everything(version: Version, facts: Facts) -> Version:
     if version.is_file:
         return version
     own = {version.name_of(file.path) for file in version.files}
-    return replace(version, extra=tuple(name for name in content.names if name not in own))
+    extra = tuple(name for name in content.names if name not in own)
+    return replace(version, extra=extra, empty_folders=tuple(content.empty_folders))
 
 
 def _recheck(plan: PrunePlan, now: float, known: Mapping[Location, Known], facts: Facts) -> Callable[[Version], None]:

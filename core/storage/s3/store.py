@@ -338,6 +338,10 @@ class S3Store(ObjectStore):
         results = run_parallel(self._delete, some, min(len(some), REMOTE_WORKERS))
         return {relative: error for errors in results for relative, error in errors.items()}
 
+    def remove_directories(self, relatives: Iterable[str]) -> None:
+        """Remove the objects without bytes by which consoles mark directories; an error leaves some behind."""
+        self.remove_each([f"{relative}/" for relative in relatives])
+
     def _delete(self, relatives: Sequence[str]) -> dict[str, EdlCkptError]:
         """Remove up to a thousand objects; return the errors of those that S3 did not remove."""
         body = {"Objects": [{"Key": self._prefix + relative} for relative in relatives], "Quiet": True}

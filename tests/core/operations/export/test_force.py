@@ -80,9 +80,9 @@ def test_a_file_of_a_version_stays(run: Path, tmp_path: Path) -> None:
     (place / "step_4/model").mkdir()
     (place / "step_4/model/notes.npz").write_text("an export, perhaps")
     before = raw_tree(place)
-    for target in (place / "step_4/__0_0.distcp", place / "step_4/model/../.metadata", place / "step_4/huggingface/config.json"):
+    for name in ("__0_0.distcp", "model/../.metadata", "huggingface/config.json"):
         with pytest.raises(RefusedError, match=r"is a file of .*steps@4"):
-            export_version(at(run, 3), target, format_name="npz", force=True)
+            export_version(at(run, 3), place / "step_4" / name, format_name="npz", force=True)
     assert raw_tree(place) == before
     export_version(at(run, 3), place / "step_4/model/notes.npz", format_name="npz", force=True)
     assert (place / "step_4/model/notes.npz").read_bytes()[:2] == b"PK"
@@ -94,7 +94,7 @@ def test_a_version_on_object_storage_stays(s3: Bucket, run: Path, tmp_path: Path
     s3.upload(place)
     before = s3.objects()
     for target, format_name in (("step_4", "npy"), ("step_4/__0_0.distcp", "npz")):
-        with pytest.raises(RefusedError, match="is a version of a location|is a file of"):
+        with pytest.raises(RefusedError, match=r"is a (version of a location|file of)"):
             export_version(at(run, 3), f"{s3.url}/{target}", format_name=format_name, force=True)  # type: ignore[arg-type]
     assert s3.objects() == before
 

@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from edl_ckpt.core import plan_prune, prune
+from edl_ckpt.core import plan_prune, prune, recover
 from edl_ckpt.core.base.errors import RefusedError
 from edl_ckpt.core.base.ids import new_id
+from edl_ckpt.core.commit.interface import Journal, deletions_bytes
 from edl_ckpt.core.operations.prune.plan import PrunePlan
 from edl_ckpt.core.operations.prune.retention import Guards, Latest, Policy
 from edl_ckpt.core.operations.undo import undo
 from edl_ckpt.core.sources.companions import is_of_a_host
+from edl_ckpt.core.state.index import content_digest
 from edl_ckpt.core.state.paths import (
     INDEX_FILE,
     LOCATION_FILE,
@@ -356,6 +358,39 @@ def test_objects_are_accounted_for(run: Path, s3: Bucket) -> None:
     both = Guards(delete=(10,), with_foreign=True)
     done = prune([s3.url], Policy(), guards=both, now=NOW)
     assert done.freed_bytes == sum(path.stat().st_size for path in (run / "step_10").rglob("*") if path.is_file())
+    assert not any("step_10" in key for key in s3.objects())
+
+
+def test_markers_of_directories_go_with_a_version(run: Path, s3: Bucket) -> None:
+    """What consoles of object storage write for a directory is foreign where it is empty, and never stays behind."""
+    s3.upload(run)
+    for key in ("run/step_10/", "run/step_20/", "run/step_20/plots/", "run/step_20/plots/old/"):
+        s3.put(key, b"")
+    plan = plan_prune([s3.url], ONE, now=NOW)
+    assert going(plan) == [10]
+    assert reasons(plan, 20) == ("foreign content: plots (--delete 20 --with-foreign)",)
+    assert prune([s3.url], ONE, now=NOW).failed == ()
+    assert not any("step_10" in key for key in s3.objects())
+    prune([s3.url], Policy(), guards=Guards(delete=(20,), with_foreign=True), now=NOW)
+    assert not any("step_20" in key for key in s3.objects())
+
+
+def test_bytes_in_the_marker_of_a_directory_keep_a_version(run: Path, s3: Bucket) -> None:
+    """An object that is named as a directory and has bytes is content of somebody."""
+    s3.upload(run)
+    s3.put("run/step_10/", b"mine")
+    assert going(plan_prune([s3.url], ONE, now=NOW)) == [20]
+
+
+def test_a_killed_deletion_is_finished_beside_markers(run: Path, s3: Bucket) -> None:
+    """The marker of a directory is no file that came meanwhile."""
+    s3.upload(run)
+    s3.put("run/step_10/", b"")
+    names = (".metadata", "__0_0.distcp", "__1_0.distcp")
+    begun = Journal(10, "step_10", deletes=names, metadata=content_digest(b""))
+    s3.put("run/.edl-ckpt-0/stage-0/a/journal.json", deletions_bytes({}, [begun]))
+    s3.delete("run/step_10/.metadata")
+    assert recover(s3.url).done == ("finished the deletion of version 10",)
     assert not any("step_10" in key for key in s3.objects())
 
 
