@@ -41,13 +41,11 @@ from edl_ckpt.core.reading.picklable import CheckpointHolder, CheckpointValue, H
 from edl_ckpt.core.reading.pieces import (
     DIRECT_BYTES,
     PIECE_BYTES,
-    Bundle,
     DenseAt,
     IdsAt,
     Looks,
     PieceAt,
     RowMarks,
-    bundles,
     count_rows,
     cut_piece,
     dense_at,
@@ -55,11 +53,11 @@ from edl_ckpt.core.reading.pieces import (
     in_sketched_tasks,
     is_small,
     marked_at,
-    read_bundle,
     read_dense,
     row_batches,
 )
 from edl_ckpt.core.reading.reader import Checkpoint, openings
+from edl_ckpt.core.reading.small_parts import Bundle, bundles, read_bundle
 from edl_ckpt.core.sources.elasticdl.target import Literals
 from edl_ckpt.core.storage.interface import is_on_disk
 

@@ -2,17 +2,14 @@
 
 A piece lies in one shard. A task for another process names it by numbers, where a piece itself has an index. Several
 small ones are one task, and so are many bytes where a task costs more than a thread.
-
-Floats in another dtype: rounded to nearest even, and counted where they become infinite.
 """
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from threading import BoundedSemaphore
@@ -22,18 +19,16 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_ckpt.core.base.job import FunctionWork, Job
-from edl_ckpt.core.base.packing import near, packed
+from edl_ckpt.core.base.packing import packed
 from edl_ckpt.core.base.parallel import Advance
 from edl_ckpt.core.base.thread_memory import ThreadMemory
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
-from edl_ckpt.core.model.dtypes import DType
-from edl_ckpt.core.model.tables import DenseEntry, Encoding, ShardIndex, TableEntry
+from edl_ckpt.core.model.tables import DenseEntry, Encoding, TableEntry
 from edl_ckpt.core.reading.blocks import (
     VALUE_BATCH_BYTES,
     IdPiece,
     Sums,
-    as_dtype,
     check_row_count,
     count_ids,
     cuts,
@@ -43,44 +38,6 @@ from edl_ckpt.core.reading.picklable import CheckpointValue
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.storage.interface import RangeReader
 
-_CAST_BYTES: Final = 1 << 20
-"""Bytes that are cast at a time: what a cast makes on its way stays in the cache."""
-
-
-def cast_bytes(data: bulk.U8, dtype: DType, target: DType) -> tuple[bulk.U8, int]:
-    """Return bytes of elements in another dtype, and how many of them became infinite."""
-    if target == dtype or not len(data):
-        return data, 0
-    out = np.empty(len(data) // dtype.itemsize * target.itemsize, np.uint8)
-    overflowed = 0
-    for start in range(0, len(data), _CAST_BYTES):
-        at = start // dtype.itemsize * target.itemsize
-        cast, more = cast_floats(as_dtype(data[start : start + _CAST_BYTES], dtype), target.name)
-        out[at : at + len(cast)] = cast
-        overflowed += more
-    return out, overflowed
-
-
-def cast_floats(values: npt.NDArray[np.generic], dtype: str) -> tuple[bulk.U8, int]:
-    """Return floats in another dtype as bytes, rounded to nearest even, and how many finite values became infinite.
-
-    >>> cast_floats(np.array([1.0, 1e9]), "float16")[1]
-    1
-    """
-    with np.errstate(all="ignore"):
-        finite = np.isfinite(values.astype(np.float64))
-        if dtype != "bfloat16":
-            out = values.astype(np.dtype(dtype).newbyteorder("<"))
-            overflowed = int(np.count_nonzero(finite & ~np.isfinite(out)))
-            return np.ascontiguousarray(out).reshape(-1).view(np.uint8), overflowed
-        single = np.ascontiguousarray(values.astype(np.float32))
-        bits = single.view(np.uint32)
-        rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
-        rounded = np.where(np.isnan(single), bits >> 16 | 0x40, rounded).astype("<u2")
-        infinite = (rounded & 0x7FFF) == 0x7F80
-    return rounded.reshape(-1).view(np.uint8), int(np.count_nonzero(finite & infinite))
-
-
 PIECE_BYTES: Final = 1 << 20
 """Bytes of ids, or of a dense variable, in one task."""
 SMALL_BYTES: Final = 256 << 10
@@ -89,8 +46,8 @@ _LOOK_BYTES: Final = 512 << 10
 """Bytes of values that are looked at twice, for their sketch and their checksum, while they are in the L2 cache."""
 DIRECT_BYTES: Final = 1 << 20
 """Bytes of values that the kernel has in one call; fewer, in a whole piece, are not worth it."""
-_GAP_BYTES: Final = 4 << 10
-"""The most bytes between two small parts that are read along with them."""
+
+
 _LEAST_TASK_BYTES: Final = 256 << 10
 """A thread too takes small pieces together: each alone would cost it more than their bytes."""
 _DENSE_BYTES: Final = 8 * bulk.CHUNK_BYTES
@@ -311,39 +268,6 @@ _VARINT: Final = Encoding.VARINT
 """A member of a class of constants takes time to look up, and each small part is asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bundle:
-    """Small parts of tables that lie close behind each other in [start, end) of a shard, to be read in one go."""
-
-    shard: ShardIndex
-    entries: tuple[TableEntry, ...]
-    start: int
-    end: int
-
-    @property
-    def value_bytes(self) -> int:
-        """Return the bytes of all values."""
-        return sum(entry.values.size_bytes for entry in self.entries)
-
-    def parts(self, sums: Sequence[int]) -> bulk.I64:
-        """Return the parts for `routing`, in the bytes of the bundle; `sums` is where their sketches begin."""
-        start = self.start
-        numbers = [
-            (
-                run.start - start,
-                run.end - run.start,
-                entry.rows,
-                0,
-                max(entry.values.start - start, 0),
-                entry.row_bytes,
-                at,
-            )
-            for entry, at in zip(self.entries, sums, strict=True)
-            for run in entry.ids
-        ]
-        return np.array(numbers, np.int64)
-
-
 def is_small(entry: TableEntry, times: int = 1) -> bool:
     """Say whether the part of a table in a shard is small: rows, and behind them their ids, a byte or more for each.
 
@@ -354,31 +278,6 @@ def is_small(entry: TableEntry, times: int = 1) -> bool:
     run = entry.ids[0]
     is_after = run.file == entry.values.file == 0 and entry.values.end <= run.start
     return is_after and run.encoding is _VARINT and run.end - entry.offset <= SMALL_BYTES * times
-
-
-def bundles(checkpoint: Checkpoint, bundle_bytes: int = PIECE_BYTES, *, times: int = 1) -> Iterator[Bundle]:
-    """Yield all small parts of tables, by `is_small`, shard by shard, in bundles of about `bundle_bytes`."""
-    for shard in checkpoint.shards:
-        wanted = max(bundle_bytes, checkpoint.reader(shard).block_bytes)
-        parts = sorted((entry for entry in shard.tables if is_small(entry, times)), key=_part_extent)
-        for start, end, entries in near(parts, _part_extent, _GAP_BYTES, wanted):
-            yield Bundle(shard, tuple(entries), start, end)
-
-
-def _part_extent(entry: TableEntry) -> tuple[int, int]:
-    return entry.offset, entry.ids[0].end
-
-
-def read_bundle(checkpoint: Checkpoint, bundle: Bundle, sums: Sums | None = None) -> bulk.U8:
-    """Return the bytes of a bundle, uint8 [end - start], and add them to checksums."""
-    reader = checkpoint.reader(bundle.shard)
-    view = reader.view(bundle.start, bundle.end - bundle.start)
-    data = np.empty(bundle.end - bundle.start, np.uint8) if view is None else np.frombuffer(view, np.uint8)
-    if view is None:
-        reader.read_into(bundle.start, data.data)
-    if sums is not None:
-        sums.add(reader, bundle.start, data.data)
-    return data
 
 
 def cut_piece(checkpoint: Checkpoint, piece: IdPiece, piece_bytes: int) -> Iterator[IdPiece]:

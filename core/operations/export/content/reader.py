@@ -52,7 +52,7 @@ from edl_ckpt.core.operations.export.output.numbers import RowNumbers
 from edl_ckpt.core.operations.export.output.places import Place, compare_rows
 from edl_ckpt.core.proof.fingerprint import ContentSketch, fingerprint_of
 from edl_ckpt.core.reading.blocks import read_piece
-from edl_ckpt.core.reading.pieces import cast_bytes, cast_floats
+from edl_ckpt.core.reading.casts import cast_bytes, cast_floats
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sorting.partition import PART_BYTES, Areas, TablePart, parts_needed
 from edl_ckpt.core.sources.elasticdl.initial_rows import initial_rows

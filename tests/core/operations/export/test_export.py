@@ -35,7 +35,7 @@ from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export import ExportResult, Selection, export_version
 from edl_ckpt.core.operations.importing import import_arrays
 from edl_ckpt.core.operations.save import Table
-from edl_ckpt.core.reading.pieces import cast_floats
+from edl_ckpt.core.reading.casts import cast_floats
 from edl_ckpt.core.sorting.partition import PartitionedTable
 from edl_ckpt.core.sources.elasticdl.initial_rows import initial_rows
 from edl_ckpt.core.storage.files import PreallocatedFile
