@@ -18,8 +18,8 @@ from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.tables import Bar, Cell, Column
 from edl_ckpt.core.base import words
 from edl_ckpt.core.operations.lookup import Lookup, TensorStats, sample_rows, tensor_stats
-from edl_ckpt.core.reading.blocks import Page as RowsRead
-from edl_ckpt.core.reading.blocks import TablePages
+from edl_ckpt.core.reading.pages import Page as RowsRead
+from edl_ckpt.core.reading.pages import TablePages
 
 if TYPE_CHECKING:
     from edl_ckpt.cli.browse.source import BackgroundJob, OpenVersion

@@ -9,9 +9,7 @@ import numpy.typing as npt
 
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.dtypes import DType
-from edl_ckpt.core.reading.blocks import (
-    as_dtype,
-)
+from edl_ckpt.core.reading.blocks import as_dtype
 
 _CAST_BYTES: Final = 1 << 20
 """Bytes that are cast at a time: what a cast makes on its way stays in the cache."""

@@ -25,15 +25,7 @@ from edl_ckpt.core.base.thread_memory import ThreadMemory
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import sketch_size
 from edl_ckpt.core.model.tables import DenseEntry, Encoding, TableEntry
-from edl_ckpt.core.reading.blocks import (
-    VALUE_BATCH_BYTES,
-    IdPiece,
-    Sums,
-    check_row_count,
-    count_ids,
-    cuts,
-    read_rows,
-)
+from edl_ckpt.core.reading.blocks import VALUE_BATCH_BYTES, IdPiece, Sums, check_row_count, count_ids, cuts, read_rows
 from edl_ckpt.core.reading.picklable import CheckpointValue
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.storage.interface import RangeReader

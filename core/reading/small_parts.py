@@ -11,9 +11,7 @@ import numpy as np
 from edl_ckpt.core.base.packing import near
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.model.tables import ShardIndex, TableEntry
-from edl_ckpt.core.reading.blocks import (
-    Sums,
-)
+from edl_ckpt.core.reading.blocks import Sums
 from edl_ckpt.core.reading.pieces import PIECE_BYTES, is_small
 from edl_ckpt.core.reading.reader import Checkpoint
 

@@ -13,7 +13,7 @@ from builders import message, table_shard
 from checkpoints import save_mixed, save_varied, stored_rows
 from edl_ckpt.core import CorruptError, Progress, Table, open_checkpoint, save_checkpoint
 from edl_ckpt.core.base.errors import NameNotFoundError
-from edl_ckpt.core.reading.blocks import TablePages
+from edl_ckpt.core.reading.pages import TablePages
 from places import GOLDEN
 
 PLACES = [path for kind in ("current", "legacy") for path in sorted((GOLDEN / kind).iterdir()) if path.is_dir()]
