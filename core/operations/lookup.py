@@ -40,16 +40,8 @@ from edl_ckpt.core.reading.blocks import as_dtype, id_blocks
 from edl_ckpt.core.reading.loss import NOTHING, Loss, open_rest
 from edl_ckpt.core.reading.pieces import dense_at, read_dense
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
-from edl_ckpt.core.reading.slices import (
-    Axis,
-    Index,
-    choose,
-    memory_bytes,
-    parse_index,
-    read_chosen,
-    result_shape,
-    sample_table,
-)
+from edl_ckpt.core.reading.sampling import sample_table
+from edl_ckpt.core.reading.slices import Axis, Index, choose, memory_bytes, parse_index, read_chosen, result_shape
 from edl_ckpt.core.reading.table import find_rows
 from edl_ckpt.core.sources.elasticdl.placement import variable_owner
 

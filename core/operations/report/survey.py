@@ -35,7 +35,7 @@ from edl_ckpt.core.operations.summary import CheckpointSummary, TableSummary, Va
 from edl_ckpt.core.operations.verify.check import Scope, verify_indexed, verify_job
 from edl_ckpt.core.operations.verify.findings import Finding
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
-from edl_ckpt.core.reading.slices import RowSample, sample_table, sample_values, sample_variable
+from edl_ckpt.core.reading.sampling import RowSample, sample_table, sample_values, sample_variable
 from edl_ckpt.core.storage.location import Location, LocationLike
 
 

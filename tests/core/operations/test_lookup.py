@@ -21,7 +21,7 @@ from edl_ckpt.core.operations.lookup import (
     slice_variable,
 )
 from edl_ckpt.core.operations.save import Table
-from edl_ckpt.core.reading.slices import hash_ids
+from edl_ckpt.core.reading.sampling import hash_ids
 from edl_ckpt.core.sources.elasticdl import placement
 from edl_ckpt.core.storage.local import LocalStore
 from edl_ckpt.proto import model_v4_pb2
