@@ -140,8 +140,8 @@ from edl_ckpt.core.operations.verify.findings import VerifyResult as VerifyResul
 from edl_ckpt.core.proof.fingerprint import Fingerprint as Fingerprint
 from edl_ckpt.core.proof.values import fingerprint_checkpoint as fingerprint_checkpoint
 from edl_ckpt.core.reading.loss import Loss as Loss
-from edl_ckpt.core.reading.loss import latest as latest
 from edl_ckpt.core.reading.loss import loss_of as loss_of
+from edl_ckpt.core.reading.newest import latest as latest
 from edl_ckpt.core.reading.reader import Checkpoint as Checkpoint
 from edl_ckpt.core.reading.reader import open_checkpoint as open_checkpoint
 from edl_ckpt.core.reading.reader import restore as restore

@@ -27,7 +27,7 @@ from edl_ckpt.core.base.words import Mode, abridged, counted, duration, size
 from edl_ckpt.core.catalog.listing import ranked
 from edl_ckpt.core.catalog.swaps import GRACE_SECONDS, staged_paths
 from edl_ckpt.core.model.versions import State, Version
-from edl_ckpt.core.reading.loss import newest_readable
+from edl_ckpt.core.reading.newest import newest_readable
 from edl_ckpt.core.state.metadata import mode_of
 from edl_ckpt.core.state.shard_note import has_newer_note, noted_versions
 from edl_ckpt.core.storage import Location, Store, open_store

@@ -33,7 +33,7 @@ from edl_ckpt.core.operations.prune.retention import IN_A_JOB, Latest, Policy
 from edl_ckpt.core.operations.verify.check import verify_version
 from edl_ckpt.core.proof.sealing import check_chunks
 from edl_ckpt.core.proof.trust import check_trust
-from edl_ckpt.core.reading.loss import PASSED_OVER
+from edl_ckpt.core.reading.newest import PASSED_OVER
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
 from edl_ckpt.core.sources.elasticdl.target import check_texts
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS

@@ -33,7 +33,7 @@ from edl_ckpt.core.operations.prune.retention import (
     find_unreadable,
     guard_reasons,
 )
-from edl_ckpt.core.reading.loss import PASSED_OVER, newest_readable, none_readable
+from edl_ckpt.core.reading.newest import PASSED_OVER, newest_readable, none_readable
 from edl_ckpt.core.sources.elasticdl.target import check_version
 from edl_ckpt.core.state.annotate import Managed, read_managed, write_managed
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS

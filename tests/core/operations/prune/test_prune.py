@@ -148,6 +148,6 @@ def test_find_unreadable_stops_at_the_first_good_one(run: Path, monkeypatch: pyt
         opened.append(version.version)
         return open_checkpoint(version, **options)
 
-    monkeypatch.setattr("edl_ckpt.core.reading.loss.open_checkpoint", counted)
+    monkeypatch.setattr("edl_ckpt.core.reading.newest.open_checkpoint", counted)
     assert find_unreadable(list_versions(str(run)).versions) == {}
     assert opened == [5]

@@ -24,7 +24,7 @@ from edl_ckpt.core.base.errors import (
     UsageError,
 )
 from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.reading.loss import newest_readable
+from edl_ckpt.core.reading.newest import newest_readable
 from edl_ckpt.core.state.paths import MANAGER_FILE, META_DIR
 from edl_ckpt.core.training.objects import CheckpointManager, EmbeddingTable, ObjectCheckpoint, Variable
 from reporters import Recorder

@@ -10,7 +10,7 @@ import pytest
 from checkpoints import at, save_small
 from edl_ckpt.core import IncompleteError, NotFoundError, UnavailableError, latest, open_checkpoint
 from edl_ckpt.core.model.versions import Version
-from edl_ckpt.core.reading import loss
+from edl_ckpt.core.reading import newest
 from places import GOLDEN
 from reporters import Recorder
 
@@ -73,14 +73,14 @@ def test_golden() -> None:
 def test_replaced_while_it_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A version that is gone when it is opened was in an old listing: it is listed again, without a warning."""
     save_small(tmp_path, 1, 2)
-    real = loss.read_fault
+    real = newest.read_fault
 
     def racing(version: Version) -> str | None:
         if version.version == 2:
             shutil.rmtree(version.path)
         return real(version)
 
-    monkeypatch.setattr(loss, "read_fault", racing)
+    monkeypatch.setattr(newest, "read_fault", racing)
     recorder = Recorder()
     assert latest(tmp_path, reporter=recorder).version == 1
     assert recorder.warnings == []
@@ -92,6 +92,6 @@ def test_storage_that_is_away(run: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     def away(version: Version) -> str | None:
         raise UnavailableError("no route to host", path=version.path)
 
-    monkeypatch.setattr(loss, "read_fault", away)
+    monkeypatch.setattr(newest, "read_fault", away)
     with pytest.raises(UnavailableError):
         latest(run)
