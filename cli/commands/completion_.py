@@ -16,7 +16,7 @@ from edl_ckpt.cli.terminal.output import Output
 from edl_ckpt.core.base.errors import RefusedError, UsageError
 from edl_ckpt.core.base.words import escaped, meant
 from edl_ckpt.core.storage.faults import storage_errors
-from edl_ckpt.core.storage.local import open_input
+from edl_ckpt.core.storage.user_files import open_input
 
 _FOLDER: Final = Path(__file__).parents[2] / "completions"
 """Next to `cli` in a checkout and where it is installed."""

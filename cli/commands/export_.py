@@ -35,7 +35,7 @@ _FORMATS = (
 
 def _again(goal: Location) -> str:
     """Return how to go on after a failure: a file is whole or not there, and what went into a stream is lost."""
-    from edl_ckpt.core.storage.local import is_stream
+    from edl_ckpt.core.storage.streams import is_stream
 
     if goal.local_path is not None and is_stream(goal.local_path):
         return f"what {escaped(goal.url)} got is not whole: run the same export again"
@@ -105,7 +105,7 @@ def export_command(
     from edl_ckpt.core.converting.changes import read_map
     from edl_ckpt.core.operations.export import requested, run_export, write_map
     from edl_ckpt.core.operations.export.interface import ExportRequest, Selection
-    from edl_ckpt.core.storage.local import is_stream
+    from edl_ckpt.core.storage.streams import is_stream
 
     if map_template and (dry_run or table or variable):
         raise UsageError("--map-template cannot be used with --dry-run, --table or --variable")
@@ -141,7 +141,7 @@ def export_command(
 def _show(out: Output, result: ExportResult, dtype: str | None = None) -> None:
     """Print the report, on stderr where stdout has the export, and a warning of casts to `dtype` that overflowed."""
     from edl_ckpt.cli.render import written
-    from edl_ckpt.core.storage.local import descriptor_of
+    from edl_ckpt.core.storage.streams import descriptor_of
 
     show = out.show_aside if descriptor_of(result.output) == 1 else out.show
     show(lambda: written.export_document(result), written.export_human(result))
@@ -159,8 +159,8 @@ def _rows(word: str | None) -> int | str | None:
 
 def _ends(words: list[str], out: Output) -> tuple[Version, Location]:
     """Return the version, and what to write, - for stdout; UsageError for a stdout that the caller has closed."""
-    from edl_ckpt.core.storage.local import STDOUT
     from edl_ckpt.core.storage.location import Location
+    from edl_ckpt.core.storage.streams import STDOUT
 
     if len(words) == 1 and looks_like_ref(words[0], out) and "@" in words[0]:
         raise UsageError("OUTPUT is missing, the file or directory to write", hint="expected [REF] OUTPUT")

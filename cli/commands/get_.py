@@ -108,7 +108,7 @@ def read_ids(path: str) -> list[int]:
     import numpy as np
 
     from edl_ckpt.core.storage.faults import storage_errors
-    from edl_ckpt.core.storage.local import check_input, open_input
+    from edl_ckpt.core.storage.user_files import check_input, open_input
 
     check_input(path)
     with storage_errors(path):
@@ -154,7 +154,8 @@ def write_values(values: npt.NDArray[np.generic], *, npy: str | None, raw: str |
 def _opened(path: str) -> Iterator[IO[bytes]]:
     """Open a file, a pipe or stdout for values; a terminal is refused, and so is what is no file and no stream."""
     from edl_ckpt.core.storage.faults import storage_errors
-    from edl_ckpt.core.storage.local import STDOUT, check_target, is_stream, open_stream
+    from edl_ckpt.core.storage.streams import STDOUT, is_stream, open_stream
+    from edl_ckpt.core.storage.user_files import check_target
 
     path = STDOUT if path == "-" else path
     if not is_stream(path):

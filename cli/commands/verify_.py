@@ -76,7 +76,7 @@ def verify_command(
     from edl_ckpt.core.operations.verify.check import verify_versions
     from edl_ckpt.core.operations.verify.fallback import others_of
     from edl_ckpt.core.operations.verify.newest import newest_good
-    from edl_ckpt.core.storage.local import check_target
+    from edl_ckpt.core.storage.user_files import check_target
 
     if quick and (deep or seal or ids):
         raise UsageError(f"--quick cannot be used with {'--ids' if ids else '--deep or --seal'}")

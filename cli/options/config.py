@@ -374,7 +374,7 @@ def _parse_toml(path: str) -> tuple[dict[str, Any], TomlKey]:
     """Return the document in a file, and the key of no key: the top of the file."""
     import tomllib
 
-    from edl_ckpt.core.storage.local import open_input
+    from edl_ckpt.core.storage.user_files import open_input
 
     try:
         with open_input(path, "rb") as file:

@@ -252,7 +252,7 @@ def write_report(path: str, content: str, *, append: bool = False) -> None:
     Raises RefusedError for what is no regular file, NoSpaceError on a full disk, EdlCkptError when writing fails.
     """
     from edl_ckpt.core.storage.faults import storage_errors
-    from edl_ckpt.core.storage.local import check_target
+    from edl_ckpt.core.storage.user_files import check_target
 
     check_target(path)
     with storage_errors(path), open(path, "a" if append else "w", encoding="utf-8") as file:

@@ -40,7 +40,7 @@ from edl_ckpt.core.state.paths import JOURNAL, STAGE_DIR, STATE_DIR, is_resumabl
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.interface import Entry, Store, lists_marks
-from edl_ckpt.core.storage.local import check_input
+from edl_ckpt.core.storage.user_files import check_input
 
 
 def named_file(ref: CheckpointRef) -> Version | None:

@@ -35,7 +35,8 @@ from edl_ckpt.core.sources.elasticdl.target import (
 )
 from edl_ckpt.core.sources.registry import is_uuid, is_version_dir, layouts_among, version_named
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, Store, open_store
-from edl_ckpt.core.storage.local import is_directory, is_there
+from edl_ckpt.core.storage.local import is_there
+from edl_ckpt.core.storage.user_files import is_directory
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,8 @@ from edl_ckpt.core.state.document import MAX_BYTES, parse_document
 from edl_ckpt.core.state.paths import STAGE_DIR
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.beneath import Directory
+from edl_ckpt.core.storage.directories import made_directory
 from edl_ckpt.core.storage.faults import storage_errors
-from edl_ckpt.core.storage.local import made_directory
 from edl_ckpt.core.storage.location import OPEN_OPTIONS, Location
 
 ExecutorLike: TypeAlias = Executor | Any

@@ -27,10 +27,11 @@ from edl_ckpt.core.state.paths import notes_dir, seal_file
 from edl_ckpt.core.state.shard_note import EARLIER, NoteName, ShardNote, note_bytes, note_names, run_digest
 from edl_ckpt.core.storage import LocalStore, ObjectStore
 from edl_ckpt.core.storage.beneath import Directory
+from edl_ckpt.core.storage.directories import made_directory
 from edl_ckpt.core.storage.faults import Access, storage_errors
 from edl_ckpt.core.storage.files import Flusher, PreallocatedFile
 from edl_ckpt.core.storage.interface import ObjectStat, ObjectWriter, Sink
-from edl_ckpt.core.storage.local import file_mark, made_directory
+from edl_ckpt.core.storage.local import file_mark
 
 _ATTEMPTS: Final = 20
 _STEP_BYTES: Final = 8 << 20

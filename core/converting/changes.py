@@ -28,8 +28,8 @@ from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.sources.bundle.parts import RECORD, is_waiting
 from edl_ckpt.core.sources.dcp.tables import collisions
 from edl_ckpt.core.sources.elasticdl.target import MAX_DIM
-from edl_ckpt.core.storage.local import read_toml
 from edl_ckpt.core.storage.location import as_url
+from edl_ckpt.core.storage.user_files import read_toml
 
 FLOATS: Final = ("float16", "bfloat16", "float32", "float64")
 NO_PLACE: Final = "not in "

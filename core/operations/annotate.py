@@ -36,8 +36,8 @@ from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.metadata import check_metric_name, check_mode
 from edl_ckpt.core.storage import Location, LocationLike, Store
 from edl_ckpt.core.storage.faults import storage_errors
-from edl_ckpt.core.storage.local import check_input, open_input
 from edl_ckpt.core.storage.location import as_url
+from edl_ckpt.core.storage.user_files import check_input, open_input
 
 
 @contextmanager

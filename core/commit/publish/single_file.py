@@ -15,11 +15,13 @@ from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.parallel import run_all
 from edl_ckpt.core.commit.publish.replaceable import check_directory
 from edl_ckpt.core.state.owner import is_presumed_dead, owner_in
+from edl_ckpt.core.storage.directories import remove_tree
 from edl_ckpt.core.storage.faults import Access, storage_errors
 from edl_ckpt.core.storage.files import exchange_names, flush_path, rename_new
 from edl_ckpt.core.storage.interface import ObjectStore, ObjectWriter, has_parts
-from edl_ckpt.core.storage.local import LocalReader, check_target, is_gone, is_there, remove_tree
+from edl_ckpt.core.storage.local import LocalReader, is_gone, is_there
 from edl_ckpt.core.storage.parts import PartMemory, least_part
+from edl_ckpt.core.storage.user_files import check_target
 
 _OLD: Final = ".old"
 _WORK: Final = ".work"

@@ -38,7 +38,7 @@ from edl_ckpt.core.state.paths import META_DIR, STATE_DIR, is_of_a_name, may_be_
 from edl_ckpt.core.state.shard_note import sweep_notes
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
 from edl_ckpt.core.storage.beneath import ForeignError
-from edl_ckpt.core.storage.local import made_directory
+from edl_ckpt.core.storage.directories import made_directory
 from edl_ckpt.core.storage.location import Fact
 
 

@@ -29,7 +29,7 @@ from edl_ckpt.core.proof.values import fingerprint
 from edl_ckpt.core.reading.file_texts import is_of_export
 from edl_ckpt.core.reading.part_records import records_of
 from edl_ckpt.core.reading.reader import Checkpoint, open_checkpoint
-from edl_ckpt.core.storage.local import read_toml
+from edl_ckpt.core.storage.user_files import read_toml
 
 _VARIABLES_AT_ONCE: Final = 64
 """The most variables of one task: most are so small that a task of its own would outweigh each."""

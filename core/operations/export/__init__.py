@@ -46,7 +46,7 @@ from edl_ckpt.core.operations.export.output.target import open_target
 from edl_ckpt.core.reading.reader import open_checkpoint
 from edl_ckpt.core.sorting.partition import PART_BYTES
 from edl_ckpt.core.storage import Location, LocationLike
-from edl_ckpt.core.storage.local import is_stream
+from edl_ckpt.core.storage.streams import is_stream
 
 __all__ = [
     "FORMATS",

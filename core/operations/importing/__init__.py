@@ -57,7 +57,7 @@ from edl_ckpt.core.sources.elasticdl.target import DESIGN, check_ps_num
 from edl_ckpt.core.sources.registry import completes, directory_named, is_uuid
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.storage import Location, LocationLike, open_objects
-from edl_ckpt.core.storage.local import is_directory, is_file
+from edl_ckpt.core.storage.user_files import is_directory, is_file
 
 __all__ = [
     "ArraysPlan",

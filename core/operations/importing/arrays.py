@@ -59,7 +59,8 @@ from edl_ckpt.core.storage import Location, ObjectStore, open_objects, open_stor
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.inside import path_inside
 from edl_ckpt.core.storage.interface import RangeReader
-from edl_ckpt.core.storage.local import LocalReader, check_input, is_file
+from edl_ckpt.core.storage.local import LocalReader
+from edl_ckpt.core.storage.user_files import check_input, is_file
 
 _COLUMNS: Final = ("id_column", "vector_column")
 _NOTES_FILE: Final = f"{NOTES}.npy"

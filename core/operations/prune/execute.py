@@ -53,9 +53,9 @@ from edl_ckpt.core.state.shard_note import forget_notes, remove_notes
 from edl_ckpt.core.state.verdicts import forget_verdicts
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
 from edl_ckpt.core.storage.faults import storage_errors
-from edl_ckpt.core.storage.local import check_target, open_input
 from edl_ckpt.core.storage.location import as_url
 from edl_ckpt.core.storage.mounts import mount_points
+from edl_ckpt.core.storage.user_files import check_target, open_input
 
 PLAN_SCHEMA: Final = "edl-ckpt/prune-plan/1"
 _STORED: Final[Mapping[Any, type]] = {Location: str, Action: str, tuple[str, ...]: list}

@@ -44,11 +44,14 @@ from edl_ckpt.core.proof.values import fingerprint
 from edl_ckpt.core.reading.stored_sums import StoredSums
 from edl_ckpt.core.sources.elasticdl.target import ELASTICDL, EMPTY_MODEL
 from edl_ckpt.core.sources.safetensors.indexing import read_header
+from edl_ckpt.core.storage.directories import remove_tree
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.files import Flusher, check_space
 from edl_ckpt.core.storage.inside import path_inside
-from edl_ckpt.core.storage.local import LocalReader, check_target, is_stream, remove_tree
+from edl_ckpt.core.storage.local import LocalReader
 from edl_ckpt.core.storage.location import Location
+from edl_ckpt.core.storage.streams import is_stream
+from edl_ckpt.core.storage.user_files import check_target
 
 
 class MergedCheckpoint(ExportFormat):

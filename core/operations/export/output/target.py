@@ -39,10 +39,12 @@ from edl_ckpt.core.operations.export.output.places import (
 from edl_ckpt.core.sources.companions import unaccounted
 from edl_ckpt.core.sources.registry import is_own_name, is_version_dir, version_named
 from edl_ckpt.core.storage import Location, open_objects
+from edl_ckpt.core.storage.directories import remove_tree
 from edl_ckpt.core.storage.faults import storage_errors
 from edl_ckpt.core.storage.inside import path_inside
 from edl_ckpt.core.storage.interface import has_parts
-from edl_ckpt.core.storage.local import descriptor_of, is_stream, is_there, open_stream, remove_tree
+from edl_ckpt.core.storage.local import is_there
+from edl_ckpt.core.storage.streams import descriptor_of, is_stream, open_stream
 
 NewFile = Callable[[str, int], OutputFile]
 """Makes a file of known size at a path of the output."""
