@@ -16,7 +16,7 @@ from edl_ckpt.cli.terminal import text
 from edl_ckpt.cli.terminal.documents import Several, document_of, picked, rows_of
 from edl_ckpt.cli.terminal.tables import Cell, Column, Lines, Table, head, styled
 from edl_ckpt.core.base.words import counted, extra_hint
-from edl_ckpt.core.storage.location import Fact, Verdict
+from edl_ckpt.core.storage.facts import Fact, Verdict
 
 if TYPE_CHECKING:
     from edl_ckpt.cli.options.settings import Setting, Settings

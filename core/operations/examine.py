@@ -13,7 +13,7 @@ from edl_ckpt.core.commit.repair.recovery import kind_of
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.state.paths import STAGE_DIR, STATE_DIR, TRASH_DIR
 from edl_ckpt.core.storage import Location, LocationLike, open_store
-from edl_ckpt.core.storage.location import Fact, Verdict
+from edl_ckpt.core.storage.facts import Fact, Verdict
 
 
 @dataclass(frozen=True, slots=True, repr=False)

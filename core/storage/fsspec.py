@@ -24,6 +24,7 @@ from edl_ckpt.core.base.errors import (
     UsageError,
 )
 from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
+from edl_ckpt.core.storage.facts import Fact, Verdict
 from edl_ckpt.core.storage.faults import Fault, storage_errors
 from edl_ckpt.core.storage.files import ScratchFile
 from edl_ckpt.core.storage.interface import (
@@ -39,7 +40,7 @@ from edl_ckpt.core.storage.interface import (
     RemoteReader,
     flat_listing,
 )
-from edl_ckpt.core.storage.location import Fact, Location, Verdict
+from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.parts import PartMemory
 
 _FAULT: Final = "fault"

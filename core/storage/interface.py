@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self, TypeGuard
 
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, UnsupportedError
 from edl_ckpt.core.storage.descriptors import KeptOpen
+from edl_ckpt.core.storage.facts import Fact
 from edl_ckpt.core.storage.faults import Fault, storage_errors
-from edl_ckpt.core.storage.location import Fact, Location
+from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.tree import Tree, object_tree
 
 if TYPE_CHECKING:

@@ -13,6 +13,8 @@ from typing import IO, Final
 from edl_ckpt.core.base.errors import EdlCkptError, LockedError, NotFoundError
 from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.storage.beneath import Directory, ForeignError, close_read, kind_of
+from edl_ckpt.core.storage.disk_facts import disk_facts
+from edl_ckpt.core.storage.facts import Fact
 from edl_ckpt.core.storage.faults import Fault, storage_errors
 from edl_ckpt.core.storage.interface import (
     SMALL_BYTES,
@@ -24,7 +26,7 @@ from edl_ckpt.core.storage.interface import (
     Properties,
     RangeReader,
 )
-from edl_ckpt.core.storage.location import Fact, Location, disk_facts
+from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.tree import Tree
 from edl_ckpt.core.storage.walk import local_tree
 

@@ -2,30 +2,18 @@
 
 It is made once, by the command line or by the caller of the library, and travels with listings, versions and plans.
 Options may hold credentials, so they never appear in `repr`, in a message or in a plan.
-
-What a storage can do, as facts for people: each with a verdict, and what is slower or weaker without it.
-
-The file system that a local path lies on: what Linux says of its mounts, and what is known of it without a write.
-
-The kernel reports changes (inotify) that were made through itself. On a file system of a network it reports none that
-another machine made.
 """
 
 from __future__ import annotations
 
-import enum
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import Final, TypeAlias
 
 from edl_ckpt.core.base.errors import UsageError
 from edl_ckpt.core.base.patterns import LatePattern
-from edl_ckpt.core.base.words import extra_hint, size
-from edl_ckpt.core.storage.faults import storage_errors
 
 _URL_SCHEMES: Final = frozenset(
     {"s3", "s3a", "gs", "gcs", "abfs", "az", "adl", "hdfs", "webhdfs", "http", "https", "ftp", "sftp", "file", "memory"}
@@ -215,137 +203,3 @@ class Location:
 
 LocationLike: TypeAlias = Location | str | os.PathLike[str]
 """What the public functions take for a location: a location, or a path or URL without storage options."""
-
-
-class Verdict(enum.StrEnum):
-    """What a fact means for the commands."""
-
-    FINE = "fine"
-    WEAKER = "weaker"
-    """Commands work, and something is slower or less safe."""
-    BROKEN = "broken"
-    """Commands fail."""
-    UNKNOWN = "unknown"
-    """It was not tried, or the storage does not say."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """One property: its name, what was found, and why that matters, '' where nothing follows from it."""
-
-    name: str
-    value: str
-    verdict: Verdict = Verdict.FINE
-    why: str = ""
-
-
-def judged(name: str, value: str, why: str, *, weak: bool, verdict: Verdict = Verdict.WEAKER) -> Fact:
-    """Return a fact with a verdict, and what follows from it, where it is weak; without both where it is fine."""
-    return Fact(name, value, verdict, why) if weak else Fact(name, value)
-
-
-def yes(name: str, why: str, *, able: bool, verdict: Verdict = Verdict.WEAKER) -> Fact:
-    """Return the fact of something that a storage can or cannot do; `why` is what follows where it cannot.
-
-    >>> yes("rename", "no trash", able=True), yes("rename", "no trash", able=False).why
-    (Fact(name='rename', value='yes', verdict=<Verdict.FINE: 'fine'>, why=''), 'no trash')
-    """
-    return judged(name, "yes" if able else "no", why, weak=not able, verdict=verdict)
-
-
-_MOUNTS: Final = "/proc/self/mountinfo"
-_OCTAL: Final = LatePattern(r"\\([0-7]{3})")
-_REPORTING: Final = frozenset({
-    "bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "reiserfs", "tmpfs", "xfs", "zfs",
-})  # fmt: skip
-"""File systems of this machine alone. Any other one may be a network's, under whatever name."""
-_LITTLE_BYTES: Final = 1 << 30
-_FEW_FILES: Final = 10_000
-_FLEETING: Final = {
-    "tmpfs": "files here take memory, and are lost at a restart",
-    "ramfs": "files here take memory, and are lost at a restart",
-    "overlay": "often the layer of a container: files here are then lost with it",
-}
-_SHARED: Final = ("nfs", "cifs", "smb", "fuse", "lustre", "ceph", "gluster", "9p", "virtiofs", "afs", "beegfs")
-
-
-def reports_changes(path: str) -> bool:
-    """Say whether the kernel reports every change of a directory: True only where no other machine can write."""
-    return type_of(path) in _REPORTING
-
-
-def type_of(path: str) -> str:
-    """Return the type of the file system that a path lies on, '' where the system does not say."""
-    with suppress(OSError), open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
-        return filesystem_type(os.path.realpath(path), file.read())
-    return ""
-
-
-def filesystem_type(path: str, mounts: str) -> str:
-    r"""Return the type of the file system that an absolute path lies on; `mounts` is the text of `mountinfo`.
-
-    The last mount of a directory hides those before it. '' stands for an unknown type.
-
-    >>> mounts = "22 1 8:1 / / rw - ext4 /dev/sda rw\n40 22 0:40 / /mnt/a\\040b rw shared:1 - nfs4 server:/x rw"
-    >>> filesystem_type("/mnt/a b/run", mounts), filesystem_type("/mnt/a", mounts)
-    ('nfs4', 'ext4')
-    """
-    found, deepest = "", 0
-    for line in mounts.splitlines():
-        place, _, system = line.partition(" - ")
-        fields = place.split(" ")
-        if len(fields) < 5 or not system:
-            continue
-        point = _OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4])
-        inside = path == point or path.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= deepest:
-            found, deepest = system.partition(" ")[0], len(point)
-    return found
-
-
-def disk_facts(path: str) -> Iterator[Fact]:
-    """Yield what the kernel says of a directory and its file system; the errors of looking at it."""
-    with storage_errors(path):
-        names = os.listdir(path)
-        status = os.statvfs(path)
-    kind = type_of(path)
-    why = _FLEETING.get(kind, "")
-    if kind.startswith(_SHARED):
-        why = "of a network: a request is slower, and another machine may see a change later"
-    unknown = Verdict.FINE if kind else Verdict.UNKNOWN
-    yield Fact("file system", kind or "unknown", Verdict.WEAKER if why else unknown, why)
-    yield _access(path, read_only=bool(status.f_flag & os.ST_RDONLY))
-    yield _room(status)
-    free_files = status.f_favail if status.f_files else _FEW_FILES
-    if free_files < _FEW_FILES:
-        yield Fact("free inodes", str(free_files), Verdict.WEAKER, "each shard and each file of metadata needs one")
-    yield _changes(path)
-    if len(names) > 100_000:
-        yield Fact("entries", str(len(names)), Verdict.WEAKER, "every listing reads all of them")
-
-
-def _access(path: str, *, read_only: bool) -> Fact:
-    """Return whether this user can write there."""
-    why = "" if os.access(path, os.W_OK | os.X_OK) else "this user cannot write there: what writes is refused (12)"
-    why = "mounted read-only: what writes there is refused" if read_only else why
-    return judged("access", "read only" if why else "read and write", why, weak=bool(why))
-
-
-def _room(status: os.statvfs_result) -> Fact:
-    free = status.f_bavail * status.f_frsize
-    shown = f"{size(free)} of {size(status.f_blocks * status.f_frsize)}"
-    if free == 0:
-        return Fact("free space", shown, Verdict.BROKEN, "nothing can be written")
-    why = "reshard and import need room for a whole version next to the old one"
-    return judged("free space", shown, why, weak=free < _LITTLE_BYTES)
-
-
-def _changes(path: str) -> Fact:
-    """Return how `wait` and `watch` hear of changes."""
-    if not reports_changes(path):
-        why = "other machines may write there unseen by this kernel, so `wait` and `watch` look every second"
-        return Fact("reports changes (inotify)", "no", Verdict.WEAKER, why)
-    if find_spec("watchfiles") is None:
-        why = f"`wait` and `watch` look every second; {extra_hint('watch')}"
-        return Fact("reports changes (inotify)", "yes, without watchfiles", Verdict.WEAKER, why)
-    return Fact("reports changes (inotify)", "yes")

@@ -22,11 +22,11 @@ from edl_ckpt.core.base.ids import new_id
 from edl_ckpt.core.state.owner import OWNER_FILE, Signature, format_owner, lock_file, read_owner
 from edl_ckpt.core.state.paths import JOURNAL, META_DIR, NOTES_DIR, STAGE_DIR, STATE_DIR, TRASH_DIR
 from edl_ckpt.core.storage.beneath import Directory, close_read
+from edl_ckpt.core.storage.facts import Fact, Verdict, judged, yes
 from edl_ckpt.core.storage.faults import inherit_as, storage_errors
 from edl_ckpt.core.storage.files import allocate, check_space
 from edl_ckpt.core.storage.interface import ObjectStore
 from edl_ckpt.core.storage.local import LocalStore
-from edl_ckpt.core.storage.location import Fact, Verdict, judged, yes
 
 _ATTEMPTS: Final = 50
 _PAUSE_SECONDS: Final = 0.01

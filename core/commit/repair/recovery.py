@@ -39,7 +39,7 @@ from edl_ckpt.core.state.shard_note import sweep_notes
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore, open_store
 from edl_ckpt.core.storage.beneath import ForeignError
 from edl_ckpt.core.storage.directories import made_directory
-from edl_ckpt.core.storage.location import Fact
+from edl_ckpt.core.storage.facts import Fact
 
 
 @dataclass(frozen=True, slots=True)

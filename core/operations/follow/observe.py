@@ -27,7 +27,8 @@ from edl_ckpt.core.catalog.swaps import Snapshots
 from edl_ckpt.core.model.versions import BEING_WRITTEN, Listing, ShardFile, State, Version
 from edl_ckpt.core.reading.newest import read_fault
 from edl_ckpt.core.state.metadata import is_unread
-from edl_ckpt.core.storage.location import Location, LocationLike, reports_changes
+from edl_ckpt.core.storage.filesystems import reports_changes
+from edl_ckpt.core.storage.location import Location, LocationLike
 
 
 class EventKind(enum.StrEnum):

@@ -26,6 +26,7 @@ from edl_ckpt.core.base.errors import (
 )
 from edl_ckpt.core.base.parallel import REMOTE_WORKERS, run_parallel
 from edl_ckpt.core.base.words import rounded_duration
+from edl_ckpt.core.storage.facts import Fact, Verdict, judged, yes
 from edl_ckpt.core.storage.interface import (
     SMALL_BYTES,
     Entry,
@@ -41,7 +42,7 @@ from edl_ckpt.core.storage.interface import (
     RemoteReader,
     flat_listing,
 )
-from edl_ckpt.core.storage.location import Fact, Location, Verdict, judged, yes
+from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.parts import PartMemory, Windows
 from edl_ckpt.core.storage.s3.client import NoBucketError, S3Target, connect, served_at, told_time
 from edl_ckpt.core.storage.s3.upload import MIN_PART_BYTES, WRITE_ID, Parts, Upload

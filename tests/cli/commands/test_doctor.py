@@ -20,7 +20,8 @@ from edl_ckpt.core import StorageReport, examine_storage, save_checkpoint
 from edl_ckpt.core.base.errors import AuthError, EdlCkptError, NotFoundError, UnsupportedError
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.storage.beneath import Directory
-from edl_ckpt.core.storage.location import Fact, Location, Verdict
+from edl_ckpt.core.storage.facts import Fact, Verdict
+from edl_ckpt.core.storage.location import Location
 from edl_ckpt.core.storage.s3.transport import Transport
 from places import TOP
 from program import document, edl

@@ -93,7 +93,7 @@ from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.operations.verify.check import VerifyRun
 from edl_ckpt.core.operations.verify.newest import NewestGood, PassedOver
 from edl_ckpt.core.sources.systems import systems
-from edl_ckpt.core.storage.location import Fact, Verdict
+from edl_ckpt.core.storage.facts import Fact, Verdict
 from places import GOLDEN
 
 if TYPE_CHECKING:

@@ -17,9 +17,10 @@ from edl_ckpt.core import wait_for_version
 from edl_ckpt.core.operations.follow import observe
 from edl_ckpt.core.operations.follow.observe import CLOCK, Notifier, Pace
 from edl_ckpt.core.operations.follow.watch import watch_steps
+from edl_ckpt.core.storage.filesystems import reports_changes
 from edl_ckpt.core.storage.interface import Entry
 from edl_ckpt.core.storage.local import LocalStore
-from edl_ckpt.core.storage.location import Location, reports_changes
+from edl_ckpt.core.storage.location import Location
 from following import START, Job, Script, script, shard_data
 from s3_fixtures import Bucket
 
