@@ -287,7 +287,7 @@ def _casts(checkpoint: Checkpoint, pairs: Iterable[tuple[str, str]]) -> dict[str
     for glob, dtype in pairs:
         if dtype not in FLOATS:
             raise UsageError(f"values are cast to {', '.join(FLOATS)}, not to {dtype!r}", hint=meant(dtype, FLOATS))
-        names = _named(glob, checkpoint.table_names, checkpoint.variable_names, checkpoint.slots)
+        names = _named(glob, checkpoint.table_names, _entry_names(checkpoint), checkpoint.slots)
         if not any(_dtype_of(checkpoint, name).name in FLOATS for name in names):
             raise UsageError(f"nothing that {glob!r} names has floats, and only floats are cast")
         casts |= dict.fromkeys(names, DTYPES[dtype])

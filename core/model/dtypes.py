@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from edl_ckpt.core.base.errors import UnsupportedError
+
+VALUE_KINDS: Final = frozenset({"value", "string", "resource", "variant"})
+"""The kinds of items that are no tensors of numbers. All other kinds are dtypes, whose elements are not whole bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +23,11 @@ class DType:
     itemsize: int
     tf_enum: int
     is_item: bool = False
+
+    @property
+    def is_value(self) -> bool:
+        """Say whether it is of items that are no tensors of numbers: texts, a value of Python, a handle."""
+        return self.is_item and self.name in VALUE_KINDS
 
     @property
     def is_ours(self) -> bool:
@@ -69,8 +78,8 @@ def dtype_named(name: str, dtype: str, *, path: str | None = None) -> DType:
 
     >>> dtype_named("w", "complex64")
     Traceback (most recent call last):
-    edl_ckpt.core.base.errors.UnsupportedError: 'w': a checkpoint cannot contain complex64
+    edl_ckpt.core.base.errors.UnsupportedError: a checkpoint of ElasticDL cannot hold 'w' (complex64)
     """
     if dtype not in DTYPES:
-        raise UnsupportedError(f"{name!r}: a checkpoint cannot contain {dtype}", path=path)
+        raise UnsupportedError(f"a checkpoint of ElasticDL cannot hold {name!r} ({dtype})", path=path)
     return DTYPES[dtype]

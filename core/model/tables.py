@@ -294,7 +294,7 @@ class ShardIndex:
     notes: tuple[FileNote, ...] = field(default=(), repr=False, compare=False)
     """What its files say of themselves."""
     text_crcs: tuple[tuple[str, int], ...] = field(default=(), repr=False, compare=False)
-    """The CRC-32C of texts of TensorFlow by their names, masked: that of lengths and texts, which no extent has."""
+    """The CRC-32C of texts and variants of TensorFlow by their names, masked: lengths count in it otherwise."""
 
     @property
     def items(self) -> tuple[DenseEntry, ...]:

@@ -21,10 +21,10 @@ from typing import ClassVar, Final, NamedTuple, Protocol, Self, TypeVar, overloa
 
 import numpy as np
 
-from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.job import Job, Opens
 from edl_ckpt.core.base.packing import near
 from edl_ckpt.core.converting.changes import LeftOut, left_out_of
+from edl_ckpt.core.converting.lacking import check_held
 from edl_ckpt.core.kernel import bulk
 from edl_ckpt.core.kernel.routing import PART_NUMBERS, Part, tally_parts
 from edl_ckpt.core.model.dtypes import DType
@@ -309,14 +309,12 @@ class VersionSource(CheckpointHolder, Source):
     @property
     def variables(self) -> tuple[PlacedVariable, ...]:
         """Return all dense variables; UnsupportedError for one of a dtype that shards cannot contain."""
+        every = {v.name: v for shard in self.checkpoint.shards for v in shard.variables}
+        named = [(name, variable.dtype) for name, variable in every.items()]
+        check_held("a checkpoint of ElasticDL", named, (), path=self.checkpoint.version.ref, other_way="")
         gone = {one.name for one in self.left_out}
-        variables = {v.name: v for shard in self.checkpoint.shards for v in shard.variables if v.name not in gone}
-        wrong = next((v for v in variables.values() if not v.dtype.is_ours), None)
-        if wrong is not None:
-            message = f"elasticdl cannot hold {wrong.name!r} ({wrong.dtype.name})"
-            hint = "nothing was written; choose others: import --variable"
-            raise UnsupportedError(message, path=self.checkpoint.version.ref, hint=hint)
-        return tuple(PlacedVariable(v.name, v.dtype, v.shape, v.size_bytes) for v in variables.values())
+        variables = (variable for name, variable in every.items() if name not in gone)
+        return tuple(PlacedVariable(v.name, v.dtype, v.shape, v.size_bytes) for v in variables)
 
     @property
     def tables(self) -> tuple[SurveyedTable, ...]:

@@ -28,7 +28,7 @@ from edl_ckpt.core.model.tables import Encoding
 from edl_ckpt.core.sources.bundle.index import StoredTensor, read_index
 from edl_ckpt.core.sources.bundle.parts import OFFSETS, RECORD, is_waiting, part_records
 from edl_ckpt.core.sources.bundle.state_file import NAME as STATE_FILE
-from edl_ckpt.core.sources.bundle.tables import TENSORS, part_of
+from edl_ckpt.core.sources.bundle.tables import TENSORS, WRITTEN_DTYPES, part_of
 from edl_ckpt.core.sources.bundle.writing import lay_out
 from edl_ckpt.core.sources.steps.file_layout import Array, FileLayout, Slab
 from edl_ckpt.core.sources.steps.names import prefix_of
@@ -46,8 +46,13 @@ class ToBundle(ArrayDestination):
     """A bundle with a data file for each part."""
 
     system = "tensorflow"
-    other_dtypes = frozenset(dtype.name for dtype in TENSORS.values())
+    other_dtypes = WRITTEN_DTYPES
     of_system = re.compile(r"\.index$|\.data-\d{5}-of-\d{5}$", re.DOTALL)
+
+    @property
+    def held_dtypes(self) -> frozenset[str]:
+        """Return what any release reads; what a bundle has already, its own release reads."""
+        return frozenset(dtype.name for dtype in TENSORS.values()) if self.is_own else WRITTEN_DTYPES
 
     def accepted(self, out: Outgoing) -> Outgoing:
         """Leave out what is made anew for the parts, and keys that wait for their admission."""

@@ -17,9 +17,9 @@ from typing import ClassVar, Final, NamedTuple
 import numpy as np
 
 from edl_ckpt.core.base.errors import UnsupportedError
-from edl_ckpt.core.base.words import abridged
 from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.converting.changes import FLOATS, NO_PLACE, NOT_ADMITTED, Outgoing, OutTable, OutVariable
+from edl_ckpt.core.converting.lacking import check_held
 from edl_ckpt.core.converting.rows import CountedRows, RowPlaces, Spread
 from edl_ckpt.core.kernel import bulk, placement
 from edl_ckpt.core.model.dtypes import DTYPES
@@ -30,9 +30,6 @@ from edl_ckpt.core.reading.used_files import files_read
 from edl_ckpt.core.sources.bundle.parts import RECORD, is_waiting
 from edl_ckpt.core.sources.elasticdl.target import variable_owner
 from edl_ckpt.core.sources.steps.file_layout import Array, FileLayout, Slab
-
-_LISTED: Final = 8
-"""So many names are in a message."""
 
 
 class Cut(NamedTuple):
@@ -84,16 +81,23 @@ class Destination(ABC):
     def _with_known_types(self, out: Outgoing) -> Outgoing:
         """Return what has types that the system can hold; items of other systems are left out.
 
-        Raises UnsupportedError for variables of dtypes that it lacks: they are left out by name only.
+        Raises UnsupportedError for tensors of dtypes that it lacks: they are left out only where somebody asks for it.
         """
         if self.other_dtypes is not None:
-            check_dtypes(out, self.other_dtypes, self.system, self.source.version.ref)
+            named = [(v.source, v.dtype) for v in out.variables]
+            ref, known = self.source.version.ref, self.held_dtypes
+            check_held(self.system, named, known, path=ref, keeps_items=self.is_own)
         if self.is_own:
             return out
         out = out.without([v.source for v in out.variables if v.is_item], f"{NO_PLACE}{self.system}")
         records = records_of(self.source)
         out = out.without(filter(is_waiting, records), NOT_ADMITTED, RECORD)
         return out.without(records, f"{NO_PLACE}{self.system}", RECORD)
+
+    @property
+    def held_dtypes(self) -> frozenset[str]:
+        """Return those of the dtypes that no table has which its new files may have."""
+        return self.other_dtypes or frozenset()
 
     @cached_property
     def carried(self) -> Mapping[str, int]:
@@ -187,15 +191,6 @@ class Destination(ABC):
         if not self._numbers:
             self._numbers = {name: number for number, name in enumerate(self.files)}
         return self._numbers[file]
-
-
-def check_dtypes(out: Outgoing, known: frozenset[str], what: str, ref: str) -> None:
-    """Raise UnsupportedError for variables of a dtype that is neither one of ours nor known; it names them."""
-    wrong = {v.name: v.dtype.name for v in out.variables if not (v.dtype.is_ours or v.is_item or v.dtype.name in known)}
-    if wrong:
-        names = abridged((f"{name!r} ({dtype})" for name, dtype in wrong.items()), _LISTED)
-        hint = f"nothing was written; leave out what it lacks: edit --drop {next(iter(wrong))!r}, or choose --variable"
-        raise UnsupportedError(f"{what} cannot hold {names}", path=ref, hint=hint)
 
 
 def check_ids(rows: CountedRows, low: int, high: int | None, why: str) -> None:

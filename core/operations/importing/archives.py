@@ -32,6 +32,7 @@ from edl_ckpt.core.base.parallel import Advance
 from edl_ckpt.core.base.progress import SILENT
 from edl_ckpt.core.catalog.files import open_location
 from edl_ckpt.core.catalog.listing import parse_ref, resolve
+from edl_ckpt.core.converting.lacking import check_held
 from edl_ckpt.core.kernel.checksums import combined_crc32, crc32
 from edl_ckpt.core.model.dtypes import DTYPES
 from edl_ckpt.core.model.tables import Encoding
@@ -287,15 +288,13 @@ def arrays_of(checkpoint: Checkpoint) -> Iterator[ArrayData]:
 
     Raises UnsupportedError for a dtype that a shard cannot contain.
     """
+    named = ((entry.name, entry.dtype) for shard in checkpoint.shards for entry in shard.variables)
+    check_held("a checkpoint of ElasticDL", named, (), path=checkpoint.version.path, other_way="")
     records = records_of(checkpoint)
     for shard in checkpoint.shards:
         for entry in shard.variables:
             if entry.is_item or entry.name in records:
                 continue
-            if not entry.dtype.is_ours:
-                message = f"{entry.name!r}: a checkpoint cannot contain {entry.dtype.name}"
-                hint = f"nothing was written; leave it out first: edit --drop {entry.name!r} --output LOCATION"
-                raise UnsupportedError(message, path=checkpoint.version.path, hint=hint)
             reader = checkpoint.reader(shard, entry.values)
             yield ArrayData(entry.name, entry.dtype, entry.shape, reader, entry.values.start)
     for name in checkpoint.table_names:

@@ -21,6 +21,7 @@ from typing import Any, Final, Self
 from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError, UnsupportedError, UsageError
 from edl_ckpt.core.base.json_objects import parse_object
 from edl_ckpt.core.converting.changes import LeftOut, NameMap, left_out_of
+from edl_ckpt.core.converting.lacking import check_held
 from edl_ckpt.core.model.dtypes import DTYPES, DType, dtype_named
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export.formats.arrays import (
@@ -387,10 +388,11 @@ class ArraySource:
         if "tables" in header.metadata:
             tables = parse_object(header.metadata["tables"].encode("utf-8", "surrogatepass"), path)
             self._take_document({**header.metadata, "tables": tables}, path)
+        named = [(tensor.name, tensor.dtype) for tensor in header.tensors]
+        check_held("a checkpoint of ElasticDL", named, (), path=path, other_way="")
         for tensor in header.tensors:
             check_shape(tensor.name, tensor.shape, path)
-            dtype = tensor.dtype if tensor.dtype.is_ours else dtype_named(tensor.name, tensor.tag, path=path)
-            self._add(ArrayData(tensor.name, dtype, tensor.shape, reader, tensor.start))
+            self._add(ArrayData(tensor.name, tensor.dtype, tensor.shape, reader, tensor.start))
 
     def _take_document(self, document: Mapping[str, Any], path: str) -> None:
         """Take what an export leaves for importers: notes on tables, and the fingerprint of everything.

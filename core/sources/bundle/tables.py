@@ -47,9 +47,12 @@ _BYTES: Final = (
 )
 TENSORS: Final = {dtype.tf_enum: dtype for dtype in _BYTES}
 """The element types whose tensors are elements of whole bytes, by tensorflow.DataType."""
+WRITTEN_DTYPES: Final = frozenset(one.name for number, one in TENSORS.items() if number not in range(26, 29))
+"""Those that go into new bundles: TensorFlow 2.16 lists no bundle with a number from 26 to 28, which came later."""
 _KINDS: Final = {7: "string", 20: "resource", 21: "variant", 29: "int4", 30: "uint4"}
 """What tensorflow.DataType calls the other ones."""
-_STRING: Final = 7
+_SUMMED_APART: Final = {7, 21}
+"""Texts and variants: `verify --deep` makes their checksum from their parts."""
 _ENCODED: Final = {7, 20, 21}
 """Those whose checksum is of other bytes than those of the file."""
 
@@ -67,7 +70,7 @@ class DataFile(NamedTuple):
 
     def add_sum(self, name: str, tensor: StoredTensor, extent: Extent) -> None:
         """Add the checksum of a tensor, if it is one of the bytes in the file."""
-        if tensor.dtype == _STRING:
+        if tensor.dtype in _SUMMED_APART:
             self.shard.text_crcs.append((name, tensor.crc32c))
         if tensor.dtype not in _ENCODED:
             self.shard.sums.append(StoredSum(name, "crc32c", unmasked(tensor.crc32c), (extent,)))

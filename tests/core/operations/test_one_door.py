@@ -274,14 +274,14 @@ BAD: dict[str, tuple[Input, type[EdlCkptError], int, str, dict[Callable[..., Non
         replace(GOOD, variables={"w": np.ones(1, np.complex64)}),
         UnsupportedError,
         15,
-        "a checkpoint cannot contain",
+        "a checkpoint of ElasticDL cannot hold",
         unreached(NOT_READ, *WRITERS[4:]),
     ),
     "a table of complex numbers": (
         replace(GOOD, tables=table([1], dtype="complex64")),
         UnsupportedError,
         15,
-        "a checkpoint cannot contain",
+        "a checkpoint of ElasticDL cannot hold",
         unreached(NOT_READ, *WRITERS[4:]),
     ),
 }

@@ -35,6 +35,7 @@ from edl_ckpt.core.base.words import FormatName
 from edl_ckpt.core.kernel.checksums import crc32c
 from edl_ckpt.core.kernel.checksums import masked as masked_value
 from edl_ckpt.core.model.tables import DenseEntry
+from edl_ckpt.core.operations.export import Selection
 from edl_ckpt.core.operations.verify.check import verify_and_seal
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.state.seal import read_seal
@@ -56,6 +57,11 @@ TAGS = (
     "BOOL",
 )
 BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "C64": 64, "BF16": 16}
+
+
+VARIANT = b"-\n\x16tensorflow::TensorList\x12\x13\x03\x00\x01\x02\x01" + b"\xff" * 9 + b"\x01\x12\x02\x08\x02y\xde<="
+VARIANT_CRC = 0xDFF09D7.to_bytes(4, "little")
+"""A list of three tensors, and its checksum in the index, as TensorFlow 2.16 wrote them."""
 
 
 def write_dcp(run: Path) -> None:
@@ -95,6 +101,7 @@ def write_bundle(run: Path) -> None:
     stored = [(name, number, (3, 2), rng.bytes(6 * size), b"") for name, number, size in plain]
     words, many = texts(b"graph"), texts(b"a", b"", b"three")
     stored += [("graph", 7, (), *words), ("many", 7, (3,), *many), ("z-resource", 20, (), b"handle", bytes(4))]
+    stored += [("listed", 21, (), VARIANT, VARIANT_CRC), ("nibbles", 29, (3, 2), rng.bytes(6), b"")]
     for name, number, shape, octets, crc in sorted(stored):
         pairs.append((name.encode(), entry(number, shape, len(data), len(octets), crc=crc or masked(octets))))
         data += octets
@@ -210,7 +217,10 @@ def test_a_flipped_bit_in_each_is_found(version: Version, tmp_path: Path) -> Non
 def test_a_flipped_bit_needs_no_seal(system: str, tmp_path: Path) -> None:
     """The checksums in the files tell of a flipped bit in a value, and in texts, without a seal."""
     WRITERS[system](tmp_path / "run")
-    for name in {"dcp": ("lr", "odd.qint8", "odd.float8_e5m2"), "tensorflow": ("graph", "many", "e4m3")}[system]:
+    for name in {
+        "dcp": ("lr", "odd.qint8", "odd.float8_e5m2"),
+        "tensorflow": ("graph", "many", "listed", "nibbles", "e4m3"),
+    }[system]:
         other = flipped(at(tmp_path / "run", 3), tmp_path / name, name)
         found = [f.subject for f in verify_version(other, level="deep").findings if f.code == "checksum-mismatch"]
         assert found == [name]
@@ -273,6 +283,43 @@ def test_an_export_has_each_or_says_so(version: Version, tmp_path: Path, format_
     if format_name != version.layout.system:
         assert items <= gone or format_name == "checkpoint"
         assert all(name in " ".join(reporter.warnings) for name in items)
+
+
+TENSORS_OF_NO_OTHER = {"dcp": "odd.qint8", "safetensors": "F6_E2M3", "tensorflow": "nibbles"}
+"""A tensor of each system whose elements are not whole bytes, or have a scale: no other system has a place for it."""
+
+
+@pytest.mark.parametrize("format_name", ["safetensors", "npz", "torch", "tensorflow", "dcp", "checkpoint"])
+def test_a_tensor_without_a_place_is_refused_by_name(version: Version, tmp_path: Path, format_name: FormatName) -> None:
+    """A quantised tensor, and one of int4 or float6, is no value to leave out: 15 with all names and the way on."""
+    system = version.layout.system
+    name = TENSORS_OF_NO_OTHER[system]
+    if format_name == system:
+        return
+    with pytest.raises(UnsupportedError, match=f"cannot hold .*'{name}'") as raised:
+        export_version(version, tmp_path / "out", format_name=format_name)
+    assert not (tmp_path / "out").exists()
+    assert f"--drop '{name}'" in (raised.value.hint or "")
+    drops = re.findall(r"--drop '([^']*)'", raised.value.hint or "")
+    convert_version(version, output=tmp_path / "less", changes=Changes(drop=tuple(drops)))
+    assert drops
+    assert set(drops).isdisjoint(content(at(tmp_path / "less", 3)))
+
+
+@pytest.mark.parametrize("name", ["F8_E4M3FNUZ", "F8_E5M2FNUZ"])
+def test_new_bundles_have_what_tensorflow_lists(tmp_path: Path, name: str) -> None:
+    """TensorFlow 2.16 lists nothing of a bundle that has a dtype of a later release: none goes into a new one."""
+    write_safetensors(tmp_path / "run")
+    chosen = Selection(variables=(name,))
+    with pytest.raises(UnsupportedError, match=f"cannot hold '{name}'"):
+        export_version(at(tmp_path / "run", 3), tmp_path / "out", format_name="tensorflow", selection=chosen)
+
+
+def test_a_cast_of_an_item_says_that_it_has_no_floats(version: Version, tmp_path: Path) -> None:
+    """A cast finds an item by its name, as inspect shows it, and refuses it."""
+    name = TENSORS_OF_NO_OTHER[version.layout.system]
+    with pytest.raises(UsageError, match=f"nothing that '{name}' names has floats"):
+        convert_version(version, output=tmp_path / "out", changes=Changes(cast=((name, "float16"),)))
 
 
 def test_old_seals_stay_valid(version: Version) -> None:

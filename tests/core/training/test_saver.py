@@ -162,7 +162,12 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], type[Exception], str]] = {
     ),
     "more ids than rows": ({}, {"t": (np.array([2, 4]), np.ones((1, 1)))}, UsageError, r"expected vectors \[2, dim\]"),
     "no table": ({}, {"t": np.ones(3)}, UsageError, "expected Table"),
-    "a dtype": ({}, {"t": Table(np.array([2]), np.ones((1, 1), "c8"))}, UnsupportedError, "cannot contain complex64"),
+    "a dtype": (
+        {},
+        {"t": Table(np.array([2]), np.ones((1, 1), "c8"))},
+        UnsupportedError,
+        "cannot hold 't' .complex64.",
+    ),
     "no mapping": (None, {}, UsageError, "dense must be a mapping of names, got NoneType"),  # type: ignore[dict-item]
     "no array": ({"w0": object()}, {}, UsageError, "w0"),
 }

@@ -13,6 +13,7 @@ from edl_ckpt.core.base.errors import UnsupportedError
 from edl_ckpt.core.base.job import Job
 from edl_ckpt.core.base.words import abridged, left_out_items
 from edl_ckpt.core.converting.changes import NO_PLACE, left_out_lines, left_out_of, renamed_by
+from edl_ckpt.core.converting.lacking import check_held
 from edl_ckpt.core.kernel.checksums import Crc32
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.operations.export.content.reader import ContentReader
@@ -145,14 +146,11 @@ class ContentFormat(ExportFormat):
         written = selection.written_variables(checkpoint)
         found = {variable: checkpoint.find_variable(variable)[1] for variable in written}
         known = self.traits.other_dtypes
-        wrong = {n: v.dtype.name for n, v in found.items() if not v.dtype.is_ours and v.dtype.name not in known}
-        if wrong:
-            names = abridged((f"{variable!r} ({dtype})" for variable, dtype in wrong.items()), 4)
-            hint = f"nothing was written; leave it out first: edit --drop {next(iter(wrong))!r}, or choose --variable"
-            raise UnsupportedError(f"the format {name} cannot hold {names}", hint=hint)
         wanted = [] if selection.tables and not selection.variables else items
         if selection.variables:
             wanted = [item for item in items if any(names_like(glob, [item]) for glob in selection.variables)]
+        entries = [checkpoint.find_variable(item)[1] for item in wanted]
+        check_held(f"the format {name}", [(one.name, one.dtype) for one in (*found.values(), *entries)], known)
         gone = set(selection.choose_variables(variables)).difference(found)
         self.left_out = left_out_of(checkpoint, name, items=wanted, records=gone)
         for line in left_out_lines(self.left_out):

@@ -73,7 +73,7 @@ def test_values(source: str, folder: str, tmp_path: Path) -> None:
 
 def test_a_dtype_that_no_shard_has_is_refused_by_name(tmp_path: Path) -> None:
     """A complex variable ends an import before anything is written: it was left out without a word."""
-    with pytest.raises(UnsupportedError, match=r"'z/\.ATTRIBUTES/VARIABLE_VALUE': .* complex64"):
+    with pytest.raises(UnsupportedError, match=r"cannot hold 'z/\.ATTRIBUTES/VARIABLE_VALUE' .complex64."):
         import_arrays(str(BUNDLES / "saved_model/1"), str(tmp_path / "run"), 1, 1)
     assert not list(tmp_path.iterdir())
 
