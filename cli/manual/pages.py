@@ -20,7 +20,7 @@ from edl_ckpt.cli.manual.marks import exits_of
 
 PROGRAM: Final = "edl-ckpt"
 _KINDS: Final[Mapping[str, str]] = {
-    "SIZE": "bytes, or a number with a unit: `512MiB`, `10GB`, `1.5k`. KiB is 1024 bytes, kB is 1000.",
+    "SIZE": "a number with a unit: `512MiB`, `10GB`, `1.5k`. KiB is 1024 bytes, kB is 1000.",
     "DURATION": "a number with a unit: `90s`, `90m`, `36h`, `7d` or `2w`.",
     "GLOB": "a name, or a pattern with `*`, `?` and `[...]`, in quotes.",
     "REF": "`LOCATION@VERSION`; `edl-ckpt help refs` has all ways to write one.",

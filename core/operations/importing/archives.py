@@ -14,7 +14,6 @@ import copy
 import errno
 import io
 import mmap
-import re
 import shutil
 import tempfile
 import zipfile
@@ -25,13 +24,13 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, NotFoundError, UnsupportedError
+from edl_ckpt.core.base.errors import CorruptError, EdlCkptError, UnsupportedError
 from edl_ckpt.core.base.job import FunctionWork, Job
 from edl_ckpt.core.base.packing import packed
 from edl_ckpt.core.base.parallel import Advance
 from edl_ckpt.core.base.progress import SILENT
 from edl_ckpt.core.catalog.files import open_location
-from edl_ckpt.core.catalog.listing import parse_ref, resolve
+from edl_ckpt.core.catalog.listing import list_versions, parse_ref, resolve
 from edl_ckpt.core.converting.lacking import check_held
 from edl_ckpt.core.kernel.checksums import combined_crc32, crc32
 from edl_ckpt.core.model.dtypes import DTYPES
@@ -44,6 +43,7 @@ from edl_ckpt.core.reading.part_records import records_of
 from edl_ckpt.core.reading.picklable import FileValue
 from edl_ckpt.core.reading.reader import Checkpoint
 from edl_ckpt.core.reading.stored_sums import SumsCompared
+from edl_ckpt.core.sources.bundle import state_file
 from edl_ckpt.core.sources.elasticdl.target import why_impossible
 from edl_ckpt.core.sources.safetensors.indexing import are_naturals
 from edl_ckpt.core.storage.interface import RangeReader
@@ -253,34 +253,31 @@ def in_order(
 
 
 SYSTEM: Final = "tensorflow"
-_STATE: Final = "checkpoint"
-_NEWEST: Final = re.compile(rb'^model_checkpoint_path: *"((?:[^"\\]|\\.)*)"', re.MULTILINE)
+_NEWEST: Final = b"model_checkpoint_path"
+"""The field of the file that names the newest bundle."""
 _ID_DTYPES: Final = {Encoding.INT64: "int64", Encoding.UINT64: "int64", Encoding.INT32: "int32"}
 
 
 def bundle_at(place: Location) -> Version | None:
-    """Return the bundle that a source names: a prefix, its index, a version, or the newest one of a directory.
+    """Return the bundle that a source names: a prefix, its index, a version, or what `@latest` is of a directory.
 
-    None for anything else. Raises NotFoundError when the newest checkpoint of a directory is not in it.
+    None for anything else. Of a directory with TensorFlow's file `checkpoint` the errors are those of `@latest`.
     """
-    newest = _newest_in(place)
-    source = place.with_url(f"{place.url.rstrip('/')}/{newest}.index") if newest else place
-    with suppress(EdlCkptError):  # whoever reads it as something else says what is wrong
-        version = resolve(parse_ref(source.url, options=source.options), reporter=SILENT)
-        if version.layout.system == SYSTEM and f"{newest}.index" not in version.lacks:
-            return version
-    if newest:  # its directory may have been moved, so only the name counts
-        hint = "name a checkpoint by its prefix, the path of its index without .index"
-        raise NotFoundError("its file `checkpoint` names no checkpoint that is there", path=place.url, hint=hint)
-    return None
+    try:
+        version = resolve(parse_ref(place.url, options=place.options), reporter=SILENT)
+    except EdlCkptError:
+        if _has_record(place):
+            raise
+        return None  # whoever reads it as something else says what is wrong
+    return version if version.layout.system == SYSTEM else None
 
 
-def _newest_in(place: Location) -> str:
-    """Return the name of the newest checkpoint in a directory, as TensorFlow noted it; '' where it did not."""
+def _has_record(place: Location) -> bool:
+    """Say whether a directory has TensorFlow's file `checkpoint`, in any of its spellings, or a damaged one."""
     with suppress(EdlCkptError):
-        match = _NEWEST.search(open_location(place).read_small(_STATE) or b"")
-        return match[1].decode("utf-8", "replace").rpartition("/")[2] if match else ""
-    return ""
+        data = open_location(place).read_small(state_file.NAME)
+        return data is not None and (_NEWEST in data or list_versions(place).record is not None)
+    return False
 
 
 def arrays_of(checkpoint: Checkpoint) -> Iterator[ArrayData]:

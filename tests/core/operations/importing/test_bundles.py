@@ -16,7 +16,7 @@ import pytest
 from bundle_files import write_bundle
 from checkpoints import only
 from edl_ckpt.core import open_checkpoint, verify_version
-from edl_ckpt.core.base.errors import EdlCkptError, NotFoundError, UnsupportedError, UsageError
+from edl_ckpt.core.base.errors import EdlCkptError, IncompleteError, UnsupportedError, UsageError
 from edl_ckpt.core.operations.importing import NameMap, as_checkpoint, import_arrays
 from forked import run_forked
 from places import DATA
@@ -87,7 +87,7 @@ def test_the_newest_of_a_directory(tmp_path: Path) -> None:
     assert imported(tmp_path / "tf", tmp_path / "run")["v"].tolist() == [1, 1, 1]
     assert imported(tmp_path / "tf/ckpt-2", tmp_path / "second")["v"].tolist() == [2, 2, 2]
     (tmp_path / "tf/ckpt-1.index").unlink()
-    with pytest.raises(NotFoundError, match="names no checkpoint"):
+    with pytest.raises(IncompleteError, match="TensorFlow's file checkpoint names 1"):
         import_arrays(str(tmp_path / "tf"), str(tmp_path / "gone"), 1, 1)
     (tmp_path / "tf/checkpoint").unlink()
     (tmp_path / "tf/ckpt-1.data-00000-of-00001").unlink()
