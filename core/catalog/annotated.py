@@ -166,7 +166,8 @@ def with_metadata(
     `unknown` is why no metadata can be read. Without `seals` none is read.
     """
     described = [annotated(version, metadata, unknown) for version in _with_names(versions, metadata)]
-    sealed = _sealed(store, [v for v in described if seals and v.key in metadata.sealed and not v.fault], metadata)
+    with_seals = [v for v in described if v.has_place_for_seal and stored_key(v.key) in metadata.sealed]
+    sealed = _sealed(store, [v for v in with_seals if seals and not v.fault], metadata)
     return tuple(sealed.get(v.path, v) for v in described)
 
 
@@ -201,8 +202,9 @@ def annotated(version: Version, metadata: LocationMetadata, unknown: Fault | Non
 
 def _sealed(store: Store, versions: Sequence[Version], metadata: LocationMetadata) -> dict[str, Version]:
     """Return versions that have seals, by path, with their fingerprints or the faults of their seals."""
-    marks = {v.version: metadata.marks.get(base_name(seal_file(v.version)), "") for v in versions}
-    facts = {v.path: metadata.known.seal(base_name(seal_file(v.version)), marks[v.version]) for v in versions}
+    files = {v.path: base_name(seal_file(v.key)) for v in versions}
+    marks = {path: metadata.marks.get(file, "") for path, file in files.items()}
+    facts = {path: metadata.known.seal(file, marks[path]) for path, file in files.items()}
     sealed = {
         version.path: replace(version, fingerprint=found.fingerprint)
         for version in versions
@@ -211,7 +213,7 @@ def _sealed(store: Store, versions: Sequence[Version], metadata: LocationMetadat
 
     def read(version: Version) -> Version:
         try:
-            seal = read_seal(store, version.version, with_chunks=False)
+            seal = read_seal(store, version.key, with_chunks=False)
         except UnavailableError:
             raise  # a fault of the storage, not of the seal
         except EdlCkptError as error:
@@ -220,7 +222,7 @@ def _sealed(store: Store, versions: Sequence[Version], metadata: LocationMetadat
             return replace(version, seal_fault=why, unread=version.unread or unread)
         if seal is None:  # removed since the listing
             return version
-        metadata.known.keep(base_name(seal_file(version.version)), marks[version.version], SealFacts.of(seal))
+        metadata.known.keep(files[version.path], marks[version.path], SealFacts.of(seal))
         fault = next(iter(differing_sizes(seal, version)), "")
         return replace(version, fingerprint="" if fault else seal.fingerprint, seal_fault=fault)
 

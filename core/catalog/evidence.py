@@ -18,6 +18,7 @@ from edl_ckpt.core.base.words import abridged, escaped
 from edl_ckpt.core.model.versions import BEING_WRITTEN, State, Version
 from edl_ckpt.core.sources.companions import is_of_a_host, unaccounted
 from edl_ckpt.core.sources.safetensors.sets import INDEX, number_of
+from edl_ckpt.core.state.paths import stored_key
 
 _ENDS: Final = {"safetensors": "trainer_state.json", "tensorflow": "checkpoint", "tfra": "", "dynamicemb": ""}
 """The systems whose files do not say that a save has ended, with the name of a file that does; '' for none."""
@@ -33,19 +34,19 @@ def needs_evidence(version: Version) -> bool:
 
 
 def with_doubts(
-    versions: Sequence[Version], *, fresh_after: float, beside: Collection[str], sealed: Collection[int] = ()
+    versions: Sequence[Version], *, fresh_after: float, beside: Collection[str], sealed: Collection[int | str] = ()
 ) -> tuple[Version, ...]:
     """Return versions, in the order of their numbers, with the doubts whether they are whole.
 
-    `fresh_after` is in seconds since the epoch; `beside` are the names of files in the location. `sealed` are versions
-    that have a seal which was not read.
+    `fresh_after` is in seconds since the epoch; `beside` are the names of files in the location. `sealed` are stored
+    keys of versions that have a seal which was not read.
     """
     last: dict[str, Version] = {}
     found: list[Version] = []
     for version in versions:
         judged = version
         if version.state is State.COMPLETE and needs_evidence(version):
-            if not _has_ended(version, beside) and not version.fingerprint and version.version not in sealed:
+            if not _has_ended(version, beside) and not version.fingerprint and stored_key(version.key) not in sealed:
                 doubts = tuple(_doubts(version, last.get(version.layout.system), fresh_after))
                 judged = replace(version, doubts=doubts) if doubts else version
             if not judged.doubts:

@@ -234,7 +234,8 @@ def _grouped(store: Store, entries: list[Entry], fresh_after: float, sources: Se
     inside: defaultdict[str, list[Entry]] = defaultdict(list)
     for entry in entries:
         inside[entry.parent].append(entry)
-    listing = FlatListing(store.location, inside, fresh_after)
+    has_state = any(entry.name == STATE_DIR for entry in inside[""])
+    listing = FlatListing(store.location, inside, fresh_after, has_state)
     versions = registry.claimed(listing, SmallReads(store), sources)
     claimed = {version.path for version in versions} | {file.path for v in versions for file in v.files}
     others = (e for e in inside[""] if e.path not in claimed and e.name != STATE_DIR)

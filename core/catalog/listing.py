@@ -42,7 +42,15 @@ from edl_ckpt.core.state.index import Known
 from edl_ckpt.core.state.lock import LOCK_WAIT_SECONDS
 from edl_ckpt.core.state.metadata import mode_of, rank, read_document
 from edl_ckpt.core.state.owner import is_abandoned, is_presumed_dead
-from edl_ckpt.core.state.paths import LOCK_FILE, META_DIR, NOTES_DIR, STAGE_DIR, STATE_DIR, is_resumable, noted_version
+from edl_ckpt.core.state.paths import (
+    LOCK_FILE,
+    META_DIR,
+    NOTES_DIR,
+    STAGE_DIR,
+    STATE_DIR,
+    noted_version,
+    resumed_number,
+)
 from edl_ckpt.core.state.shard_note import with_mixture
 from edl_ckpt.core.state.verdicts import VerdictFiles
 from edl_ckpt.core.storage import LocalStore, Location, LocationLike, ObjectStore
@@ -167,9 +175,9 @@ def _interrupted_copies(store: Store, state: Sequence[Entry]) -> Iterator[int]:
     """Yield the versions of which a copy was interrupted; not of one that is at work, as far as can be seen."""
     at_work = any(entry.relative == LOCK_FILE for entry in state)  # every writer holds the lock
     for entry in journals_among(state):
-        number = entry.parent.rpartition("-")[2] if is_resumable(entry.parent) else ""
-        if number.isascii() and number.isdigit() and not (at_work and not _is_left(store, entry)):
-            yield int(number)
+        number = resumed_number(entry.parent)
+        if number is not None and not (at_work and not _is_left(store, entry)):
+            yield number
 
 
 def _is_left(store: Store, journal: Entry) -> bool:

@@ -31,7 +31,7 @@ from edl_ckpt.core.catalog.files import grouped, has_journal, open_location
 from edl_ckpt.core.catalog.interest import Interest
 from edl_ckpt.core.model.versions import Listing, State, Version
 from edl_ckpt.core.state.lock import open_lock
-from edl_ckpt.core.state.metadata import LocationMetadata, read_document, read_metadata
+from edl_ckpt.core.state.metadata import LocationMetadata, read_document, read_metadata, sealed_versions
 from edl_ckpt.core.state.owner import OWNER_FILE, format_owner, is_abandoned, is_dead, is_me
 from edl_ckpt.core.state.paths import (
     INDEX_FILE,
@@ -42,7 +42,6 @@ from edl_ckpt.core.state.paths import (
     STATE_DIR,
     described_key,
     is_resumable,
-    metadata_owner,
     seal_file,
     sealed_version,
     stored_key,
@@ -217,8 +216,10 @@ def _is_followed(version: Version) -> bool:
 
 def _owner(name: str) -> int | str | None:
     """Return the stored key of the version whose metadata or seal a file of META_DIR has, None for any other file."""
-    number = metadata_owner(name)
-    return described_key(name) if number is None else number
+    sealed = sealed_version(name)
+    if sealed is not None:
+        return sealed
+    return described_key(name)
 
 
 class Snapshots:
@@ -265,7 +266,7 @@ class Snapshots:
             listing.versions,
             fresh_after=now - GRACE_SECONDS,
             beside={entry.name for entry in self._entries if not entry.parent and not entry.is_dir},
-            sealed={number for number in map(sealed_version, names) if number is not None},
+            sealed=sealed_versions(names),
         )
         listing = replace(listing, versions=self._verdicts.of(judged, names))
         present = {v.path for v in listing.versions if v.state is State.COMPLETE}
@@ -318,7 +319,7 @@ class Snapshots:
 
     def described(self, version: Version) -> Version:
         """Return one version with its metadata and its seal, which are read now."""
-        files = [version_file(version.key), *([] if version.is_named else [seal_file(version.version)])]
+        files = [version_file(version.key), *([seal_file(version.key)] if version.has_place_for_seal else [])]
         metadata = read_metadata(self.store, [path.rpartition("/")[2] for path in files])
         return with_metadata(self.store, [version], metadata)[0]
 

@@ -26,7 +26,7 @@ from edl_ckpt.core.base.words import base_name
 from edl_ckpt.core.catalog.contents import Contents
 from edl_ckpt.core.commit.writers import SharedUploads, StagedTargets, TargetPart
 from edl_ckpt.core.model.layouts import Layout
-from edl_ckpt.core.model.versions import Seal, ShardFile, State, Version
+from edl_ckpt.core.model.versions import UNNUMBERED, Seal, ShardFile, State, Version
 from edl_ckpt.core.sources.registry import directory_named, number_named
 from edl_ckpt.core.state.annotate import Describe
 from edl_ckpt.core.state.document import MAX_SUMS_BYTES, parse_document
@@ -107,6 +107,11 @@ class NewVersion:
         """Return the name of the version's directory."""
         existing = self.replaces or self.copies
         return base_name(existing.path) if existing else self.layout.version_dir(self.number)
+
+    @property
+    def key(self) -> int | str:
+        """Return what tells it from others of its location: its number, or its name where it has none."""
+        return self.name if self.number == UNNUMBERED else self.number
 
     @property
     def is_loose(self) -> bool:
@@ -269,6 +274,11 @@ class Journal:
     trash: str = ""
     """The deletion in the trash that the new directory comes from, and goes back to; '' for one that was written."""
 
+    @property
+    def key(self) -> int | str:
+        """Return the key of the version: its number, or the name of its directory where that has none."""
+        return self.directory if self.version == UNNUMBERED else self.version
+
     def path(self, name: str) -> str:
         """Return the path of a file below the location."""
         return name if self.loose else f"{self.directory}/{name}"
@@ -297,7 +307,9 @@ def _journal(document: Mapping[str, Any]) -> Journal:
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"damaged journal: {type(error).__name__} {error}") from None
     number = number_named(f"{journal.directory}.index") if journal.loose else directory_named(journal.directory)
-    if number != journal.version:
+    if journal.version == UNNUMBERED:
+        _check_named(journal)
+    elif number != journal.version:
         raise ValueError(f"damaged journal: {journal.directory!r} is not a directory of version {journal.version}")
     named = (*journal.sizes, *journal.finished, *journal.uploads, *journal.write_ids, *journal.old, *journal.markers)
     named = (*named, *journal.deletes, *journal.marks, *filter(None, [journal.trash]))
@@ -305,6 +317,14 @@ def _journal(document: Mapping[str, Any]) -> Journal:
     if not all(is_inside(name) and name.startswith(prefix) and not (prefix and "/" in name) for name in named):
         raise ValueError("damaged journal: it names a file outside of the version")
     return journal
+
+
+def _check_named(journal: Journal) -> None:
+    """Raise ValueError unless the journal of a version without a number is one of a new copy: nothing else has such."""
+    name = journal.directory
+    is_new = not (journal.old or journal.deletes or journal.markers or journal.trash or journal.keep_old)
+    if not is_new or "/" in name or name.startswith(".") or not is_inside(name):
+        raise ValueError(f"damaged journal: {name!r} is no new version")
 
 
 def deletions_bytes(owner: Mapping[str, Any], deletions: Iterable[Journal]) -> bytes:
@@ -347,7 +367,7 @@ class Settled:
         """Say whether a journal stays, because an interrupted copy can go on."""
         stays = bool(journal.source) and not self.drop_copies
         if stays:
-            copy = f"an interrupted copy of version {journal.version}"
+            copy = f"an interrupted copy of version {journal.key}"
             self.kept.append(f"{copy} resumes when the same copy is run again")
         return stays
 
@@ -356,6 +376,6 @@ class Settled:
         self.left.append(f"{error}; {error.hint}" if error.hint else str(error))
 
 
-def discarded_copy(version: int) -> str:
+def discarded_copy(version: int | str) -> str:
     """Return what `recover --drop-copies` reports of an interrupted copy."""
     return f"discarded the interrupted copy of version {version}"

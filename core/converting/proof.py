@@ -36,9 +36,9 @@ class Proved:
     sealed: tuple[SealedShard, ...]
     version: Version
 
-    def seal(self, number: int) -> Seal:
-        """Return the seal of the version."""
-        return Seal(number, self.fingerprint.text, self.sealed, now_text())
+    def seal(self, key: int | str) -> Seal:
+        """Return the seal of the version with a key."""
+        return Seal(key, self.fingerprint.text, self.sealed, now_text())
 
 
 def prove(writing: Writing, version: Version) -> Proved:

@@ -100,7 +100,8 @@ class Override:
 class Seal:
     """The checksums of a version, and the time when they were made (ISO 8601)."""
 
-    version: int
+    version: int | str
+    """Its number, or its name where it has none (`Version.key`)."""
     fingerprint: str
     shards: tuple[SealedShard, ...]
     sealed: str
@@ -322,6 +323,16 @@ class Version(Shown):
     def is_named(self) -> bool:
         """Return True where its name, and no number, tells it from others: what is kept by a number is not its own."""
         return not self.is_alone and (bool(self.uuid) or self.by_name or self.version == UNNUMBERED)
+
+    @property
+    def key_of_copies(self) -> int | str:
+        """Return the key that a copy has in another location, where no neighbour has its number."""
+        return self.name if self.version == UNNUMBERED and not self.is_alone else self.version
+
+    @property
+    def has_place_for_seal(self) -> bool:
+        """Return True where a seal of it can lie in its location: not of a file by itself, nor of Determined's."""
+        return not (self.is_alone or self.uuid)
 
     @property
     def damage(self) -> str:

@@ -253,7 +253,8 @@ class WriteResult:
     output: str
     from_ps: int | None
     to_ps: int
-    version: int
+    version: int | None
+    """Its number, None for a version that only its name tells from others."""
     size_bytes: int
     bytes_read: int
     bytes_written: int

@@ -32,7 +32,7 @@ from edl_ckpt.core.converting.changes import Changes, LeftOut, NameMap, left_out
 from edl_ckpt.core.converting.conversion import Conversion, Writing, plan_conversion
 from edl_ckpt.core.converting.proof import Proved, confirm_source, is_changed, prove, unchanged
 from edl_ckpt.core.model.tables import ShardSummary
-from edl_ckpt.core.model.versions import Seal, ShardFile, State, Version
+from edl_ckpt.core.model.versions import UNNUMBERED, Seal, ShardFile, State, Version
 from edl_ckpt.core.moving.tasks import WriteResult
 from edl_ckpt.core.operations.prune.retention import is_good, looked_at
 from edl_ckpt.core.proof.trust import Trust, check_trust
@@ -141,11 +141,11 @@ def convert_version(
         bytes_read = source.bytes_read
     shards = _shards_at(new, where, proved) if proved else ()
     return ConvertResult(
-        ref=f"{where}@{new.number}",
+        ref=f"{where}@{new.key}",
         output=where.url,
         from_ps=version.ps_num or 0,
         to_ps=sum(f.endswith(ENDING) for f in plan.destination.new_files) or plan.destination.written_ranks,
-        version=new.number,
+        version=None if new.number == UNNUMBERED else new.number,
         size_bytes=plan.size_bytes,
         bytes_read=bytes_read,
         bytes_written=plan.size_bytes if proved else 0,
@@ -197,7 +197,7 @@ def _new_version(
             path=where.url,
             hint=f"write them to a directory, and then: {command('copy', 'DIRECTORY@latest', where.url)}",
         )
-    if number is None and version.number is None:
+    if number is None and version.number is None and (version.uuid or system == DESIGN.system):
         raise has_no_number(version, where)
     wanted = version.version if number is None else number
     if not in_place:
@@ -218,9 +218,10 @@ def _new_version(
             hint="write to another location",
         )
     name = base_name(version.path)
-    name = name if number is None and number_of_directory(name) == wanted else f"step_{wanted}"
+    if wanted != UNNUMBERED and (number is not None or number_of_directory(name) != wanted):
+        name = f"step_{wanted}"
     path = store.path(name)
-    if os.path.lexists(path) or wanted in step_numbers(store):
+    if os.path.lexists(path) or (wanted != UNNUMBERED and wanted in step_numbers(store)):
         raise RefusedError("exists there already", path=path, hint="nothing was changed")
     return NewVersion(form, wanted, "", copies=Version(where, wanted, path, form, State.COMPLETE, None, ()))
 
@@ -235,6 +236,8 @@ def _check_in_place(version: Version, system: str) -> None:
         raise refused(f"a version of {system} does not take the place of one of {version.layout.system}")
     if version.is_alone:
         raise refused("a checkpoint by itself belongs to no location, and is not replaced")
+    if version.is_named:
+        raise refused("no number of its own tells it from others")
     if version.is_file:
         raise refused("files side by side are not replaced together")
     if version.linked:
@@ -260,7 +263,8 @@ def _write(
         if new.replaces is not None:
             check_listed(new.replaces, "the version has changed since the plan was made; try again")
         copies = MetadataCopies(locked.store, reporter=job.reporter)
-        describe = None if new.replaces or source.number != new.number else lambda drafts: copies.copy(source, drafts)
+        is_same = source.key_of_copies == new.key and new.replaces is None
+        describe = (lambda drafts: copies.copy(source, drafts)) if is_same else None
         with kind_of(locked.store).output(locked, new) as output:
             sinks = output.create(list(files.values()))
             writing = Writing(plan, sinks, job, locked.store.location.local_path or ".", sums)
@@ -271,7 +275,7 @@ def _write(
             def prove_written(written: Written) -> Seal:
                 version = written.version
                 proved.append(prove(writing, version if version.is_elasticdl else alone_at(version.path)))
-                return trust.sign(proved[0].seal(new.number), new.purpose)
+                return trust.sign(proved[0].seal(new.key), new.purpose)
 
             output.publish(prove_written, describe)
     return proved[0], writing

@@ -196,7 +196,7 @@ def _own_trust(version: Version, store: Store, job: Job, *, mix: bool) -> Trust:
     """Return the version's own seal, which need not match what is left; a damaged one is overruled by `mix` alone."""
     trust = Trust(version, None, mix, reporter=job.reporter)
     try:
-        trust.seal = None if version.is_named else read_seal(store, version.version)
+        trust.seal = read_seal(store, version.key) if version.has_place_for_seal else None
     except CorruptError as error:
         error.hint = "--mix continues without that seal"
         trust.overrule(error)
@@ -320,9 +320,9 @@ def _verify_and_seal(version: Version, trust: Trust, store: LocalStore | ObjectS
     for fault in errors.values():
         hint = f"the replaced files are in place, and the damaged ones in {TRASH_DIR}: {command('verify', version.ref)}"
         raise CorruptError(f"not whole: {fault}", path=version.ref, hint=hint)
-    if not version.is_named:
+    if version.has_place_for_seal:
         with open_checkpoint(now) as checkpoint:
             seal = trust.sign(make_seal(checkpoint, text, job), "repair --mix")
             checkpoint.check_unchanged()
-        write_proved(store, seal_file(version.version), seal_bytes(seal))
+        write_proved(store, seal_file(version.key), seal_bytes(seal))
     return text

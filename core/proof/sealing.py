@@ -309,7 +309,9 @@ def make_seal(checkpoint: Checkpoint, fingerprint: str, job: Job) -> Seal:
             done[task.file] += [chunk._replace(sum=text) for chunk, text in zip(own, sums, strict=True)]
     files, name_of = zip(opened.readers, done, strict=True), checkpoint.version.name_of
     shards = tuple(SealedShard(name_of(file.path), file.size_bytes, PackedChunks(some)) for file, some in files)
-    return Seal(checkpoint.version.version, fingerprint, shards, now_text())
+    version = checkpoint.version
+    key = version.key if version.has_place_for_seal else version.version
+    return Seal(key, fingerprint, shards, now_text())
 
 
 def _tasks(file: int, chunks: Sequence[Chunk], task_bytes: int) -> Iterator[_Chunks]:

@@ -88,11 +88,11 @@ def check_trust(version: Version, *, force: bool = False, reporter: Reporter = W
     if version.unread is not None and version.is_newer:
         raise version.unread.error()
     trust = Trust(version, None, force, reporter=reporter)
-    if version.is_alone or version.is_named:
+    if not version.has_place_for_seal:
         return trust  # the seals next to it are of others
     try:
         store = open_store(version.location)
-        seal = read_seal(store, version.version)
+        seal = read_seal(store, version.key)
     except (UnavailableError, UnsupportedError):
         raise
     except EdlCkptError as error:
@@ -100,7 +100,7 @@ def check_trust(version: Version, *, force: bool = False, reporter: Reporter = W
         trust.overrule(error)
         return trust
     if seal is None:
-        if has_newer_note(store, version.version):
+        if not version.is_named and has_newer_note(store, version.version):
             raise UnsupportedError("a newer edl-ckpt wrote the notes on its shards; upgrade", path=version.path)
         if mixed := mixture(store, version):
             trust.doubt(mixed, "mixed-runs")

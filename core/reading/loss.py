@@ -172,7 +172,7 @@ def _sealed_bytes(checkpoint: Checkpoint, version: Version) -> Counter[tuple[str
     files = (file for shard in checkpoint.shards for file in shard.file.files if file.path not in checkpoint.cut)
     left = {version.name_of(file.path): file.size_bytes for file in files}
     with suppress(EdlCkptError):
-        seal = None if version.is_alone or version.is_named else read_seal(checkpoint.store, version.version)
+        seal = read_seal(checkpoint.store, version.key) if version.has_place_for_seal else None
         for shard in seal.shards if seal and left.items() <= seal.sizes.items() else ():
             for chunk in shard.chunks:
                 is_left = shard.name in left or chunk.end <= cut.get(shard.name, 0)

@@ -433,7 +433,7 @@ def _compare_sizes(version: Version, store: Store, on_fault: OnFault | None) -> 
         return
     sizes: Mapping[str, int] = {}
     with suppress(EdlCkptError):
-        sizes = getattr(read_seal(store, version.version), "sizes", sizes)
+        sizes = getattr(read_seal(store, version.key), "sizes", sizes)
     for file in version.files:
         size_bytes, sealed = file.size_bytes, sizes.get(version.name_of(file.path), 0)
         if size_bytes < sealed:

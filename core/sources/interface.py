@@ -65,6 +65,8 @@ class FlatListing:
     """The entries of each directory, by its path in the location; '' is the location itself."""
     fresh_after: float = 0.0
     """An incomplete version that changed after it, in seconds since the epoch, counts as being written."""
+    has_state: bool = False
+    """True where state of ours is: then the directory is a location, and no checkpoint by itself."""
 
     def is_fresh(self, modified: float) -> bool:
         """Say whether something that changed then may still be written; a time in the future is a wrong clock's."""

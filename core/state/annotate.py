@@ -22,7 +22,7 @@ from edl_ckpt.core.base.interruption import COMMIT
 from edl_ckpt.core.base.names import name_bytes
 from edl_ckpt.core.base.numbers import whole_number
 from edl_ckpt.core.base.progress import WARNINGS, Reporter
-from edl_ckpt.core.base.words import base_name, meant
+from edl_ckpt.core.base.words import meant
 from edl_ckpt.core.model.versions import Version
 from edl_ckpt.core.state.document import MAX_BYTES, check_value, json_number
 from edl_ckpt.core.state.lock_proof import prove_lock, write_proved
@@ -43,7 +43,7 @@ from edl_ckpt.core.state.metadata import (
     read_document,
     read_metadata,
 )
-from edl_ckpt.core.state.paths import LOCATION_FILE, MANAGER_FILE, META_DIR, version_file
+from edl_ckpt.core.state.paths import LOCATION_FILE, MANAGER_FILE, META_DIR, stored_key, version_file
 from edl_ckpt.core.storage import open_store
 from edl_ckpt.core.storage.interface import Store, lists_marks
 
@@ -243,7 +243,7 @@ class MetadataCopies:
         if not document:
             return
 
-        with _editing_version(self._target, source.version, drafts) as existing:
+        with _editing_version(self._target, source.key_of_copies, drafts) as existing:
             existing.update(_merged(existing, document))
         self._copy_modes(store, {*document.get("metrics", ()), *source.metrics}, drafts)
         for tag in document.get("tags", ()):
@@ -267,21 +267,29 @@ class MetadataCopies:
                 for present in metadata.tags:
                     self._holders.setdefault(present, set()).add(key)
         holders = self._holders.setdefault(tag, set())
-        for key in sorted(holders - {source.version}, key=str):
+        own = stored_key(source.key_of_copies)
+        for key in sorted(holders - {own}, key=str):
             if tag not in self._tags_at(origin, key):
-                erase_tag(self._target, key, tag, drafts)
+                _erase_stored_tag(self._target, key, tag, drafts)
                 holders.discard(key)
                 self._reporter.warn(
-                    f"{self._target.location}: the tag {tag!r} moves from version {key} to {source.version}"
+                    f"{self._target.location}: the tag {tag!r} moves from version {key} to {source.key_of_copies}"
                 )
-        holders.add(source.version)
+        holders.add(own)
 
     def _tags_at(self, origin: Store, key: int | str) -> tuple[str, ...]:
         where = str(origin.location), key
         if where not in self._origins:
-            found = _read_whole(origin, (base_name(version_file(key)),)).versions.get(key)
+            found = _read_whole(origin, (f"{key}.json",)).versions.get(key)
             self._origins[where] = () if found is None else found.tags
         return self._origins[where]
+
+
+def _erase_stored_tag(store: Store, key: int | str, tag: str, drafts: Drafts | None) -> None:
+    """Remove a tag from the version whose metadata is stored under a key."""
+    empty = {"schema": VERSION_SCHEMA, "uuid" if isinstance(key, str) else "version": key}
+    with _editing(store, f"{META_DIR}/{key}.json", empty, parse_version, drafts) as document:
+        document["tags"] = [t for t in document.get("tags", ()) if t != tag]
 
 
 def _read_whole(store: Store, names: Sequence[str] | None = None) -> LocationMetadata:

@@ -66,7 +66,7 @@ class LocationMetadata:
     modes: Mapping[str, str] = field(default_factory=dict)
     policy: Mapping[str, Any] | None = None
     problems: tuple[str, ...] = ()
-    sealed: frozenset[int] = frozenset()
+    sealed: frozenset[int | str] = frozenset()
     """The versions that have a seal (`seal.py`)."""
     fault: EdlCkptError | None = None
     """Why the modes and the policy cannot be read, None when they can."""
@@ -113,13 +113,13 @@ def read_metadata(
     return LocationMetadata(versions, modes, policy, tuple(problems), sealed_versions(present), fault, known, marks)
 
 
-def sealed_versions(names: Iterable[str]) -> frozenset[int]:
-    """Return the versions that have a seal, from the names of the files in META_DIR.
+def sealed_versions(names: Iterable[str]) -> frozenset[int | str]:
+    """Return the stored keys of the versions that have a seal, from the names of the files in META_DIR.
 
     >>> sealed_versions(["100.json", "100.seal.json", "location.json"])
     frozenset({100})
     """
-    return frozenset(number for number in map(sealed_version, names) if number is not None)
+    return frozenset(key for key in map(sealed_version, names) if key is not None)
 
 
 def is_unread(error: EdlCkptError) -> bool:

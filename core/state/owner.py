@@ -26,7 +26,7 @@ from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.ids import host_name, kernel_id
 from edl_ckpt.core.base.interruption import WHOLE
 from edl_ckpt.core.state.document import parse_document
-from edl_ckpt.core.state.paths import is_resumable
+from edl_ckpt.core.state.paths import is_copy_of_a_name, resumed_number
 from edl_ckpt.core.storage.beneath import Directory, close_read
 from edl_ckpt.core.storage.faults import storage_errors
 
@@ -162,8 +162,7 @@ def is_stage_name(name: str) -> bool:
     >>> is_stage_name("20261121T211600-host_0a1b2c3d-7-0a1b2c3d"), is_stage_name("copy-100"), is_stage_name("mine")
     (True, True, False)
     """
-    number = name.rpartition("-")[2]
-    return bool(_ID.fullmatch(name)) or (is_resumable(name) and number.isascii() and number.isdigit())
+    return bool(_ID.fullmatch(name)) or resumed_number(name) is not None or is_copy_of_a_name(name)
 
 
 def has_our_owner(directory: Directory) -> bool:

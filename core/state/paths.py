@@ -31,6 +31,8 @@ _DIGITS: Final = 19
 _DAMAGED: Final = "damaged-"
 _NAME_PART: Final = 100
 _NAMED: Final = "named-"
+_SEALED: Final = "sealed-"
+"""The seal of a version without a number: `named-x.seal.json` is the metadata of one with the name `x.seal`."""
 _SAFE: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-+=")
 _MOST_STEM: Final = 200
 _CUT_STEM: Final = 160
@@ -38,6 +40,7 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASC
 _VERSION_FILE = re.compile(
     rf"(?:(0|[1-9][0-9]{{0,18}})|({_UUID.pattern})|({_NAMED}[A-Za-z0-9._+=%~-]+?))\.json", re.ASCII
 )
+_SEAL_OF_A_NAME: Final = re.compile(rf"{_SEALED}([A-Za-z0-9._+=%~-]+?)\.json", re.ASCII)
 LOCATION_FILE: Final = "location.json"
 INDEX_FILE: Final = "index.json"
 MANAGER_FILE: Final = "manager.json"
@@ -92,13 +95,15 @@ def stored_key(key: int | str) -> int | str:
     return stem if stem.startswith(_NAMED) else key
 
 
-def seal_file(version: int) -> str:
-    """Return the path of a version's seal below its location.
+def seal_file(key: int | str) -> str:
+    """Return the path of a version's seal below its location; `key` is its number or its name.
 
-    >>> seal_file(100)
-    '.edl-ckpt-0/meta-0/100.seal.json'
+    >>> seal_file(100), seal_file("weights.10-0.32")
+    ('.edl-ckpt-0/meta-0/100.seal.json', '.edl-ckpt-0/meta-0/sealed-weights.10-0.32.json')
     """
-    return f"{META_DIR}/{version}.seal.json"
+    if isinstance(key, int):
+        return f"{META_DIR}/{key}.seal.json"
+    return f"{META_DIR}/{_SEALED}{_stem(key).removeprefix(_NAMED)}.json"
 
 
 def notes_dir(version: int) -> str:
@@ -147,22 +152,28 @@ def may_be_described(file: str, entry: str) -> bool:
     >>> may_be_described("named-final.json", "final.index"), may_be_described("named-final.json", "finals")
     (True, False)
     """
+    if is_seal := _SEAL_OF_A_NAME.fullmatch(file):
+        file = f"{_NAMED}{is_seal[1]}.json"
     stem, _, is_cut = file.removesuffix(".json").partition("~")
     whole = _whole_stem(entry)
     return whole.startswith(stem) and (bool(is_cut) or not whole[len(stem) : len(stem) + 1].isalnum())
 
 
 def is_of_a_name(file: str) -> bool:
-    """Say whether a file of META_DIR is the metadata of a version that is known by its name."""
+    """Say whether a file of META_DIR is the metadata, or the seal, of a version that is known by its name."""
+    if _SEAL_OF_A_NAME.fullmatch(file):
+        return True
     return file.startswith(_NAMED) and _VERSION_FILE.fullmatch(file) is not None
 
 
-def sealed_version(name: str) -> int | None:
-    """Return the version whose seal a file of META_DIR is, None for any other file.
+def sealed_version(name: str) -> int | str | None:
+    """Return the stored key of the version whose seal a file of META_DIR is, None for any other file.
 
-    >>> sealed_version("100.seal.json"), sealed_version("100.json")
-    (100, None)
+    >>> sealed_version("100.seal.json"), sealed_version("sealed-final.json"), sealed_version("100.json")
+    (100, 'named-final', None)
     """
+    if of_a_name := _SEAL_OF_A_NAME.fullmatch(name):
+        return f"{_NAMED}{of_a_name[1]}"
     return metadata_owner(name) if name.endswith(".seal.json") else None
 
 
@@ -189,13 +200,28 @@ def is_document(name: str) -> bool:
     return name == LOCATION_FILE or described_key(name) is not None
 
 
-def resumable_stage(version: int) -> str:
+def resumable_stage(key: int | str) -> str:
     """Return the staging directory of a copy: its name is fixed, so that the same copy finds it again.
 
-    >>> resumable_stage(100)
-    '.edl-ckpt-0/stage-0/copy-100'
+    >>> resumable_stage(100), resumable_stage("final-3")
+    ('.edl-ckpt-0/stage-0/copy-100', '.edl-ckpt-0/stage-0/copy-named-final-3')
     """
-    return f"{STAGE_DIR}/{_RESUMABLE}{version}"
+    return f"{STAGE_DIR}/{_RESUMABLE}{_stem(key)}"
+
+
+def resumed_number(stage: str) -> int | None:
+    """Return the number of the version whose copy has a staging directory; None for a name, and for any other stage.
+
+    >>> resumed_number(resumable_stage(100)), resumed_number(resumable_stage("final-3"))
+    (100, None)
+    """
+    name = stage.rpartition("/")[2]
+    return noted_version(name.removeprefix(_RESUMABLE)) if name.startswith(_RESUMABLE) else None
+
+
+def is_copy_of_a_name(stage: str) -> bool:
+    """Say whether a staging directory is that of a copy of a version that is known by its name."""
+    return stage.rpartition("/")[2].startswith(f"{_RESUMABLE}{_NAMED}")
 
 
 def is_resumable(stage: str) -> bool:

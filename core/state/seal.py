@@ -1,13 +1,13 @@
 """Seals: the checksums of a version's bytes, kept beside its metadata, with which a deep verify compares them.
 
-`.edl-ckpt-0/meta-0/{version}.seal.json` contains the version's fingerprint and, for each shard, its size and the
-XXH3-128 of every chunk. Chunks begin where variables and tables begin, and are at most 4 MiB long. Beyond a TiB they
-are twice as long for each doubling, and where there are hundreds of thousands of them, small variables and tables share
-one: a seal never grows beyond what is read of our state. So a mismatch names the damaged variable or table, even when
-the shard can no longer be parsed. edl-ckpt seals everything that it writes; `verify --seal` seals the versions of other
-programs. The digest at the end covers the whole document: every field, its place and its value, but not white space.
-`history` names the times when a person said `--force` over an older seal. A seal detects damage, not malice: a person
-who can change a shard can change its seal too.
+`.edl-ckpt-0/meta-0/{version}.seal.json` (`sealed-{name}.json` for a version without a number) contains the version's
+fingerprint and, for each shard, its size and the XXH3-128 of every chunk. Chunks begin where variables and tables
+begin, and are at most 4 MiB long. Beyond a TiB they are twice as long for each doubling, and where there are hundreds
+of thousands of them, small variables and tables share one: a seal never grows beyond what is read of our state. So a
+mismatch names the damaged variable or table, even when the shard can no longer be parsed. edl-ckpt seals everything
+that it writes; `verify --seal` seals the versions of other programs. The digest at the end covers the whole document:
+every field, its place and its value, but not white space. `history` names the times when a person said `--force` over
+an older seal. A seal detects damage, not malice: a person who can change a shard can change its seal too.
 """
 
 from __future__ import annotations
@@ -33,19 +33,21 @@ _SUM: Final = "xxh3-128"
 _FIRST_FIELDS: Final = frozenset({"schema", "version", "fingerprint", "sealed", "origin", "checksum", "shards"})
 
 
-def read_seal(store: Store, version: int, *, with_chunks: bool = True) -> Seal | None:
-    """Return a version's seal, None only when there is no such file; `with_chunks` as in `parse_seal`.
+def read_seal(store: Store, key: int | str, *, with_chunks: bool = True) -> Seal | None:
+    """Return the seal of a version, None only when there is no such file.
+
+    `key` is `Version.key`, and `with_chunks` is that of `parse_seal`.
 
     Raises CorruptError for a seal that is damaged or that is of another version, UnsupportedError for a schema that is
     newer than this program, RefusedError where our state is no directory of ours, and the errors of storage.
     """
-    path = f"{store.location}/{seal_file(version)}"
+    path = f"{store.location}/{seal_file(key)}"
     try:
-        data = store.read_small(seal_file(version))
-        if data is None and store.properties.rename and os.path.lexists(store.path(seal_file(version))):
+        data = store.read_small(seal_file(key))
+        if data is None and store.properties.rename and os.path.lexists(store.path(seal_file(key))):
             _damaged("not a regular file")
         seal = None if data is None else parse_seal(data, with_chunks=with_chunks)
-        if seal is not None and seal.version != version:
+        if seal is not None and seal.version != key:
             _damaged(f"it is the seal of version {seal.version}")
     except (CorruptError, UnsupportedError) as error:
         error.path = path
@@ -151,7 +153,7 @@ def parse_seal(data: bytes, *, with_chunks: bool = True) -> Seal:
             for s in document["shards"]
         )
         seal = Seal(
-            int(document["version"]),
+            _key(document["version"]),
             str(document["fingerprint"]),
             shards,
             str(document["sealed"]),
@@ -169,6 +171,15 @@ def parse_seal(data: bytes, *, with_chunks: bool = True) -> Seal:
         if [c.start for c in shard.chunks] != edges[:-1] or edges[-1] != shard.size_bytes:
             _damaged(f"the chunks of {shard.name} do not cover it")
     return seal
+
+
+def _key(value: object) -> int | str:
+    """Return the number of a sealed version, or its name; TypeError and ValueError for anything else."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, int):
+        raise TypeError(f"version {value!r:.80}")
+    return value
 
 
 def _check_whole(document: Mapping[str, Any]) -> bool:

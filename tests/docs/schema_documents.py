@@ -184,7 +184,7 @@ RESULT: Final[Mapping[str, Schema]] = {
     ),
 }
 WRITTEN_KEYS: Final = (
-    "ref output from_ps? to_ps version size_bytes bytes_read bytes_written rows seconds? peak_memory_bytes?"
+    "ref output from_ps? to_ps version? size_bytes bytes_read bytes_written rows seconds? peak_memory_bytes?"
     " fingerprint? shards* forced? (checksums)"
 )
 PLANNED_KEYS: Final = "(layout) (skew) (warnings*) (cluster?) (parts?)"

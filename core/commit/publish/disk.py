@@ -42,7 +42,15 @@ from edl_ckpt.core.model.versions import Seal, Version
 from edl_ckpt.core.state.annotate import Describe
 from edl_ckpt.core.state.document import MAX_SUMS_BYTES
 from edl_ckpt.core.state.metadata import Drafts
-from edl_ckpt.core.state.paths import JOURNAL, META_DIR, TRASH_DIR, is_document, resumable_stage, seal_file
+from edl_ckpt.core.state.paths import (
+    JOURNAL,
+    META_DIR,
+    TRASH_DIR,
+    is_document,
+    resumable_stage,
+    seal_file,
+    version_file,
+)
 from edl_ckpt.core.state.seal import seal_bytes
 from edl_ckpt.core.state.shard_note import forget_notes
 from edl_ckpt.core.storage.beneath import Directory
@@ -112,7 +120,7 @@ class LocalOutput(VersionOutput):
         self._store = store
         self._access = OldAccess(new.replaces, new.reporter) if new.replaces else None
         self._carrying = _carrying(new)
-        stage = os.path.basename(resumable_stage(new.number)) if new.resumes else ""
+        stage = os.path.basename(resumable_stage(new.key)) if new.resumes else ""
         self._staging = Staging(store.root, new.purpose, name=stage)
         self._directory = os.path.join(self._staging.path, self._name)
         self._files: dict[int, PreallocatedFile] = {}
@@ -359,7 +367,7 @@ def _settle_after(root: Directory, stage: Directory, journal: Journal, location:
             return
         COMMIT.reached()
         rest = f", perhaps without its seal, tags or metrics: {finish} its commit" if finish else ""
-        error.hint = f"version {journal.version} is in place{rest}"
+        error.hint = f"version {journal.key} is in place{rest}"
     elif finish:
         error.hint = f"its commit had begun: {finish} or undoes it"
     raise error
@@ -391,7 +399,7 @@ def put_in_place(root: Directory, stage: Directory, journal: Journal, look: Call
     `look` raises an error where the version is not the one that was read: then it stays.
     """
     name = journal.directory
-    _take_seal(root, META_DIR, journal.version, stage, _OLD_SEAL)
+    _take_seal(root, META_DIR, journal.key, stage, _OLD_SEAL)
     if journal.replaces:
         if look is not None:
             look()
@@ -410,9 +418,9 @@ def put_in_place(root: Directory, stage: Directory, journal: Journal, look: Call
     settle_stage(root, stage)
 
 
-def _take_seal(place: Directory, folder: str, version: int, stage: Directory, name: str) -> None:
+def _take_seal(place: Directory, folder: str, key: int | str, stage: Directory, name: str) -> None:
     """Move the seal of a version away, so that no seal ever stands beside files that it does not match."""
-    seal = os.path.basename(seal_file(version))
+    seal = os.path.basename(seal_file(key))
     with place.find(folder) as meta:
         if meta.has_file(seal):
             meta.rename(seal, stage, name)
@@ -436,7 +444,7 @@ def settle_stage(root: Directory, stage: Directory) -> str | None:
     journal = read_journal(stage)
     if journal is None or journal.source:
         return None
-    version, name, old = journal.version, journal.directory, _old_name(journal.directory)
+    version, name, old = journal.key, journal.directory, _old_name(journal.directory)
     what = f"the {'replacement' if journal.replaces else 'commit'} of version {version}"
     now = None if journal.loose else root.stat(name)
     if now is None and journal.replaces and stage.is_directory(name):  # killed between two renames
@@ -507,23 +515,23 @@ def _to_trash(root: Directory, stage: Directory, journal: Journal, name: str, de
     with root.enter(f"{TRASH_DIR}/{deletion}", make=True) as trash:
         if journal.keep_old:
             write_record(trash, [journal.version], [journal.directory], replaced=True)
-            _place_seal(trash, stage, journal.version, seal, META)
+            _place_seal(trash, stage, journal.key, seal, META)
         stage.rename(name, trash, journal.directory)
         trash.flush()
 
 
-def _place_seal(place: Directory, stage: Directory, version: int, name: str = _SEAL, folder: str = META_DIR) -> None:
+def _place_seal(place: Directory, stage: Directory, key: int | str, name: str = _SEAL, folder: str = META_DIR) -> None:
     if stage.stat(name) is not None:
         with place.enter(folder, make=True) as meta:
-            stage.rename(name, meta, os.path.basename(seal_file(version)))
+            stage.rename(name, meta, os.path.basename(seal_file(key)))
             meta.flush()
 
 
-def place_metadata(root: Directory, stage: Directory, version: int) -> None:
+def place_metadata(root: Directory, stage: Directory, key: int | str) -> None:
     """Put staged metadata into its place, that of the version first: so a tag that moves is never on no version."""
     if not stage.is_directory(_DRAFTS):
         return
-    own = f"{version}.json"
+    own = os.path.basename(version_file(key))
     with stage.enter(_DRAFTS) as staged, root.enter(META_DIR, make=True) as meta:
         for name in sorted(filter(is_document, staged.names()), key=lambda name: name != own):
             found = staged.stat(name)

@@ -66,7 +66,7 @@ class RemoteOutput(VersionOutput):
         super().__init__(place, new)
         self._store = store
         self._memory = PartMemory(PART_MEMORY_BYTES if new.memory_bytes is None else new.memory_bytes)
-        self._stage = resumable_stage(new.number) if new.resumes else f"{STAGE_DIR}/{new_id()}"
+        self._stage = resumable_stage(new.key) if new.resumes else f"{STAGE_DIR}/{new_id()}"
         self._names: list[str] = []
         self._objects: dict[int, ObjectWriter] = {}
         """The objects that this run completes; not those that an earlier run made visible."""
@@ -208,7 +208,7 @@ class RemoteOutput(VersionOutput):
         if self._new.resumes and any(item.size_bytes < NOTED_BYTES for item in self._objects.values()):
             self._write_journal()  # so that a later run knows the small shards when they are visible
         self._place.check()  # who has the lock now would have aborted our uploads: then nothing below takes effect
-        old_seal = seal_file(self._new.number)
+        old_seal = seal_file(self._new.key)
         if not self._new.replaces and self._store.stat(old_seal) is not None:  # of another version that had this number
             self._store.remove(old_seal)
         for name in self._journal.markers:
@@ -350,10 +350,10 @@ def settle_remote(store: ObjectStore, stage: str, journal: Journal) -> str:
             prove_lock(store.location)
             store.remove_many(list(map(journal.path, journal.old)))
         seal = json.dumps(journal.seal, ensure_ascii=False) + "\n"
-        write_proved(store, seal_file(journal.version), name_bytes(seal))
-        done = f"finished the replacement of version {journal.version}; the new version is in place"
+        write_proved(store, seal_file(journal.key), name_bytes(seal))
+        done = f"finished the replacement of version {journal.key}; the new version is in place"
     elif not journal.old and visible:
-        done = f"version {journal.version} is complete but not sealed; to seal it: edl-ckpt verify --seal"
+        done = f"version {journal.key} is complete but not sealed; to seal it: edl-ckpt verify --seal"
     else:
         done = _undo(store, journal)
     prove_lock(store.location)
@@ -372,10 +372,10 @@ def _undo(store: ObjectStore, journal: Journal) -> str:
     for relative in ours or _own_objects(store, journal):  # an upload may have been completed until it was aborted
         store.remove(relative)
     if journal.old:
-        return f"rolled back the replacement of version {journal.version}; the old version is in place{stay}"
+        return f"rolled back the replacement of version {journal.key}; the old version is in place{stay}"
     if journal.source:
-        return discarded_copy(journal.version) + stay
-    return f"removed the unfinished version {journal.version}{stay}"
+        return discarded_copy(journal.key) + stay
+    return f"removed the unfinished version {journal.key}{stay}"
 
 
 def _own_objects(store: ObjectStore, journal: Journal) -> list[str]:

@@ -165,7 +165,7 @@ class DiskRepair:
         if journal is None:
             settled.done.append(f"removed the abandoned staging directory {name}")
         elif journal.source:
-            settled.done.append(discarded_copy(journal.version))
+            settled.done.append(discarded_copy(journal.key))
         else:
             try:
                 settled.done += filter(None, [settle_stage(self._root, stage)])

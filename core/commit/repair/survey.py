@@ -31,7 +31,7 @@ class Unfinished:
     location: Location
     work: tuple[str, ...]
     """Each piece of work, and what becomes of it, in words."""
-    copies: tuple[int, ...]
+    copies: tuple[int | str, ...]
     """The versions whose interrupted copies can resume."""
     holders: tuple[Holder, ...]
 
@@ -43,16 +43,16 @@ def unfinished_work(location: LocationLike, *, reporter: Reporter = WARNINGS) ->
     """Return what killed commands left at a location, which may not exist; errors are those of storage."""
     store = open_store(location)
     work: list[str] = []
-    copies: list[int] = []
+    copies: list[int | str] = []
     found = _on_disk(store) if isinstance(store, LocalStore) else _on_objects(store)
     for one in found:
         if isinstance(one, Journal):
-            copies.append(one.version)
+            copies.append(one.key)
         else:
             work.append(one)
-    return Unfinished(
-        store.location, tuple(work), tuple(sorted(copies)), tuple(open_lock(store, "recover", reporter).holders())
-    )
+    copies.sort(key=lambda key: (isinstance(key, str), key))
+    holders = tuple(open_lock(store, "recover", reporter).holders())
+    return Unfinished(store.location, tuple(work), tuple(copies), holders)
 
 
 def _on_disk(store: LocalStore) -> Iterator[str | Journal]:
@@ -125,4 +125,4 @@ def _journals(store: ObjectStore, relative: str) -> Iterator[str | Journal]:
 
 
 def _commit_of(journal: Journal) -> str:
-    return f"the {'replacement' if journal.replaces else 'commit'} of version {journal.version}"
+    return f"the {'replacement' if journal.replaces else 'commit'} of version {journal.key}"

@@ -196,7 +196,7 @@ def _bring(entry: CopyEntry, place: LockedLocation, job: Job, describe: Describe
     if entry.skipped:
         text = entry.version.fingerprint
         if not text:
-            seal = read_seal(place.store, entry.version.version)
+            seal = read_seal(place.store, entry.version.key_of_copies)
             text = seal.fingerprint if seal is not None else ""
         return CopiedVersion(entry.version.ref, entry.to, entry.version.size_bytes, text, skipped=True)
     if entry.there is not None:
@@ -224,7 +224,7 @@ def _seal_twin(entry: CopyEntry, there: Version, store: Store, job: Job, *, forc
         target.check_unchanged()
     trust.forced = trust.forced or old.forced
     seal = trust.sign(replace(two, fingerprint=text, origin=entry.version.files_digest), "copy")
-    write_proved(store, seal_file(there.version), seal_bytes(seal))
+    write_proved(store, seal_file(there.key), seal_bytes(seal))
     return CopiedVersion(
         entry.version.ref, entry.to, there.size_bytes, text, skipped=True, forced=trust.forced, checksums=compared
     )
@@ -416,7 +416,7 @@ class _Copy:
         else:
             text = self._fingerprint(source)  # they are equal, and this one is nearer
         self.trust.confirm(text)
-        seal = Seal(self.version.version, text, sealed, now_text(), self.version.files_digest)
+        seal = Seal(self.version.key_of_copies, text, sealed, now_text(), self.version.files_digest)
         return self.trust.sign(seal, "copy")
 
     def _fingerprint(self, checkpoint: Checkpoint) -> str:

@@ -103,7 +103,7 @@ def plan_copy(versions: Sequence[VersionLike], target: LocationLike, *, force: b
     beside = layouts_among([base_name(v.path) for v in existing if v.is_elasticdl])
     beside |= {v.layout for v in existing if not v.is_elasticdl}
     for version in wanted:
-        there = [e for e in existing if e.version == version.version and not e.is_named]
+        there = [e for e in existing if e.key == version.key_of_copies]
         entry = _doubtful(version, where, there, force=force) or _entry(version, where, there, store, beside)
         entries.append(entry)
         if not entry.refused:
@@ -134,16 +134,16 @@ def _doubtful(version: Version, target: Location, existing: Sequence[Version], *
         return None
     where = "" if wrong is version else "is there, and "
     why = f"{where}{wrong.seal_warning or wrong.metadata_fault}"
-    return CopyEntry(version, f"{target}@{version.version}", refused=True, why=why, doubtful=wrong)
+    return CopyEntry(version, f"{target}@{version.key_of_copies}", refused=True, why=why, doubtful=wrong)
 
 
 def _entry(
     version: Version, target: Location, existing: Sequence[Version], store: Store, beside: frozenset[Layout]
 ) -> CopyEntry:
-    to = f"{target}@{version.version}"
+    to = f"{target}@{version.key_of_copies}"
     if version.fault:
         return CopyEntry(version, to, refused=True, why=version.why_unreadable)
-    if version.number is None:
+    if version.uuid and version.number is None:
         error = has_no_number(version, target)
         return CopyEntry(version, version.ref, refused=True, why=error.message, hint=error.hint or "")
     if version.is_alone or (version.is_file and version.is_elasticdl):
@@ -156,7 +156,7 @@ def _entry(
     there = existing[0]
     if there.state is not State.COMPLETE or not there.fingerprint:
         return _unsealed_entry(version, to, there, store)
-    seal = read_seal(store, version.version)
+    seal = read_seal(store, there.key)
     if version.fingerprint and seal is not None and _has_files_of(there, seal, version, store):
         return CopyEntry(version, to, skipped=True, why="is there, sealed with the same files")
     if not version.fingerprint and seal is not None and seal.origin == version.files_digest:
@@ -170,7 +170,7 @@ def _has_files_of(there: Version, seal: Seal, version: Version, store: Store) ->
 
     Where they cut a file in different chunks, the file that is there is read.
     """
-    own = read_seal(open_store(version.location), version.version)
+    own = read_seal(open_store(version.location), version.key)
     if own is None or own.sizes != seal.sizes:
         return False
     sums = {shard.name: list(shard.chunks) for shard in seal.shards}
@@ -207,7 +207,7 @@ def _instead(version: Version, target: Location | str) -> str:
 
 def _unsealed_entry(version: Version, to: str, there: Version, store: Store) -> CopyEntry:
     """Return the entry of a version that is at the target, unsealed or only in part."""
-    if store.read_small(f"{resumable_stage(version.version)}/{JOURNAL}") is not None:
+    if store.read_small(f"{resumable_stage(version.key_of_copies)}/{JOURNAL}") is not None:
         return CopyEntry(version, to)
     if there.state is not State.COMPLETE:
         return CopyEntry(version, to, refused=True, why=f"exists there already, and is {there.state} there")

@@ -106,12 +106,6 @@ def write_seal(
             path=version.path,
             hint=f"a copy of it is sealed: {command('copy', version.ref, 'LOCATION')}",
         )
-    if version.is_named:
-        raise RefusedError(
-            "no number tells this version from others, and seals are kept by numbers",
-            path=version.path,
-            hint="a version with a number of its own is sealed",
-        )
     reporter = job.reporter
     with (
         location_lock(
@@ -133,7 +127,7 @@ def write_seal(
         if trust.seal is not None and _contradict(trust.seal, seal):
             fault, hint = "the shards are not the bytes that were sealed; the seal stays", HINTS["checksum-mismatch"]
             trust.overrule(CorruptError(fault, code="checksum-mismatch", path=version.path, hint=hint))
-        write_proved(checkpoint.store, seal_file(version.version), seal_bytes(trust.sign(seal, "verify --seal")))
+        write_proved(checkpoint.store, seal_file(version.key), seal_bytes(trust.sign(seal, "verify --seal")))
 
 
 def _contradict(one: Seal, other: Seal) -> bool:
@@ -149,11 +143,11 @@ def find_seal(store: Store, version: Version, *, use_seal: bool) -> tuple[Seal |
     files. Raises UnsupportedError for a seal that is newer than this program, and UnavailableError and AuthError.
     """
     report = Report()
-    if not use_seal or version.is_alone or version.is_named:  # the seals beside such a version are of others
+    if not use_seal or not version.has_place_for_seal:  # the seals beside such a version are of others
         return None, report
     with report.checking("seal"):
         try:
-            seal = read_seal(store, version.version)
+            seal = read_seal(store, version.key)
         except (UnsupportedError, UnavailableError, AuthError):
             raise
         except EdlCkptError as error:

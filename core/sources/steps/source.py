@@ -59,7 +59,8 @@ def claims(listing: FlatListing, read_small: ReadSmall) -> list[Version]:
     """
     prefixes = list(_prefixes(listing))
     found = _versions(listing, [*_directories(listing), *prefixes], read_small)
-    is_alone = sum(version.layout.loose for version in found) == 1  # then the directory is the checkpoint
+    # Then the directory is the checkpoint, unless somebody tagged it, sealed it, or copied it there by its name.
+    is_alone = sum(version.layout.loose for version in found) == 1 and not listing.has_state
     return [v for v in found if v.number is not None or not (is_alone and v.layout.loose)]
 
 

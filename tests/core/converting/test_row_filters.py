@@ -161,7 +161,7 @@ def edited(version: Version, place: Path, *rules: str) -> dict[str, dict[int, by
     assert files_of(place) == before
     result = convert_version(version, output=place / "out", changes=Changes(rows=rules))
     assert (planned.rows, planned.size_bytes, planned.dropped) == (result.rows, result.size_bytes, result.dropped)
-    out = at(place / "out", result.version)
+    out = at(place / "out", result.version or 0)
     assert verify_version(out, level="deep").ok
     assert {name: data for name, data in files_of(place).items() if name in before} == before
     return content(out)
