@@ -236,7 +236,9 @@ class ChoicePage(VersionsPage, inherit_bindings=False):
     def show_listing(self, listing: Listing) -> None:
         """Put the cursor on the complete version before the one that is compared."""
         complete = [v for v in listing.versions if v.is_good and v.path != self._version.path]
-        before = [v for v in complete if v.version < self._version.version] or complete
+        order = {v.path: place for place, v in enumerate(listing.versions)}  # some have no number
+        own = order.get(self._version.path, len(order))
+        before = [v for v in complete if order[v.path] < own] or complete
         self._listing = listing
         self.fill(before[-1] if before else None)
         self.show_title()

@@ -54,7 +54,7 @@ def prune_command(
     experiment: o.Experiment = None,
     incomplete: Annotated[bool, o.flag("Also delete incomplete versions older than the newest complete one.")] = False,
     delete: Annotated[
-        list[int] | None, o.option("VERSION", "Delete this version, even an incomplete or mixed one; may be repeated.")
+        list[str] | None, o.option("VERSION", "Delete this version, even an incomplete or mixed one; may be repeated.")
     ] = None,
     with_foreign: Annotated[
         bool, o.flag("With --delete: delete also what is in its directory and belongs to no checkpoint.")
@@ -116,7 +116,7 @@ def prune_command(
 
     places = _places(out, locations, experiment)
     policy = rules.policy(out, places)
-    named, dropped = tuple(delete or ()), tuple(drop_tag or ())
+    named, dropped = _numbers(delete or ()), tuple(drop_tag or ())
     if with_foreign and not named:
         raise UsageError("--with-foreign needs --delete VERSION: no rule deletes foreign content")
     guards = Guards(
@@ -173,6 +173,17 @@ def _check_file(
         raise UsageError("--apply and --plan-out together need --yes")
     if strip_after and (apply or plan_out):
         raise UsageError("--strip-after is no part of a plan in a file; give it with the rules")
+
+
+def _numbers(delete: Sequence[str]) -> tuple[int, ...]:
+    """Return the versions of --delete; UsageError for a name: journals and the trash know versions by numbers."""
+    for text in delete:
+        if not (text.isascii() and text.isdigit() and len(text) < 20):
+            raise UsageError(
+                f"--delete: {escaped(repr(text))} is not a whole number",
+                hint="prune deletes no version without a number: remove its files yourself",
+            )
+    return tuple(map(int, delete))
 
 
 def verify_first(out: Output, places: Sequence[Location], policy: Policy, planning: dict[str, Any], level: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -24,6 +24,8 @@ from edl_ckpt.core.state.paths import LOCATION_FILE, META_DIR, TRASH_DIR, descri
 
 _MOST_DOCUMENTS: Final = 1000
 _MOST_DOCUMENT_BYTES: Final = 1 << 20
+_MOST_FOLDERS: Final = 50
+"""So many directories of unknown names are looked into."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +39,44 @@ class Glimpse:
 
 
 def versions(location: str) -> tuple[list[int], list[str]]:
-    """Return the numbers of the versions in a location, the highest first, and the UUIDs of those that have one.
+    """Return the numbers of the versions in a location, the highest first, and the names that stand for others.
 
-    Of names that others use too, nobody looks whether they are versions.
+    These are UUIDs, the names of versions without a number, and those of two versions of one number, which is
+    ambiguous then. Whether a directory with a name of a version is one is left open; one of unknown spelling is looked
+    into for names of a format's files.
     """
-    numbers, unnumbered = peek.versions(location)
-    others = {named.number for entry in entries(location) if (named := steps.version_named(entry.name))}
-    return sorted({*numbers, *filter(None, others)}, reverse=True), unnumbered
+    numbers, names = peek.versions(location)
+    spelled: dict[int, set[str]] = {}
+    others: list[os.DirEntry[str]] = []
+    for entry in entries(location):
+        named = steps.version_named(entry.name)
+        if named is not None and named.number is not None:
+            name = entry.name.removesuffix(".index") if named.is_file else entry.name
+            spelled.setdefault(named.number, set()).add(name)
+        elif entry.name[:1] != ".":
+            others.append(entry)
+    shared = {number for number, several in spelled.items() if len(several) > 1}
+    for number in sorted(shared, reverse=True):
+        names += sorted(spelled[number])
+    if not numbers:  # next to versions of ElasticDL, others without a number are not listed
+        names += _unnumbered(others, {entry.name for entry in others if _is_file(entry)})
+    return sorted({*numbers, *spelled} - shared, reverse=True), names
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    with suppress(OSError):
+        return not entry.is_dir()
+    return False
+
+
+def _unnumbered(others: list[os.DirEntry[str]], files: Collection[str]) -> list[str]:
+    """Return the names of versions without a number: prefixes of bundles, and directories with files of a format."""
+    prefixes = sorted(name.removesuffix(".index") for name in files if name.endswith(".index"))
+    if steps.is_whole(files):  # the directory is one checkpoint itself
+        return prefixes
+    folders = (entry for entry in others if entry.name not in files and not steps.is_part(entry.name))
+    looked_into = islice(folders, _MOST_FOLDERS)
+    return prefixes + sorted(f.name for f in looked_into if steps.has_format(inner.name for inner in entries(f.path)))
 
 
 def has_versions(folder: str) -> bool:

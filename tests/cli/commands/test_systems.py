@@ -8,8 +8,10 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from bundle_files import write_bundle
 from edl_ckpt.core.catalog import glance
 from edl_ckpt.core.sources.elasticdl.peek import Budget
 from edl_ckpt.core.sources.systems import System, kinds_of, systems
@@ -179,6 +181,30 @@ def test_completion_goes_by_names(tmp_path: Path) -> None:
     assert not glance.has_versions(str(tmp_path / "numbers"))
     assert glance.may_be_whole("dir/model.safetensors")
     assert list(glance.in_trash(str(run), Budget.of(1.0))) == []
+
+
+def test_completion_goes_by_names_without_numbers(tmp_path: Path) -> None:
+    """Bundles and directories of other names are offered by these, and two of one number by theirs."""
+    for name in ("weights.01-0.71", "weights.10-0.32", "ckpt-0"):
+        write_bundle(tmp_path / name, {"w": np.zeros(3, "<f4")})
+    for name in ("step_5", "checkpoint-5", "best", "step_6", ".hidden"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").touch()
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs/events.out").touch()
+    names = ["checkpoint-5", "step_5", "weights.01-0.71", "weights.10-0.32", "best"]
+    assert glance.versions(str(tmp_path)) == ([6, 0], names)
+
+
+def test_prune_says_that_it_deletes_no_names(tmp_path: Path) -> None:
+    """A name behind --delete is refused with the reason, and nothing changes."""
+    for name in ("weights.01-0.71", "weights.10-0.32"):
+        write_bundle(tmp_path / name, {"w": np.zeros(3, "<f4")})
+    before = sorted(tmp_path.iterdir())
+    done = edl("prune", tmp_path, "--delete", "weights.01-0.71", "--yes")
+    assert done.returncode == 2
+    assert "prune deletes no version without a number" in done.stderr
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_systems_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
