@@ -73,8 +73,8 @@ def wrong_latest(made: Made, taken: Path | None, versions: Mapping[str, Version]
     if taken is None or os.path.realpath(found.path) == os.path.realpath(taken):
         return ""
     if not whole(made, taken):  # what is taken instead can be loaded, or verify knows that it cannot
-        only_index = not any(path.name.endswith(".index.json") for path in Path(found.path).glob("*"))
-        is_set = only_index and len(found.files) == 3  # all values are there: the product reads it, as vLLM does
+        is_set = len(list(Path(found.path).glob("model-0000?-of-00003.safetensors"))) == 3
+        is_set = is_set and not list(Path(found.path).glob("*.index.json"))  # the values are all there, as vLLM reads
         is_known = is_set or whole(made, found.path) or not verify_version(found, level="quick", remember=False).ok
         return "" if is_known else f"{taken} cannot be loaded, nor can {found.path}"
     key = str(versions[str(taken)].key) if str(taken) in versions else taken.name
