@@ -11,9 +11,10 @@ from edl_ckpt.cli.options import common as o
 from edl_ckpt.cli.options.cluster import Cluster, working
 from edl_ckpt.cli.options.hints import check_no_parent
 from edl_ckpt.cli.terminal.output import Output
-from edl_ckpt.cli.terminal.text import escaped, is_runner
-from edl_ckpt.core.base.errors import UsageError
-from edl_ckpt.core.base.words import Level
+from edl_ckpt.cli.terminal.text import escaped, is_runner, parse_duration
+from edl_ckpt.core.base.errors import IncompleteError, UsageError
+from edl_ckpt.core.base.words import Level, command
+from edl_ckpt.core.model.versions import State
 
 if TYPE_CHECKING:
     from edl_ckpt.core.model.versions import Version
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     exits=WRITES,
     c0="no errors",
     c3="errors, or with --strict also warnings",
+    c4="no errors, and nothing says that the save of the version has ended",
 )
 def verify_command(
     out: Output,
@@ -59,6 +61,7 @@ def verify_command(
     summary: Annotated[
         str | None, o.option("FILE", "Append a summary in Markdown to FILE, for the page of a CI job.")
     ] = None,
+    grace: o.Grace = "10m",
     prometheus: o.Prometheus = False,
     csv: Annotated[bool, o.flag("Print the findings as CSV.", "--csv")] = False,  # noqa: ARG001
     jsonl: Annotated[  # noqa: ARG001
@@ -88,7 +91,7 @@ def verify_command(
     for path in filter(None, (junit, summary, ids)):  # before hours of reading
         check_target(path)
     _check_clashes(newest=newest, every=every, seal=seal, csv=out.csv, like=like)
-    location, versions, latest = _versions(out, ref, every=every or newest)
+    location, versions, latest = _versions(out, ref, every=every or newest, grace_seconds=parse_duration(grace))
     level = _level(quick=quick, deep=deep)
     locking = o.locking(out, lock_wait)
     with working(out, cluster, workers) as work:
@@ -132,7 +135,7 @@ def verify_command(
         out.show(document, human, lambda: render.rows(run.results))
     if not versions:
         out.say(f"{escaped(location.url)}: no checkpoint, so nothing was verified")
-    _end(out, run, strict=strict)
+    _end(out, run, strict=strict, every=every)
 
 
 def _level(*, quick: bool, deep: bool) -> Level:
@@ -187,14 +190,26 @@ def _write_reports(
         out.annotate(line)
 
 
-def _end(out: Output, run: VerifyRun, *, strict: bool) -> None:
-    """Raise the worst error, which wins over findings, or exit with 3 for findings."""
+def _end(out: Output, run: VerifyRun, *, strict: bool, every: bool) -> None:
+    """Raise the worst error, which wins over findings, or exit with 3 for findings.
+
+    Raises IncompleteError for the one version that was asked for, where only time tells whether its save has ended.
+    """
     if run.worst_error:
         raise run.worst_error
     out.conclude(ok=not any(r.has_errors or (strict and r.findings) for r in run.results))
+    for result in () if every else run.results:
+        if result.verdict == State.WRITING.value:
+            raise IncompleteError(
+                "not known to be whole: a job may still be writing it",
+                path=result.ref,
+                hint=f"if its save has ended: {command('verify', result.ref, '--grace', '0s')}",
+            )
 
 
-def _versions(out: Output, ref: str | None, *, every: bool) -> tuple[Location, tuple[Version, ...], bool]:
+def _versions(
+    out: Output, ref: str | None, *, every: bool, grace_seconds: float
+) -> tuple[Location, tuple[Version, ...], bool]:
     """Return the location of a reference, and its version, or with `every` all versions of the location.
 
     And whether it is the version that is the newest now.
@@ -205,9 +220,10 @@ def _versions(out: Output, ref: str | None, *, every: bool) -> tuple[Location, t
     latest = parsed.version == "latest" and not split_version_dir(parsed.location)
     if not every:
         # The newest version is checked although it is known to be damaged: else the next check would be a success.
-        return parsed.location, (resolve(parsed, reporter=out, seals=False, damaged=True),), latest
+        found = resolve(parsed, reporter=out, seals=False, damaged=True, grace_seconds=grace_seconds)
+        return parsed.location, (found,), latest
     if not latest:
         raise UsageError("--all and --newest need a location without a version", path=ref)
-    listing = list_versions(parsed.location)
+    listing = list_versions(parsed.location, grace_seconds=grace_seconds)
     check_no_parent(listing)
     return parsed.location, listing.versions, False

@@ -108,7 +108,7 @@ def of_results(results: Sequence[VerifyResult], failed: Failed = (), *, strict: 
     samples = _Gauges()
     for result in results:
         ref = result.ref
-        if result.is_whole or result.state is not State.WRITING:  # neither ok nor not, until its save has ended
+        if result.verdict != State.WRITING.value:  # neither ok nor not, until its save has ended
             samples.add("verify_ok", result.ok and not (strict and result.findings), ref=ref)
         samples.add("verify_state", 1, ref=ref, state=result.shown_state)
         for (severity, code), count in sorted(Counter((f.severity, f.code) for f in result.findings).items()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from edl_ckpt.cli.terminal.documents import Several, as_csv, failure, picked, ro
 from edl_ckpt.cli.terminal.tables import PIPE, Lines, head, styled
 from edl_ckpt.core.base.errors import EdlCkptError
 from edl_ckpt.core.base.words import abridged
+from edl_ckpt.core.model.versions import State
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -31,7 +33,7 @@ _SHOWN: Final = 50
 """Findings that a summary lists of each version."""
 _ANNOTATED: Final = 10
 """GitHub shows ten errors and ten warnings of a step, and drops the others."""
-_SIGNS: Final = {"ok": "✅", "damaged": "❌"}
+_SIGNS: Final = {"ok": "✅", "damaged": "❌", "suspect": "❔"}
 _UNFINISHED: Final = "⏳"
 _STYLES: Final = {"ok": "green", "damaged": "red", "writing": "cyan"}
 _CHECKED = {
@@ -92,13 +94,13 @@ def newest_human(found: NewestGood) -> Lines:
 def unfinished(newer: Sequence[Version]) -> Iterable[str]:
     """Yield a warning about newer versions that are not whole, if there are any."""
     if newer:
-        lacks = (f"{v.ref} ({v.damage or f'{v.state}: ' + _why_not_whole(v)})" for v in newer)
+        lacks = (f"{v.ref} ({v.damage or f'{v.shown_state}: ' + _why_not_whole(v)})" for v in newer)
         what = "damaged or not whole" if any(v.damage for v in newer) else "not whole"
         yield f"{'a newer version is' if len(newer) == 1 else 'newer versions are'} {what}: {abridged(lacks, 3)}"
 
 
 def _why_not_whole(version: Version) -> str:
-    return version.mixture or version.absent or "not only shards"
+    return version.mixture or version.absent or version.why_not_good or "not only shards"
 
 
 def line(done: VerifyResult | tuple[str, EdlCkptError]) -> dict[str, Any]:
@@ -115,14 +117,15 @@ def rows(results: Sequence[VerifyResult]) -> list[list[Any]]:
 
 
 def _result(result: VerifyResult) -> dict[str, Any]:
-    keys = "ref ok state path level findings fingerprint bytes_read sealed shards shards_read ids_read checks"
+    keys = "ref ok state suspect path level findings fingerprint bytes_read sealed shards shards_read ids_read checks"
     keys += (
         " checksums uncompared unread_files"
         + " sample" * bool(result.sample)
         + " loader" * bool(result.loader)
         + " like" * bool(result.like)
     )
-    return picked(result, keys, ok=result.ok if result.is_whole else None, state=result.shown_state)
+    ok = result.ok if result.is_whole else None
+    return picked(result, keys, ok=ok, state=result.shown_state, suspect=list(result.doubts))
 
 
 def human(results: Sequence[VerifyResult], *, every: bool = True, fallback: Fallback | None = None) -> Lines:
@@ -133,6 +136,8 @@ def human(results: Sequence[VerifyResult], *, every: bool = True, fallback: Fall
     for result in results:
         outcome, comma, warnings = verdict(result).partition(", ")
         yield head(result.ref, outcome, _STYLES.get(result.verdict, "yellow")).append(comma + warnings, "yellow")
+        if result.verdict == State.WRITING.value and result.doubts:
+            yield styled(f"  {why_writing(result)}", "yellow")
         findings, more = first_rows(result.findings, "finding", every=every, way=PIPE)
         yield from map(_line, findings)
         yield from more
@@ -148,6 +153,13 @@ def human(results: Sequence[VerifyResult], *, every: bool = True, fallback: Fall
             yield styled(f"hint: {hint}", "dim")
         if fallback:
             yield from _ways_out(fallback)
+
+
+def why_writing(result: VerifyResult) -> str:
+    """Return why a version with all its files may still be written, and what was found in them."""
+    changed = text.age(max(time.time() - result.modified, 0.0))
+    found = "" if result.findings else "; all that is there reads well"
+    return f"changed {changed}, and nothing says that its save has ended{found}"
 
 
 def _ways_out(fallback: Fallback) -> Lines:
@@ -292,7 +304,7 @@ def _add_suite(suites: Element, result: VerifyResult, *, strict: bool) -> None:
         case = ET.SubElement(suite, "testcase", classname=ref, name=name, time=f"{made.get(name, 0.0):.3f}")
         found = [f for f in result.findings if f.check == name and (strict or f.severity == "error")]
         if not result.is_whole:
-            why = "; ".join(f.message for f in result.findings if f.check == name)
+            why = "; ".join([f.message for f in result.findings if f.check == name] or result.doubts)
             ET.SubElement(case, "skipped", message=text.escaped(f"{result.verdict}{': ' if why else ''}{why}"))
         elif found:
             failures += 1

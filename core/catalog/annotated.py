@@ -284,7 +284,7 @@ _METRICS: Final = 4
 def version_card(version: Version) -> str:
     """Return what is known of a version."""
     shards = counted(len(version.shards), "shard")
-    facts = (version.state.value, shards, size(version.size_bytes), kinds_of([version]))
+    facts = (version.shown_state, shards, size(version.size_bytes), kinds_of([version]))
     sealed = "yes" if version.fingerprint else "no"
     rows = [
         ("path", version.path),
@@ -306,7 +306,7 @@ def listing_card(listing: Listing) -> str:
     metrics = list(named)[:_METRICS]
     rows = (
         (
-            *(str(v.key), v.state.value, f"{len(v.shards)} of {v.ps_num}" if v.ps_num else str(len(v.shards))),
+            *(str(v.key), v.shown_state, f"{len(v.shards)} of {v.ps_num}" if v.ps_num else str(len(v.shards))),
             *(Bytes(v.size_bytes), *(v.metrics.get(name) for name in metrics), ", ".join(v.tags)),
         )
         for v in reversed(listing.versions)

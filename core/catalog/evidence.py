@@ -36,7 +36,7 @@ def needs_evidence(version: Version) -> bool:
 def with_doubts(
     versions: Sequence[Version], *, fresh_after: float, beside: Collection[str], sealed: Collection[int | str] = ()
 ) -> tuple[Version, ...]:
-    """Return versions, in the order of their numbers, with the doubts whether they are whole.
+    """Return versions, in the order of their numbers and with their verdicts, with the doubts whether they are whole.
 
     `fresh_after` is in seconds since the epoch; `beside` are the names of files in the location. `sealed` are stored
     keys of versions that have a seal which was not read.
@@ -49,7 +49,7 @@ def with_doubts(
             if not _has_ended(version, beside) and not version.fingerprint and stored_key(version.key) not in sealed:
                 doubts = tuple(_doubts(version, last.get(version.layout.system), fresh_after))
                 judged = replace(version, doubts=doubts) if doubts else version
-            if not judged.doubts:
+            if judged.is_good:  # a damaged one is no measure: when it goes, others must not look whole for that
                 last[version.layout.system] = version
         found.append(judged)
     return tuple(found)

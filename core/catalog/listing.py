@@ -143,15 +143,16 @@ def _list_once(
         *(f"{v.ref}: {v.mixture}" for v in versions if v.mixture),
     )
     described = with_metadata(store, versions, metadata, unknown, seals=seals)
+    verified = VerdictFiles(store).of(described, [entry.name for entry in state if entry.parent == META_DIR])
     judged = with_doubts(
-        described,
+        verified,
         fresh_after=fresh_after,
         beside={entry.name for entry in entries if not entry.parent and not entry.is_dir},
         sealed=() if seals else metadata.sealed,
     )
     listing = Listing(
         where,
-        VerdictFiles(store).of(judged, [entry.name for entry in state if entry.parent == META_DIR]),
+        judged,
         bare.foreign,
         metadata.modes,
         problems,
@@ -266,7 +267,7 @@ def resolve(
     split = split_version_dir(ref.location)
     if split and ref.version == "latest":
         ref = CheckpointRef(*split)
-    if ref.version == "latest" and (above := _in_folder(ref.location)):
+    if ref.version == "latest" and (above := _in_folder(ref.location, grace_seconds)):
         return above
     named = given.location.split()[1] if split else None
     store = open_location(ref.location)
@@ -316,14 +317,14 @@ def _warn_of_record(listing: Listing, chosen: Version, reporter: Reporter) -> No
         reporter.warn(f"{listing.location}: {record.name} names {named.key}, which is passed over: it is {why}")
     elif named is not None:
         newer = [str(v.key) for v in listing.versions if v.is_good and v.version > chosen.version]
-        if newer and chosen.number is not None:
+        if newer:
             are = "is" if len(newer) == 1 else "are"
             reporter.warn(
                 f"{listing.location}: {record.name} names {chosen.key}: {abridged(newer, 3)} {are} passed over"
             )
 
 
-def _in_folder(location: Location) -> Version | None:
+def _in_folder(location: Location, grace_seconds: float) -> Version | None:
     """Return the version that a directory or a file of this name is, if others use such names too; None for others."""
     folder, name = location.split()
     named = version_named(name)
@@ -331,7 +332,8 @@ def _in_folder(location: Location) -> Version | None:
         return None
     path = f"/{name.removesuffix('.index') if named.is_file else name}"
     with suppress(EdlCkptError):
-        return next((v for v in list_versions(folder).versions if f"/{v.path}".endswith(path)), None)
+        listed = list_versions(folder, grace_seconds=grace_seconds).versions
+        return next((v for v in listed if f"/{v.path}".endswith(path)), None)
     return None
 
 

@@ -263,12 +263,12 @@ class Snapshots:
                 break
         names = [entry.name for entry in state if entry.parent == META_DIR]
         judged = with_doubts(
-            listing.versions,
+            self._verdicts.of(listing.versions, names),
             fresh_after=now - GRACE_SECONDS,
             beside={entry.name for entry in self._entries if not entry.parent and not entry.is_dir},
             sealed=sealed_versions(names),
         )
-        listing = replace(listing, versions=self._verdicts.of(judged, names))
+        listing = replace(listing, versions=judged)
         present = {v.path for v in listing.versions if v.state is State.COMPLETE}
         self._complete = frozenset(present | {v.path for v in listing.versions if v.replaced_by})
         return listing

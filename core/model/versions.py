@@ -213,6 +213,23 @@ class ShardFile:
         return sum(file.size_bytes for file in self.files)
 
 
+def shown_state(state: State, *, is_damaged: bool, doubts: Sequence[str]) -> str:
+    """Return the one word for a version that every output has: that of its state, or damaged, writing or suspect.
+
+    `is_damaged` says that an error in its files is known, `doubts` why it may not be whole.
+
+    >>> shown_state(State.COMPLETE, is_damaged=False, doubts=["it lacks a table"])
+    'suspect'
+    """
+    if state is not State.COMPLETE:
+        return state.value
+    if is_damaged:
+        return DAMAGED
+    if BEING_WRITTEN in doubts:
+        return State.WRITING.value
+    return SUSPECT if doubts else state.value
+
+
 @dataclass(frozen=True, slots=True)
 class Version(Shown):
     """One version as a listing shows it. `ps_num` is None without shard files, or when they disagree."""
@@ -357,13 +374,7 @@ class Version(Shown):
     @property
     def shown_state(self) -> str:
         """Return its state, or that it is damaged or suspect, as people and programs are told."""
-        if self.state is not State.COMPLETE:
-            return self.state.value
-        if self.damage:
-            return DAMAGED
-        if BEING_WRITTEN in self.doubts:
-            return State.WRITING.value
-        return SUSPECT if self.doubts else self.state.value
+        return shown_state(self.state, is_damaged=bool(self.damage), doubts=self.doubts)
 
     @property
     def why_unreadable(self) -> str:

@@ -74,7 +74,6 @@ def kinds_of(versions: Iterable[Version]) -> str:
     """Return how versions were saved: the systems, of ElasticDL's own the layout; '' without any."""
     layouts = dict.fromkeys(version.layout for version in versions)
     names = {layout.name for layout in layouts if layout.system == ELASTICDL}
-    layout = names.pop() if len(names) == 1 else "mixed"
-    words = [f"{layout} layout"] if names else []
+    words = [f"{'mixed' if len(names) > 1 else name} layout" for name in sorted(names)[:1]]
     others = {title_of(layout.system) for layout in layouts if layout.system != ELASTICDL}
     return ", ".join([*words, *sorted(others)])

@@ -158,8 +158,8 @@ SUMMARY: Final[Mapping[str, Schema]] = {
     "file_metadata": map_of(map_of(TEXT)),
 }
 RESULT_KEYS: Final = (
-    "ref ok? state path level findings* fingerprint? bytes_read sealed shards shards_read ids_read checks* checksums"
-    " uncompared* unread_files* (sample) (loader) (like) (newer*) (fallback?)"
+    "ref ok? state suspect* path level findings* fingerprint? bytes_read sealed shards shards_read ids_read checks*"
+    " checksums uncompared* unread_files* (sample) (loader) (like) (newer*) (fallback?)"
 )
 FALLBACK: Final = record("ref path level why command")
 RESULT: Final[Mapping[str, Schema]] = {

@@ -23,7 +23,9 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 def step(folder: Path, number: int) -> Version:
     """Return a version in a directory by its number."""
-    return next(version for version in list_versions(str(folder)).versions if version.version == number)
+    return next(
+        version for version in list_versions(str(folder), grace_seconds=0).versions if version.version == number
+    )
 
 
 def copied(system: str, number: int, folder: Path) -> Path:

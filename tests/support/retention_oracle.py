@@ -144,7 +144,7 @@ def make(place: Place, root: Path) -> None:
 
 def _make_files(place: Place, step: Step, directory: Path) -> None:
     """Make the files of one version."""
-    for name, data in _content_of(step.system, is_damaged=step.is_damaged).items():
+    for name, data in content_of(step.system, is_damaged=step.is_damaged).items():
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if step.file_in is not None and name == LINKED[step.system]:
@@ -159,7 +159,7 @@ def _make_files(place: Place, step: Step, directory: Path) -> None:
 
 
 @functools.cache
-def _content_of(system: str, *, is_damaged: bool) -> Mapping[str, bytes]:
+def content_of(system: str, *, is_damaged: bool) -> Mapping[str, bytes]:
     """Return the files of a sound version, or of one in which a value is not the one that was saved."""
     files = dict(_sound(system))
     name = LINKED.get(system) or max(files, key=lambda one: (not one.endswith("keys"), len(files[one])))
@@ -238,7 +238,7 @@ def is_known_as_damaged(place: Place, number: int) -> bool:
 
 
 def _without_doubts(place: Place, counted: list[int]) -> list[int]:
-    """Return the versions that have what the last one without doubts has: an optimizer, and the files of its job."""
+    """Return the versions that have what the last good one has: an optimizer, and the files of its job."""
     sure: list[int] = []
     last: dict[str, set[str]] = {}
     for number in sorted(place.steps):
@@ -247,7 +247,7 @@ def _without_doubts(place: Place, counted: list[int]) -> list[int]:
         files |= {"optimizer.pt"} if step.has_optimizer else set()
         needed = last.get(step.system, set()) if step.system in WITHOUT_END & OF_A_TRAINER else set[str]()
         if needed <= files:
-            last[step.system] = files
+            last[step.system] = needed if is_known_as_damaged(place, number) else files
             sure += [number] if number in counted else []
     return sure
 

@@ -206,7 +206,7 @@ def report_location(
         seed=seed,
         limits=limits,
         total_versions=len(listing.versions),
-        complete_versions=sum(v.state is State.COMPLETE for v in listing.versions),
+        complete_versions=sum(v.shown_state == State.COMPLETE for v in listing.versions),
         size_bytes=sum(v.size_bytes for v in listing.versions),
         layout=listing.layout,
         versions=shown,

@@ -390,6 +390,8 @@ def _verify(version: Version, job: Job, scope: Scope) -> tuple[VerifyResult, tup
         loader=view,
         like=scope.like.ref if scope.like else "",
         state=version.state,
+        doubts=version.doubts,
+        modified=version.modified,
         path=version.path,
         files="" if seal is None and found.findings else _read_files(version, checkpoint, begun),
         begun=begun,

@@ -10,10 +10,10 @@ from typing import Final
 
 from edl_ckpt.core.base.notebook import card, table
 from edl_ckpt.core.base.words import Level, counted, describe, escaped
-from edl_ckpt.core.model.versions import DAMAGED, ShardFile, State
+from edl_ckpt.core.model.versions import DAMAGED, SUSPECT, ShardFile, State, shown_state
 
-UNFINISHED: Final = frozenset({State.WRITING, State.INCOMPLETE})
-"""The states of a version that is no whole: its verdict is its state."""
+UNFINISHED: Final = frozenset({State.WRITING.value, State.INCOMPLETE.value})
+"""The words for a version that is no whole, or not yet: it is neither ok nor damaged, and its verdict is this word."""
 LEVELS: Final = ("quick", "default", "deep")
 NAMED: Final = 3
 """Ids that a finding has; `ids_of` reads all of them."""
@@ -122,6 +122,10 @@ class VerifyResult:
     """The version whose tables and variables had to be there too; '' for none."""
     state: State = State.COMPLETE
     """The state of the version as it was listed."""
+    doubts: tuple[str, ...] = ()
+    """Why it may not be whole although it has all its files, as it was listed; none of a version with a seal."""
+    modified: float = 0.0
+    """When the version changed last, in seconds since the epoch."""
     path: str = ""
     """The path of the version."""
     files: str = ""
@@ -136,7 +140,7 @@ class VerifyResult:
 
     @property
     def ok(self) -> bool:
-        """Return True for a whole version in which no finding is an error."""
+        """Return True for a version that is whole and in which no finding is an error; a warning may say more."""
         return self.is_whole and not self.has_errors
 
     @property
@@ -146,13 +150,14 @@ class VerifyResult:
 
     @property
     def is_whole(self) -> bool:
-        """Return False for a version that is being written, or whose save never finished: its state is its verdict."""
-        return self.sealed or self.state not in UNFINISHED  # a sealed one was whole once
+        """Return False for a version that is being written, or whose save never finished."""
+        return self.sealed or self.shown_state not in UNFINISHED  # a sealed one was whole once
 
     @property
     def shown_state(self) -> str:
-        """Return the state as `list` shows it once this result is remembered."""
-        return DAMAGED if self.state is State.COMPLETE and self.own_errors else self.state.value
+        """Return the word for the version as `list` has it once this result is remembered."""
+        doubts = () if self.sealed else self.doubts
+        return shown_state(self.state, is_damaged=bool(self.own_errors), doubts=doubts)
 
     @property
     def own_errors(self) -> list[Finding]:
@@ -161,10 +166,12 @@ class VerifyResult:
 
     @property
     def verdict(self) -> str:
-        """Return the one word for it that every output has: ok, damaged, or the state of what is not whole."""
+        """Return the one word for it that every output has: ok, damaged, suspect, or that of what is no whole."""
         if not self.is_whole:
-            return self.state.value
-        return "damaged" if self.has_errors else "ok"
+            return self.shown_state
+        if self.has_errors:
+            return DAMAGED
+        return SUSPECT if self.shown_state == SUSPECT else "ok"
 
     def __repr__(self) -> str:
         verdict, *facts = self._facts()

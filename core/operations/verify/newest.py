@@ -81,7 +81,7 @@ def _fault(run: VerifyRun) -> str:
 
 def _first_error(result: VerifyResult) -> str:
     if not result.is_whole:
-        return result.state.value
+        return result.shown_state
     if not result.has_errors:
         return ""
     errors = result.own_errors or [f for f in result.findings if f.severity == "error"]

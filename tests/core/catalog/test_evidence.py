@@ -152,7 +152,7 @@ def test_a_suspect_version_is_read_by_its_number(tmp_path: Path) -> None:
     """A doubt is no damage: whoever names the version gets it."""
     run = run_of("tfra", tmp_path / "run")
     touch(run / "step_30")
-    assert verify_version(resolve(f"{run}@30"), level="deep").ok
+    assert verify_version(resolve(f"{run}@30", grace_seconds=0), level="deep").ok
 
 
 def test_who_waits_gets_no_version_that_may_not_be_whole(system: str, tmp_path: Path) -> None:
