@@ -117,8 +117,8 @@ def test_inspect_bad(case: str, code: int) -> None:
 def test_verify_document(tmp_path: Path) -> None:
     """`verify --json` has the promised keys; findings end with 3, and warnings do only with --strict."""
     result = document("verify", GOLDEN / "bad/swapped-shards", code=3)
-    promised = ["schema", "ref", "ok", "state", "path", "level", "findings", "fingerprint", "bytes_read", "sealed"]
-    promised += ["shards", "shards_read", "ids_read", "checks", "checksums"]
+    promised = ["schema", "ref", "ok", "state", "suspect", "path", "level", "findings", "fingerprint", "bytes_read"]
+    promised += ["sealed", "shards", "shards_read", "ids_read", "checks", "checksums"]
     promised += ["uncompared", "unread_files", "newer", "fallback"]
     assert list(result) == promised
     assert result["ok"] is False

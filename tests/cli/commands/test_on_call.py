@@ -16,6 +16,7 @@ from edl_ckpt.core import save_checkpoint
 from edl_ckpt.core.operations.save import Table
 from edl_ckpt.core.operations.verify import ids as reread
 from program import document, edl, inside
+from waiting import settle
 
 SHARD = "version_{}/variables-1-of-3.chkpt"
 
@@ -99,6 +100,7 @@ def test_a_file_that_is_cut(run: Path) -> None:
 
 def test_the_version_to_go_on_with(run: Path) -> None:
     """The hint names the newest other version that is good, what is known of it, and moves a tag of the bad one."""
+    settle()  # what is found of files that were written just now is not remembered
     assert document("verify", f"{run}@200")["fallback"] is None
     bad = document("verify", run, "--deep", code=3)
     assert bad["fallback"] == {
